@@ -1,8 +1,8 @@
-# slimwhisper for a GPU host, which needs NVIDIA's driver and container toolkit, but no CUDA:
+# slimwhisper for a GPU host, which needs NVIDIA's driver and container toolkit, but not CUDA:
 #   docker build -t slimwhisper .
 # without a GPU, a third of the size:
 #   docker build --build-arg VARIANT=cpu -t slimwhisper:cpu .
-# docs/deployment.md says how to run it.
+# docs/deployment.md shows how to run it.
 
 ARG PYTHON=3.13.14-slim-trixie
 ARG VARIANT=cuda
@@ -12,7 +12,7 @@ ENV PYTHONUNBUFFERED=1 \
     PIP_ROOT_USER_ACTION=ignore \
     PIP_DISABLE_PIP_VERSION_CHECK=1
 
-# the one lock in parts: torch first, as it is the largest layer and the one that changes least
+# splits the lock: torch comes first, because its layer is the largest and changes least
 FROM base AS locks
 WORKDIR /locks
 COPY docker/requirements.txt ./
@@ -35,7 +35,7 @@ ARG CPU_INDEX=https://download.pytorch.org/whl/cpu
 RUN --mount=type=bind,from=locks,source=/locks/torch-cpu.txt,target=/tmp/torch.txt \
     pip install --no-cache-dir --no-deps --index-url "${CPU_INDEX}" -r /tmp/torch.txt
 
-# the wheel is built apart, so that no sources stay in the image
+# builds the wheel in a separate stage, so that no sources stay in the image
 FROM base AS wheel
 # for kernels/cpu
 # hadolint ignore=DL3008
@@ -45,7 +45,7 @@ RUN apt-get update \
 WORKDIR /build
 RUN --mount=type=bind,from=locks,source=/locks/build.txt,target=/tmp/build.txt \
     pip install --no-cache-dir --no-deps --require-hashes -r /tmp/build.txt
-COPY pyproject.toml README.md LICENSE THIRD_PARTY.md ./
+COPY pyproject.toml setup.py README.md LICENSE THIRD_PARTY.md ./
 COPY app ./app
 COPY kernels ./kernels
 COPY slimwhisper ./slimwhisper
@@ -58,7 +58,8 @@ RUN --mount=type=bind,from=locks,source=/locks/build.txt,target=/tmp/build.txt \
     pip install --no-cache-dir --no-deps --require-hashes -r /tmp/build.txt \
     && pip install --no-cache-dir --no-deps --require-hashes --no-build-isolation -r /tmp/requirements.txt
 
-# caches that any user of the container may write, for `docker run --user`
+# caches that any user of the container may write, for `docker run --user`; Triton compiles each
+# kernel at its first use, for the GPU that is there, into the volume
 RUN useradd --create-home --uid 1000 slimwhisper \
     && mkdir -p /models /outputs /data \
     && chmod 1777 /models /outputs
@@ -82,7 +83,7 @@ WORKDIR /outputs
 VOLUME ["/models", "/outputs"]
 EXPOSE 7860
 STOPSIGNAL SIGTERM
-# 503 until the model is loaded, which may be after a download
+# 503 until the model is downloaded and loaded
 HEALTHCHECK --interval=15s --timeout=5s --start-period=15m --retries=3 \
     CMD ["python", "-Ic", "import http.client as h, sys; c = h.HTTPConnection('127.0.0.1', 7860, timeout=4); c.request('GET', '/health'); sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["slimwhisper"]

@@ -3,88 +3,115 @@
 import argparse
 import logging
 import signal
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.api.sites import is_loopback
+from slimwhisper.app.api.origins import is_loopback
 from slimwhisper.app.page.tempdir import page_folder
 from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import Settings
-from slimwhisper.cache.forms import PRESETS, choose_forms
+from slimwhisper.app.service.settings import ServerSettings
+from slimwhisper.cache.choice import choose_forms
+from slimwhisper.cache.forms import PRESETS
 from slimwhisper.devices import choose_device, choose_dtype
+from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.flags import load_chosen
 from slimwhisper.live.setup import live_options
-from slimwhisper.text import shown
+from slimwhisper.text import escape_line, install_command
 
 logger = logging.getLogger("slimwhisper.serve")
 
+OPEN_FILES = Path("/proc/self/fd")  # reader processes open uploads there: `references.open_path`
 OVERRIDES = ("cross_cache", "self_cache", "cache_dtype")  # flags that change a preset's caches
 
 
 def run_serve(a: argparse.Namespace) -> int:
     """Serve until a signal arrives. Returns the exit status: 1 if the server did not start."""
+    if not OPEN_FILES.exists():
+        raise DependencyError("serve needs Linux; on other systems, run it in a container")
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     if a.threads:
         torch.set_num_threads(a.threads)
     # report mistakes before loading anything
     choose_dtype(a.dtype, choose_device(a.device))
     choose_forms(a.cache, *(getattr(a, name) for name in OVERRIDES))
+    if a.discover:
+        check_discovery(a.wyoming)
     with exit_on_sigterm(), page_folder() if a.page else nullcontext() as folder:
         settings = make_settings(a, folder)
         if not (settings.api_key or settings.login or is_loopback(settings.host)):
+            name = escape_line(settings.host)
+            remedy = "set --auth user:password or --api_key KEY, or use --host 127.0.0.1"
             logger.warning(
-                "%s: anyone who can reach this address can use the server; set --auth "
-                "user:password or --api_key KEY, or listen on 127.0.0.1",
-                shown(settings.host),
+                "%s: anyone who can reach this address can use the server; %s", name, remedy
             )
         if settings.wyoming and not is_loopback(settings.host):
-            logger.warning(
-                "--wyoming: anyone who can reach %s can use port %d, with or without a key",
-                shown(settings.host),
-                settings.wyoming,
-            )
+            host = escape_line(settings.host)
+            who = f"anyone who can reach {host} can use port {settings.wyoming} without a key"
+            logger.warning("--wyoming: %s", who)
         return _serve(a, settings)
 
 
-def make_settings(a: argparse.Namespace, page: Path | None) -> Settings:
-    """The flags as `Settings`. page: the folder for the page's files; None: no page."""
+def make_settings(a: argparse.Namespace, page: Path | None) -> ServerSettings:
+    """The flags as `ServerSettings`. page: the folder for the page's files; None: no page."""
     root_path = a.root_path.strip("/")
-    return Settings(
-        host=a.host,
-        port=a.port,
-        api_key=a.api_key,
+    same = ("host", "port", "api_key", "timeout", "patience", "idle_seconds", "wyoming", "discover")
+    plain = a.cache in PRESETS and not any(getattr(a, name) for name in OVERRIDES)
+    return ServerSettings(
+        **{name: getattr(a, name) for name in same},
         login=a.auth,
+        tls=tls_files(a.tls_cert, a.tls_key),
         root_path=f"/{root_path}" if root_path else "",
         allow_hosts=tuple(a.allow_host),
         allow_origins=tuple(a.allow_origin),
         max_bytes=a.max_upload * 10**6,
-        timeout=a.timeout,
-        patience=a.patience,
         page=page,
         session_seconds=60.0 * a.session_minutes,
-        idle_seconds=a.idle_seconds,
-        wyoming=a.wyoming,
         live=live_options(policy=a.policy, update=a.update, window=a.live_window),
-        cache=a.cache if a.cache in PRESETS and not any(getattr(a, n) for n in OVERRIDES) else None,
+        cache=a.cache if plain else None,
     )
+
+
+def tls_files(cert: str | None, key: str | None) -> tuple[str, str] | None:
+    """The flags' two files, or None. Raises OptionError if one is missing or of no use."""
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise OptionError("TLS needs two files; give --tls_cert and --tls_key")
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key, "")
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        files = f"--tls_cert {cert} --tls_key {key}"
+        reason = error.strerror or error if isinstance(error, OSError) else error
+        raise OptionError(f"{files}: {reason}; give two PEM files, without a password") from error
+    return cert, key
+
+
+def check_discovery(port: int | None) -> None:
+    """Raises OptionError without a Wyoming port, DependencyError without the package."""
+    if port is None:
+        raise OptionError("--discover announces the Wyoming port; add --wyoming PORT")
+    if find_spec("zeroconf") is None:
+        raise DependencyError(f"--discover needs zeroconf; {install_command('discover')}")
 
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
     """Turn SIGTERM into an exit with status 0, so that files and folders are cleaned up.
 
-    Uvicorn raises the signal again when it has shut down; Python's default would exit at once.
+    Uvicorn raises the signal again after its shutdown; Python's default would skip the cleanup.
     """
 
     def end(*_: object) -> None:
@@ -98,9 +125,9 @@ def exit_on_sigterm() -> Iterator[None]:
 
 
 def load_choice(a: argparse.Namespace, choice: ModelChoice) -> SlimWhisper:
-    """Load a model with the server's flags; a cache form in `choice` replaces theirs.
+    """Load a model with the server's flags; a cache form in `choice` replaces that of the flags.
 
-    The adapters and the draft belong to the server's own model, and are left out for others.
+    The adapters and the draft belong to the server's own model; other models load without them.
     """
     changes: dict[str, Any] = {} if choice.name == a.model else {"adapter": None, "draft": None}
     if choice.cache is not None:
@@ -108,7 +135,7 @@ def load_choice(a: argparse.Namespace, choice: ModelChoice) -> SlimWhisper:
     return load_chosen(a, name=choice.name, **changes)
 
 
-def _serve(a: argparse.Namespace, settings: Settings) -> int:
+def _serve(a: argparse.Namespace, settings: ServerSettings) -> int:
     models = Models(a.model, Path(a.model_dir) if a.model_dir else None, a.allow_download)
     service = Service(
         partial(load_choice, a),
@@ -119,16 +146,16 @@ def _serve(a: argparse.Namespace, settings: Settings) -> int:
     )
     server = Server(make_app(service, models, settings))
 
-    def when_loaded() -> None:
+    def warm_up_when_loaded() -> None:
         if service.first.exception() is not None:
             server.should_exit = True
             return
-        while not (server.started or server.should_exit):  # it is not to start later for this
+        while not (server.started or server.should_exit):  # warming up must not delay the start
             time.sleep(0.1)
         if a.streams and not server.should_exit:
             service.streams.warm_up(settings.live)
 
-    threading.Thread(target=when_loaded, daemon=True).start()
+    threading.Thread(target=warm_up_when_loaded, daemon=True).start()
     server.run()
     service.close()
     service.first.result()

@@ -1,12 +1,11 @@
-"""A server's connections: how many there may be, and how long a client may keep one waiting.
+"""Limits a server's connections: their number, and the time that a client may keep one waiting.
 
-Uvicorn itself only ends a connection that says nothing between two requests. Its
-`limit_concurrency` counts a connection once a whole head has arrived.
+Uvicorn itself ends only connections that are idle between two requests. Its `limit_concurrency`
+counts a connection only after a whole head has arrived.
 """
 
 import asyncio
 import logging
-import resource
 import time
 from collections import Counter
 from contextlib import suppress
@@ -23,20 +22,20 @@ from websockets.http11 import MAX_LINE_LENGTH, MAX_NUM_HEADERS
 from websockets.server import ServerProtocol
 
 from slimwhisper.app.api.errors import RETRY_AFTER, APIError
-from slimwhisper.app.api.sites import is_loopback, network_of
+from slimwhisper.app.api.origins import is_loopback, network_of
 
 logger = logging.getLogger("slimwhisper.serve")
 
-MAX_FILES = 65_536  # open files and connections that are asked for
+MAX_FILES = 65_536  # open files and connections that the server requests of the system
 MAX_CONNECTIONS = 4096
 SHARE = 4  # an address may have a quarter of them
 HEAD = 20.0  # seconds for the head of a request, or the rest of a body that was refused
 BODY = 30.0  # seconds for the next kB of a body
-UNREAD = 120.0  # seconds in which a client must read some of what it is sent
-BACKLOG = 2048  # connections that wait to be accepted, as uvicorn has it
+UNREAD = 120.0  # seconds in which a client must read some of the response
+BACKLOG = 2048  # connections that wait to be accepted, uvicorn's default
 
 _BUSY = APIError(
-    *(503, "too many connections are open; try again soon", "too_many_connections"),
+    *(503, "too many connections are open; try again later", "too_many_connections"),
     headers={"Retry-After": str(RETRY_AFTER), "Connection": "close"},
 ).response()
 BUSY = b"\r\n".join(
@@ -49,52 +48,60 @@ class Connections(ServerState):
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__()
-        self._most = min(raise_file_limit() // 2, MAX_CONNECTIONS)  # the other half is for files
+        self._limit = min(raise_file_limit() // 2, MAX_CONNECTIONS)  # the other half is for files
         app: Any = config.app
         self._proxies = ProxyHeadersMiddleware(app, config.forwarded_allow_ips).trusted_hosts
         self._address = lru_cache(MAX_CONNECTIONS)(self._find_address)
-        self._addresses: Counter[str] = Counter()  # of those open a second ago, and since
-        self._waits: dict[Any, tuple[object, float]] = {}  # for what, and since when
-        self._log = Minutely()
+        self._addresses: Counter[str] = Counter()  # of connections open a second ago, and since
+        self._waiting: dict[Any, tuple[object, float]] = {}  # the awaited input, and since when
+        self._log = LogOncePerMinute()
 
     def admit(self, client: tuple[str, int] | None) -> bool:
-        """Whether one more may stay open, which is among `connections` already."""
+        """Whether a new connection, already one of `connections`, may stay open."""
         address = self._address(client[0] if client else "")
         self._addresses[address] += 1
-        share = self._most // SHARE if address else self._most
-        if self._addresses[address] <= share and len(self.connections) <= self._most:
+        share = self._limit // SHARE if address else self._limit
+        if self._addresses[address] <= share and len(self.connections) <= self._limit:
             return True
         message = "%d connections are open, and %s has %d; new ones are refused"
         self._log.warning(message, len(self.connections), address, self._addresses[address])
         return False
 
     def sweep(self) -> None:
-        """Close the connections whose clients have stood still for too long; once a second."""
+        """Close the connections whose clients made no progress for too long; once a second."""
         now, waits = time.monotonic(), {}
         self._addresses.clear()
         connection: Any
         for connection in self.connections:
             if connection.client:
                 self._addresses[self._address(connection.client[0])] += 1
-            if unread := connection.transport.get_write_buffer_size():
+            if unread := unread_bytes(connection.transport):
                 awaited: tuple[object, float] | None = ("unread", unread), UNREAD
             else:
                 awaited = connection.awaited() if isinstance(connection, Http) else None
             if awaited is None:
                 continue
-            what, seconds = awaited
-            before, since = self._waits.get(connection, (None, now))
-            since = since if what == before else now
+            progress, seconds = awaited
+            previous, since = self._waiting.get(connection, (None, now))
+            since = since if progress == previous else now
             if now - since > seconds:
                 connection.transport.abort()
-            waits[connection] = what, since
-        self._waits = waits
+            waits[connection] = progress, since
+        self._waiting = waits
 
     def _find_address(self, host: str) -> str:
-        """What connections are counted by; "" if only all together are."""
+        """The address by which a connection is counted; "" if it counts only in the total."""
         if not host or is_loopback(host) or host in self._proxies:
             return ""
         return network_of(HTTPConnection({"type": "http", "client": (host, 0)}))
+
+
+def unread_bytes(transport: asyncio.Transport) -> int:
+    """The bytes that the client has not yet read."""
+    try:
+        return transport.get_write_buffer_size()
+    except AttributeError:  # a TLS transport that was closed twice no longer has its connection
+        return 0
 
 
 class Http(H11Protocol):
@@ -105,7 +112,7 @@ class Http(H11Protocol):
     def connection_made(  # type: ignore[override]
         self, transport: asyncio.Transport
     ) -> None:
-        """Refuse it if there are too many."""
+        """Refuse the connection if there are too many."""
         super().connection_made(transport)
         assert isinstance(self.server_state, Connections)
         if not self.server_state.admit(self.client):
@@ -113,7 +120,7 @@ class Http(H11Protocol):
             transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Count, so that a body's progress can be told."""
+        """Count the bytes, to see the progress of a body."""
         self.received += len(data)
         super().data_received(data)
 
@@ -126,14 +133,13 @@ class Http(H11Protocol):
             super().handle_websocket_upgrade(event)
         else:
             self.send_400_response(
-                "A request for a websocket is a GET without a body, "
-                f"of at most {MAX_NUM_HEADERS} headers and {MAX_LINE_LENGTH} bytes a line."
+                "To open a websocket, send a GET request without a body, "
+                f"with at most {MAX_NUM_HEADERS} headers and {MAX_LINE_LENGTH} bytes per line."
             )
 
     def awaited(self) -> tuple[object, float] | None:
-        """What the client has to send next, and in how many seconds; None if it need not.
-
-        While it sends enough, the first changes.
+        """The input that the client has to send next, and within how many seconds; None if it need
+        not send any. While it sends enough, the first value changes.
         """
         match self.conn.their_state:
             case h11.IDLE if self.timeout_keep_alive_task is None:
@@ -145,11 +151,11 @@ class Http(H11Protocol):
         return None
 
     def _keeps_waiting(self) -> bool:
-        """Whether the server does not want more of a body yet."""
+        """Whether the server is not ready for more of a body."""
         return self.flow.read_paused or self.cycle.waiting_for_100_continue
 
 
-class Minutely:
+class LogOncePerMinute:
     """Logs at most one line a minute."""
 
     def __init__(self) -> None:
@@ -163,35 +169,39 @@ class Minutely:
 
 
 def raise_file_limit() -> int:
-    """Let this process open more files and connections. Returns how many it may."""
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if now == resource.RLIM_INFINITY:
+    """Let this process open more files and connections. Returns its limit."""
+    try:
+        import resource
+    except ImportError:  # Windows limits neither
         return MAX_FILES
-    wanted = max(now, MAX_FILES if most == resource.RLIM_INFINITY else min(most, MAX_FILES))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MAX_FILES
+    target = max(soft, MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES))
     with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def listen(server: asyncio.Server) -> None:
     """Let BACKLOG connections wait for a server that was made with `backlog=1`.
 
-    asyncio takes that number for the connections to accept at a time, too. When no file can be
-    opened, older Pythons try and log as often, and as many timers do the same a second later
-    (github.com/python/cpython/issues/151615).
+    asyncio also accepts up to `backlog` connections at a time. When no file can be opened, older
+    Pythons make that many attempts and log lines, and start as many timers that do the same a
+    second later (github.com/python/cpython/issues/151615).
     """
-    for listening in server.sockets:
-        with listening.dup() as again:
-            again.listen(BACKLOG)
+    for listener in server.sockets:
+        with listener.dup() as duplicate:
+            duplicate.listen(BACKLOG)
 
 
 def log_exhaustion(loop: asyncio.AbstractEventLoop) -> None:
     """Log one line a minute, not a traceback a second, while no connection can be accepted."""
-    log = Minutely()
+    log = LogOncePerMinute()
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if context["message"] == "socket.accept() out of system resource":
-            log.warning("connections wait to be accepted: %s", context["exception"].strerror)
+            log.warning("cannot accept connections: %s", context["exception"].strerror)
         else:
             loop.default_exception_handler(context)
 

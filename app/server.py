@@ -1,4 +1,4 @@
-"""The server: OpenAI's API under /v1, /inference, /health, /metrics, and the page at "/"."""
+"""The HTTP server: OpenAI's API under /v1, /inference, /health, /metrics, and the page at "/"."""
 
 import asyncio
 import logging
@@ -8,43 +8,46 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from slimwhisper.app.api.access import Access
 from slimwhisper.app.api.access_log import hide_secrets
-from slimwhisper.app.api.errors import answer_error, disk_is_full
+from slimwhisper.app.api.errors import disk_is_full, error_response
 from slimwhisper.app.api.metrics import metrics_text
+from slimwhisper.app.api.request import TranscriptionForm
 from slimwhisper.app.api.routes import make_routers
 from slimwhisper.app.connections import Connections, Http, listen, log_exhaustion
 from slimwhisper.app.realtime.messages import MAX_MESSAGE
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
 from slimwhisper.app.realtime.wyoming import Wyoming
-from slimwhisper.app.service.host import Host
+from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import Settings
+from slimwhisper.app.service.settings import ServerSettings
 from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.version import __version__
 
 if TYPE_CHECKING:
     from slimwhisper.app.page.mount import Page
 
-SWEEP = 10  # ticks of a tenth of a second from one look at the connections to the next
-PAGE_KEY = 60.0  # seconds that a key for a stream of the page is good for
+SWEEP = 10  # ticks, of a tenth of a second, between checks of the connections
+PAGE_KEY = 60.0  # seconds for which a key for a stream of the page is valid
 
 logger = logging.getLogger("slimwhisper.serve")
 
 
-def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
+def make_app(service: Service, models: Models, settings: ServerSettings) -> FastAPI:
     """All routes, error responses and access control.
 
     `state.realtime` has the realtime sessions; `state.page` is the page, or None.
     """
 
-    host = Host(service, models, settings)
+    host = ServerHost(service, models, settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -68,13 +71,16 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
     app.mount("/v1", openai)
     app.include_router(whisper_cpp)
     _add_status_routes(app, service)
+    _add_schema(app, openai, f"{settings.root_path}/v1")
     add_error_handlers(app)
     app.state.host, app.state.page = host, None
     if settings.page is not None:
         from slimwhisper.app.page.mount import mount_page  # Gradio takes seconds to import
 
         def make_key() -> str:
-            """A key for a stream of the page, which a browser would not tell why it is refused."""
+            """A key for a stream of the page. Opening a stream first makes errors visible here: a
+            browser would hide the reason why a websocket is refused.
+            """
             choice = ModelChoice(models.default)
             service.open_stream(choice, settings.live, lambda _: None).close()
             return realtime.client_secrets.issue(seconds=PAGE_KEY)[0]
@@ -84,12 +90,12 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
     page = app.state.page
     signed_in = page and page.signed_in
     app.add_middleware(Access, settings, is_secret=realtime.is_secret, signed_in=signed_in)
-    app.add_middleware(  # without it, Gradio would let the pages of all sites read
+    app.add_middleware(  # without it, Gradio would let pages of all sites read responses
         CORSMiddleware,
         allow_origins=settings.allow_origins,
         allow_methods=("GET", "POST"),
         allow_headers=("*",),
-        expose_headers=("Retry-After",),
+        expose_headers=("Retry-After", "X-Request-Id"),
         allow_private_network=bool(settings.allow_origins),
     )
     return app
@@ -106,35 +112,57 @@ def _add_status_routes(app: FastAPI, service: Service) -> None:
         return Response(metrics_text(service), media_type="text/plain; version=0.0.4")
 
 
+def _add_schema(app: FastAPI, openai: APIRouter, url: str) -> None:
+    """Describe the API for programs that make clients. url: of its routes."""
+    schema = get_openapi(
+        title="slimwhisper", version=__version__, routes=openai.routes, servers=[{"url": url}]
+    )
+    reference = "#/components/schemas/{model}"
+    form = TranscriptionForm.model_json_schema(ref_template=reference)
+    form["properties"]["file"] = {"type": "string", "format": "binary"}
+    schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+    schemas |= {**form.pop("$defs", {}), "TranscriptionForm": form}
+    content = {"multipart/form-data": {"schema": {"$ref": f"{reference[:-7]}TranscriptionForm"}}}
+    for name in ("transcriptions", "translations"):
+        schema["paths"][f"/audio/{name}"]["post"]["requestBody"] = {"content": content}
+
+    @app.get("/openapi.json")
+    def openapi() -> dict[str, Any]:
+        return schema
+
+
 def add_error_handlers(app: FastAPI) -> None:
     """Give every error OpenAI's format."""
     for kind in (HTTPException, SlimWhisperError, OSError, Exception):
-        app.add_exception_handler(kind, answer_error)
+        app.add_exception_handler(kind, error_response)
 
 
 class Server(uvicorn.Server):
-    """Uvicorn's server; it tells the service about a signal at once, and limits connections."""
+    """Uvicorn's server, but it passes signals to the service and limits connections."""
 
     def __init__(self, app: FastAPI) -> None:
-        """app: of `make_app`."""
+        """app: returned by `make_app`."""
         state = app.state
         self._service: Service = state.host.service
         self._realtime: Realtime = state.realtime
         self._wyoming: Wyoming | None = state.wyoming
         self._page: Page | None = state.page
-        settings: Settings = state.host.settings
+        settings: ServerSettings = state.host.settings
         self._patience = settings.patience
+        cert, key = settings.tls or (None, None)
         config = uvicorn.Config(
             app,
             host=settings.host,
             port=settings.port,
+            ssl_certfile=cert,
+            ssl_keyfile=key,
             root_path=settings.root_path,
             timeout_graceful_shutdown=round(settings.patience) + 5,
             server_header=False,
             backlog=1,  # see `listen`
             http=Http,
             ws="websockets-sansio",
-            ws_max_size=2 * MAX_MESSAGE,  # characters may be of several bytes
+            ws_max_size=2 * MAX_MESSAGE,  # a character may have several bytes
             ws_ping_timeout=None,  # a session that waits for the engine does not read pongs
             ws_per_message_deflate=False,
         )
@@ -143,12 +171,12 @@ class Server(uvicorn.Server):
         self.server_state = self._connections = Connections(config)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """A signal: refuse new requests, then shut down."""
+        """Handle a signal: refuse new requests, then shut down."""
         self._service.stop(self._patience)
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
+        """Start listening."""
         log_exhaustion(asyncio.get_running_loop())
         if self._wyoming is not None:
             try:
@@ -162,19 +190,19 @@ class Server(uvicorn.Server):
             listen(server)
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: whether to end."""
+        """Called ten times a second; returns whether to end."""
         if counter % SWEEP == 0:
             self._connections.sweep()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for running requests, then close connections, those of open pages too."""
-        ends = [self._realtime.leave(), *([self._wyoming.stop()] if self._wyoming else [])]
-        leaving = asyncio.gather(*ends)
-        while not (leaving.done() or self.force_exit):
+        """Wait for running requests, then close all connections, including those of open pages."""
+        shutdowns = [self._realtime.shutdown(), *([self._wyoming.stop()] if self._wyoming else [])]
+        closing = asyncio.gather(*shutdowns)
+        while not (closing.done() or self.force_exit):
             await asyncio.sleep(0.05)
         while self._service.finishing and not self.force_exit:
             await asyncio.sleep(0.1)
         if self._page is not None:
-            await self._page.leave()
+            await self._page.shutdown()
         await super().shutdown(sockets)

@@ -1,11 +1,17 @@
 """Compiles every kernel as it is launched, for GPUs that this machine need not have.
 
-    python bench/compilation.py [--some]
+    python bench/compilation.py [--some] [--capabilities 90] [--rocm gfx942]
 
-prints a line of JSON for each variant: registers, bytes of stack and of shared memory. --some: a
-quarter of them, as in `jobs`.
+prints a line of JSON for each variant: registers, bytes of stack and of shared memory; or its
+error. The last line, on stderr, counts them. The exit status is 1 if one does not compile or has a
+stack. --some: a part of the variants. --rocm: for one of AMD's GPUs instead, the
+variants that its 64 KiB hold; without registers and stack. With another Triton:
+
+    pip install --no-deps --target triton-3.7.1 triton==3.7.1
+    PYTHONPATH=triton-3.7.1 python bench/compilation.py
 """
 
+import argparse
 import json
 import re
 import subprocess
@@ -13,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from multiprocessing import Pool
 from pathlib import Path
@@ -23,18 +30,24 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from slimwhisper.cache.pool import PAGE
-from slimwhisper.kernels.configurations import Configuration, Processor, configurations, find
+from slimwhisper.kernels.configurations import (
+    MAX_SPLITS,
+    Configuration,
+    TritonDevice,
+    configurations,
+    find_configuration,
+)
 from slimwhisper.kernels.gpu.choose_token import BLOCK, choose_token_kernel
 from slimwhisper.kernels.gpu.combine import (
     BLOCK_D,
+    MAX_MAPPED_SPLITS,
     ROWS,
     combine_kernel,
     combine_mapped_kernel,
-    stages_of,
 )
 from slimwhisper.kernels.gpu.heads import split_heads_kernel
 from slimwhisper.kernels.gpu.latent import split_latent_kernel
-from slimwhisper.kernels.gpu.latent8 import CONVERTS, split_latent8_kernel
+from slimwhisper.kernels.gpu.latent8 import E4M3_CAPABILITY, split_latent8_kernel
 from slimwhisper.kernels.gpu.norm import add_norm_kernel
 
 KERNELS = {
@@ -45,10 +58,11 @@ KERNELS = {
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 # capability: bytes of shared memory a block may have
 SHARED = {80: 166_912, 89: 101_376, 90: 232_448}
-STRIDED = ("query_", "latent_", "out_", "kept_", "source_")
-NAMED = ("EIGHT", "RULES")
+ROCM_SHARED, ROCM_WARP = 65_536, 64  # of gfx9
+STRIDED = ("query_", "latent_", "out_", "cache_")
+NAMED = ("FP8", "RULES")
 HALVES = ("float16", "bfloat16")
-WIDEST, HEAD, MOST_SPLITS = 1280, 64, 16  # d and d_k of the largest model
+WIDEST, HEAD = 1280, 64  # d and d_k of the largest model
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +81,7 @@ class Variant:
     Of the attention kernels, slots, lengths and splits are such numbers. Without flags a variant
     serves cross-attention; a bias for each position is launched where neighbouring frames are
     merged. PAGE is launched by self-attention, whose texts are each a window of its own; with
-    limits where several tokens of a text are decoded in a step, which none in float8 is. A
+    row lengths where several tokens of a text are decoded in a step, which none in float8 is. A
     configuration for float16 also serves bfloat16; `latent8` computes in float16 only.
 
     Of the others: `combine` and `combine_mapped` end a split attention, here of the widest model
@@ -90,30 +104,31 @@ def variants(configuration: Configuration, capability: int) -> list[Variant]:
     pages = c.block_q < 2 * max(heads, 16)
     bias = c.kernel != "heads"
     # a step's tokens are at least two: blocks that are too small for them are not chosen
-    processor = Processor(SHARED[capability], 1, capability)
-    chosen = find(c.kernel, c.dtype, c.width, 2 * heads, processor)
-    enough = chosen is None or c.block_q >= chosen.block_q
-    limits = enough and c.kernel != "latent8"
+    device = TritonDevice(SHARED[capability], 1, capability)
+    chosen = find_configuration(c.kernel, c.dtype, c.width, 2 * heads, device)
+    large_enough = chosen is None or c.block_q >= chosen.block_q
+    row_lengths = large_enough and c.kernel != "latent8"
     every = [(), *[("HAS_BIAS",)] * bias, *[("PAGE",)] * pages]
-    every += [("PAGE", "HAS_LIMITS")] * limits
+    every += [("PAGE", "HAS_ROW_LENGTHS")] * row_lengths
     return [Variant(c.kernel, dtype, c, flags) for flags in every for dtype in dtypes]
 
 
 def other_variants() -> Iterator[Variant]:
     """Those of kernels with a single configuration."""
-    places: tuple[tuple[str, ...], ...] = ((), ("HAS_PLACE",), ("HAS_PLACE", "EIGHT"))
+    writes: tuple[tuple[str, ...], ...] = ((), ("HAS_WRITE",), ("HAS_WRITE", "FP8"))
     for dtype in TYPES:
         yield Variant("combine", dtype)
         yield Variant("combine_mapped", dtype)
-        yield Variant("combine_mapped", dtype, None, ("FEW",))  # parts, so that more is in flight
-        for addend, place in product(((), ("HAS_ADDEND",)), places):
-            yield Variant("add_norm", dtype, None, (*addend, *place))
+        for addend, write in product(((), ("HAS_ADDEND",)), writes):
+            yield Variant("add_norm", dtype, None, (*addend, *write))
     yield Variant("choose_token", "float32")
     yield Variant("choose_token", "float32", None, ("RULES",))
 
 
-def compile_for(capability: int, variant: Variant) -> Compiled:
+def compile_for(capability: int, variant: Variant, rocm: str | None = None) -> Compiled:
     """Compile for a compute capability such as 90, with rows aligned to 16 bytes as in torch.
+
+    rocm: for this processor instead, such as "gfx942".
 
     Raises what Triton raises if it cannot.
     """
@@ -130,12 +145,13 @@ def compile_for(capability: int, variant: Variant) -> Compiled:
         for i, (name, type_) in enumerate(signature.items())
         if type_.startswith("*") or (type_ == "i32" and name.startswith(STRIDED))
     }
+    target = GPUTarget("hip", rocm, ROCM_WARP) if rocm else GPUTarget("cuda", capability, 32)
     made = triton.compile(
         ASTSource(kernel, signature, constants, aligned),
-        target=GPUTarget("cuda", capability, 32),
+        target=target,
         options={"num_warps": warps, "num_stages": stages},
     )
-    registers, stack = _resources(made.asm["cubin"])
+    registers, stack = (0, 0) if rocm else _resources(made.asm["cubin"])
     return Compiled(registers, stack, made.metadata.shared)
 
 
@@ -147,31 +163,32 @@ def _launch(
     precision = "ieee" if variant.dtype == "float32" else "tf32"
     parts = {"sums": "*fp32", "stats": "*fp32", "out": kind}
     if c is not None:
-        constants: dict[str, Any] = {"D": c.width, "PIECE": c.piece, "SLICES": c.slices}
+        constants: dict[str, Any] = {"D": c.width, "BLOCK_D": c.block_d, "SLICES": c.slices}
         constants |= {"BLOCK_Q": c.block_q, "BLOCK_T": c.block_t, "STAGES": c.stages}
-        constants |= {"CONVERT": capability >= CONVERTS, "PRECISION": c.precision}
+        constants |= {"CONVERT": capability >= E4M3_CAPABILITY, "PRECISION": c.precision}
         constants["PAGE"] = PAGE if "PAGE" in variant.flags else 0
         pointers = parts | dict.fromkeys(("queries", "latent", "keys", "values"), kind)
-        pointers |= dict.fromkeys(("slots", "table", "lengths"), "*i64")
+        pointers |= dict.fromkeys(("slots", "block_table", "lengths"), "*i64")
         if c.kernel == "latent8":
             pointers |= {"latent": "*u16", "factors": "*fp32"}
         pointers["bias"] = "*fp32"
         return KERNELS[c.kernel], constants, pointers, c.warps, c.stages
-    constants = {"D": WIDEST, "BLOCK_D": 2048, "MOST": MOST_SPLITS}
+    splits = 1 << (MAX_SPLITS - 1).bit_length()
+    constants = {"D": WIDEST, "BLOCK_D": 2048, "MAX_SPLITS": splits}
     if variant.kernel == "combine":
         return combine_kernel, constants, parts, 4, 3
     if variant.kernel == "combine_mapped":
         constants |= {"WIDTH": HEAD, "BLOCK_N": ROWS, "BLOCK_D": BLOCK_D, "PRECISION": precision}
-        constants["MOST"] = most = 4 if "FEW" in variant.flags else MOST_SPLITS
-        return combine_mapped_kernel, constants, parts | {"maps": kind}, 4, stages_of(most)
-    if variant.kernel == "add_norm":  # where nothing is kept, the arguments for it are x
-        names = ("x", "addend", "total", "normed", "kept", "factors", "ids", "positions")
-        pointers = dict.fromkeys((*names, "columns", "offset"), kind)
+        constants["MAX_SPLITS"] = MAX_MAPPED_SPLITS
+        return combine_mapped_kernel, constants, parts | {"maps": kind}, 4, 3
+    if variant.kernel == "add_norm":  # where nothing is stored, the arguments for it are x
+        names = ("x", "addend", "total", "normed", "cache", "factors", "ids", "positions")
+        pointers = dict.fromkeys((*names, "column_scales", "offset"), kind)
         pointers |= {"weight": "*fp32", "bias": "*fp32"}
-        if "HAS_PLACE" in variant.flags:
+        if "HAS_WRITE" in variant.flags:
             pointers |= {"ids": "*i64", "positions": "*i64"}
-        if "EIGHT" in variant.flags:
-            pointers |= {"kept": "*u8", "factors": "*fp32"}
+        if "FP8" in variant.flags:
+            pointers |= {"cache": "*u8", "factors": "*fp32"}
         return add_norm_kernel, constants, pointers, 4, 3
     pointers = {"logits": "*fp32", "logprobs": "*fp32", "tokens": "*i64"}
     pointers |= dict.fromkeys(("initial_limit", "latest", "count"), "*i64")
@@ -197,32 +214,55 @@ def jobs(every: bool = True) -> list[tuple[int, Variant]]:
     """What to compile, for each capability: all variants of all configurations that fit it. Not
     `every`: every fourth of each way of launching, from its first on.
     """
-    found = [
+    all_jobs = [
         (capability, variant)
         for c in configurations()
         for capability, limit in SHARED.items()
         if c.fits(capability, limit)
         for variant in variants(c, capability)
     ]
-    found += [(capability, v) for v in other_variants() for capability in SHARED]
+    all_jobs += [(capability, v) for v in other_variants() for capability in SHARED]
     if every:
-        return found
+        return all_jobs
     ways: dict[tuple[str, str, tuple[str, ...]], list[tuple[int, Variant]]] = {}
-    for job in found:
+    for job in all_jobs:
         ways.setdefault((job[1].kernel, job[1].dtype, job[1].flags), []).append(job)
     return [job for alike in ways.values() for job in alike[::4]]
 
 
-def _line(job: tuple[int, Variant]) -> str:
+def _line(job: tuple[int, Variant], rocm: str | None) -> dict[str, Any]:
+    """What `compile_for` gives, or the error that it raises."""
     capability, variant = job
-    made = compile_for(capability, variant)
-    return json.dumps({"capability": capability, **asdict(variant), **asdict(made)})
+    try:
+        made = asdict(compile_for(capability, variant, rocm))
+    except Exception as error:
+        made = {"error": f"{type(error).__name__}: {str(error).strip()[-200:]}"}
+    return {"capability": capability, **asdict(variant), **made}
 
 
 def main() -> None:
-    with Pool() as pool:
-        for line in pool.imap(_line, jobs(every="--some" not in sys.argv)):
-            print(line, flush=True)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--some", action="store_true", help="a part of the variants")
+    parser.add_argument("--capabilities", type=int, nargs="+", default=list(SHARED))
+    parser.add_argument("--rocm", help="a processor, such as gfx942")
+    parser.add_argument("--jobs", type=int, help="processes [one for each core]")
+    args = parser.parse_args()
+    lines = []
+    todo = [job for job in jobs(every=not args.some) if job[0] in args.capabilities]
+    if args.rocm:  # runs what a device of compute capability 8.0 does (`dispatch`)
+        todo = [(80, variant) for variant in other_variants()]
+        held = [c for c in configurations() if c.fits(80, ROCM_SHARED)]
+        todo += [(80, variant) for c in held for variant in variants(c, 80)]
+        todo = todo[:: 16 if args.some else 1]
+    with Pool(args.jobs) as pool:
+        for line in pool.imap(partial(_line, rocm=args.rocm), todo):
+            print(json.dumps(line), flush=True)
+            lines.append(line)
+    failed = sum("error" in line for line in lines)
+    stacks = sum(line.get("stack", 0) > 0 for line in lines)
+    counts = f"{len(lines)} variants, {failed} failed, {stacks} with a stack"
+    print(f"Triton {triton.__version__}: {counts}", file=sys.stderr)
+    sys.exit(1 if failed or stacks else 0)
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def converse(
 
 
 def _next(people: list[str], last: str, manner: Manner, rng: np.random.Generator) -> str:
-    """Who speaks after `last`; where one has a share of his own, he may go on."""
+    """Who speaks after `last`: the first of them with the chance `share`, else another."""
     if manner.share is not None and rng.uniform() < manner.share:
         return people[0]
     return str(rng.choice([name for name in people if name != last] or people))
@@ -140,13 +140,13 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
 
 
-def aligned(truth: Sequence[str], found: Sequence[str]) -> tuple[list[tuple[int, int]], int]:
+def aligned(truth: Sequence[str], text: Sequence[str]) -> tuple[list[tuple[int, int]], int]:
     """The pairs of positions of words that are right, and the number of errors: the least number of
     words to insert, delete or replace.
     """
-    if not truth or not found:
-        return [], len(truth) + len(found)
-    result = jiwer.process_words(" ".join(truth), " ".join(found))
+    if not truth or not text:
+        return [], len(truth) + len(text)
+    result = jiwer.process_words(" ".join(truth), " ".join(text))
     pairs = [
         (chunk.ref_start_idx + i, chunk.hyp_start_idx + i)
         for chunk in result.alignments[0]

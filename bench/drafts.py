@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from decode import window
+from engines import window
 from rows import Row, Rows, add_results_flag, listed, spread, stoppable, table
 from timing import machine
 from torch import Tensor
@@ -32,15 +32,15 @@ from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.cache.base import Rows as CacheRows
+from slimwhisper.cache.decoder_cache import CrossCache
 from slimwhisper.cache.forms import cross_names
-from slimwhisper.cache.plan import CrossCache
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.devices import INT8
 from slimwhisper.digests import weights_digest
 from slimwhisper.engine.drafting.draft_model import DraftModel, fast_draft, load_draft
-from slimwhisper.engine.drafting.drafter import Behind
+from slimwhisper.engine.drafting.drafter import DraftContext
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.errors import SlimWhisperError
@@ -57,16 +57,16 @@ CPU = torch.device("cpu")
 
 
 def main() -> None:
-    asked = parsed()
-    rows = Rows(asked.results, "drafts", CPU)
+    args = parsed()
+    rows = Rows(args.results, "drafts", CPU)
     try:
-        with stoppable(asked.results):
-            found = rated(asked, rows) if asked.what == "rated" else texts(asked, rows)
+        with stoppable(args.results):
+            rows_of_cases = rated(args, rows) if args.what == "rated" else texts(args, rows)
     except SlimWhisperError as error:
         raise SystemExit(f"drafts.py: {error}") from None
-    print(speed_table(asked.what, found))
-    print(json.dumps({"bench": "drafts", "machine": machine(CPU), "results": found}))
-    exact = [row for row in found if row.get("dtype", "float32") == "float32"]
+    print(speed_table(args.what, rows_of_cases))
+    print(json.dumps({"bench": "drafts", "machine": machine(CPU), "results": rows_of_cases}))
+    exact = [row for row in rows_of_cases if row.get("dtype", "float32") == "float32"]
     if wrong := sum(row["different"] for row in exact):
         raise SystemExit(f"{wrong} texts differ from those without a draft")
 
@@ -95,10 +95,10 @@ def parsed() -> argparse.Namespace:
         part.add_argument("--windows", type=listed(positive), default=windows, help=f"[{known}]")
         part.add_argument("--rounds", type=positive, default=3)
         add_results_flag(part)
-    asked = parser.parse_args()
-    if asked.what == "texts" and not asked.folder.is_dir():
-        parser.error(f"{asked.folder}: no such folder; name one with recordings")
-    return asked
+    args = parser.parse_args()
+    if args.what == "texts" and not args.folder.is_dir():
+        parser.error(f"{args.folder}: no such folder; name one with recordings")
+    return args
 
 
 class Rated(DraftModel):
@@ -126,7 +126,7 @@ class Rated(DraftModel):
         super().begin(first, windows, prompts, rows)
         self.prompt = prompts.shape[1]
 
-    def logits(self, behind: Behind) -> Tensor:
+    def logits(self, behind: DraftContext) -> Tensor:
         logits = super().logits(behind)
         places = behind.positions[:, -1] + 1 - self.prompt
         known = torch.tensor([*self.text, 0])[places.clamp(max=len(self.text))]
@@ -134,24 +134,25 @@ class Rated(DraftModel):
         return logits.scatter(1, (known + wrong.long())[:, None], 1e4)
 
 
-def rated(asked: argparse.Namespace, rows: Rows) -> list[Row]:
+def rated(args: argparse.Namespace, rows: Rows) -> list[Row]:
     """Measure what the results do not have yet; returns all rows."""
-    found = []
-    for shape, dtype, cross in product(asked.shapes, asked.dtypes, asked.cross_caches):
-        case = {"what": "rated", "shape": shape, "dtype": dtype, "layers": asked.layers}
-        case |= {"cross": cross, "tokens": asked.tokens, "threads": torch.get_num_threads()}
+    rows_of_cases = []
+    for shape, dtype, cross in product(args.shapes, args.dtypes, args.cross_caches):
+        case = {"what": "rated", "shape": shape, "dtype": dtype, "layers": args.layers}
+        case |= {"cross": cross, "tokens": args.tokens, "threads": torch.get_num_threads()}
         models: tuple[Model, Model] | None = None
-        for windows in asked.windows:
-            cases = [{**case, "windows": windows, "rate": rate} for rate in asked.rates]
-            if left := missing(rows, asked, cases):
-                models = models or made(shape, dtype, cross, asked.layers)
-                measure(*models, [window(models[0], asked.tokens, 0)] * windows, left, rows)
-            found += [rows.kept(**one, round=n)[-1] for one in cases for n in range(asked.rounds)]
-    return found
+        for windows in args.windows:
+            cases = [{**case, "windows": windows, "rate": rate} for rate in args.rates]
+            if left := missing(rows, args, cases):
+                models = models or made(shape, dtype, cross, args.layers)
+                measure(*models, [window(models[0], args.tokens, 0)] * windows, left, rows)
+            rounds = range(args.rounds)
+            rows_of_cases += [rows.kept(**one, round=n)[-1] for one in cases for n in rounds]
+    return rows_of_cases
 
 
 def made(shape: str, dtype: str, cross: str, layers: int) -> tuple[Model, Model]:
-    """A model with random weights whose encoder's output is made up, and a draft of so many layers.
+    """A model with random weights whose encoder's output is made up, and a draft of `layers`.
     cross: the form of the model's cache of the audio.
     """
     dims, random = replace(OFFICIAL_DIMS[shape], n_audio_layer=1), torch.Generator().manual_seed(0)
@@ -178,20 +179,20 @@ def measure(
         rows.add(**row, **compared(without, drafted[row["rate"]], windows))
 
 
-def texts(asked: argparse.Namespace, rows: Rows) -> list[Row]:
+def texts(args: argparse.Namespace, rows: Rows) -> list[Row]:
     """Measure what the results do not have yet; returns all rows."""
-    paths = sorted(p for p in asked.folder.iterdir() if p.suffix in AUDIO_SUFFIXES)[: asked.count]
-    checkpoint, smaller = load_checkpoint(asked.model), load_checkpoint(asked.draft)
+    paths = sorted(p for p in args.folder.iterdir() if p.suffix in AUDIO_SUFFIXES)[: args.count]
+    checkpoint, smaller = load_checkpoint(args.model), load_checkpoint(args.draft)
     case = {
         "what": "texts",
-        "model": asked.model,
-        "draft": Path(asked.draft).name,
+        "model": args.model,
+        "draft": Path(args.draft).name,
         "weights": [weights_digest(checkpoint.state), weights_digest(smaller.state)],
         "recordings": len(paths),
         "threads": torch.get_num_threads(),
     }
-    cases = [{**case, "windows": windows} for windows in asked.windows]
-    if left := missing(rows, asked, cases):
+    cases = [{**case, "windows": windows} for windows in args.windows]
+    if left := missing(rows, args, cases):
         model = Model(checkpoint, CPU, torch.float32)
         maker = partial(DraftModel, load_draft(smaller, checkpoint, model), model)
         windows, spent = encoded(model, paths)
@@ -203,9 +204,9 @@ def texts(asked: argparse.Namespace, rows: Rows) -> list[Row]:
             for row in left:
                 if row["windows"] == slots:
                     without = decoded(plain, windows)
-                    found = compared(without, drafted, windows)
-                    rows.add(**row, **found, encoder_seconds=spent)
-    return [rows.kept(**one, round=n)[-1] for one in cases for n in range(asked.rounds)]
+                    difference = compared(without, drafted, windows)
+                    rows.add(**row, **difference, encoder_seconds=spent)
+    return [rows.kept(**one, round=n)[-1] for one in cases for n in range(args.rounds)]
 
 
 def encoded(model: Model, paths: Sequence[Path]) -> tuple[list[Window], float]:
@@ -226,14 +227,14 @@ def encoded(model: Model, paths: Sequence[Path]) -> tuple[list[Window], float]:
         # only its number is read
         windows.append(replace(request, mel=torch.tensor(float(number)).expand_as(request.mel)))
         mel.close()
-    kept = torch.stack(outputs)
-    vars(model)["encoder"] = lambda mel: kept[mel[:, 0, 0].long()]
+    features = torch.stack(outputs)
+    vars(model)["encoder"] = lambda mel: features[mel[:, 0, 0].long()]
     return windows, spent
 
 
-def missing(rows: Rows, asked: argparse.Namespace, cases: Iterable[Row]) -> list[Row]:
+def missing(rows: Rows, args: argparse.Namespace, cases: Iterable[Row]) -> list[Row]:
     """The cases, each with a round, that were not measured yet; round by round."""
-    every = [{**case, "round": n} for n in range(asked.rounds) for case in cases]
+    every = [{**case, "round": n} for n in range(args.rounds) for case in cases]
     return [case for case in every if not rows.kept(**case)]
 
 
@@ -243,17 +244,17 @@ Texts = tuple[list[tuple[int, ...]], float]  # tokens of each window, and the se
 def decoded(engine: Engine, windows: Sequence[Window]) -> Texts:
     """The texts of all windows."""
     since = time.perf_counter()
-    answers = engine.ask(windows)
+    answers = engine.run(windows)
     texts = [answer.tokens for answer in answers if isinstance(answer, Decoded)]
     return texts, time.perf_counter() - since
 
 
 def compared(without: Texts, engine: Engine, windows: Sequence[Window]) -> dict[str, Any]:
     """Decodes them with a draft, too: columns of a row."""
-    speculation = engine.lanes[0].speculation
+    speculation = engine.group_runners[0].speculation
     assert speculation is not None
     drafts = speculation.acceptance
-    drafts.guessed = drafts.right = 0
+    drafts.drafted = drafts.accepted = 0
     texts, seconds = decoded(engine, windows)
     tokens = sum(map(len, texts))
     return {
@@ -262,9 +263,9 @@ def compared(without: Texts, engine: Engine, windows: Sequence[Window]) -> dict[
         "times_as_fast": without[1] / seconds,
         "different": sum(a != b for a, b in zip(without[0], texts, strict=True)),
         "sampled": tokens,
-        "tokens_per_step": tokens / max(tokens - drafts.right, 1),  # of each text
-        "guessed": drafts.guessed,
-        "right": drafts.right,
+        "tokens_per_step": tokens / max(tokens - drafts.accepted, 1),  # of each text
+        "guessed": drafts.drafted,
+        "right": drafts.accepted,
     }
 
 

@@ -61,15 +61,15 @@ def main() -> None:
             features = features_like_encoder_output(2, arguments.frames, 384).to(dtype)
             pairs = list(zip(sequences, features, strict=True))
             true = [whisper_logits(wide, t, f.double()) for t, f in pairs]
-            own = errors([whisper_logits(plain, t, f) for t, f in pairs], true)[0]
-            row = {"condition": condition, "dtype": name, "whisper": own}
+            whisper_error = errors([whisper_logits(plain, t, f) for t, f in pairs], true)[0]
+            row = {"condition": condition, "dtype": name, "whisper": whisper_error}
             for forms in FORMS:
                 if "+".join(forms) not in arguments.forms:
                     continue
                 model = Model(Checkpoint("random", dims, state), CPU, dtype, forms)
-                found = errors(cached_logits(model, features, sequences), true)[0]
+                error = errors(cached_logits(model, features, sequences), true)[0]
                 measured = [i.error / i.baseline_error for i in model.inspections]
-                row["+".join(forms)] = [found / own, max(measured, default=1.0)]
+                row["+".join(forms)] = [error / whisper_error, max(measured, default=1.0)]
             rows.append(row)
             cells = (f"{k} {v[0]:.3g} ({v[1]:.3g})" for k, v in row.items() if isinstance(v, list))
             print(f"{condition:.1e} {name}: ", ", ".join(cells), flush=True)

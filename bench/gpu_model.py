@@ -1,25 +1,21 @@
-"""What decoding costs on GPUs, computed: python bench/gpu_model.py [large-v3]
+"""What decoding costs on GPUs, computed; `gpu_tables.py` prints it.
 
-Prints the tables of docs/gpu.md. Nothing here was timed. Every kernel is taken to run by itself:
+Nothing here was timed. Every kernel is taken to run by itself:
 
     launch + max(shortest, bytes / (share * copy rate), operations / (share * matmul rate))
 
 the roofline (Williams et al. 2009). "limit" is what the device allows: weights and caches read once
 at a copy's rate, products at the rate of large ones, all else free. "present" is the code as it is,
-by readings of compiled kernels. Left out: L2, an encoder beside a step, cuDNN's plans.
+by readings of compiled kernels, with the `CHANGES` that are `DONE`. Left out: L2, cuDNN's plans.
 """
 
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from math import ceil, log2
 from typing import NamedTuple
 
-from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.kernels.configurations import choose_splits
 from slimwhisper.types import CHUNK_SECONDS, Dims
 
-FORMS = ("slim", "slim fp8", "baseline")
 STEPS = 115  # tokens sampled in a window of speech
 PROMPT = 227  # the longest: the text before, <|startofprev|> and three more
 CONTEXT = 224  # tokens of each text in the step that is shown
@@ -27,12 +23,30 @@ HALF, SINGLE = 2, 4  # bytes of a value
 # Kernels of a decoder layer in a step, and of a step besides its layers. Kept equal to what the
 # code launches by tests/engine/test_on_a_gpu.py, which counts them.
 LAUNCHES, LAUNCHES_BESIDE = 16, 33
-# Every LOOK steps the host looks which texts have ended, one look late: their slots do nothing for
-# LATE steps on average. At most GROUP windows are encoded, and prompted, together. The host waits
-# for the GPU and then launches a prompt kernel by kernel: the GPU is idle for IDLE seconds a layer,
-# and WAIT seconds for each of 4 + 2 n copies. SESSION: the host's own work on a window.
-LOOK, LATE, GROUP = 4, 6, 8
-IDLE, WAIT, SESSION = 170e-6, 25e-6, 0.32e-3
+# At most GROUP windows are encoded, and prompted, together. SESSION: seconds of the host's own work
+# on a window.
+GROUP, SESSION = 8, 0.32e-3
+# What was found to cost time, and what a change brings; those in DONE are in the code.
+CHANGES = {
+    "prompts": "one upload a group, prompts as graphs",
+    "overlap": "the encoder beside the steps of a stream that goes first",
+    "snapshots": "snapshots every 2 tokens, not 4",
+    "combine": "more than 4 partial sums combined by a kernel of their own",
+    "groups": "windows encoded 8 at a time, ahead, in slots of their own",
+}
+DONE = frozenset(CHANGES)
+# Without "prompts", the host waits for the GPU and then launches a prompt kernel by kernel: the GPU
+# is idle for IDLE seconds a layer, and WAIT seconds for each of 4 + 2 n copies. With it, prompts
+# are padded to PADDED tokens, and their number to a power of 2.
+IDLE, WAIT = 170e-6, 25e-6
+PADDED = (4, 32, 64, 128, 192, 256, 448)
+KEYS_FROM = 68  # tokens of a prompt from which on the audio's keys and values are computed for it
+# With "overlap", the share of the time that a step's kernels leave idle, waiting for one another,
+# in which the encoder works; assumed.
+OVERLAPPED = 0.3
+# Steps from one snapshot to the next, and that an ended text holds its slot; by "snapshots"
+LOOK, LATE = {False: 4, True: 2}, {False: 6, True: 3}
+SLOW_COMBINE = 14e-6  # seconds more for one of more than 4 parts, without "combine"
 
 COPY, MATMUL = 4.3 / 4.8, 790 / 989  # of a data sheet's rates; an H200's, measured elsewhere
 LAUNCH = 1.0e-6  # seconds between dependent kernels of a graph, assumed
@@ -76,7 +90,7 @@ CYCLES = {"slim fp8": 3680.0, "slim": 3700.0}
 
 @dataclass(frozen=True)
 class Decoding:
-    """The seconds of one model in float16; a window is 30 s of audio."""
+    """The seconds of one model in float16; a window is 30 s of audio, or a shorter clip."""
 
     dims: Dims
     form: str
@@ -84,20 +98,46 @@ class Decoding:
     device: Device = DEVICES[0]
     limit: bool = False
     beams: int = 1  # texts of each window, which share its audio
+    prompt: int = PROMPT
+    steps: int = STEPS
+    done: frozenset[str] = DONE
 
     @property
     def rows(self) -> int:
         return self.batch * self.beams
 
     @property
-    def group(self) -> float:
-        """Windows that are encoded and prompted together at a steady rate."""
-        if self.limit:
-            return GROUP
-        ended = max(1.0, self.batch * LOOK / STEPS)
-        return ended / ceil(ended / GROUP)
+    def encoded(self) -> float:
+        """Windows that are encoded together at a steady rate."""
+        return GROUP if "groups" in self.done and self.batch > GROUP else self.prompted
 
-    def kernel(self, kind: Kind, kept: float, passed: float, operations=0.0, cycles=0.0) -> float:
+    @property
+    def prompted(self) -> float:
+        """Windows whose prompts are read together at a steady rate."""
+        ended = max(1.0, self.ended)
+        return GROUP if self.limit else ended / ceil(ended / GROUP)
+
+    @property
+    def ended(self) -> float:
+        """Texts that end between two snapshots."""
+        return self.batch * LOOK["snapshots" in self.done] / self.steps
+
+    @property
+    def padding(self) -> float:
+        """Prompts that are read for each one that is wanted. As many texts end between two
+        snapshots as a Poisson distribution says.
+        """
+        share, wanted, read = 1.0, 0.0, 0.0
+        for ended in range(1, 200):
+            share *= self.ended / ended
+            whole, rest = divmod(ended, GROUP)
+            wanted += share * ended
+            read += share * (whole * GROUP + (2 ** ceil(log2(rest)) if rest else 0))
+        return read / wanted
+
+    def kernel(
+        self, kind: Kind, kept: float, passed: float, operations: float = 0, cycles: float = 0
+    ) -> float:
         """kept: bytes of weights and caches; passed: bytes that kernels write for one another."""
         device = self.device
         if self.limit:
@@ -131,6 +171,9 @@ class Decoding:
                     products += [self.kernel(PRODUCT, HALF * d * d, moved, 2 * rows * d * d)]
             elif parts:
                 combined += self.kernel(PASS, 0, parts + rows * self.queries)
+        if slim and "combine" not in self.done and not self.limit:
+            for parts in (cross_parts, own_parts):
+                combined += SLOW_COMBINE if parts > 4 * rows * self.queries * SINGLE / HALF else 0
         other = (LAUNCHES - len(products) - 2) * self.kernel(PASS, 0, 4 * HALF * rows * d)
         rest = {"products": sum(products), "other kernels": other + combined}
         return {"cross-attention": cross, "self-attention": own, **rest}
@@ -167,84 +210,60 @@ class Decoding:
         small = (LAUNCHES_BESIDE - 3) * self.kernel(PASS, 0, 4 * HALF * rows * d)
         return layers + self.product(rows, d, self.dims.n_vocab) + choice + small
 
-    def block(self, rows: float, d: int, squares: int) -> float:
+    def block(self, rows: float, d: int, squares: int, group: float) -> float:
         """A layer's `squares` products [d, d], MLP, norms and GELU, of many rows."""
         # a group of one window fills the GPU half: 1,500 rows against 12,000
-        share = 9 / 8 * self.group / (self.group + 1)
+        share = 9 / 8 * group / (group + 1)
         inner = self.product(rows, d, 4 * d, share) + self.product(rows, 4 * d, d, share)
         small = 2 * self.kernel(PASS, 0, 8 * rows * d) + self.kernel(PASS, 0, 16 * rows * d)
         return squares * self.product(rows, d, d, share) + inner + small
 
     def window(self) -> dict[str, float]:
-        """30 s of audio from spectrogram to text, by part, one after the other."""
-        dims, group = self.dims, self.group
+        """From spectrogram to text, by part."""
+        dims, encoded, group = self.dims, self.encoded, self.prompted
         d, frames = dims.n_audio_state, dims.n_audio_ctx
-        audio, rows = group * frames, group * PROMPT
+        audio, tokens, prompts = encoded * frames, self.prompt, group
+        if "prompts" in self.done and not self.limit:
+            tokens = next(n for n in PADDED if n >= tokens)
+            prompts *= 1 if group == GROUP else self.padding
+        rows = prompts * tokens
         encoder = self.product(2 * audio, 3 * dims.n_mels, d) + self.product(audio, 3 * d, d)
         attention = self.kernel(FLASH, 0, 4 * HALF * audio * d, 4 * audio * frames * d)
-        encoder += dims.n_audio_layer * (self.block(audio, d, 4) + attention)
-        prompt = self.block(rows, d, 6) + 2 * self.product(audio, d, d)
-        prompt += self.kernel(FLASH, 0, 4 * HALF * rows * d, 2 * rows * PROMPT * d)
-        prompt += self.kernel(FLASH, 0, 2 * HALF * (rows + audio) * d, 4 * rows * frames * d)
+        encoder += dims.n_audio_layer * (self.block(audio, d, 4, encoded) + attention)
+        prompt = self.block(rows, d, 6, group)
+        prompt += self.kernel(FLASH, 0, 4 * HALF * rows * d, 2 * rows * tokens * d)
+        heard = prompts * frames
+        if tokens >= KEYS_FROM:
+            prompt += 2 * self.product(heard, d, d)
+            prompt += self.kernel(FLASH, 0, 2 * HALF * (rows + heard) * d, 4 * rows * frames * d)
+        else:
+            operations = 4 * rows * dims.n_text_head * frames * d
+            prompt += self.kernel(LATENT, HALF * heard * d, 0, operations)
         if self.form == "slim fp8":  # to float32, times the factors, to float16
-            prompt += sum(self.kernel(PASS, 0, each * audio * d) for each in (5, 8, 6))
-        idle = SESSION + (IDLE * dims.n_text_layer + (4 + 2 * group) * WAIT) / group
-        steps = STEPS if self.limit else STEPS + LATE
+            prompt += sum(self.kernel(PASS, 0, each * heard * d) for each in (5, 8, 6))
+        idle = SESSION
+        if "prompts" not in self.done:
+            idle += (IDLE * dims.n_text_layer + (4 + 2 * group) * WAIT) / group
+        late = 0 if self.limit else LATE["snapshots" in self.done]
+        step = self.step(self.prompt + self.steps // 2)
+        decode, encoder = step * (self.steps + late) / self.batch, encoder / encoded
+        busy = replace(self, limit=True).step(self.prompt + self.steps // 2)
+        hidden = OVERLAPPED * (step - busy) / step * decode
+        if "overlap" in self.done and not self.limit and self.batch > 1:
+            encoder -= min(hidden, encoder)
         return {
-            "decode": self.step(PROMPT + STEPS // 2) * steps / self.batch,
-            "encoder": encoder / group,
+            "decode": decode,
+            "encoder": encoder,
             "prompt": dims.n_text_layer * prompt / group,
             "GPU idle": 0 if self.limit else idle,
         }
 
     @property
+    def seconds(self) -> float:
+        """Of a window."""
+        return sum(self.window().values())
+
+    @property
     def speed(self) -> float:
         """Seconds of audio in a second."""
-        return CHUNK_SECONDS / sum(self.window().values())
-
-
-def table(headings: Sequence[str], rows: Iterable[tuple[str, Sequence[float]]]) -> None:
-    """Print it in Markdown, numbers with three digits or more."""
-    print("| " + " | ".join(headings) + " |\n" + "|---" * len(headings) + "|")
-    for label, values in rows:
-        cells = [f"{v:,.{0 if v >= 100 or not v else 1 if v >= 10 else 2}f}" for v in values]
-        print(f"| {label} | " + " | ".join(cells) + " |")
-    print()
-
-
-def rows_of(at: Mapping[int, Sequence[Decoding]]) -> Iterator[tuple[str, list[float]]]:
-    """Of the first table, by batch."""
-    for part in at[64][0].layer():
-        yield f"{part}, us a layer", [d.layer()[part] * 1e6 for d in at[64]]
-    for batch, every in at.items():
-        yield f"step, {batch} windows, ms", [d.step() * 1e3 for d in every]
-        for part in every[0].window():
-            yield f"{part}, ms a window", [d.window()[part] * 1e3 for d in every]
-        yield f"x real time, {batch} windows", [d.speed for d in every]
-
-
-def main() -> None:
-    dims = OFFICIAL_DIMS[sys.argv[1] if len(sys.argv) > 1 else "large-v3"]
-    cases = [(form, limit) for form in FORMS for limit in (True, False)]
-    at = {n: [Decoding(dims, form, n, limit=limit) for form, limit in cases] for n in (64, 256)}
-    names = [f"{form}: limit" if limit else "present" for form, limit in cases]
-    table([f"computed, {DEVICES[0].gpu}", *names], rows_of(at))
-
-    def of_device(device: Device) -> tuple[str, list[float]]:
-        every = [Decoding(dims, form, 64, device) for form in FORMS]
-        return device.gpu, [*(d.step() * 1e3 for d in every), *(d.speed for d in every)]
-
-    names = [f"{what}: {form}" for what in ("step, ms", "x real time") for form in FORMS]
-    table(["computed, present, 64 windows", *names], map(of_device, DEVICES))
-
-    def of_beams(beams: int) -> tuple[str, list[float]]:
-        every = [Decoding(dims, form, 64, beams=beams) for form in ("slim", "baseline")]
-        cross = [d.layer()["cross-attention"] * 1e6 for d in every]
-        return str(beams), [*cross, *(d.step() * 1e3 for d in every)]
-
-    names = ["cross, us a layer: slim", "baseline", "step, ms: slim", "baseline"]
-    table(["beams, 64 windows", *names], map(of_beams, (1, 2, 3, 5, 8)))
-
-
-if __name__ == "__main__":
-    main()
+        return CHUNK_SECONDS / self.seconds

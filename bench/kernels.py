@@ -21,7 +21,7 @@ from torch import Tensor
 
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.latent import EIGHT, Latent
+from slimwhisper.kernels.latent import FP8, Latent
 from slimwhisper.kernels.reads import ALL, Reads
 
 SHAPES = ("tiny", "base", "small", "medium", "large-v3")
@@ -29,15 +29,15 @@ TEXT, ROOM = 224, 256  # tokens: half of the context, and what a graph for that 
 # operation: the form of cache whose attention it is, if the engine would run it
 FORMS = {
     "E": "slim",
-    "E, float8": "slim fp8",
-    "E, SDPA": None,
-    "K, V": "baseline",
-    "K, V, SDPA": None,
+    "E8": "slim-fp8",
+    "E-SDPA": None,
+    "KV": "baseline",
+    "KV-SDPA": None,
     "X": "slim",
-    "X, float8": "slim fp8",
-    "text K, V": "baseline",
+    "X8": "slim-fp8",
+    "text-KV": "baseline",
 }
-OF_TEXT = ("X", "X, float8", "text K, V")
+OF_TEXT = ("X", "X8", "text-KV")
 Call = Callable[[], object]
 
 
@@ -79,21 +79,21 @@ class Case:
 
     def ours(self, latent: Tensor) -> Call:
         """Our attention to a latent [windows, room, d]."""
-        queries, kept = self.queries(), Latent(latent)
-        return lambda: self.kernels.latent(queries, kept, self.scale, self.reads)
+        queries, stored = self.queries(), Latent(latent)
+        return lambda: self.kernels.latent(queries, stored, self.scale, self.reads)
 
     def ours_float8(self, latent: Tensor) -> Call:
         """The same in float8; latent [windows, room, d] in the model's dtype."""
         queries = self.queries()
         factors = torch.ones(latent.shape[:2], device=latent.device)
-        kept = Latent(latent.to(EIGHT), factors)
-        return lambda: self.kernels.latent(queries, kept, self.scale, self.reads)
+        stored = Latent(latent.to(FP8), factors)
+        return lambda: self.kernels.latent(queries, stored, self.scale, self.reads)
 
     def sdpa(self, latent: Tensor) -> Call:
         """torch's attention to a latent [windows, room, d]."""
-        together = self.queries().reshape(self.windows, 1, -1, self.width)
+        grouped = self.queries().reshape(self.windows, 1, -1, self.width)
         z = latent.unsqueeze(1)
-        return lambda: F.scaled_dot_product_attention(together, z, z, scale=self.scale)
+        return lambda: F.scaled_dot_product_attention(grouped, z, z, scale=self.scale)
 
     def heads_inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [windows * group, h, d_k]; keys and values [windows, h, room, d_k]."""
@@ -107,26 +107,26 @@ class Case:
 
     def sdpa_heads(self) -> Call:
         queries, keys, values = self.heads_inputs()
-        together = queries.unflatten(0, (self.windows, self.group)).transpose(1, 2)
-        return lambda: F.scaled_dot_product_attention(together, keys, values)
+        grouped = queries.unflatten(0, (self.windows, self.group)).transpose(1, 2)
+        return lambda: F.scaled_dot_product_attention(grouped, keys, values)
 
     def bytes_of(self, name: str) -> int:
         values = self.windows * self.positions * self.width
-        if "float8" in name:
+        if "8" in name:
             return values + 4 * self.windows * self.positions
-        return values * self.kernels.dtype.itemsize * (2 if "K, V" in name else 1)
+        return values * self.kernels.dtype.itemsize * (2 if "KV" in name else 1)
 
     def measure(self, name: str, repeats: int, flushed: int, most: int) -> dict[str, float]:
         """Seconds of an operation, "cold" and in the order of "layers", each of one layer.
 
         flushed: bytes that cold inputs rotate through. most: layers.
         """
-        if "K, V" in name:
+        if "KV" in name:
             heads = self.sdpa_heads if "SDPA" in name else self.our_heads
             make: Callable[[Tensor], Call] = lambda _: heads()  # noqa: E731
         else:
             make = self.sdpa if "SDPA" in name else self.ours
-            if "float8" in name:
+            if "8" in name:
                 make = self.ours_float8
         copies = max(math.ceil(flushed / self.bytes_of(name)), 2 if flushed else 1)
         cold = self._seconds([make(self.latent()) for _ in range(copies)], repeats)
@@ -139,8 +139,8 @@ class Case:
     def _seconds(self, calls: list[Call], repeats: int) -> float:
         """The median time of a call; the calls take turns, in one graph."""
         device = self.kernels.device
-        every = graphed(lambda: [call() for call in calls], device)
-        return seconds_of([every], device, repeats) / len(calls)
+        replay = graphed(lambda: [call() for call in calls], device)
+        return seconds_of([replay], device, repeats) / len(calls)
 
 
 def main() -> None:
@@ -157,21 +157,21 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=32, help="at most, in layer order")
     parser.add_argument("--cold_mb", type=float, default=FLUSHED / 2**20)
     add_results_flag(parser)
-    asked = parser.parse_args()
+    args = parser.parse_args()
 
-    device = torch.device(asked.device)
+    device = torch.device(args.device)
     torch.manual_seed(0)
-    kernels = Kernels(device, getattr(torch, asked.dtype))
+    kernels = Kernels(device, getattr(torch, args.dtype))
     rate = copy_rate(device)
     print(f"{kernels.describe()}; copy {rate / 1e12:.2f} TB/s")
-    rows = Rows(asked.results, "kernels", device)
-    for shape in asked.shapes:
-        for windows in asked.windows:
-            cross = Case(shape, windows, asked.rows, kernels)
+    rows = Rows(args.results, "kernels", device)
+    for shape in args.shapes:
+        for windows in args.windows:
+            cross = Case(shape, windows, args.rows, kernels)
             text = cross.of_text()
-            for name in asked.operations:
+            for name in args.operations:
                 case = text if name in OF_TEXT else cross
-                times = case.measure(name, asked.repeats, int(asked.cold_mb * 2**20), asked.layers)
+                times = case.measure(name, args.repeats, int(args.cold_mb * 2**20), args.layers)
                 size = case.bytes_of(name)
                 row = {
                     "operation": name,
@@ -181,10 +181,10 @@ def main() -> None:
                     "of_copy": round(size / times["cold"] / rate, 3),
                 }
                 rows.add(
-                    **{**row, "model": shape, "batch": windows, "beams": asked.rows},
+                    **{**row, "model": shape, "batch": windows, "beams": args.rows},
                     **preset_of(FORMS[name]),
                     what="self" if case is text else "cross",
-                    dtype=asked.dtype,
+                    dtype=args.dtype,
                     milliseconds=times["layers"] * 1000,
                 )
                 print(f"{shape:9} {windows:4} windows {row}", flush=True)

@@ -104,10 +104,10 @@ def measure(work: Path, arguments: argparse.Namespace, flags: list[str]) -> int:
 
 def plant(tree: Path, recordings: Path, count: int) -> tuple[set[Path], set[Path]]:
     """Copy recordings into nested folders, damaging some of them in one of three ways."""
-    found = sorted(p for p in recordings.rglob("*") if p.suffix.lower() in AUDIO_SUFFIXES)
-    good, bad = set(), set()
+    sources = sorted(p for p in recordings.rglob("*") if p.suffix.lower() in AUDIO_SUFFIXES)
+    good, bad = set[Path](), set[Path]()
     for number in range(count):
-        source = found[number % len(found)]
+        source = sources[number % len(sources)]
         folder = tree / f"{number % 7}" / f"part {number % 5}" / f"nº {number % 3}"
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / f"{source.stem}.{number}{source.suffix}"

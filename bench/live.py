@@ -1,7 +1,7 @@
 """Live streams on a server: python bench/live.py ../shared/audio/fsdd [--streams 1,4,16,32,64]
 
 Joins recordings of digits into conversations, starts `slimwhisper serve`, and plays them to its
-/v1/realtime, each at its own speed, to so many streams at once. For each number of streams: the
+/v1/realtime, each at its own speed, to several streams at once. For each number of streams: the
 time from the end of a word to its commitment, how often tentative text is rewritten, word errors
 against the truth and against the server's offline transcript of the same audio, merged updates, and
 what the server and this client use. Prints a table with the medians of the rounds, and a line of
@@ -88,15 +88,15 @@ def offline(url: str, conversation: Conversation) -> str:
     file = io.BytesIO()
     soundfile.write(file, conversation.audio, RATE, format="WAV", subtype="PCM_16")
     sent = {"file": ("talk.wav", file.getvalue())}
-    found = httpx.post(url + ROUTE, files=sent, data={"language": "en"}, timeout=600)
-    found.raise_for_status()
-    return str(found.json()["text"])
+    answer = httpx.post(url + ROUTE, files=sent, data={"language": "en"}, timeout=600)
+    answer.raise_for_status()
+    return str(answer.json()["text"])
 
 
 def measure(
     url: str, pid: int, talks: list[Conversation], offline_texts: list[str], streams: int
 ) -> dict[str, Any]:
-    """One row: so many streams at once."""
+    """One row, of a number of streams at once."""
     chosen = [talks[i % len(talks)] for i in range(streams)]
     before, cpu, mine, since = metrics(url), cpu_seconds(pid), time.process_time(), time.monotonic()
     websocket = "ws" + url.removeprefix("http")
@@ -155,44 +155,44 @@ def table(rounds: list[list[Row]]) -> str:
     return markdown([*COLUMNS], lines)
 
 
-def run(asked: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Measure what is not in the results yet, and print all."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     names = ("model", "seconds", "window", "update", "policy", "seed", "flags")
-    case = {name: getattr(asked, name) for name in names} | {"folder": asked.folder.name}
-    rows = Rows(asked.results, "live", device)
+    case = {name: getattr(args, name) for name in names} | {"folder": args.folder.name}
+    rows = Rows(args.results, "live", device)
     done = {
         (row["round"], row["streams"]): row
         for row in rows.kept(**case)
-        if row["streams"] in asked.streams and row["round"] < asked.rounds
+        if row["streams"] in args.streams and row["round"] < args.rounds
     }
-    every = [(number, streams) for number in range(asked.rounds) for streams in asked.streams]
-    missing = [one for one in every if one not in done]
+    cases = [(number, streams) for number in range(args.rounds) for streams in args.streams]
+    missing = [one for one in cases if one not in done]
     if missing:
-        expected = STARTING + len(missing) * (asked.seconds + SPREAD)
-        said = f"{len(missing)} rows, about {expected / 60:.0f} minutes; {len(done)} are there"
-        print(said, file=sys.stderr)
-        with stoppable(asked.results):
-            for key, row in measured(asked, missing):
+        expected = STARTING + len(missing) * (args.seconds + SPREAD)
+        progress = f"{len(missing)} rows, about {expected / 60:.0f} minutes; {len(done)} are there"
+        print(progress, file=sys.stderr)
+        with stoppable(args.results):
+            for key, row in measured(args, missing):
                 done[key] = rows.add(**case, round=key[0], **row)
                 print(table([[row]]).splitlines()[-1], flush=True)
     print(*(f"{key}: {value}" for key, value in machine(device).items()), sep="\n")
-    print(table([[done[n, streams] for n in range(asked.rounds)] for streams in asked.streams]))
-    found = [done[one] for one in every]
-    print(*map(json.dumps, found), sep="\n")
-    if failures := [failure for row in found for failure in row["failures"]]:
+    print(table([[done[n, streams] for n in range(args.rounds)] for streams in args.streams]))
+    results = [done[one] for one in cases]
+    print(*map(json.dumps, results), sep="\n")
+    if failures := [failure for row in results for failure in row["failures"]]:
         raise SystemExit(f"{len(failures)} streams failed, the first one: {failures[0]}")
 
 
 def measured(
-    asked: argparse.Namespace, missing: Sequence[tuple[int, int]]
+    args: argparse.Namespace, missing: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[tuple[int, int], Row]]:
     """Rows by round and number of streams, all on one server."""
     most = max(streams for _, streams in missing)
-    talks = conversations(asked.folder, most, asked.seconds, asked.seed)
-    flags = ["--model", asked.model, "--streams", str(most + 1), "--no-page"]
-    flags += ["--update", str(asked.update), "--policy", asked.policy, *asked.flags]
-    flags += ["--live-window", str(asked.window)] if asked.window else []
+    talks = conversations(args.folder, most, args.seconds, args.seed)
+    flags = ["--model", args.model, "--streams", str(most + 1), "--no-page"]
+    flags += ["--update", str(args.update), "--policy", args.policy, *args.flags]
+    flags += ["--live-window", str(args.window)] if args.window else []
     process, url = started(flags)
     try:
         texts = [offline(url, talk) for talk in talks]

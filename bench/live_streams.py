@@ -37,7 +37,7 @@ SESSION = {
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ShownWord:
     """A word of a live transcript."""
 
     word: str
@@ -64,14 +64,14 @@ class Shown:
         self.erased += len(self.shown) - common(self.shown, words)
         self.shown = words
 
-    def words(self) -> list[Heard]:
+    def words(self) -> list[ShownWord]:
         """The committed words; one counts when its last letter is there."""
-        found, end = [], 0
+        shown_words, end = [], 0
         for token in self.committed.split():
             end = self.committed.index(token, end) + len(token)
             at = next(at for length, at in self.parts if length >= end)
-            found += [Heard(word, at) for word in words_of(token)]
-        return found
+            shown_words += [ShownWord(word, at) for word in words_of(token)]
+        return shown_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +114,12 @@ def percentile(values: Sequence[float], p: int) -> float | None:
 
 def score(truth: Sequence[Spoken], offline: str, utterances: Sequence[Shown]) -> Score:
     """One stream against what was said, and against the offline transcript of the same audio."""
-    heard = [word for shown in utterances for word in shown.words()]
-    words = [word.word for word in heard]
+    shown_words = [word for shown in utterances for word in shown.words()]
+    words = [word.word for word in shown_words]
     pairs, errors = aligned([word.word for word in truth], words)
     reference = words_of(offline)
     return Score(
-        tuple(heard[j].at - truth[i].end for i, j in pairs),
+        tuple(shown_words[j].at - truth[i].end for i, j in pairs),
         len(truth),
         errors,
         len(reference),

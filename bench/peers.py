@@ -19,13 +19,12 @@ is 1.
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from itertools import groupby
@@ -35,9 +34,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peers_engines import PEERS, Audio, Case, convert
-from rows import Row, Rows, add_results_flag, installed, listed, spread, stoppable
-from rows import table as markdown
+from peers_engines import PEERS, Audio, Case
+from peers_formats import convert
+from peers_summary import draw, summaries, table
+from rows import Row, Rows, add_results_flag, installed, listed, stoppable
 from timing import machine
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
@@ -52,42 +52,40 @@ from slimwhisper.flags import positive
 PAUSE = 0.5  # seconds between turns: threads of the one before stop to wait for work
 FEWEST = 4  # files of a round
 SECONDS = 30  # the longest file; a longer one would need a second window
-OURS = "slimwhisper"
-MEDIANS = ("hours_an_hour", "tokens_per_second", "first_text_seconds", "memory_mb", "peak_mb")
 
 
 def main() -> None:
-    asked = parsed()
-    checkpoint = load_checkpoint(asked.model) if asked.model else None
+    args = parsed()
+    checkpoint = load_checkpoint(args.model) if args.model else None
     digest = weights_digest(checkpoint.state) if checkpoint else None
-    cases, failed = list(cases_of(asked)), list[str]()
+    cases, failed = list(cases_of(args)), list[str]()
     if not cases:
         raise SystemExit("nothing to measure: no engine that is installed has these dtypes")
-    rows = Rows(asked.results, "peers", torch.device(asked.device))
+    rows = Rows(args.results, "peers", torch.device(args.device))
     settings = {case: settings_of(case, digest) for case in cases}
-    found = {case: {row["round"]: row for row in rows.kept(**settings[case])} for case in cases}
-    with stoppable(asked.results):
-        for model, some in groupby(cases, lambda case: case.model):
-            left = [case for case in some if missing(found[case], asked.rounds)]
+    results = {case: {row["round"]: row for row in rows.kept(**settings[case])} for case in cases}
+    with stoppable(args.results):
+        for model, group in groupby(cases, lambda case: case.model):
+            left = [case for case in group if missing(results[case], args.rounds)]
             if not left:
                 continue
             with tempfile.TemporaryDirectory() as folder:
-                ready = checkpoint or random_checkpoint(OFFICIAL_DIMS[model])
-                half = asked.device == "cuda"  # as the official checkpoints are
-                dtype = torch.float16 if half else torch.float32
+                weights = checkpoint or random_checkpoint(OFFICIAL_DIMS[model])
+                # half precision is that of the official checkpoints
+                dtype = torch.float16 if args.device == "cuda" else torch.float32
                 for kind in dict.fromkeys(PEERS[case.engine].format for case in left):
-                    convert(ready, Path(folder), kind, dtype)
-                for _, together in groupby(left, lambda case: (case.batch, case.dtype)):
-                    turns = take_turns(list(together), folder, found, asked.rounds, failed)
+                    convert(weights, Path(folder), kind, dtype)
+                for _, compared in groupby(left, lambda case: (case.batch, case.dtype)):
+                    turns = take_turns(list(compared), folder, results, args.rounds, failed)
                     for case, number, result in turns:
                         title = {"of": title_of(case), "peer": case.name, "round": number}
-                        found[case][number] = rows.add(**title, **settings[case], **result)
-    summed = summaries(cases, found)
-    print(table(summed))
-    this = machine(torch.device(asked.device))
-    if asked.plot:
-        draw(summed, str(this.get("gpu", this["processor"])), asked.plot)
-    print(json.dumps({"bench": "peers", "machine": this, "rows": summed}))
+                        results[case][number] = rows.add(**title, **settings[case], **result)
+    summary = summaries(cases, results)
+    print(table(summary))
+    here = machine(torch.device(args.device))
+    if args.plot:
+        draw(summary, str(here.get("gpu", here["processor"])), args.plot)
+    print(json.dumps({"bench": "peers", "machine": here, "rows": summary}))
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 
@@ -111,27 +109,30 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     parser.add_argument("--plot", type=Path, help="name of the PNG and SVG")
     add_results_flag(parser)
-    asked = parser.parse_args()
-    if (asked.model is None) != (asked.folder is None):
+    args = parser.parse_args()
+    if (args.model is None) != (args.folder is None):
         parser.error("--model needs --folder, and --folder --model")
-    if asked.device == "cuda" and not torch.cuda.is_available():
+    if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no CUDA device; use --device cpu")
-    able = [name for name, peer in PEERS.items() if asked.device in peer.dtypes]
-    absent = [name for name in able if find_spec(PEERS[name].package) is None]
-    if wrong := [name for name in asked.engines or () if name not in able or name in absent]:
-        parser.error(f"not installed, or not on {asked.device}: {', '.join(wrong)}")
-    asked.engines = asked.engines or [name for name in able if name not in absent]
-    return asked
+    supported = [
+        name
+        for name, peer in PEERS.items()
+        if args.device in peer.dtypes and find_spec(peer.package) is not None
+    ]
+    if wrong := [name for name in args.engines or () if name not in supported]:
+        parser.error(f"not installed, or not on {args.device}: {', '.join(wrong)}")
+    args.engines = args.engines or supported
+    return args
 
 
-def cases_of(asked: argparse.Namespace) -> Iterator[Case]:
+def cases_of(args: argparse.Namespace) -> Iterator[Case]:
     """All cases; those that are compared follow one another."""
-    peers = {name: PEERS[name].dtypes[asked.device] for name in asked.engines}
-    every = dict.fromkeys(dtype for dtypes in peers.values() for dtype in dtypes)
-    most = 4 if asked.device == "cuda" else 1  # that a round is long enough
-    for model in [asked.model] if asked.model else asked.shapes:
-        for batch in asked.batches:
-            for dtype in asked.dtypes or every:
+    peers = {name: PEERS[name].dtypes[args.device] for name in args.engines}
+    all_dtypes = dict.fromkeys(dtype for dtypes in peers.values() for dtype in dtypes)
+    factor = 4 if args.device == "cuda" else 1  # that a round is long enough
+    for model in [args.model] if args.model else args.shapes:
+        for batch in args.batches:
+            for dtype in args.dtypes or all_dtypes:
                 for engine, dtypes in peers.items():
                     if dtype in dtypes and (batch == 1 or PEERS[engine].batches):
                         yield Case(
@@ -139,11 +140,11 @@ def cases_of(asked: argparse.Namespace) -> Iterator[Case]:
                             engine=engine,
                             dtype=dtype,
                             batch=batch,
-                            files=min(asked.files, most * max(batch, FEWEST)),
-                            tokens=None if asked.model else asked.tokens,
-                            threads=asked.threads,
-                            audio=str(asked.folder) if asked.model else None,
-                            device=asked.device,
+                            files=min(args.files, factor * max(batch, FEWEST)),
+                            tokens=None if args.model else args.tokens,
+                            threads=args.threads,
+                            audio=str(args.folder) if args.model else None,
+                            device=args.device,
                         )
 
 
@@ -158,8 +159,8 @@ def title_of(case: Case) -> str:
     return of if case.tokens else case.model
 
 
-def missing(found: Mapping[int, Row], rounds: int) -> list[int]:
-    return [number for number in range(rounds) if number not in found]
+def missing(results: Mapping[int, Row], rounds: int) -> list[int]:
+    return [number for number in range(rounds) if number not in results]
 
 
 # -- processes -------------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ def missing(found: Mapping[int, Row], rounds: int) -> list[int]:
 def take_turns(
     cases: list[Case],
     folder: str,
-    found: Mapping[Case, Mapping[int, Row]],
+    results: Mapping[Case, Mapping[int, Row]],
     rounds: int,
     failed: list[str],
 ) -> Iterator[tuple[Case, int, Row]]:
@@ -178,7 +179,7 @@ def take_turns(
     context, workers = get_context("spawn"), dict[Case, tuple[Any, Any]]()
     try:
         for number in range(rounds):
-            for case in [case for case in cases if number in missing(found[case], rounds)]:
+            for case in [case for case in cases if number in missing(results[case], rounds)]:
                 if case not in workers:
                     pipe, theirs = context.Pipe()
                     process = context.Process(target=answer, args=(theirs, case, folder))
@@ -254,102 +255,9 @@ def inputs(case: Case) -> list[Audio]:
     if case.audio is None:
         return recordings(case.files)
     paths = sorted(p for p in Path(case.audio).iterdir() if p.suffix in AUDIO_SUFFIXES)
-    found = [load_audio(str(path)) for path in paths if "broken" not in path.name]
-    found = [audio for audio in found if len(audio) <= SECONDS * 16_000]
-    return (found * (1 + case.files // len(found)))[: case.files]
-
-
-# -- results ---------------------------------------------------------------------------------------
-
-
-def summaries(cases: Sequence[Case], found: Mapping[Case, Mapping[int, Row]]) -> list[Row]:
-    """A row for each case that was measured: the medians of its rounds, and the ratio of our speed
-    to its own in each round that both have.
-    """
-    rows = []
-    for case in cases:
-        if not (rounds := found[case]):
-            continue
-        beside = [found[c] for c in cases if compared(c, case) and c.engine == OURS]
-        ours = beside[0] if beside and case.engine != OURS else {}
-        both = sorted(rounds.keys() & ours.keys())
-        row: Row = {
-            "model": case.model,
-            "peer": case.name,
-            "dtype": case.dtype,
-            "batch": case.batch,
-            "files": case.files,
-        }
-        for name in MEDIANS:
-            values = [r[name] for r in rounds.values() if r[name] is not None]
-            row[name] = statistics.median(values) if values else None
-        first = next(iter(rounds.values()))
-        row["sampled"] = first["sampled"]
-        row["ratios"] = [ours[n]["hours_an_hour"] / rounds[n]["hours_an_hour"] for n in both]
-        if first["texts"] is not None:
-            reference = next(r for c in cases for r in found[c].values())
-            row["same_texts"] = same_texts(reference["texts"], first["texts"])
-        rows.append(row)
-    return rows
-
-
-def compared(one: Case, other: Case) -> bool:
-    """Whether they took turns."""
-    return all(getattr(one, k) == getattr(other, k) for k in ("model", "batch", "dtype"))
-
-
-def same_texts(ours: Sequence[str], theirs: Sequence[str]) -> float:
-    """The share of files for which both have the same words."""
-    pairs = list(zip(ours, theirs, strict=False))
-    return sum(a.split() == b.split() for a, b in pairs) / len(pairs)
-
-
-def table(rows: Sequence[Row]) -> str:
-    """The summaries as a table in Markdown. A batch with fewer files than places says so."""
-    head = ["model", "", "windows at a time", "hours of audio per hour", "slimwhisper to it"]
-    head += ["first text, ms", "memory that decoding adds, MB", "peak, MB"]
-    texts = any("same_texts" in row for row in rows)
-    lines = []
-    for row in rows:
-        places, files = row["batch"], row["files"]
-        memory = ("-" if row[k] is None else f"{row[k]:,.0f}" for k in ("memory_mb", "peak_mb"))
-        lines.append(
-            (
-                *(row["model"], row["peer"]),
-                str(places) if files >= places else f"{files} of {places}",
-                f"{row['hours_an_hour']:,.1f}",
-                spread(row["ratios"]) if row["ratios"] else "-",
-                f"{1000 * row['first_text_seconds']:,.0f}",
-                *memory,
-                *([f"{100 * row['same_texts']:.0f} %"] if texts else []),
-            )
-        )
-    return markdown([*head, *(["same words"] if texts else [])], lines)
-
-
-def draw(rows: Sequence[Row], title: str, path: Path) -> None:
-    """Bars of audio hours per hour, a panel for each model, as PNG and SVG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    panels = [(model, list(some)) for model, some in groupby(rows, lambda row: row["model"])]
-    heights = [len(some) for _, some in panels]
-    size = 8, 0.45 * sum(heights) + 1.2 * len(panels)
-    figure, all_axes = pyplot.subplots(
-        *(len(panels), 1), figsize=size, height_ratios=heights, squeeze=False, layout="constrained"
-    )
-    for (model, some), axes in zip(panels, all_axes.flat, strict=True):
-        names = [f"{row['peer']}, batch {row['batch']}" for row in some][::-1]
-        speeds = [row["hours_an_hour"] for row in some][::-1]
-        colors = ["#c2410c" if name.startswith(OURS) else "#94a3b8" for name in names]
-        bars = axes.barh(names, speeds, color=colors)
-        axes.bar_label(bars, fmt="%.1f", padding=3)
-        axes.set(title=f"{model}: {title}", xlabel="hours of audio in an hour")
-        axes.spines[["top", "right"]].set_visible(False)
-    for suffix in (".png", ".svg"):
-        figure.savefig(path.with_suffix(suffix), dpi=120)
+    loaded = [load_audio(str(path)) for path in paths]
+    short = [audio for audio in loaded if len(audio) <= SECONDS * 16_000]
+    return (short * (1 + case.files // len(short)))[: case.files]
 
 
 if __name__ == "__main__":

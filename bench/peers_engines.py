@@ -1,20 +1,12 @@
-"""Whisper implementations, each as a function of recordings, and their formats; for `peers.py`."""
+"""Whisper implementations, each as a function of recordings; for `peers.py`."""
 
-import shutil
-import struct
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import IO, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from whisper.audio import mel_filters
-
-from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.commands.conversion.hf_folder import write_folder
+from peers_formats import drop_broken_torchaudio
 
 Audio = np.ndarray[tuple[int], np.dtype[np.float32]]
 Run = Callable[[list[Audio]], Iterator[tuple[str, int]]]  # per file: its text, number of tokens
@@ -65,12 +57,12 @@ def slimwhisper_slim(case: Case, converted: str) -> Run:
     options = {**plain(case), "sample_len": case.tokens}
 
     def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
-        found = {}  # results come in the order in which they finish
+        outputs = {}  # results come in the order in which they finish
         for source, result in model.transcribe_many(iter(audio), batch_size=case.batch, **options):
             if isinstance(result, Exception):
                 raise result
-            found[id(source)] = result.text, sum(len(s.tokens) for s in result.segments)
-        yield from (found[id(source)] for source in audio)
+            outputs[id(source)] = result.text, sum(len(s.tokens) for s in result.segments)
+        yield from (outputs[id(source)] for source in audio)
 
     return run
 
@@ -111,11 +103,11 @@ def transformers_sdpa(case: Case, converted: str) -> Run:
 
     def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
         for i in range(0, len(audio), case.batch):
-            some = audio[i : i + case.batch]
-            features = extractor(some, sampling_rate=16_000, return_tensors="pt").input_features
+            batch = audio[i : i + case.batch]
+            features = extractor(batch, sampling_rate=16_000, return_tensors="pt").input_features
             with torch.inference_mode():
-                found = model.generate(features.to(case.device, dtype), **options)
-            for row in found.tolist():
+                outputs = model.generate(features.to(case.device, dtype), **options)
+            for row in outputs.tolist():
                 yield decode(row)
 
     return run
@@ -127,6 +119,7 @@ def tokens_decoder(folder: str) -> Callable[[list[int]], tuple[str, int]]:
 
     tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
     end = tokenizer.token_to_id("<|endoftext|>")
+    assert end is not None
 
     def decode(ids: list[int]) -> tuple[str, int]:
         text = [i for i in ids if i < end]
@@ -253,82 +246,3 @@ PEERS = {
         {"cpu": ("float32", "int8"), "cuda": ("float16", "float16-fp8")},
     ),
 }
-
-# -- formats ---------------------------------------------------------------------------------------
-
-GGML_MAGIC = 0x67676D6C
-FLOAT32, FLOAT16 = 0, 1  # ggml's types
-
-
-def convert(checkpoint: Checkpoint, folder: Path, kind: str, dtype: torch.dtype) -> None:
-    """Write "openai" (openai.pt), "hugging_face", "ctranslate2" (folders) or "ggml" (ggml.bin).
-
-    dtype: of all weights but ggml's.
-    """
-    state = {name: tensor.to(dtype) for name, tensor in checkpoint.state.items()}
-    hugging_face = folder / "hugging_face"
-    if kind == "openai":
-        content = {"dims": asdict(checkpoint.dims), "model_state_dict": state}
-        torch.save(content, folder / "openai.pt")
-    elif kind == "ggml":
-        save_ggml(checkpoint, folder / "ggml.bin")
-    elif not hugging_face.exists():  # CTranslate2 converts it
-        hugging_face.mkdir()
-        write_folder(replace(checkpoint, state=state), hugging_face)
-    if kind == "ctranslate2":
-        drop_broken_torchaudio()
-        from ctranslate2.converters import TransformersConverter
-
-        TransformersConverter(str(hugging_face)).convert(str(folder / kind), force=True)
-        for name in ("tokenizer.json", "preprocessor_config.json"):
-            shutil.copy(hugging_face / name, folder / kind)
-
-
-def drop_broken_torchaudio() -> None:
-    """Make transformers take a torchaudio that does not fit this torch for missing; it needs none
-    here, and fails to import with one that does not load.
-    """
-    try:
-        import torchaudio  # noqa: F401
-    except (ImportError, OSError):
-        sys.modules["torchaudio"] = None  # type: ignore[assignment]
-
-
-def save_ggml(checkpoint: Checkpoint, path: Path) -> Path:
-    """What whisper.cpp reads: a header, filters, tokens, then the weights in float16."""
-    from whisper.tokenizer import get_tokenizer
-
-    dims = checkpoint.dims
-    tokenizer = get_tokenizer(dims.is_multilingual, num_languages=dims.num_languages)
-    tokens = sorted(tokenizer.encoding._mergeable_ranks, key=tokenizer.encoding.encode_single_token)
-    filters = mel_filters("cpu", dims.n_mels).numpy()
-    numbers = (
-        *(dims.n_vocab, dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head),
-        *(dims.n_audio_layer, dims.n_text_ctx, dims.n_text_state, dims.n_text_head),
-        *(dims.n_text_layer, dims.n_mels, FLOAT16),
-    )
-    with path.open("wb") as file:
-        file.write(struct.pack("<12i", GGML_MAGIC, *numbers))
-        file.write(struct.pack("<2i", *filters.shape))
-        file.write(filters.astype("<f4").tobytes())
-        file.write(struct.pack("<i", len(tokens)))
-        for token in tokens:
-            file.write(struct.pack("<i", len(token)) + token)
-        for name, tensor in checkpoint.state.items():
-            if not (name.endswith("key.bias") and not tensor.any()):
-                _write_ggml(file, name, tensor)
-    return path
-
-
-def _write_ggml(file: IO[bytes], name: str, tensor: Tensor) -> None:
-    """One weight: matrices in float16, the rest in float32; convolution biases [n] as [n, 1]."""
-    data = tensor.squeeze().numpy().astype(np.float32)
-    if name in ("encoder.conv1.bias", "encoder.conv2.bias"):
-        data = data.reshape(-1, 1)
-    plain = data.ndim < 2 or "positional_embedding" in name or name.endswith("conv1.bias")
-    kind = FLOAT32 if plain or name.endswith("conv2.bias") else FLOAT16
-    text = name.encode()
-    file.write(struct.pack("<3i", data.ndim, len(text), kind))
-    file.write(struct.pack(f"<{data.ndim}i", *reversed(data.shape)))
-    file.write(text)
-    file.write(data.astype("<f2" if kind == FLOAT16 else "<f4").tobytes())

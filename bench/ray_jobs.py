@@ -21,7 +21,8 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from bench.kill import plant
+from kill import plant
+
 from tests.support.kills import journal_lines, whole_tree
 from tests.support.ray_jobs import RayRun
 
@@ -88,15 +89,15 @@ class Killer:
     def __init__(self, count: int, longest: float, rng: random.Random) -> None:
         self.run: RayRun | None = None
         self.killed = 0
-        self._left, self._longest, self._rng = count, longest, rng
+        self._remaining, self._longest, self._rng = count, longest, rng
         threading.Thread(target=self._work, daemon=True).start()
 
     def _work(self) -> None:
-        while self._left:
+        while self._remaining:
             time.sleep(self._rng.uniform(0, self._longest))
             run = self.run
             if run is not None and run.kill_worker(self._rng.randrange(2)):
-                self._left -= 1
+                self._remaining -= 1
                 self.killed += 1
 
 
@@ -118,9 +119,9 @@ def kill(a: argparse.Namespace, folder: Path, good: set[Path], bad: set[Path]) -
         print(f"status {statuses[-1]}, {len(journal_lines(out))} lines", flush=True)
     ended = {Path(line["path"]): line["status"] for line in journal_lines(out)}
     gone = {path for path in good if ended.get(path) == "failed"}  # killed twice, and reported
-    found = Counter((Path(line["path"]), line["status"]) for line in journal_lines(out))
-    wanted = Counter([*((p, "done") for p in good - gone), *((p, "failed") for p in bad | gone)])
-    problems = [f"{path}: {status}" for path, status in (found - wanted) + (wanted - found)]
+    journal = Counter((Path(line["path"]), line["status"]) for line in journal_lines(out))
+    expected = Counter([*((p, "done") for p in good - gone), *((p, "failed") for p in bad | gone)])
+    problems = [f"{path}: {status}" for path, status in (journal - expected) + (expected - journal)]
     ours, theirs = whole_tree(out), whole_tree(folder / "one")
     stems = tuple(f"{path.relative_to(tree).with_suffix('')}." for path in gone)
     names = {n for n in ours.keys() | theirs.keys() if not n.startswith(stems)}
@@ -132,7 +133,7 @@ def kill(a: argparse.Namespace, folder: Path, good: set[Path], bad: set[Path]) -
 
 
 def wait(run: RayRun, out: Path, lines: float, seconds: float) -> None:
-    """Until the run has added so many lines to the journal, and so long after that."""
+    """Wait for a number of new lines in the journal, and then some seconds more."""
     before = len(journal_lines(out))
     while run.process.poll() is None and len(journal_lines(out)) < before + lines:
         time.sleep(0.02)

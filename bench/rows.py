@@ -1,8 +1,8 @@
 """Files of results, one line of JSON for each: python bench/rows.py --results FILE
 
 The benchmarks append a row to the file as soon as it is measured, with the machine in it, so that
-one that is stopped loses only what it has not measured yet; started again, some go on where they
-were (`Rows.kept`). As a command, appends the machine alone, and prints it; with --tables FILE ...,
+one that is stopped loses only what it has not measured yet; some resume when they are started again
+(`Rows.kept`). As a command, appends the machine alone, and prints it; with --tables FILE ...,
 prints the rows of files as tables in Markdown.
 """
 
@@ -46,17 +46,17 @@ class Rows:
         self._path = path
         known = path is not None and path.exists() and commit() is not None
         self._rows = read([path]) if path is not None and known else []
-        found = machine(device)
-        gpu = str(found.get("gpu", found["processor"]))
+        this_machine = machine(device)
+        gpu = str(this_machine.get("gpu", this_machine["processor"]))
         self.common = {
             "bench": bench,
             "device": short_name(gpu) if device.type == "cuda" else device.type,
             "gpu": gpu,
             "cores": len(os.sched_getaffinity(0)),
-            "driver": found.get("driver"),
-            "torch": found["torch"],
+            "driver": this_machine.get("driver"),
+            "torch": this_machine["torch"],
             "triton": installed("triton"),
-            "python": found["python"],
+            "python": this_machine["python"],
             "commit": commit(),
         }
 
@@ -125,8 +125,8 @@ def installed(package: str) -> str:
 
 
 def preset_of(form: str | None) -> dict[str, str | None]:
-    """A form's two columns: "slim fp8" -> preset "slim", cache_dtype "fp8"; None -> both None."""
-    preset, _, number = (form or "").partition(" ")
+    """A form's two columns: "slim-fp8" -> preset "slim", cache_dtype "fp8"; None -> both None."""
+    preset, _, number = (form or "").partition("-")
     return {"preset": preset or None, "cache_dtype": number or None}
 
 
@@ -164,7 +164,7 @@ def stoppable(results: Path | None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        again = f"; to go on, start again with --results {results}" if results else ""
+        again = f"; to resume, start again with --results {results}" if results else ""
         print(f"stopped{again}", file=sys.stderr)
         raise SystemExit(130) from None
 
@@ -201,15 +201,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tables", type=Path, nargs="+", help="only print the rows of these files")
     add_results_flag(parser)
-    asked = parser.parse_args()
-    if asked.tables:
-        print(*tables(read(asked.tables)), sep="\n\n")
+    args = parser.parse_args()
+    if args.tables:
+        print(*tables(read(args.tables)), sep="\n\n")
         return
     import torch
     from timing import machine
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    Rows(asked.results, "machine", device).add(machine=machine(device))
+    Rows(args.results, "machine", device).add(machine=machine(device))
     print(*(f"{key}: {value}" for key, value in machine(device).items()), sep="\n")
 
 

@@ -61,9 +61,9 @@ async def sent(url: str, paths: Sequence[Path], at_once: int) -> tuple[list[str]
             async with gate:
                 since = time.perf_counter()
                 files = {"file": (path.name, path.read_bytes())}
-                found = await client.post(ROUTE, files=files)
-                found.raise_for_status()
-                return found.json()["text"], time.perf_counter() - since
+                response = await client.post(ROUTE, files=files)
+                response.raise_for_status()
+                return response.json()["text"], time.perf_counter() - since
 
         pairs = await asyncio.gather(*map(one, paths))
     return [text for text, _ in pairs], [spent for _, spent in pairs]
@@ -113,40 +113,38 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=64, help="recordings of the folder")
     parser.add_argument("--requests", type=int, default=1000, help="for what the server holds")
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="of the server")
-    asked = parser.parse_args()
-    found = sorted(p for p in asked.folder.iterdir() if p.suffix in AUDIO_SUFFIXES)
-    paths = found[:: max(len(found) // asked.count, 1)][: asked.count]
-    process, url = started(
-        ["--model", asked.model, "--queue", str(2 * asked.at_once), *asked.flags]
-    )
+    args = parser.parse_args()
+    results = sorted(p for p in args.folder.iterdir() if p.suffix in AUDIO_SUFFIXES)
+    paths = results[:: max(len(results) // args.count, 1)][: args.count]
+    process, url = started(["--model", args.model, "--queue", str(2 * args.at_once), *args.flags])
     try:
         asyncio.run(sent(url, paths[:2], 2))  # warm-up
         alone, one = measured(url, paths, 1)
-        together, many = measured(url, paths, asked.at_once)
+        parallel_seconds, many = measured(url, paths, args.at_once)
         print(f"{len(paths)} recordings one by one: {one}")
-        print(f"{asked.at_once} at a time:          {many}")
+        print(f"{args.at_once} at a time:          {many}")
         ratio = one["seconds"] / many["seconds"]
-        different = sum(a != b for a, b in zip(alone, together, strict=True))
+        different = sum(a != b for a, b in zip(alone, parallel_seconds, strict=True))
         print(f"{ratio:.2f} times as fast; texts that differ: {different}")
         before, during = held(process.pid), []
-        for _ in range(0, asked.requests, len(paths)):
-            asyncio.run(sent(url, paths, asked.at_once))
+        for _ in range(0, args.requests, len(paths)):
+            asyncio.run(sent(url, paths, args.at_once))
             during.append(round(held(process.pid)["mb"]))
         after = held(process.pid)
-        print(f"held before {asked.requests} more requests: {before}, after: {after}")
+        print(f"held before {args.requests} more requests: {before}, after: {after}")
     finally:
         process.send_signal(signal.SIGTERM)
         ended = process.wait(60)
     result = {
         "bench": "serve",
         "machine": machine(torch.device("cpu")),
-        "model": asked.model,
+        "model": args.model,
         "recordings": len(paths),
         "alone": one,
         "together": many,
         "ratio": round(ratio, 2),
         "different": different,
-        "requests": asked.requests,
+        "requests": args.requests,
         "before": before,
         "after": after,
         "mb_during": during,

@@ -87,12 +87,12 @@ def diarization_error(
         if any(abs(middle - t) < collar for t in borders):
             continue
         here = {turn.speaker for turn in truth if turn.start <= middle < turn.end}
-        heard = [turn.speaker for turn in found if turn.start <= middle < turn.end]
-        heard_as = {mapping.get(name, f"({name})") for name in heard}
+        detected = [turn.speaker for turn in found if turn.start <= middle < turn.end]
+        detected_as = {mapping.get(name, f"({name})") for name in detected}
         speech += seconds * len(here)
-        missed += seconds * max(0, len(here) - len(heard_as))
-        false_alarm += seconds * max(0, len(heard_as) - len(here))
-        confusion += seconds * (min(len(here), len(heard_as)) - len(here & heard_as))
+        missed += seconds * max(0, len(here) - len(detected_as))
+        false_alarm += seconds * max(0, len(detected_as) - len(here))
+        confusion += seconds * (min(len(here), len(detected_as)) - len(here & detected_as))
     return DiarizationError(speech, missed, false_alarm, confusion)
 
 

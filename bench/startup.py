@@ -74,8 +74,8 @@ def measured(what: str, command: list[str], until: str | None = None) -> dict[st
         raise SystemExit(f"{' '.join(command)}: status {process.returncode}")
     ended, now = time.perf_counter() - began, os.times()
     processor = now.children_user + now.children_system - used.children_user - used.children_system
-    found = {"what": what, "first": first, "end": ended, "processor": processor}
-    return {k: round(v, 3) if isinstance(v, float) else v for k, v in found.items()}
+    times = {"what": what, "first": first, "end": ended, "processor": processor}
+    return {k: round(v, 3) if isinstance(v, float) else v for k, v in times.items()}
 
 
 def stages(model: str, wav: Path) -> dict[str, object]:

@@ -69,7 +69,7 @@ def resident_bytes(pid: int) -> int:
 
 def machine(device: torch.device) -> dict[str, object]:
     """The machine and versions, printed with every result."""
-    found: dict[str, object] = {
+    match: dict[str, object] = {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
@@ -79,22 +79,22 @@ def machine(device: torch.device) -> dict[str, object]:
         import triton
 
         properties = torch.cuda.get_device_properties(device)
-        found |= {
+        match |= {
             "gpu": properties.name,
             "cuda": torch.version.cuda,
             "triton": triton.__version__,
             "driver": _driver(),
         }
-    return found
+    return match
 
 
 def _driver() -> str:
     """NVIDIA's driver, such as "570.86.15"; "" where nvidia-smi does not say."""
     if shutil.which("nvidia-smi") is None:
         return ""
-    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    said = subprocess.run(asked, capture_output=True, text=True).stdout.split()
-    return said[0] if said else ""
+    args = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    versions = subprocess.run(args, capture_output=True, text=True).stdout.split()
+    return versions[0] if versions else ""
 
 
 def _processor() -> str:

@@ -2,25 +2,25 @@
 
 Three parts, each a table of docs/trust.md:
 
-- constructed: real sentences in ten languages, left alone or spoilt in one way, on sound that is
+- constructed: real sentences in ten languages, unchanged or corrupted in one way, on sound that is
   speech, noise, music or silence. Precision and recall of each flag.
-- heard: what `digits` reads in recordings of digits with noise, music or a second speaker. A
-  segment is bad if at least half of its words are wrong; precision and recall of its flags.
+- recordings: the texts of `digits` for recordings of digits with noise, music or a second speaker.
+  A segment is bad if at least half of its words are wrong; precision and recall of its flags.
 - errors: word errors on the same noisy recordings by option.
 
-    python bench/trust.py --audio FSDD_FOLDER [--part constructed heard errors] > trust.jsonl
+    python bench/trust.py --audio FSDD_FOLDER [--part constructed recordings errors] > trust.jsonl
 
 FSDD_FOLDER has recordings of the Free Spoken Digit Dataset, named {digit}_{speaker}_{index}.wav;
-those with indices 0 to 4 are used, which `digits` has not heard. Everything is seeded.
+those with indices 0 to 4 are used, which `digits` was not trained on. Everything is seeded.
 """
 
 import argparse
 import json
 import random
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,128 +28,31 @@ import numpy as np
 from conversations import aligned
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from trust_material import (
+    RATE,
+    REPEATED,
+    SENTENCES,
+    Digits,
+    mixed,
+    music,
+    natural_seconds,
+    noise,
+)
+
 import slimwhisper
 from recipes.digits.catalogue import WORDS
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.trust import REASONS
-from slimwhisper.trust.flags import Heard, flagged, with_loops
-from slimwhisper.trust.phrases import COMMON, CREDITS
+from slimwhisper.trust.flags import WindowEvidence, flagged, with_loops
+from slimwhisper.trust.phrases import TABLE
 from slimwhisper.trust.sound import WindowSound
 from slimwhisper.types import Segment
 
-RATE = 16_000
-SPEAKERS = ("george", "jackson", "lucas", "nicolas", "yweweler")
 SNRS = (20, 10, 5, 0, -5)  # dB
 STRICT = -0.2  # a threshold for the average log-probability that digits fails in noise
 BAD = 0.5  # share of a segment's words that are wrong
-SENTENCES = {
-    "en": [
-        "We took the early train because the road over the pass was closed.",
-        "No, no, no, that is not what she told me on Tuesday.",
-        "The second figure is higher, and the third is higher still.",
-        "Thank you for the invitation, I am happy to be here tonight.",
-        "He said that he said nothing, and that nothing was said.",
-    ],
-    "de": [
-        "Der Bus fährt heute nur bis zum Bahnhof, danach gehen wir zu Fuß.",
-        "Das Wetter war gut, die Stimmung war gut, nur das Essen war kalt.",
-        "Vielen Dank für die Frage, ich fange am besten von vorne an.",
-    ],
-    "fr": [
-        "Nous avons attendu une heure devant la porte avant d'entrer.",
-        "Merci à tous ceux qui ont préparé cette réunion.",
-    ],
-    "es": ["El mercado abre a las ocho, pero hoy llegamos un poco tarde."],
-    "it": ["La finestra era aperta e faceva molto freddo nella stanza."],
-    "ru": [
-        "Мы долго шли по берегу реки и почти не разговаривали.",
-        "Спасибо за вопрос, сейчас я попробую объяснить подробнее.",
-    ],
-    "ar": ["ذهبنا إلى السوق في الصباح واشترينا الخبز والفاكهة."],
-    "zh": [
-        "我们昨天晚上坐火车去了北京，路上下了很大的雨。",
-        "他说他明天不来，因为他要去医院看朋友。",
-    ],
-    "ja": ["昨日は友達と一緒に海へ行って、夕方まで写真を撮りました。"],
-    "ko": ["어제는 비가 많이 와서 우리는 집에서 책을 읽었습니다."],
-}
-REPEATED = {  # what people do say over and over
-    "en": [
-        "Yes we can. Yes we can. Yes we can.",
-        "Row, row, row your boat, gently down the stream.",
-        "Five five five, zero one four, two two two.",
-        "Merrily, merrily, merrily, merrily, life is but a dream.",
-        "La la la la la la la la la.",
-        "Testing, one, two, one, two, one, two, one, two.",
-    ],
-    "es": ["Olé, olé, olé, olé, olé."],
-    "ja": ["はいはいはい、わかりました。"],
-    "zh": ["哈哈哈哈哈哈，太好笑了。"],
-}
-SYLLABIC = ("zh", "ja", "ko")
-
-
-def natural_seconds(text: str, language: str) -> float:
-    """What a usual speaker takes: 14 characters a second, or 5 syllables."""
-    return len(text) / (5 if language in SYLLABIC else 14)
-
-
-# -- sounds, float32 [n] at 16 kHz -----------------------------------------------------------------
-
-
-def noise(seconds: float, rng: np.random.Generator) -> np.ndarray:
-    return (0.05 * rng.standard_normal(int(seconds * RATE))).astype(np.float32)
-
-
-def music(seconds: float, rng: np.random.Generator) -> np.ndarray:
-    """A melody over chords, with a beat: tones with overtones that fade, twice a second."""
-    out = np.zeros(int(seconds * RATE) + RATE, np.float32)
-    scale = 220 * 2 ** (np.array([0, 2, 4, 5, 7, 9, 11, 12]) / 12)
-    time = np.arange(RATE) / RATE
-    for beat in range(int(seconds * 2)):
-        notes = [rng.choice(scale) * 2, *(rng.choice(scale[:5], 2) if beat % 2 == 0 else ())]
-        tone = sum(np.sin(2 * np.pi * f * k * time) / k for f in notes for k in (1, 2, 3))
-        hit = rng.standard_normal(RATE) * np.exp(-60 * time)
-        start = beat * RATE // 2
-        out[start : start + RATE] += (0.06 * tone * np.exp(-3 * time) + 0.05 * hit).astype("f4")
-    return out[: int(seconds * RATE)]
-
-
-class Digits:
-    """Recordings of digits that the model has not heard."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @cache  # noqa: B019
-    def word(self, digit: int, speaker: str, index: int) -> np.ndarray:
-        return slimwhisper.load_audio(self.folder / f"{digit}_{speaker}_{index}.wav")
-
-    def spoken(
-        self, seconds: float, rng: np.random.Generator
-    ) -> tuple[list[tuple[str, float, float]], np.ndarray]:
-        """One speaker's digits with pauses: (word, start, end) of each, and the samples."""
-        speaker, said = rng.choice(SPEAKERS), []
-        parts, at = [np.zeros(RATE // 2, np.float32)], RATE // 2
-        while at < (seconds - 1.5) * RATE:
-            digit = int(rng.integers(10))
-            sound = self.word(digit, str(speaker), int(rng.integers(5)))
-            sound = sound * (0.1 / max(float(np.sqrt((sound**2).mean())), 1e-6))
-            said.append((WORDS[digit], at / RATE, (at + len(sound)) / RATE))
-            pause = np.zeros(int(rng.choice([0.1, 0.2, 0.3, 1.0]) * RATE), np.float32)
-            parts += [sound, pause]
-            at += len(sound) + len(pause)
-        out = np.concatenate(parts)[: int(seconds * RATE)]
-        return said, np.pad(out, (0, max(0, int(seconds * RATE) - len(out))))
-
-
-def mixed(speech: np.ndarray, other: np.ndarray, snr: float) -> np.ndarray:
-    """Both together; snr: dB of the whole speech over the whole of the other."""
-    gain = np.sqrt((speech**2).mean() / (other**2).mean()) * 10 ** (-snr / 20)
-    both = speech + gain * other
-    return (both / max(1.0, float(np.abs(both).max()))).astype(np.float32)
 
 
 # -- constructed -----------------------------------------------------------------------------------
@@ -161,7 +64,7 @@ def sound_of(samples: np.ndarray) -> WindowSound:
 
 
 def segment(text: str, start: float, end: float, **fields: float) -> Segment:
-    known = {"avg_logprob": -0.25, "no_speech_prob": 0.05} | fields
+    known: dict[str, Any] = {"avg_logprob": -0.25, "no_speech_prob": 0.05} | fields
     ratio = compression_ratio(text.strip())
     return Segment(0, 0, start, end, " " + text, [], 0.0, compression_ratio=ratio, **known)
 
@@ -177,67 +80,65 @@ def constructed(digits: Digits) -> Iterator[tuple[str, str, set[str], set[str]]]
     }
 
     def case(
-        kind: str, text: str, wanted: set[str], end: float, heard: Heard, **fields: float
+        kind: str,
+        text: str,
+        expected: set[str],
+        end: float,
+        evidence: WindowEvidence,
+        **fields: float,
     ) -> tuple[str, str, set[str], set[str]]:
-        (found,) = with_loops(flagged([segment(text, 0, end, **fields)], heard, []))
-        return kind, text, wanted, set(found.flags)
+        (checked,) = with_loops(flagged([segment(text, 0, end, **fields)], evidence, []))
+        return kind, text, expected, set(checked.flags)
 
     for language, sentences in SENTENCES.items():
-        heard = Heard(speech, language)
+        evidence = WindowEvidence(speech, language)
         space = "" if language in ("zh", "ja") else " "
         for text in sentences:
             seconds = natural_seconds(text, language)
-            yield case("as said", text, set(), seconds, heard)
-            yield case("said fast", text, set(), 0.6 * seconds, heard)
-            yield case("with a pause", text, set(), seconds + 4, heard)
-            yield case("unsure", text, {"improbable"}, seconds, heard, avg_logprob=-1.1)
-            yield case("squeezed", text, {"too_fast"}, 0.2 * seconds, heard)
+            yield case("unchanged", text, set(), seconds, evidence)
+            yield case("fast", text, set(), 0.6 * seconds, evidence)
+            yield case("with a pause", text, set(), seconds + 4, evidence)
+            yield case("unsure", text, {"improbable"}, seconds, evidence, avg_logprob=-1.1)
+            yield case("squeezed", text, {"too_fast"}, 0.2 * seconds, evidence)
             words = text.split() if space else list(text)
             for length in (1, 2, 4):
                 turn = space.join(words[:length])
                 often = rng.randint(3, 6) * (12 // length)
                 many = space.join([turn] * often)
-                yield case("loop", many, {"repeats"}, natural_seconds(many, language), heard)
+                yield case("loop", many, {"repeats"}, natural_seconds(many, language), evidence)
                 twice = space.join([*words[:length], *words])
-                yield case("stammer", twice, set(), natural_seconds(twice, language), heard)
+                yield case("stammer", twice, set(), natural_seconds(twice, language), evidence)
             short = space.join(words[: 2 if space else 3])
-            yield case("two words in 30 s of speech", short, {"too_few_words"}, 30, heard)
-            other = rng.choice(
-                [s for code, found in SENTENCES.items() for s in found if _other(code, language)]
-            )
+            yield case("two words in 30 s of speech", short, {"too_few_words"}, 30, evidence)
+            others = (SENTENCES[code] for code in SENTENCES if _other_script(code, language))
+            other = rng.choice([sentence for some in others for sentence in some])
             yield case(
-                "other script", other, {"language_changed"}, natural_seconds(other, "zh"), heard
+                "other script", other, {"language_changed"}, natural_seconds(other, "zh"), evidence
             )
     for language, texts in REPEATED.items():
         for text in texts:
-            heard = Heard(speech, language)
-            yield case("repeated by people", text, set(), natural_seconds(text, language), heard)
-    for language in sorted(CREDITS.keys() | COMMON.keys()):
+            evidence = WindowEvidence(speech, language)
+            yield case("repeated by people", text, set(), natural_seconds(text, language), evidence)
+    phrases = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    for language in sorted(phrases["credits"].keys() | phrases["common"].keys()):
         for where, no_speech in (
-            *(("silence", 0.2), ("noise", 0.2), ("music", 0.2), ("music, no speech heard", 0.7)),
+            *(("silence", 0.2), ("noise", 0.2), ("music", 0.2), ("music, no speech found", 0.7)),
         ):
-            heard = Heard(sounds[where.split(",")[0]])
-            for name, table in (("credit", CREDITS), ("common phrase", COMMON)):
-                for text in table.get(language, ()):
+            evidence = WindowEvidence(sounds[where.split(",")[0]])
+            for name, table in (("credit", "credits"), ("common phrase", "common")):
+                for text in phrases[table].get(language, ()):
                     seconds = natural_seconds(text, language) + 0.5
-                    kind, wanted = f"{name} over {where}", {"invented"}
-                    yield case(kind, text, wanted, seconds, heard, no_speech_prob=no_speech)
-        for text in COMMON.get(language, ()):
+                    kind, expected = f"{name} over {where}", {"invented"}
+                    yield case(kind, text, expected, seconds, evidence, no_speech_prob=no_speech)
+        for text in phrases["common"].get(language, ()):
             seconds = natural_seconds(text, language) + 0.5
-            yield case("phrase that was said", text, set(), seconds, Heard(speech))
+            yield case("common phrase over speech", text, set(), seconds, WindowEvidence(speech))
 
 
-def _other(code: str, language: str) -> bool:
-    latin = ("en", "de", "fr", "es", "it")
-    return (
-        code != language
-        and not (code in latin and language in latin)
-        and {
-            code,
-            language,
-        }
-        not in ({"zh", "ja"}, {"zh", "ko"})
-    )
+def _other_script(code: str, language: str) -> bool:
+    """Whether two languages share no script."""
+    scripts = ({"en", "de", "fr", "es", "it"}, {"zh", "ja"}, {"zh", "ko"})
+    return code != language and not any({code, language} <= script for script in scripts)
 
 
 def run_constructed(digits: Digits) -> None:
@@ -245,80 +146,78 @@ def run_constructed(digits: Digits) -> None:
     wrong: Counter[str] = Counter()
     missed: Counter[str] = Counter()
     kinds: dict[str, Counter[str]] = {}
-    for kind, text, wanted, found in constructed(digits):
-        # a spoilt text may well be bad in another way too: it counts neither for nor against that
+    for kind, text, expected, flags in constructed(digits):
+        # a corrupted text may be bad in another way too: that counts neither way
         for name in REASONS:
-            if name in wanted:
-                (hits if name in found else missed)[name] += 1
-            elif not wanted and name in found:
+            if name in expected:
+                (hits if name in flags else missed)[name] += 1
+            elif not expected and name in flags:
                 wrong[name] += 1
-        ok = wanted <= found if wanted else not found
+        ok = expected <= flags if expected else not flags
         kinds.setdefault(kind, Counter())["right" if ok else "wrong"] += 1
         if not ok:
-            print(kind, repr(text[:60]), sorted(found), file=sys.stderr)
+            print(kind, repr(text[:60]), sorted(flags), file=sys.stderr)
     for kind, counts in kinds.items():
         _print("constructed", kind=kind, right=counts["right"], of=counts.total())
     for name in REASONS:
         _print("constructed", flag=name, **_scores(hits[name], wrong[name], missed[name]))
 
 
-# -- heard -----------------------------------------------------------------------------------------
+# -- recordings ------------------------------------------------------------------------------------
 
 
 def recordings(digits: Digits, count: int) -> Iterator[tuple[str, list[Any], np.ndarray]]:
-    """(kind, what is said, samples) of each, 25 s long."""
+    """(kind, words with start and end, samples) of each, 25 s long."""
     for i in range(count):
         rng = np.random.default_rng(i)
-        said, speech = digits.spoken(25, rng)
-        yield "clean", said, speech
+        truth, speech = digits.spoken(25, rng)
+        yield "clean", truth, speech
         for snr in SNRS:
-            yield f"noise, {snr} dB", said, mixed(speech, noise(25, rng), snr)
+            yield f"noise, {snr} dB", truth, mixed(speech, noise(25, rng), snr)
         for snr in (10, 0):
-            yield f"music, {snr} dB", said, mixed(speech, music(25, rng), snr)
+            yield f"music, {snr} dB", truth, mixed(speech, music(25, rng), snr)
         for snr in (10, 0):
-            yield f"crosstalk, {snr} dB", said, mixed(speech, digits.spoken(25, rng)[1], snr)
+            yield f"crosstalk, {snr} dB", truth, mixed(speech, digits.spoken(25, rng)[1], snr)
         yield "silence", [], np.zeros(25 * RATE, np.float32)
         yield "noise alone", [], noise(25, rng)
         yield "music alone", [], music(25, rng)
-        word = said[0][0]
+        word = truth[0][0]
         sound = digits.word(WORDS.index(word), "jackson", 0)
         loop = np.tile(np.concatenate([sound, np.zeros(RATE // 5, np.float32)]), 100)[: 25 * RATE]
         times = len(loop) // (len(sound) + RATE // 5)
         yield "one word over and over", [(word, 0.0, 25.0)] * times, loop
 
 
-def is_bad(found: Segment, said: list[Any]) -> bool:
+def is_bad(segment: Segment, truth: list[Any]) -> bool:
     """Whether at least half of a segment's words are wrong."""
-    words = found.text.split()
-    truth = [
-        w for w, start, end in said if found.start - 0.3 <= (start + end) / 2 <= found.end + 0.3
-    ]
-    return aligned(truth, words)[1] >= BAD * max(len(truth), len(words), 1)
+    words, start, end = segment.text.split(), segment.start - 0.3, segment.end + 0.3
+    spoken = [word for word, since, until in truth if start <= (since + until) / 2 <= end]
+    return aligned(spoken, words)[1] >= BAD * max(len(spoken), len(words), 1)
 
 
-def run_heard(digits: Digits, model: Any, count: int, **options: Any) -> None:
+def run_recordings(digits: Digits, model: Any, count: int, **options: Any) -> None:
     table: dict[str, Counter[str]] = {}
     flags: dict[str, Counter[str]] = {}
-    found = list(recordings(digits, count))
-    sources = [samples for _, _, samples in found]
-    by_id = {id(samples): (kind, said) for kind, said, samples in found}
+    made = list(recordings(digits, count))
+    by_id = {id(samples): (kind, truth) for kind, truth, samples in made}
+    sources = [samples for _, _, samples in made]
     for samples, result in model.transcribe_many(sources, batch_size=8, **options):
-        kind, said = by_id[id(samples)]
+        kind, truth = by_id[id(samples)]
         counts = table.setdefault(kind, Counter())
         for segment in (s for s in result.segments if s.text.strip()):
-            bad, marked = is_bad(segment, said), bool(segment.flags)
+            bad, marked = is_bad(segment, truth), bool(segment.flags)
             counts[f"{'bad' if bad else 'good'}, {'flagged' if marked else 'not'}"] += 1
             for name in segment.flags:
                 flags.setdefault(name, Counter())["bad" if bad else "good"] += 1
     for kind, counts in table.items():
-        _print("heard", options=options, kind=kind, **counts)
+        _print("recordings", options=options, kind=kind, **counts)
     total = sum(table.values(), Counter())
     hit, false, missed = (total[k] for k in ("bad, flagged", "good, flagged", "bad, not"))
-    _print("heard", options=options, flag="any", **_scores(hit, false, missed))
-    bad = hit + missed
+    _print("recordings", options=options, flag="any", **_scores(hit, false, missed))
     for name in REASONS:
         c = flags.get(name, Counter())
-        _print("heard", options=options, flag=name, **_scores(c["bad"], c["good"], bad - c["bad"]))
+        scores = _scores(c["bad"], c["good"], hit + missed - c["bad"])
+        _print("recordings", options=options, flag=name, **scores)
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -328,8 +227,9 @@ def run_errors(digits: Digits, model: Any, count: int) -> None:
     """Word errors by kind of recording and option."""
     kinds = ("clean", *(f"noise, {snr} dB" for snr in SNRS), "music, 0 dB", "crosstalk, 0 dB")
     kinds = (*kinds, "one word over and over")
-    found = [r for r in recordings(digits, count) if r[0] in kinds]
-    truth = {id(samples): (kind, [w for w, _, _ in said]) for kind, said, samples in found}
+    made = [r for r in recordings(digits, count) if r[0] in kinds]
+    by_id = {id(samples): (kind, [w for w, _, _ in truth]) for kind, truth, samples in made}
+    sources = [samples for _, _, samples in made]
     for options in (
         {},
         {"on_failure": "best"},
@@ -340,12 +240,10 @@ def run_errors(digits: Digits, model: Any, count: int) -> None:
     ):
         wrong: Counter[str] = Counter()
         words: Counter[str] = Counter()
-        for samples, result in model.transcribe_many(
-            [s for _, _, s in found], batch_size=8, **options
-        ):
-            kind, said = truth[id(samples)]
-            wrong[kind] += aligned(said, result.text.split())[1]
-            words[kind] += len(said)
+        for samples, result in model.transcribe_many(sources, batch_size=8, **options):
+            kind, spoken = by_id[id(samples)]
+            wrong[kind] += aligned(spoken, result.text.split())[1]
+            words[kind] += len(spoken)
         share = {kind: round(100 * wrong[kind] / words[kind], 1) for kind in kinds}
         _print("errors", options=options, words=words["clean"], **share)
 
@@ -370,18 +268,18 @@ def main() -> None:
     parser.add_argument("--audio", type=Path, required=True)
     parser.add_argument("--model", default="digits")
     parser.add_argument("--count", type=int, default=8, help="recordings of each kind")
-    parts = ("constructed", "heard", "errors")
+    parts = ("constructed", "recordings", "errors")
     parser.add_argument("--part", nargs="+", choices=parts, default=parts)
-    arguments = parser.parse_args()
-    digits = Digits(arguments.audio)
-    model = slimwhisper.load_model(arguments.model, device="cpu")
-    if "constructed" in arguments.part:
+    args = parser.parse_args()
+    digits = Digits(args.audio)
+    model = slimwhisper.load_model(args.model, device="cpu")
+    if "constructed" in args.part:
         run_constructed(digits)
-    if "heard" in arguments.part:
-        run_heard(digits, model, arguments.count)
-        run_heard(digits, model, arguments.count, word_timestamps=True)
-    if "errors" in arguments.part:
-        run_errors(digits, model, arguments.count)
+    if "recordings" in args.part:
+        run_recordings(digits, model, args.count)
+        run_recordings(digits, model, args.count, word_timestamps=True)
+    if "errors" in args.part:
+        run_errors(digits, model, args.count)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ Compiles every candidate for compute capabilities 8.0, 8.9 and 9.0 and drops tho
 need too much shared memory. On a GPU it then times the others, on 64 windows of 1,500 positions,
 and puts the fastest first; without a GPU the order is that of `candidates`. Rows of other widths
 and dtypes do not change. Takes a few seconds per candidate, divided by --jobs; without a GPU it
-stops at the first that fits any device. The file is written anew after each kernel, dtype and
-width, so that one that is stopped keeps what it has found.
+stops at the first that fits any device. The file is written again after each kernel, dtype and
+width, so that a run that is stopped keeps its results.
 
 `--recheck` compiles the table as it is, in all variants, with the Triton that is installed. Rows
 that need more than they say are raised to it; rows that spill are dropped. Versions differ, and the
@@ -15,9 +15,10 @@ table is for all of them: recheck it with the oldest and the newest.
 import argparse
 import json
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from compilation import KERNELS, SHARED, compile_for, variants
@@ -36,17 +37,17 @@ WINDOWS, POSITIONS = 64, 1500
 SMALLEST = 101_376  # bytes of shared memory per block on every device since 8.0
 
 # (positions per tile, stages, warps, slices, columns per load), likely best first
-SLICED = ((32, 3, 8, 8, 256), (32, 2, 8, 8, 256), (16, 3, 8, 8, 256), (16, 2, 8, 8, 256))
-PLAIN = (
+SLICED_SHAPES = ((32, 3, 8, 8, 256), (32, 2, 8, 8, 256), (16, 3, 8, 8, 256), (16, 2, 8, 8, 256))
+WHOLE_SHAPES = (
     *((64, 3, 4, 1, 128), (64, 2, 4, 1, 128), (32, 3, 4, 1, 128), (32, 2, 4, 1, 128)),
     *((32, 2, 8, 1, 256), (16, 2, 4, 1, 128), (16, 2, 8, 1, 256), (16, 1, 8, 1, 128)),
 )
-EIGHT = (
+FP8_SHAPES = (
     *((64, 3, 8, 1, 128), (64, 2, 8, 1, 256), (64, 2, 8, 1, 128), (32, 3, 8, 8, 256)),
     *((32, 2, 8, 8, 256), (16, 3, 8, 8, 256), (16, 2, 8, 8, 256), (32, 2, 8, 1, 128)),
     *((16, 3, 8, 1, 128), (16, 2, 8, 1, 256), (16, 2, 8, 1, 128)),
 )
-SMALL = ((32, 2, 8, 1, 128), (16, 2, 8, 1, 128), (16, 1, 8, 1, 128))
+FLOAT32_SHAPES = ((32, 2, 8, 1, 128), (16, 2, 8, 1, 128), (16, 1, 8, 1, 128))
 
 
 def candidates(kernel: str, dtype: str, width: int) -> Iterator[Configuration]:
@@ -61,16 +62,21 @@ def candidates(kernel: str, dtype: str, width: int) -> Iterator[Configuration]:
     whole = width & -width  # the largest power of two that divides it
     whole_precision = dtype == "float32"  # no tensor cores: small tiles
     most = 16 if whole_precision else 64 if width < 768 else 32
+    shapes: Sequence[tuple[int, ...]] = (*SLICED_SHAPES, *WHOLE_SHAPES)
+    if whole_precision:
+        shapes = FLOAT32_SHAPES
+    elif kernel == "latent8":
+        shapes = FP8_SHAPES
+    elif width < 1024:
+        shapes = WHOLE_SHAPES
     for block_q in (b for b in (16, 32, 64) if b <= most):
-        shapes = PLAIN if width < 1024 else (*SLICED, *PLAIN)
-        shapes = SMALL if whole_precision else EIGHT if kernel == "latent8" else shapes
-        for block_t, stages, warps, slices, piece in shapes:
+        for block_t, stages, warps, slices, block_d in shapes:
             yield Configuration(
                 kernel,
                 dtype,
                 width,
-                min(piece, whole),
-                slices if whole >= piece else 1,
+                min(block_d, whole),
+                slices if whole >= block_d else 1,
                 block_q,
                 block_t,
                 stages,
@@ -88,16 +94,16 @@ def compiled(candidate: Configuration) -> Configuration | None:
     shared, registers, capability = candidate.shared, candidate.registers, 0
     for tried in sorted(SHARED, reverse=True):
         try:
-            every = [compile_for(tried, variant) for variant in variants(candidate, tried)]
+            results = [compile_for(tried, variant) for variant in variants(candidate, tried)]
         except Exception as error:
             print(f"  no: {candidate}: {str(error)[-100:]}")
             break
-        if any(made.stack for made in every):
+        if any(made.stack for made in results):
             break
-        needed = max(made.shared for made in every)
+        needed = max(made.shared for made in results)
         if needed <= SHARED[tried]:  # elsewhere it is not launched
             shared = max(shared, needed)
-            registers = max(registers, *(made.registers for made in every))
+            registers = max(registers, *(made.registers for made in results))
             capability = tried
     if not capability:
         return None
@@ -114,26 +120,27 @@ def milliseconds(c: Configuration) -> float:
         queries = torch.randn(WINDOWS, c.block_q, c.width, device="cuda", dtype=dtype)
         latent = torch.randn(WINDOWS, POSITIONS, c.width, device="cuda", dtype=dtype)
         factors = torch.ones(WINDOWS, POSITIONS, device="cuda")
-        eight = Latent(latent.to(torch.float8_e4m3fn), factors)
+        fp8_latent = Latent(latent.to(torch.float8_e4m3fn), factors)
 
         def run() -> Tensor:
             if c.kernel == "latent8":
-                return split_latent8(queries, eight, 0.01, c, 2)
+                return split_latent8(queries, fp8_latent, 0.01, c, 2)
             return split_latent(queries, latent, 0.01, c, 2)
 
         return do_bench(run, return_mode="median")
     queries = torch.randn(WINDOWS * c.block_q, 8, c.width, device="cuda", dtype=dtype)
-    kept = torch.randn(2, WINDOWS, 8, POSITIONS, c.width, device="cuda", dtype=dtype)
-    return do_bench(lambda: split_heads(queries, *kept, c, 1), return_mode="median")
+    shape = (2, WINDOWS, 8, POSITIONS, c.width)
+    keys, values = torch.randn(shape, device="cuda", dtype=dtype).unbind(0)
+    return do_bench(lambda: split_heads(queries, keys, values, c, 1), return_mode="median")
 
 
 def useful(shapes: list[Configuration]) -> list[Configuration]:
     """In order, those that some device would use: each needs less of something than all before."""
-    kept: list[Configuration] = []
+    useful_ones: list[Configuration] = []
     for c in shapes:
-        if all(c.shared < k.shared or c.capability < k.capability for k in kept):
-            kept.append(c)
-    return kept
+        if all(c.shared < k.shared or c.capability < k.capability for k in useful_ones):
+            useful_ones.append(c)
+    return useful_ones
 
 
 def main() -> None:
@@ -145,53 +152,53 @@ def main() -> None:
     parser.add_argument("--table", type=Path, default=TABLE, help="the file to write")
     parser.add_argument("--recheck", action="store_true", help="compile the table as it is")
     add_results_flag(parser)
-    asked = parser.parse_args()
-    run = recheck if asked.recheck else tune
-    if asked.jobs > 1:
+    args = parser.parse_args()
+    run = recheck if args.recheck else tune
+    if args.jobs > 1:
         # spawned, because a fork cannot use CUDA once its parent has
-        with multiprocessing.get_context("spawn").Pool(asked.jobs) as pool:
-            run(asked, pool.imap)
+        with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
+            run(args, pool.imap)
     else:
-        run(asked, map)
+        run(args, map)
 
 
-def recheck(asked: argparse.Namespace, each: Callable[..., Iterator[Configuration | None]]) -> None:
+def recheck(args: argparse.Namespace, each: Callable[..., Iterator[Configuration | None]]) -> None:
     """Keep the rows that compile well, with what they need; `each` as `map`."""
-    write([c for c in each(compiled, configurations()) if c], asked.table)
+    write([c for c in each(compiled, configurations()) if c], args.table)
 
 
-def tune(asked: argparse.Namespace, each: Callable[..., Iterator[Configuration | None]]) -> None:
+def tune(args: argparse.Namespace, each: Callable[..., Iterator[Configuration | None]]) -> None:
     """Choose, and write the table after every kernel, dtype and width. each: as `map`."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    rows = Rows(asked.results, "tune", device)
-    pairs = [*((k, width) for width in asked.widths for k in ("latent", "latent8")), ("heads", 64)]
-    todo = [(kernel, dtype, width) for kernel, width in pairs for dtype in asked.dtypes]
-    todo = [t for t in todo if t[0] in asked.kernels and t[:2] != ("latent8", "float32")]
+    rows = Rows(args.results, "tune", device)
+    pairs = [*((k, width) for width in args.widths for k in ("latent", "latent8")), ("heads", 64)]
+    todo = [(kernel, dtype, width) for kernel, width in pairs for dtype in args.dtypes]
+    todo = [t for t in todo if t[0] in args.kernels and t[:2] != ("latent8", "float32")]
     compiling: dict[tuple[str, str, int], dict[int, Iterator[Configuration | None]]] = {}
     for kind in todo:  # all at once, so that a pool's processes never wait
-        every = list(candidates(*kind))
+        all_candidates = list(candidates(*kind))
         compiling[kind] = {
-            block_q: each(compiled, [c for c in every if c.block_q == block_q])
-            for block_q in sorted({c.block_q for c in every})
+            block_q: each(compiled, [c for c in all_candidates if c.block_q == block_q])
+            for block_q in sorted({c.block_q for c in all_candidates})
         }
     table = list(configurations())
-    for (kernel, dtype, width), found in compiling.items():
+    for (kernel, dtype, width), by_block in compiling.items():
         table = [c for c in table if (c.kernel, c.dtype, c.width) != (kernel, dtype, width)]
-        for block_q, some in found.items():
-            shapes = usable(some, stop=device.type == "cpu")
+        for block_q, results in by_block.items():
+            shapes = usable(results, stop=device.type == "cpu")
             if device.type == "cuda":
                 shapes = fastest(shapes, rows)
             chosen = useful(shapes)
             table += chosen
             print(f"{kernel} {dtype} {width} {block_q}: {len(chosen)}", flush=True)
-        write(table, asked.table)
-    print(f"{asked.table}: {len(table)} configurations")
+        write(table, args.table)
+    print(f"{args.table}: {len(table)} configurations")
 
 
-def usable(found: Iterator[Configuration | None], stop: bool) -> list[Configuration]:
+def usable(results: Iterator[Configuration | None], stop: bool) -> list[Configuration]:
     """Those that compiled well, in order; with `stop`, up to the first that fits any device."""
     shapes: list[Configuration] = []
-    for c in found:
+    for c in results:
         if c is not None:
             shapes.append(c)
             if stop and c.shared <= SMALLEST and c.capability == min(SHARED):
@@ -201,7 +208,8 @@ def usable(found: Iterator[Configuration | None], stop: bool) -> list[Configurat
 
 def fastest(shapes: list[Configuration], rows: Rows) -> list[Configuration]:
     """Sorted by their time on the GPU; those that it cannot hold, or run, come last."""
-    limit = torch.cuda.get_device_properties(0).shared_memory_per_block_optin
+    properties: Any = torch.cuda.get_device_properties(0)
+    limit = properties.shared_memory_per_block_optin
     times: dict[Configuration, float] = {}
     for c in shapes:
         if c.shared > limit:

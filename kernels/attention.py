@@ -1,7 +1,7 @@
 """The back ends of each attention operation: what each can run, and how.
 
-`dispatch` lists them in the order in which they are tried. C and Triton may also find out while
-they run that they cannot; PyTorch supports every call.
+`dispatch` lists them in the order in which they are tried. C and Triton may still return None from
+`run`: the next one then runs the call. PyTorch supports every call.
 """
 
 from dataclasses import dataclass, replace
@@ -10,13 +10,18 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from slimwhisper.kernels.configurations import Configuration, Processor, choose_splits, find
+from slimwhisper.kernels.configurations import (
+    Configuration,
+    TritonDevice,
+    choose_splits,
+    find_configuration,
+)
 from slimwhisper.kernels.cpu.library import Library
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import Latent, latent_attention
 from slimwhisper.kernels.reads import Reads
 
-MOST_ROWS = 32  # of a window in one call by heads; more, as in a prompt, go to flash-attention
+MAX_ROWS = 32  # of a window in one call by heads; more, as in a prompt, go to flash-attention
 
 Call = TypeVar("Call", contravariant=True)
 
@@ -30,7 +35,7 @@ class BackEnd(Protocol[Call]):
         """Whether `run` may be tried."""
 
     def run(self, call: Call) -> Tensor | None:
-        """The operation's result; None: the next back end has to."""
+        """The operation's result; None: this back end cannot run the call after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,8 @@ class LatentCall:
         return self.reads.windows(len(self.latent))
 
     @property
-    def queries_each(self) -> int:
-        """Queries of a window: of all heads of its rows."""
+    def queries_per_window(self) -> int:
+        """The queries of all heads of a window's rows."""
         return len(self.queries) // self.windows * self.queries.shape[1]
 
 
@@ -76,26 +81,28 @@ class HeadsCall:
         return self.reads.windows(len(self.keys))
 
     @property
-    def rows_each(self) -> int:
+    def rows_per_window(self) -> int:
         """Rows of a window."""
         return len(self.queries) // self.windows
 
     def grouped(self, groups: int) -> Tensor:
-        """The queries [N, h, d_k] of adjacent rows together: [groups, h, N / groups, d_k]."""
+        """The queries [N, h, d_k] with adjacent rows in a group: [groups, h, N / groups, d_k]."""
         return self.queries.unflatten(0, (groups, -1)).transpose(1, 2)
 
-    def by_row(self, mixed: Tensor) -> Tensor:
-        """The opposite, for results."""
-        return mixed.transpose(1, 2).reshape(self.queries.shape)
+    def ungrouped(self, output: Tensor) -> Tensor:
+        """The inverse, for results: [groups, h, N / groups, d_k] -> [N, h, d_k]."""
+        return output.transpose(1, 2).reshape(self.queries.shape)
 
 
-def by_head(library: Library | None, x: Tensor, maps: Tensor, turned: bool = False) -> Tensor:
-    """As `Kernels.by_head`."""
+def multiply_heads(
+    library: Library | None, x: Tensor, maps: Tensor, transpose: bool = False
+) -> Tensor:
+    """As `Kernels.multiply_heads`."""
     if library is not None:
-        found = library.by_head(x, maps, turned)
-        if found is not None:
-            return found
-    return torch.bmm(x.transpose(0, 1), maps.mT if turned else maps).transpose(0, 1)
+        product = library.multiply_heads(x, maps, transpose)
+        if product is not None:
+            return product
+    return torch.bmm(x.transpose(0, 1), maps.mT if transpose else maps).transpose(0, 1)
 
 
 class LatentInC:
@@ -111,32 +118,36 @@ class LatentInC:
         assert self.library is not None
         queries, reads = call.queries, call.reads
         groups, reads = _groups(reads, call.windows, len(queries))
-        together = queries.reshape(groups, -1, queries.shape[-1])
-        mix = self.library.latent(together, call.latent.values, call.scale, reads)
-        if mix is None:
+        grouped = queries.reshape(groups, -1, queries.shape[-1])
+        output = self.library.latent(grouped, call.latent.values, call.scale, reads)
+        if output is None:
             return None
-        mix = mix.reshape(queries.shape)
-        return mix if call.maps is None else by_head(self.library, mix, call.maps, turned=True)
+        output = output.reshape(queries.shape)
+        if call.maps is None:
+            return output
+        return multiply_heads(self.library, output, call.maps, transpose=True)
 
 
 class LatentByTriton:
     path = "triton"
 
-    def __init__(self, processor: Processor | None, dtype: torch.dtype) -> None:
-        self.processor, self.dtype = processor, dtype
+    def __init__(self, device: TritonDevice | None, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
 
     def supports(self, call: LatentCall) -> bool:
-        return self.processor is not None
+        return self.device is not None
 
     def run(self, call: LatentCall) -> Tensor | None:
-        p = self.processor
-        assert p is not None
+        device = self.device
+        assert device is not None
         queries, latent = call.queries, call.latent
-        c = _find(call.operation, self.dtype, queries.shape[-1], call.queries_each, p)
+        c = _configuration(
+            call.operation, self.dtype, queries.shape[-1], call.queries_per_window, device
+        )
         if c is None:
             return None
-        programs = call.windows * -(-call.queries_each // c.block_q)
-        splits = _splits(c, p, programs, call.reads.positions(latent.values.shape[1]))
+        programs = call.windows * -(-call.queries_per_window // c.block_q)
+        splits = _splits(c, device, programs, call.reads.positions(latent.values.shape[1]))
         if latent.factors is None:
             from slimwhisper.kernels.gpu.latent import split_latent
 
@@ -144,10 +155,10 @@ class LatentByTriton:
             return split_latent(queries, values, call.scale, c, splits, call.reads, call.maps)
         from slimwhisper.kernels.gpu.latent8 import split_latent8
 
-        # the kernel turns float8 into float16, whatever the model's dtype
+        # the kernel converts float8 to float16, whatever the model's dtype
         half = queries.half()
-        found = split_latent8(half, latent, call.scale, c, splits, call.reads, call.maps)
-        return found.to(queries.dtype)
+        output = split_latent8(half, latent, call.scale, c, splits, call.reads, call.maps)
+        return output.to(queries.dtype)
 
 
 class LatentByTorch:
@@ -161,22 +172,24 @@ class LatentByTorch:
 
     def run(self, call: LatentCall) -> Tensor:
         queries, latent, reads = call.queries, call.latent, call.reads
-        windows, each = call.windows, call.queries_each
-        if reads.table is not None:
-            kept = Latent(*(reads.gathered(t, 1) for t in latent.tensors()))
-        else:
-            kept = latent if reads.slots is None else latent[reads.slots]
-        plain = kept.plain(queries.dtype)
-        bias = None if reads.bias is None else reads.bias().view(windows, -1, plain.shape[1])
+        windows, per_window = call.windows, call.queries_per_window
+        if reads.block_table is not None:
+            latent = Latent(*(reads.gathered(t, 1) for t in latent.tensors()))
+        elif reads.slots is not None:
+            latent = latent[reads.slots]
+        values = latent.dequantized(queries.dtype)
+        bias = None if reads.bias is None else reads.bias().view(windows, -1, values.shape[1])
         if bias is not None and bias.shape[1] > 1:  # of each row: for all its heads
-            bias = bias.repeat_interleave(each // bias.shape[1], dim=1)
+            bias = bias.repeat_interleave(per_window // bias.shape[1], dim=1)
         if reads.position_bias is not None:
             slots = slice(None) if reads.slots is None else reads.slots
-            added = reads.position_bias[slots].unsqueeze(1).to(queries.dtype)
-            bias = added if bias is None else bias + added
-        together = queries.reshape(windows, each, queries.shape[-1])
-        mix = latent_attention(together, plain, call.scale, bias).view(queries.shape)
-        return mix if call.maps is None else by_head(self.library, mix, call.maps, turned=True)
+            position_bias = reads.position_bias[slots].unsqueeze(1).to(queries.dtype)
+            bias = position_bias if bias is None else bias + position_bias
+        grouped = queries.reshape(windows, per_window, queries.shape[-1])
+        output = latent_attention(grouped, values, call.scale, bias).view(queries.shape)
+        if call.maps is None:
+            return output
+        return multiply_heads(self.library, output, call.maps, transpose=True)
 
 
 class HeadsInC:
@@ -186,35 +199,37 @@ class HeadsInC:
         self.library = library
 
     def supports(self, call: HeadsCall) -> bool:
-        return self.library is not None and call.rows_each <= MOST_ROWS
+        return self.library is not None and call.rows_per_window <= MAX_ROWS
 
     def run(self, call: HeadsCall) -> Tensor | None:
         assert self.library is not None
         groups, reads = _groups(call.reads, call.windows, len(call.queries))
         scale, queries = call.queries.shape[-1] ** -0.5, call.grouped(groups)
-        found = self.library.heads(queries, call.keys, call.values, scale, reads)
-        return None if found is None else call.by_row(found)
+        output = self.library.heads(queries, call.keys, call.values, scale, reads)
+        return None if output is None else call.ungrouped(output)
 
 
 class HeadsByTriton:
     path = "triton"
 
-    def __init__(self, processor: Processor | None, dtype: torch.dtype) -> None:
-        self.processor, self.dtype = processor, dtype
+    def __init__(self, device: TritonDevice | None, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
 
     def supports(self, call: HeadsCall) -> bool:
-        return self.processor is not None and call.rows_each <= MOST_ROWS
+        return self.device is not None and call.rows_per_window <= MAX_ROWS
 
     def run(self, call: HeadsCall) -> Tensor | None:
         from slimwhisper.kernels.gpu.heads import split_heads
 
-        p = self.processor
-        assert p is not None
-        c = _find("heads", self.dtype, call.queries.shape[-1], call.rows_each, p)
+        device = self.device
+        assert device is not None
+        c = _configuration(
+            "heads", self.dtype, call.queries.shape[-1], call.rows_per_window, device
+        )
         if c is None:
             return None
-        programs = call.windows * call.queries.shape[1] * -(-call.rows_each // c.block_q)
-        splits = _splits(c, p, programs, call.reads.positions(call.keys.shape[2]))
+        programs = call.windows * call.queries.shape[1] * -(-call.rows_per_window // c.block_q)
+        splits = _splits(c, device, programs, call.reads.positions(call.keys.shape[2]))
         return split_heads(call.queries, call.keys, call.values, c, splits, call.reads)
 
 
@@ -228,32 +243,35 @@ class HeadsByTorch:
         keys, values, reads = call.keys, call.values, call.reads
         if reads.slots is not None:
             keys, values = keys[reads.slots], values[reads.slots]
-        if reads.table is not None:
+        if reads.block_table is not None:
             keys, values = reads.gathered(keys, 2), reads.gathered(values, 2)
         mask = None
         if reads.bias is not None:
             mask = reads.bias().view(call.windows, 1, -1, keys.shape[2])
-        return call.by_row(head_attention(call.grouped(call.windows), keys, values, mask))
+        return call.ungrouped(head_attention(call.grouped(call.windows), keys, values, mask))
 
 
 def _groups(reads: Reads, windows: int, count: int) -> tuple[int, Reads]:
-    """How many groups of `count` rows read with one length each, and what they read: the windows,
-    or, where the tokens of a text have lengths of their own, the rows.
+    """How many groups `count` rows form that each read with one length, and what they read: the
+    groups are the windows, or the rows where each token of a text has its own length.
     """
-    if reads.lengths_each(windows) <= 1:
+    if reads.lengths_per_window(windows) <= 1:
         return windows, reads
-    each = count // windows
-    if reads.table is not None:
-        return count, replace(reads, table=reads.table.repeat_interleave(each, dim=0))
+    per_window = count // windows
+    if reads.block_table is not None:
+        return count, replace(
+            reads, block_table=reads.block_table.repeat_interleave(per_window, dim=0)
+        )
     slots = torch.arange(windows) if reads.slots is None else reads.slots
-    return count, replace(reads, slots=slots.repeat_interleave(each))
+    return count, replace(reads, slots=slots.repeat_interleave(per_window))
 
 
-def _find(
-    kernel: str, dtype: torch.dtype, width: int, queries: int, processor: Processor
+def _configuration(
+    kernel: str, dtype: torch.dtype, width: int, queries: int, device: TritonDevice
 ) -> Configuration | None:
-    return find(kernel, str(dtype).removeprefix("torch."), width, queries, processor)
+    return find_configuration(kernel, str(dtype).removeprefix("torch."), width, queries, device)
 
 
-def _splits(c: Configuration, p: Processor, programs: int, positions: int) -> int:
-    return choose_splits(programs, -(-positions // c.block_t), p.count * p.programs(c))
+def _splits(c: Configuration, device: TritonDevice, programs: int, positions: int) -> int:
+    concurrent = device.multiprocessors * device.programs(c)
+    return choose_splits(programs, -(-positions // c.block_t), concurrent)

@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 
 TABLE = Path(__file__).with_name("configurations.json")
+# of one window: of large, 48 partial sums for 20 heads are as many bytes as E, 1,500 positions
+MAX_SPLITS = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +22,15 @@ class Configuration:
     kernel: str  # "latent", "latent8" for a float8 latent, or "heads"
     dtype: str  # "float16", also used for bfloat16, or "float32"
     width: int  # d, or d_k
-    piece: int  # columns per load
-    slices: int  # of a piece, one per warp; 1: plain products
+    block_d: int  # columns per load
+    slices: int  # of these columns, one per warp; 1: plain products
     block_q: int  # queries per program; at least 16, the size of the matrix units
     block_t: int  # positions per tile
     stages: int  # tiles in flight
     warps: int
     shared: int  # bytes of shared memory, as compiled
     registers: int  # per thread, as compiled
-    capability: int = 80  # the least compute capability it compiles well for
+    capability: int = 80  # the lowest compute capability it compiles well for
 
     @property
     def precision(self) -> str:
@@ -48,11 +50,11 @@ def configurations() -> tuple[Configuration, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Processor:
-    """What the choice of a configuration depends on."""
+class TritonDevice:
+    """The limits of a GPU that the choice of a configuration depends on."""
 
     shared: int  # bytes of shared memory that a block may have
-    count: int  # streaming multiprocessors
+    multiprocessors: int
     capability: int  # compute capability, such as 90
     registers: int = 65_536  # of a multiprocessor
     warps: int = 64  # that a multiprocessor holds
@@ -65,8 +67,8 @@ class Processor:
 
 
 @cache
-def find(
-    kernel: str, dtype: str, width: int, queries: int, processor: Processor
+def find_configuration(
+    kernel: str, dtype: str, width: int, queries: int, device: TritonDevice
 ) -> Configuration | None:
     """The best configuration for `queries` queries per window; None if the table has none."""
     if dtype == "bfloat16":  # the same size and instructions
@@ -75,28 +77,27 @@ def find(
         c
         for c in configurations()
         if (c.kernel, c.dtype, c.width) == (kernel, dtype, width)
-        and c.fits(processor.capability, processor.shared)
+        and c.fits(device.capability, device.shared)
     ]
     if not fitting:
         return None
-    enough = [c for c in fitting if c.block_q >= queries]
-    if not enough:  # several blocks: as few as possible
-        most = max(c.block_q for c in fitting)
-        return next(c for c in fitting if c.block_q == most)
-    least = min(c.block_q for c in enough)
-    return next(c for c in enough if c.block_q == least)
+    one_block = [c for c in fitting if c.block_q >= queries]
+    # several blocks: as few as possible
+    block_q = (min if one_block else max)(c.block_q for c in one_block or fitting)
+    return next(c for c in fitting if c.block_q == block_q)
 
 
-def choose_splits(programs: int, tiles: int, processors: int) -> int:
-    """How many parts to split `tiles` tiles of positions into, so that all processors have work.
+def choose_splits(programs: int, tiles: int, concurrent: int) -> int:
+    """How many parts to split `tiles` tiles of positions into, so that no multiprocessor is idle.
 
-    The fewest that reach 85 % of the best use of the last wave. programs: without splitting.
+    The fewest that reach 85 % of the best occupancy of all waves. programs: without splitting.
+    concurrent: how many run at a time.
     """
 
-    def use(splits: int) -> float:
-        waves = -(-programs * splits // processors)
-        return programs * splits / (waves * processors)
+    def occupancy(splits: int) -> float:
+        waves = -(-programs * splits // concurrent)
+        return programs * splits / (waves * concurrent)
 
-    counts: Sequence[int] = range(1, max(min(tiles, 16), 1) + 1)
-    best = max(map(use, counts))
-    return next(s for s in counts if use(s) >= 0.85 * best)
+    counts: Sequence[int] = range(1, max(min(tiles, MAX_SPLITS), 1) + 1)
+    best = max(map(occupancy, counts))
+    return next(s for s in counts if occupancy(s) >= 0.85 * best)

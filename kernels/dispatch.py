@@ -1,6 +1,6 @@
 """Chooses for each attention of a decode step: Triton on a GPU, C on a CPU, or PyTorch on both.
 
-    Triton             on CUDA devices, from the table of configurations, by dtype and width
+    Triton             with CUDA or ROCm, from the table of configurations, by dtype and width
     C                  on a CPU, in float32, where it was compiled (`kernels.cpu`)
     PyTorch            everywhere else, and where a Triton kernel fails: one warning, then PyTorch
 
@@ -30,12 +30,12 @@ from slimwhisper.kernels.attention import (
     LatentByTriton,
     LatentCall,
     LatentInC,
-    by_head,
+    multiply_heads,
 )
-from slimwhisper.kernels.configurations import Processor
+from slimwhisper.kernels.configurations import TritonDevice
 from slimwhisper.kernels.cpu.library import Library, library
 from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.norm import Place, add_norm
+from slimwhisper.kernels.norm import CacheWrite, add_norm
 from slimwhisper.kernels.reads import ALL, Reads
 
 logger = logging.getLogger("slimwhisper.kernels")
@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 Call = TypeVar("Call", LatentCall, HeadsCall)
 
 CHOICES = ("auto", "torch", "triton")
-LEAST_CAPABILITY = (8, 0)  # tensor cores for bfloat16, asynchronous copies
+MIN_CAPABILITY = (8, 0)  # tensor cores for bfloat16, asynchronous copies
 
 
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
@@ -66,25 +66,26 @@ class Kernels:
         self.device, self.dtype = device, dtype
         self.used: Counter[tuple[str, str]] = Counter()  # (operation, path): calls
         self.failures: dict[str, str] = {}  # kernel: why it is no longer used
-        self.processor, self.why = _processor(device, dtype, choice)
+        self.triton_device, self.why = _triton_device(device, dtype, choice)
         compiled = choice == "auto" and device.type == "cpu" and dtype == torch.float32
         self.library: Library | None = library() if compiled else None
         self.latent_back_ends: Sequence[BackEnd[LatentCall]] = (
             LatentInC(self.library),
-            LatentByTriton(self.processor, dtype),
+            LatentByTriton(self.triton_device, dtype),
             LatentByTorch(self.library),
         )
         self.heads_back_ends: Sequence[BackEnd[HeadsCall]] = (
             HeadsInC(self.library),
-            HeadsByTriton(self.processor, dtype),
+            HeadsByTriton(self.triton_device, dtype),
             HeadsByTorch(),
         )
 
     def describe(self) -> str:
         """Which path is used, and why."""
         if self.library is not None:
-            return f"C and PyTorch: {self.why}"
-        if self.processor is None:
+            threads = "" if self.library.has_threads else "; C on one thread: no OpenMP in PyTorch"
+            return f"C and PyTorch: {self.why}{threads}"
+        if self.triton_device is None:
             return f"PyTorch: {self.why}"
         failed = "".join(f"; {name} by PyTorch: {why}" for name, why in self.failures.items())
         return f"Triton: {self.why}{failed}"
@@ -102,7 +103,8 @@ class Kernels:
         Arguments:
             queries: [N, h, d] folded queries; the rows of one window are adjacent.
             latent: values [S, T, d]; N is a multiple of the number of windows in `reads`.
-            reads: which positions, and `position_bias`; no `sources` with a float8 latent.
+            reads: which positions, and `position_bias`; of a float8 latent, at most one length for
+                each window.
             maps: [h, d_k, d], every head's B_i^T; None: the sums are returned as they are.
         Returns:
             [N, h, d_k], or [N, h, d] without maps.
@@ -110,11 +112,11 @@ class Kernels:
         call = LatentCall(queries, latent, scale, reads, maps)
         return self._attend(self.latent_back_ends, call)
 
-    def by_head(self, x: Tensor, maps: Tensor, turned: bool = False) -> Tensor:
-        """x_i M_i of every head i: x [N, h, in], maps [h, in, out] -> [N, h, out]; turned:
+    def multiply_heads(self, x: Tensor, maps: Tensor, transpose: bool = False) -> Tensor:
+        """x_i M_i of every head i: x [N, h, in], maps [h, in, out] -> [N, h, out]; transpose:
         x_i M_i^T, maps [h, out, in].
         """
-        return by_head(self.library, x, maps, turned)
+        return multiply_heads(self.library, x, maps, transpose)
 
     def heads(
         self,
@@ -140,23 +142,23 @@ class Kernels:
         addend: Tensor | None,
         weight: Tensor,
         bias: Tensor,
-        place: Place | None = None,
+        write: CacheWrite | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """x + addend and its layer norm, which is kept in `place`; see `norm.add_norm`.
+        """x + addend and its layer norm, which `write` also stores in a cache; see `norm.add_norm`.
 
         x, addend: [R, d] or [B, T, d]; weight, bias: [d]. Returns total and normed, like x.
         """
 
         def by_triton() -> tuple[Tensor, Tensor]:
-            """Like x, both."""
+            """total and normed."""
             from slimwhisper.kernels.gpu.norm import add_norm_by_triton
 
-            return add_norm_by_triton(x, addend, weight, bias, place)
+            return add_norm_by_triton(x, addend, weight, bias, write)
 
-        ways = [("torch", lambda: add_norm(x, addend, weight, bias, place))]
-        if self.processor is not None and weight.dtype == torch.float32:
-            ways.insert(0, ("triton", by_triton))
-        return self._run("add_norm", ways)
+        paths = [("torch", lambda: add_norm(x, addend, weight, bias, write))]
+        if self.triton_device is not None and weight.dtype == torch.float32:
+            paths.insert(0, ("triton", by_triton))
+        return self._run("add_norm", paths)
 
     def choose_token(
         self,
@@ -168,8 +170,8 @@ class Kernels:
     ) -> tuple[Tensor, Tensor]:
         """Each row's most likely token [R] int64 and its log-probability [R].
 
-        logits [R, V], state each [R], boundaries, as in `choose_token.choose_token`; None: of a
-        vocabulary whose text lies elsewhere. by_torch: does the same in PyTorch.
+        logits [R, V], state each [R], boundaries, as in `choose_token.choose_token`; None:
+        the vocabulary's text lies elsewhere. by_torch: the same in PyTorch.
         """
 
         def by_triton() -> tuple[Tensor, Tensor]:
@@ -179,77 +181,83 @@ class Kernels:
             assert boundaries is not None
             return choose_token(logits, state, boundaries, rules)
 
-        ways = [("torch", by_torch)]
+        paths = [("torch", by_torch)]
         single = logits.dtype == torch.float32
-        if self.processor is not None and single and boundaries is not None:
-            ways.insert(0, ("triton", by_triton))
-        return self._run("choose_token", ways)
+        if self.triton_device is not None and single and boundaries is not None:
+            paths.insert(0, ("triton", by_triton))
+        return self._run("choose_token", paths)
 
     def _attend(self, back_ends: Sequence[BackEnd[Call]], call: Call) -> Tensor:
-        ways = ((b.path, partial(b.run, call)) for b in back_ends if b.supports(call))
-        return self._run(call.operation, ways)
+        paths = ((b.path, partial(b.run, call)) for b in back_ends if b.supports(call))
+        return self._run(call.operation, paths)
 
     def _run(
-        self, operation: str, ways: Iterable[tuple[str, Callable[[], Result | None]]]
+        self, operation: str, paths: Iterable[tuple[str, Callable[[], Result | None]]]
     ) -> Result:
-        """What the first of some (path, function) gives that can, which is counted in `used`. No
-        later one is looked at.
-        """
-        for path, run in ways:
-            result = self._guarded(operation, run) if path == "triton" else run()
+        """The result of the first (path, function) that gives one, which `used` counts."""
+        for path, run in paths:
+            result = self._run_triton(operation, run) if path == "triton" else run()
             if result is not None:
                 self.used[operation, path] += 1
                 return result
         raise AssertionError(f"no back end runs {operation}")
 
-    def _guarded(self, kernel: str, run: Callable[[], Result | None]) -> Result | None:
-        """Run a Triton kernel; None if it fails, now with one warning, or has failed before."""
+    def _run_triton(self, kernel: str, run: Callable[[], Result | None]) -> Result | None:
+        """Run a Triton kernel; None if it fails, with one warning, or has failed before.
+
+        Errors of the device are raised: out of memory, or one after which nothing else runs.
+        """
         if kernel in self.failures:
             return None
         try:
             with on_device(self.device):
                 return run()
-        except torch.OutOfMemoryError:  # PyTorch's way needs more memory, not less
+        except (torch.OutOfMemoryError, torch.AcceleratorError):
             raise
-        except Exception as error:  # whatever a compiler or driver raises, PyTorch still works
-            why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
-            self.failures[kernel] = why
+        except Exception as error:  # of Triton: it does not compile or load, or the launch failed
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # raises if the device has failed
+            reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+            self.failures[kernel] = reason
             logger.warning(
                 "the Triton kernel %r failed (%s); PyTorch does its work, more slowly; "
                 "`slimwhisper doctor` has more",
                 kernel,
-                why,
+                reason,
             )
             return None
 
 
-def _processor(
+def _triton_device(
     device: torch.device, dtype: torch.dtype, choice: str
-) -> tuple[Processor | None, str]:
-    """What Triton runs on, or None if it is not used; and why."""
+) -> tuple[TritonDevice | None, str]:
+    """The limits of the device that Triton runs on, or None if it is not used; and why."""
     if choice == "torch":
         return None, "SLIMWHISPER_KERNELS=torch"
     if device.type == "cpu":
         return _interpreter(dtype) if choice == "triton" else (None, "the device is a CPU")
-    if device.type != "cuda" or torch.version.hip:
-        return None, "the configurations are for NVIDIA's GPUs"
-    capability = torch.cuda.get_device_capability(device)
-    if capability < LEAST_CAPABILITY:
+    if device.type != "cuda":
+        return None, f"Triton is not used on {device.type}"
+    # a ROCm device has numbers of another kind: its kernels are those without NVIDIA's instructions
+    capability = MIN_CAPABILITY if torch.version.hip else torch.cuda.get_device_capability(device)
+    if capability < MIN_CAPABILITY:
         return None, f"compute capability {capability[0]}.{capability[1]} is below 8.0"
     try:
         import triton  # absent on some platforms
     except ImportError as error:
         return None, f"triton does not load ({error})"
-    properties = torch.cuda.get_device_properties(device)
-    shared: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
+    properties: Any = torch.cuda.get_device_properties(device)
+    # absent on ROCm, where a block has no more than the default
+    default = getattr(properties, "shared_memory_per_block", 0)
+    shared: int = getattr(properties, "shared_memory_per_block_optin", default)
     major, minor = capability
-    found = Processor(shared, properties.multi_processor_count, 10 * major + minor)
-    return found, f"triton {triton.__version__} on {properties.name}"
+    limits = TritonDevice(shared, properties.multi_processor_count, 10 * major + minor)
+    return limits, f"triton {triton.__version__} on {properties.name}"
 
 
-def _interpreter(dtype: torch.dtype) -> tuple[Processor | None, str]:
+def _interpreter(dtype: torch.dtype) -> tuple[TritonDevice | None, str]:
     if os.environ.get("TRITON_INTERPRET") != "1":
         return None, "the device is a CPU, and TRITON_INTERPRET is not 1"
     if dtype == torch.bfloat16:
         return None, "Triton's interpreter computes bfloat16 wrongly"
-    return Processor(shared=232_448, count=4, capability=90), "interpreted on the CPU"
+    return TritonDevice(shared=232_448, multiprocessors=4, capability=90), "interpreted on the CPU"

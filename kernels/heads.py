@@ -1,10 +1,10 @@
-"""Multi-head attention over kept keys and values: the baseline, cache form `kv`."""
+"""Multi-head attention over stored keys and values: the baseline, cache form `kv`."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SCORES = 1_350_000  # that `rounded_head_attention` computes at a time
+MAX_SCORES = 1_350_000  # that `rounded_head_attention` computes at a time
 
 
 def head_attention(
@@ -33,14 +33,14 @@ def rounded_head_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Ten
     Returns:
         [B, h, Q, d_k] float32; its error is about five times that of torch's own in bfloat16.
     """
-    found = torch.empty_like(queries)
-    together = max(1, SCORES // (keys.shape[1] * keys.shape[2]))
-    for mixed, q, k, v in zip(found, queries, keys, values, strict=True):
-        scaled = (q * q.shape[-1] ** -0.5).bfloat16()
-        turned, v = k.bfloat16().transpose(1, 2), v.bfloat16()
-        for some, into in zip(scaled.split(together, 1), mixed.split(together, 1), strict=True):
-            into.copy_((some @ turned).softmax(-1) @ v)
-    return found
+    output = torch.empty_like(queries)
+    block = max(1, MAX_SCORES // (keys.shape[1] * keys.shape[2]))  # queries
+    for out, q, k, v in zip(output, queries, keys, values, strict=True):
+        q = (q * q.shape[-1] ** -0.5).bfloat16()
+        k, v = k.bfloat16().transpose(1, 2), v.bfloat16()
+        for q_block, out_block in zip(q.split(block, 1), out.split(block, 1), strict=True):
+            out_block.copy_((q_block @ k).softmax(-1) @ v)
+    return output
 
 
 def head_attention_reference(

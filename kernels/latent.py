@@ -14,23 +14,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-EIGHT = torch.float8_e4m3fn
+FP8 = torch.float8_e4m3fn
 
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """What is kept: in the model's dtype, or as float8 with a factor for each position."""
+    """A stored latent: in the model's dtype, or as float8 with a factor for each position."""
 
     values: Tensor  # [S, T, d], or [S, G, T, d] for G groups
     factors: Tensor | None = None  # [S, T] float32: position t is factors[s, t] * values[s, t]
 
     @staticmethod
     def allocate(
-        shape: tuple[int, ...], device: torch.device, dtype: torch.dtype, eight: bool = False
+        shape: tuple[int, ...], device: torch.device, dtype: torch.dtype, fp8: bool = False
     ) -> "Latent":
-        """Zeros; shape [S, T, d]. eight: in float8."""
-        values = torch.zeros(shape, device=device, dtype=EIGHT if eight else dtype)
-        factors = torch.zeros(shape[:-1], device=device, dtype=torch.float32) if eight else None
+        """Zeros of shape [S, T, d]. fp8: in float8."""
+        values = torch.zeros(shape, device=device, dtype=FP8 if fp8 else dtype)
+        factors = torch.zeros(shape[:-1], device=device, dtype=torch.float32) if fp8 else None
         return Latent(values, factors)
 
     def tensors(self) -> tuple[Tensor, ...]:
@@ -50,13 +50,11 @@ class Latent:
             self.values[index] = x
             return
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        factors = wide.abs().amax(dim=-1).clamp_(min=1e-30) / torch.finfo(EIGHT).max
-        self.values.view(torch.uint8)[index] = (
-            (wide / factors[..., None]).to(EIGHT).view(torch.uint8)
-        )
+        factors = wide.abs().amax(dim=-1).clamp_(min=1e-30) / torch.finfo(FP8).max
+        self.values.view(torch.uint8)[index] = (wide / factors[..., None]).to(FP8).view(torch.uint8)
         self.factors[index] = factors.float()
 
-    def plain(self, dtype: torch.dtype) -> Tensor:
+    def dequantized(self, dtype: torch.dtype) -> Tensor:
         """The values [S, T, d] in `dtype`, which is the model's."""
         if self.factors is None:
             return self.values

@@ -11,9 +11,10 @@ from torch import Tensor
 from slimwhisper.kernels.cpu.library import DEPTH, library
 
 X86 = ("x86_64", "AMD64")
+INT8_PRODUCTS = "onednn" in torch.backends.quantized.supported_engines  # on x86
 PACKED_DEPTH = 384  # products that oneDNN sums in one pass
 # Without AVX512-VNNI, sums of two products of 8 bits overflow: the input is rounded to 7 bits.
-NARROW = not torch.cpu.get_capabilities().get("avx512_vnni", False)
+SEVEN_BIT_INPUT = not torch.cpu.get_capabilities().get("avx512_vnni", False)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
@@ -36,29 +37,30 @@ class Packed:
 class Quantized:
     """A weight [out, in] in int8 with a factor per output, and its bias; only for `linear`."""
 
-    packed: Tensor  # opaque
+    packed: Tensor | None  # opaque; None: without `INT8_PRODUCTS`
     factors: Tensor  # [out] float32
     zeros: Tensor  # [out] int32
     bias: Tensor | None  # [out] float32
-    plain: Tensor | None = None  # [out, in] int8, for few rows
+    unpacked: Tensor | None = None  # [out, in] int8, for few rows or, without `packed`, for all
 
 
 Weight = Tensor | Packed | Quantized
 
 
-def quantize(weight: Tensor, bias: Tensor | None = None, few: bool = False) -> Quantized:
+def quantize(weight: Tensor, bias: Tensor | None = None, small_batches: bool = False) -> Quantized:
     """A float32 weight [out, in] and bias [out] on a CPU -> integers from -127 to 127, rounded.
 
-    few: it serves few rows, too.
+    small_batches: it is also used with few rows.
 
     `linear` then rounds its input too: to 8 bits, with one factor for the whole input. With few
-    rows it does not have to.
+    rows, and on processors other than x86, it does not have to.
     """
     factors = weight.abs().amax(dim=1).clamp_(min=1e-30) / 127
     integers = (weight / factors[:, None]).round_().to(torch.int8)
-    packed = torch.ops.onednn.qlinear_prepack(integers, None)
+    packed = torch.ops.onednn.qlinear_prepack(integers, None) if INT8_PRODUCTS else None
     zeros = torch.zeros(len(factors), dtype=torch.int32)
-    return Quantized(packed, factors, zeros, bias, integers if few and library() else None)
+    unpacked = integers if not INT8_PRODUCTS or (small_batches and library()) else None
+    return Quantized(packed, factors, zeros, bias, unpacked)
 
 
 def _multiply_integers(x: Tensor, weight: Quantized, gelu: bool) -> Tensor:
@@ -69,30 +71,30 @@ def _multiply_integers(x: Tensor, weight: Quantized, gelu: bool) -> Tensor:
     """
     least, greatest = (t.item() for t in torch.aminmax(x))
     least, greatest = min(least, 0.0), max(greatest, 0.0)
-    factor = max((greatest - least) / (127 if NARROW else 255), 1e-30)
+    factor = max((greatest - least) / (127 if SEVEN_BIT_INPUT else 255), 1e-30)
     if not math.isfinite(factor):
         return x.new_full((*x.shape[:-1], len(weight.factors)), math.nan)
     zero = round(-least / factor)
     rounded = torch.mul(x, 1 / factor).add_(zero + 0.5).to(torch.uint8)
-    what, how = ("gelu", "none") if gelu else ("none", "")
-    found: Tensor = torch.ops.onednn.qlinear_pointwise(
+    activation, algorithm = ("gelu", "none") if gelu else ("none", "")
+    product: Tensor = torch.ops.onednn.qlinear_pointwise(
         *(rounded, factor, zero, weight.packed, weight.factors, weight.zeros, weight.bias),
-        *(1.0, 0, torch.float32, what, [], how),
+        *(1.0, 0, torch.float32, activation, [], algorithm),
     )
-    return found
+    return product
 
 
-def pack(weight: Tensor, few: bool = False) -> Weight:
+def pack(weight: Tensor, small_batches: bool = False) -> Weight:
     """A weight [out, in] in the form fastest for `linear`: packed on a CPU in float32, else as is.
 
-    few: it serves few rows, too, as a decoder's do: it is kept as it is for the products in C,
-    where these are compiled.
+    small_batches: it is also used with few rows, as a decoder's is. Where the products in C are
+    compiled, it is left as it is for them.
 
     oneDNN's products with packed weights are two to three times faster than `F.linear`
     (docs/performance.md), but they are summed one after the other, which rounds more: twice as much
     for sums of 1,280. Split into parts they keep well within the rule of docs/numerics.md.
     """
-    width = packed_width(weight, few)
+    width = packed_width(weight, small_batches)
     if width is None:
         return weight.contiguous()
     # Private, as is the product in `linear`: PyTorch has no public operator with packed float32
@@ -101,14 +103,14 @@ def pack(weight: Tensor, few: bool = False) -> Weight:
     return Packed(tuple(reorder(p.contiguous(), None) for p in weight.split(width, dim=1)))
 
 
-def packed_width(weight: Tensor, few: bool = False) -> int | None:
+def packed_width(weight: Tensor, small_batches: bool = False) -> int | None:
     """How many inputs of a weight [out, in] each part takes that `pack` makes; None: it is not
     packed.
     """
     usable = weight.device.type == "cpu" and weight.dtype == torch.float32
     if not (usable and torch.backends.mkldnn.is_available() and platform.machine() in X86):
         return None
-    if few and library() is not None and weight.shape[1] % DEPTH == 0:
+    if small_batches and library() is not None and weight.shape[1] % DEPTH == 0:
         return None
     count = -(-weight.shape[1] // PACKED_DEPTH)
     return -(-weight.shape[1] // count)
@@ -119,35 +121,41 @@ def linear(
     weight: Weight,
     bias: Tensor | None = None,
     gelu: bool = False,
-    onto: Tensor | None = None,
+    addend: Tensor | None = None,
 ) -> Tensor:
-    """x W^T + b, added to `onto` [..., out], then GELU if `gelu`: x [..., in] -> [..., out]."""
+    """x W^T + b, added to `addend` [..., out], then GELU if `gelu`: x [..., in] -> [..., out]."""
     if isinstance(weight, Quantized):
         assert bias is None  # it is in the weight
-        fused = gelu and onto is None
-        y = _in_c(x, weight.plain, weight.bias, onto, weight.factors)
-        if y is None:
+        fused = gelu and addend is None
+        y = _in_c(
+            x, weight.unpacked, weight.bias, addend, weight.factors, weight.packed is not None
+        )
+        if y is None and weight.packed is None:
+            assert weight.unpacked is not None
+            y = F.linear(x, weight.unpacked * weight.factors[:, None], weight.bias)
+            y = y if addend is None else y + addend
+        elif y is None:
             y = _multiply_integers(x, weight, fused)
             if fused:
                 return y
-            y = y if onto is None else y + onto
+            y = y if addend is None else y + addend
         return F.gelu(y) if gelu else y
     if isinstance(weight, Tensor):
-        y = _in_c(x, weight, bias, onto)
+        y = _in_c(x, weight, bias, addend)
         if y is None:
             y = F.linear(x, weight, bias)
-            y = y if onto is None else y + onto
+            y = y if addend is None else y + addend
         return F.gelu(y) if gelu else y
     multiply = torch.ops.mkldnn._linear_pointwise
-    fused = gelu and onto is None and len(weight.parts) == 1
-    total = onto
+    fused = gelu and addend is None and len(weight.parts) == 1
+    total = addend
     for part, matrix in zip(x.split(weight.width, dim=-1), weight.parts, strict=True):
         if total is None:
-            attribute, algorithm = ("gelu", "none") if fused else ("none", "")
-            total = multiply(part, matrix, bias, attribute, [], algorithm)
+            activation, algorithm = ("gelu", "none") if fused else ("none", "")
+            total = multiply(part, matrix, bias, activation, [], algorithm)
         else:
-            once = bias if total is onto else None
-            total = multiply.binary(part, total, matrix, once, "add")
+            first_bias = bias if total is addend else None
+            total = multiply.binary(part, total, matrix, first_bias, "add")
     assert total is not None
     return F.gelu(total) if gelu and not fused else total
 
@@ -156,11 +164,12 @@ def _in_c(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None = None,
-    onto: Tensor | None = None,
+    addend: Tensor | None = None,
     factors: Tensor | None = None,
+    small_batches: bool = True,
 ) -> Tensor | None:
     """`Library.linear`, where there is a library and a weight."""
     compiled = library() if x.dtype == torch.float32 and x.device.type == "cpu" else None
     if compiled is None or weight is None:
         return None
-    return compiled.linear(x, weight, bias, onto, factors)
+    return compiled.linear(x, weight, bias, addend, factors, small_batches)

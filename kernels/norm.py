@@ -2,7 +2,7 @@
 
     total = x + addend          normed = LN(total) * weight + bias
 
-The sum is rounded to the stream's dtype, as it is kept; the norm is computed in at least float32.
+The sum is rounded to the stream's dtype; the norm is computed in at least float32.
 """
 
 from dataclasses import dataclass
@@ -13,49 +13,50 @@ from torch import Tensor
 from slimwhisper.kernels.latent import Latent
 
 
-def scaled(normed: Tensor, columns: Tensor, offset: Tensor | None) -> Tensor:
-    """What float8 keeps of a norm's output [..., d], before it is rounded: columns alike, and
-    without the norm's bias. columns, offset: [d].
+def scale_columns(normed: Tensor, column_scales: Tensor, offset: Tensor | None) -> Tensor:
+    """A norm's output [..., d] as float8 stores it, before rounding: without the norm's bias, and
+    with columns of a similar range. column_scales, offset: [d].
     """
     assert offset is not None
-    return (normed - offset) / columns
+    return (normed - offset) / column_scales
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where normed rows are kept: row r at position positions[r] of row ids[r] of a latent.
+class CacheWrite:
+    """Where normed rows are stored: row r at position positions[r] of row ids[r] of a latent.
 
-    A float8 latent keeps what `scaled` gives; see `slimwhisper.cache.fold`.
+    A float8 latent stores what `scale_columns` returns; see `slimwhisper.cache.fold`.
     """
 
     latent: Latent  # values [rows, T, d]
     ids: Tensor  # [R] int64
     positions: Tensor  # [R] int64
-    columns: Tensor | None = None  # [d]
+    column_scales: Tensor | None = None  # [d]
     offset: Tensor | None = None  # [d]
 
     def write(self, normed: Tensor) -> None:
-        """Keep normed [R, d]."""
-        kept = normed if self.columns is None else scaled(normed, self.columns, self.offset)
-        self.latent.write((self.ids, self.positions), kept)
+        """Store normed [R, d]."""
+        if self.column_scales is not None:
+            normed = scale_columns(normed, self.column_scales, self.offset)
+        self.latent.write((self.ids, self.positions), normed)
 
 
 def add_norm(
-    x: Tensor, addend: Tensor | None, weight: Tensor, bias: Tensor, place: Place | None = None
+    x: Tensor, addend: Tensor | None, weight: Tensor, bias: Tensor, write: CacheWrite | None = None
 ) -> tuple[Tensor, Tensor]:
     """The sum and its layer norm.
 
     Arguments:
-        x, addend: [R, d] or [B, T, d], one dtype; addend None: nothing is added. It is used up:
-            its memory, which a CPU still has in its caches, may hold the sum.
+        x, addend: [R, d] or [B, T, d], one dtype; None: nothing is added. The addend
+            is overwritten: its memory, which is still in a CPU's caches, may hold the sum.
         weight, bias: [d], at least float32.
-        place: where to keep the normed rows as well; only with [R, d].
+        write: where to store the normed rows as well; only with [R, d].
     Returns:
         total and normed, like x.
     """
     total = x if addend is None else addend.add_(x)
     wide = total.to(weight.dtype)
     normed = F.layer_norm(wide, wide.shape[-1:], weight, bias).to(x.dtype)
-    if place is not None:
-        place.write(normed)
+    if write is not None:
+        write.write(normed)
     return total, normed

@@ -1,4 +1,4 @@
-"""Which positions an attention call reads: the part of its arguments that every kernel shares."""
+"""Which positions an attention call reads: the arguments that all attention kernels share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,79 +13,80 @@ class Reads:
 
     slots: Tensor | None = None  # [B] int64: the slot that each window reads
     # to read only the first positions, both; L is B, or N for the tokens of a step's texts
-    # [L] int64, 0 to T: later positions are never read; N are, in each window, n, n + 1, n + 2 ...
-    # up to its last one
+    # [L] int64, 0 to T: later positions are never read; the N of a window's tokens are n, n + 1,
+    # n + 2 ..., its last token's being the largest
     lengths: Tensor | None = None
-    # makes [L, 1, T] in the queries' dtype, -inf from there on; kernels that read lengths never ask
+    # builds the mask [L, 1, T] in the queries' dtype, -inf from there on; kernels that take
+    # `lengths` do not need it
     bias: Callable[[], Tensor] | None = None
     # [B, >= T / page] int64, instead of `slots`: a block table. Position t of a window is position
-    # t % page of page table[b, t // page]; what is kept is [pages, page, ..]
-    table: Tensor | None = None
-    extent: int = 0  # T, with a table
-    # [S, T] float32, added to the scores of each position of a slot, whoever asks; for the latent
-    # kernels alone, and not with a table
+    # t % page of page block_table[b, t // page]; the cache is [pages, page, ..]
+    block_table: Tensor | None = None
+    extent: int = 0  # T, with a block table
+    # [S, T] float32, added to the scores of each position of a slot, for every query; only for the
+    # latent kernels, and not with a block table
     position_bias: Tensor | None = None
 
     def windows(self, slots: int) -> int:
         """B, the number of windows, over `slots` slots."""
-        chosen = self.table if self.slots is None else self.slots
-        return slots if chosen is None else len(chosen)
+        ids = self.block_table if self.slots is None else self.slots
+        return slots if ids is None else len(ids)
 
-    def positions(self, kept: int) -> int:
-        """T, where what is kept has `kept` positions in a slot or a page."""
-        return kept if self.table is None else self.extent
+    def positions(self, length: int) -> int:
+        """T, where a slot or a page of the cache has `length` positions."""
+        return length if self.block_table is None else self.extent
 
-    def gathered(self, kept: Tensor, dim: int) -> Tensor:
-        """The positions of every window's text, side by side: kept [pages, .., page, ..], whose
+    def gathered(self, cache: Tensor, dim: int) -> Tensor:
+        """The positions of every window's text, side by side: cache [pages, .., page, ..], whose
         positions are dimension `dim`, -> [B, .., T, ..]. Zeros where no row of a window has a
-        token: what another text has left there may be a NaN, which would pass a mask.
+        token: there may be a NaN of another text, which would pass a mask.
         """
-        assert self.table is not None
-        page = kept.shape[dim]
-        found = kept.view(torch.uint8) if kept.itemsize == 1 else kept
-        found = found[self.table[:, : -(-self.extent // page)]]  # [B, n, .., page, ..]
-        found = found.movedim(1, dim).flatten(dim, dim + 1).narrow(dim, 0, self.extent)
+        assert self.block_table is not None
+        page = cache.shape[dim]
+        text = cache.view(torch.uint8) if cache.itemsize == 1 else cache
+        text = text[self.block_table[:, : -(-self.extent // page)]]  # [B, n, .., page, ..]
+        text = text.movedim(1, dim).flatten(dim, dim + 1).narrow(dim, 0, self.extent)
         if self.lengths is not None:
-            longest = self.lengths.view(len(found), -1)[:, -1]
-            unseen = torch.arange(self.extent, device=kept.device) >= longest[:, None]
-            shape = [len(found), *[1] * (dim - 1), self.extent, *[1] * (found.ndim - dim - 1)]
-            found = found.masked_fill(unseen.view(shape), 0)
-        return found.view(kept.dtype) if kept.itemsize == 1 else found
+            longest = self.lengths.view(len(text), -1)[:, -1]
+            unwritten = torch.arange(self.extent, device=cache.device) >= longest[:, None]
+            shape = [len(text), *[1] * (dim - 1), self.extent, *[1] * (text.ndim - dim - 1)]
+            text = text.masked_fill(unwritten.view(shape), 0)
+        return text.view(cache.dtype) if cache.itemsize == 1 else text
 
-    def lengths_each(self, windows: int) -> int:
+    def lengths_per_window(self, windows: int) -> int:
         """How many lengths each of B windows has: 0, 1 or one for each row."""
         return 0 if self.lengths is None else len(self.lengths) // windows
 
     def longest(self, window: int, windows: int) -> int | None:
         """How many positions window `window` of B reads, for references; None: all of them."""
-        each = self.lengths_each(windows)
-        return None if self.lengths is None else int(self.lengths[(window + 1) * each - 1])
+        count = self.lengths_per_window(windows)
+        return None if self.lengths is None else int(self.lengths[(window + 1) * count - 1])
 
-    def seen(self, scores: Tensor, window: int, windows: int) -> Tensor:
-        """scores [N / B, h, longest] of a window, for references: -inf where a row has ended."""
-        if self.lengths is None or self.lengths_each(windows) == 1:
+    def masked(self, scores: Tensor, window: int, windows: int) -> Tensor:
+        """scores [N / B, h, longest] of a window, for references: -inf past a row's end."""
+        if self.lengths is None or self.lengths_per_window(windows) == 1:
             return scores
         ends = self.lengths.view(windows, -1)[window]
-        places = torch.arange(scores.shape[-1], device=scores.device)
-        return scores.masked_fill(places >= ends[:, None, None], float("-inf"))
+        positions = torch.arange(scores.shape[-1], device=scores.device)
+        return scores.masked_fill(positions >= ends[:, None, None], float("-inf"))
 
-    def tensors(self, beside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """slots, table and lengths for a kernel, on the device of `beside`.
+    def tensors(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """slots, block_table and lengths for a kernel, on the device of `like`.
 
-        What is None is empty, but int64 too: for another type the kernel would be compiled again.
+        None becomes empty int64: for another type the kernel would be compiled again.
         """
-        nothing = beside.new_empty(0, dtype=torch.int64)
-        slots, table, lengths = self.slots, self.table, self.lengths
+        empty = like.new_empty(0, dtype=torch.int64)
+        slots, table, lengths = self.slots, self.block_table, self.lengths
         return (
-            nothing if slots is None else slots,
-            nothing if table is None else table,
-            nothing if lengths is None else lengths,
+            empty if slots is None else slots,
+            empty if table is None else table,
+            empty if lengths is None else lengths,
         )
 
-    def bias_of_positions(self, beside: Tensor) -> Tensor:
-        """position_bias for a kernel, on the device of `beside`; empty, but float32, for None."""
+    def position_bias_tensor(self, like: Tensor) -> Tensor:
+        """position_bias for a kernel, on the device of `like`; None becomes empty float32."""
         bias = self.position_bias
-        return beside.new_empty(0, dtype=torch.float32) if bias is None else bias
+        return like.new_empty(0, dtype=torch.float32) if bias is None else bias
 
 
 ALL = Reads()

@@ -13,7 +13,7 @@ import numpy as np
 import soundfile
 
 from recipes.digits.catalogue import WORDS
-from recipes.digits.sequences import Said, segments, spelled
+from recipes.digits.sequences import SpokenDigit, segments, spelled
 from recipes.digits.voices import RATE, Samples, espeak, flite, trimmed
 
 HERE = Path(__file__).parent
@@ -43,22 +43,22 @@ def spoken(voice: str, digit: int) -> Samples:
 
 def joined(
     groups: list[tuple[str, str]], rng: np.random.Generator, end: float = 0.8
-) -> tuple[Samples, list[Said]]:
+) -> tuple[Samples, list[SpokenDigit]]:
     """Groups (voice, digits) one after another, with pauses -> audio [n], each word's times."""
-    at, pieces, said = rng.uniform(0.2, 0.6), [], []
+    at, pieces, words = rng.uniform(0.2, 0.6), [], []
     for voice, digits in groups:
         for digit in map(int, digits):
             piece = spoken(voice, digit)
             piece = piece * np.float32(0.5 / np.abs(piece).max())
             pieces.append((at, piece))
-            said.append(Said(digit, at, at + len(piece) / RATE))
-            at = said[-1].end + rng.uniform(0.05, 0.2)
-        at = said[-1].end + rng.uniform(0.7, 1.2)
-    audio = rng.standard_normal(round((said[-1].end + end) * RATE), dtype=np.float32) * 3e-4
+            words.append(SpokenDigit(digit, at, at + len(piece) / RATE))
+            at = words[-1].end + rng.uniform(0.05, 0.2)
+        at = words[-1].end + rng.uniform(0.7, 1.2)
+    audio = rng.standard_normal(round((words[-1].end + end) * RATE), dtype=np.float32) * 3e-4
     for start, piece in pieces:
         first = round(start * RATE)
         audio[first : first + len(piece)] += piece
-    return audio, said
+    return audio, words
 
 
 def write(path: Path, audio: Samples) -> None:
@@ -74,14 +74,14 @@ def write(path: Path, audio: Samples) -> None:
         subprocess.run([*command, *exact, str(path)], check=True)
 
 
-def truth(said: list[Said]) -> dict[str, object]:
+def truth(words: list[SpokenDigit]) -> dict[str, object]:
     """The text, and the segments and words with their times in seconds."""
 
-    def timed(part: list[Said], **more: object) -> dict[str, object]:
+    def timed(part: list[SpokenDigit], **more: object) -> dict[str, object]:
         times = {"start": round(part[0].start, 2), "end": round(part[-1].end, 2)}
         return times | {"text": spelled(part)} | more
 
-    parts = segments(said)
+    parts = segments(words)
     found = [timed(part, words=[timed([word]) for word in part]) for part in parts]
     return {"text": " ".join(str(part["text"]) for part in found), "segments": found}
 
@@ -90,20 +90,18 @@ def main() -> None:
     rng = np.random.default_rng(2026)
     expected = {}
     for name, voice, text in SHORT:
-        audio, said = joined([(voice, group) for group in text.split()], rng)
+        audio, words = joined([(voice, group) for group in text.split()], rng)
         write(HERE / name, audio)
-        expected[name] = truth(said)
+        expected[name] = truth(words)
     voices = (MAN, WOMAN, BRITON, MAN, GIRL)
     groups = []
     for i in range(51):
         digits = rng.integers(0, 10, int(rng.integers(1, 8)))
         groups.append((voices[i // 4 % len(voices)], "".join(map(str, digits))))
-    audio, said = joined(groups, rng)
+    audio, words = joined(groups, rng)
     write(HERE / LONG, audio)
-    expected[LONG] = truth(said)
+    expected[LONG] = truth(words)
     (HERE / "expected.json").write_text(json.dumps(expected) + "\n")
-    whole = (HERE / "flight.m4a").read_bytes()  # its index is at the end
-    (HERE / "broken.m4a").write_bytes(whole[: len(whole) // 2])
     print(f"{len(expected)} recordings, the long one of {len(audio) / RATE:.0f} s")
 
 

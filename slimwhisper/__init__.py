@@ -1,4 +1,4 @@
-"""Whisper speech-to-text with a decoder cache up to eight times smaller, and the same transcripts.
+"""Whisper speech-to-text with a decoder cache about twenty times smaller, and the same transcripts.
 
 >>> import slimwhisper
 >>> model = slimwhisper.load_model("turbo")  # doctest: +SKIP
@@ -46,28 +46,32 @@ __all__ = [
     "transcribe",
 ]
 
-# What needs torch is imported on first use, so that the command line starts without delay and
+# Modules that need torch are imported on first use, so that the command line starts fast and
 # `slimwhisper doctor` works even where torch does not.
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult, log_mel_spectrogram, pad_or_trim
 
-    from slimwhisper._version import __version__ as __version__
-    from slimwhisper.api import SlimWhisper, decode, detect_language, load_model, transcribe
+    from slimwhisper.api import SlimWhisper, decode, detect_language, transcribe
     from slimwhisper.api import SlimWhisper as Whisper
     from slimwhisper.audio.load import load_audio
     from slimwhisper.checkpoint.load import available_models
-else:  # hidden from type checkers, which would take any name for one of the module's
-    _OURS = ("SlimWhisper", "Whisper", "decode", "detect_language", "load_model", "transcribe")
-    _THEIRS = ("DecodingOptions", "DecodingResult", "log_mel_spectrogram", "pad_or_trim")
-    _MODULES = ("audio", "decoding", "model", "timing", "tokenizer", "utils")
+    from slimwhisper.loading import load_model
+    from slimwhisper.version import __version__ as __version__
+else:  # hidden from type checkers, which would then accept any name
+    _API_NAMES = ("SlimWhisper", "Whisper", "decode", "detect_language", "transcribe")
+    _WHISPER_NAMES = ("DecodingOptions", "DecodingResult", "log_mel_spectrogram", "pad_or_trim")
+    _PRIVATE_NAMES = ("_ALIGNMENT_HEADS", "_MODELS", "_download")  # for scripts that preload files
+    _MODULES = ("audio", "decoding", "model", "normalizers", "timing", "tokenizer", "utils")
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            **dict.fromkeys(_OURS, "slimwhisper.api"),
-            **dict.fromkeys(_THEIRS, "whisper"),
+            **dict.fromkeys(_API_NAMES, "slimwhisper.api"),
+            **dict.fromkeys((*_WHISPER_NAMES, *_PRIVATE_NAMES), "whisper"),
             **{name: f"slimwhisper.{name}" for name in _MODULES},
-            "__version__": "slimwhisper._version",
+            "__version__": "slimwhisper.version",
             "available_models": "slimwhisper.checkpoint.load",
             "load_audio": "slimwhisper.audio.load",
+            "load_model": "slimwhisper.loading",
+            "version": "slimwhisper.version",
         },
     )

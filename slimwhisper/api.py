@@ -1,9 +1,8 @@
-"""The library: `load_model(...)` returns a model with the methods of `whisper`'s, and our own."""
+"""The library's model class, `SlimWhisper`: the methods of `whisper`'s model, and more."""
 
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import closing
-from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
@@ -14,25 +13,19 @@ from tqdm import tqdm
 from slimwhisper.audio.load import AudioSource, as_waveform, load_samples, stem_of
 from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.readers import Readers
-from slimwhisper.cache.file import read_header, read_learned
-from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.cache.guard import Inspection
-from slimwhisper.checkpoint.alignment_heads import dumped_heads
-from slimwhisper.checkpoint.load import Adapters, load_checkpoint
-from slimwhisper.devices import INT8, choose_device, choose_dtype, choose_loaders
-from slimwhisper.digests import weights_digest
-from slimwhisper.engine.drafting.draft_model import load_draft
+from slimwhisper.checkpoint.alignment_heads import parse_head_dump
+from slimwhisper.devices import choose_loaders
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
-from slimwhisper.longform.batch import Listeners, transcribe_all
-from slimwhisper.longform.engines import EnginePool, TextMemory
+from slimwhisper.longform.batch import Callbacks, transcribe_all
+from slimwhisper.longform.engine_pool import EnginePool, TextMemory
 from slimwhisper.longform.recording import Recording
-from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
+from slimwhisper.module_calls import ModuleCalls
 from slimwhisper.options import changed_settings, make_options
 from slimwhisper.outputs.formats import segment_line
 from slimwhisper.speakers.diarize import prepare
-from slimwhisper.text import parse_size
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     MEL_FRAMES_PER_POSITION,
@@ -42,7 +35,7 @@ from slimwhisper.types import (
     Segment,
     Transcript,
 )
-from slimwhisper.windows import as_windows, decode_windows, hear_languages
+from slimwhisper.windows import as_windows, decode_windows, detect_languages, is_encoded
 
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult
@@ -55,7 +48,7 @@ logger = logging.getLogger("slimwhisper")
 Source = TypeVar("Source", bound=AudioSource)
 
 
-class SlimWhisper:
+class SlimWhisper(ModuleCalls):
     """A loaded model with `whisper`'s methods.
 
     Its `network` does the decoding. It is not public API and may change in any version.
@@ -85,7 +78,7 @@ class SlimWhisper:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype it computes in; float32 with int8, see `compute_type`."""
+        """The dtype it computes in; with int8 it is float32, see `compute_type`."""
         return self.network.dtype
 
     @property
@@ -100,7 +93,7 @@ class SlimWhisper:
 
     @property
     def inspections(self) -> list[Inspection]:
-        """What the guard measured, layer by layer; empty for forms that need no guard."""
+        """The guard's measurements, layer by layer; empty for forms that need no guard."""
         return self.network.inspections
 
     @property
@@ -110,7 +103,7 @@ class SlimWhisper:
 
     @property
     def settings(self) -> list[str]:
-        """One line for each setting that came with the model and differs from Whisper's."""
+        """One line for each of the model's own settings that differs from Whisper's."""
         network = self.network
         rows = changed_settings(self.dims, network.vocabulary, network.settings)
         return [str(row) for row in rows]
@@ -136,37 +129,35 @@ class SlimWhisper:
         """Set the heads that word timestamps are read from, as dumped by `whisper`: base85 of
         gzipped booleans [layers, heads]. Raises OptionError for another model's dump.
         """
-        self.network.alignment_heads = dumped_heads(dump, self.dims)
+        self.network.alignment_heads = parse_head_dump(dump, self.dims)
 
     def release(self) -> None:
-        """Free the caches that are kept for the next call. Any later call allocates them anew."""
+        """Free the caches that are kept for the next call; a later call allocates them again."""
         self._engines.release()
         for other in self._shortened.values():
             other.release()
 
     def text_memory(self) -> TextMemory:
-        """`peak_bytes` that the texts of all windows have taken at once, and `preemptions`, times
-        that one waited for an older one's end as `cache_memory` was used up: in the engine that is
-        kept for the next call; 0 without one.
+        """`peak_bytes`, the most that the texts of all windows took at one time, and `preemptions`,
+        how often a text had to wait for an older one as `cache_memory` was used up. Both are of the
+        engine that is kept for the next call; 0 without one.
         """
         return self._engines.text_memory()
 
     def default_batch_size(self, **options: Any) -> int:
-        """How many windows `transcribe_many` decodes together with these options unless told: 16
-        on a CPU, and on a GPU as many as have room for their caches in half of the memory that
-        was free when it was first asked: a multiple of 8, from 8 to 256. Raises OptionError.
+        """How many windows `transcribe_many` decodes together by default: 16 on a CPU; on a GPU, as
+        many as fit with their caches in half of the memory that was free when this was first
+        needed: a multiple of 8, from 8 to 256. Raises OptionError.
         """
         return self._engines.slots(None, self.make_options(**options))
 
     def make_options(self, name: str | None = None, **options: Any) -> Options:
         """The options of a call: those given, else the model's settings, else Whisper's.
 
-        name: as errors call the model. Raises OptionError.
+        name: of the model in error messages. Raises OptionError.
         """
-        network = self.network
-        return make_options(
-            self.dims, name or self.name, network.vocabulary, network.settings, **options
-        )
+        parts = (self.network.vocabulary, self.network.settings)
+        return make_options(self.dims, name or self.name, *parts, **options)
 
     # -- recordings ------------------------------------------------------------------------------
 
@@ -207,10 +198,9 @@ class SlimWhisper:
             return Recording(samples, self.dims, chosen, vocabulary, stem_of(source))
 
         slots = self._engines.slots(batch_size, chosen) if chosen.parallel else 1
-        listeners = Listeners(show, lambda _, seconds: bar.reset(round(seconds, 1)))
-        outcomes = transcribe_all(
-            self._engines, [audio], load, chosen, slots, listeners, Readers(0)
-        )
+        callbacks = Callbacks(show, lambda _, seconds: bar.reset(round(seconds, 1)))
+        parts = (load, chosen, slots, callbacks, Readers(0))
+        outcomes = transcribe_all(self._engines, [audio], *parts)
         with bar, closing(outcomes):
             for _, result in outcomes:
                 if isinstance(result, SlimWhisperError):
@@ -232,15 +222,15 @@ class SlimWhisper:
     ) -> Iterator[tuple[Source, Transcript | SlimWhisperError]]:
         """Transcribe recordings side by side; yields (source, result) as each one is done.
 
-        A recording that fails yields its error, and the others continue. Each is decoded exactly as
-        if alone. `sources` may be endless: recordings are taken from it as slots become free, and
-        a few are loaded ahead in other threads.
+        A recording that fails yields its error, and the others continue. The results do not depend
+        on which recordings are decoded together. `sources` may be endless: recordings are taken
+        from it as slots become free, and a few are loaded ahead in other threads.
 
         Arguments:
             batch_size: windows decoded together; None: see `default_batch_size`.
-            allow_truncated: use what can be read of files that end early.
-            loaders: processes that decode the files of sources that are paths; a crash of one fails
-                its file only. 0: threads of this process; None: processes on a GPU or 8 cores.
+            allow_truncated: transcribe the readable part of files that end early.
+            loaders: processes that decode the files of sources that are paths; if one crashes, only
+                its file fails. 0: threads of this process; None: processes, with a GPU or 8 cores.
             on_segments: called as windows end, with new segments and the seconds done so far.
             on_duration: called with a recording's length in seconds when it begins.
             on_step: called after each step with the slots in use, all slots, and its seconds.
@@ -252,7 +242,7 @@ class SlimWhisper:
         prepare(chosen)
         slots = self._engines.slots(batch_size, chosen)
         if isinstance(sources, list) and not chosen.parallel:
-            slots = bucket_of(max(1, len(sources)), slots)  # few sizes, so that engines fit again
+            slots = bucket_of(max(1, len(sources)), slots)  # few sizes, so that engines are reused
         readers = Readers(choose_loaders(loaders, self.device))
 
         def load(source: Source) -> Recording:
@@ -260,13 +250,15 @@ class SlimWhisper:
             vocabulary = self.network.vocabulary
             return Recording(samples, self.dims, chosen, vocabulary, stem_of(source))
 
-        listeners = Listeners(on_segments, on_duration, on_step)
-        return transcribe_all(self._engines, sources, load, chosen, slots, listeners, readers)
+        callbacks = Callbacks(on_segments, on_duration, on_step)
+        return transcribe_all(self._engines, sources, load, chosen, slots, callbacks, readers)
 
     def decode(
         self, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
     ) -> "DecodingResult | list[DecodingResult]":
-        """Decode windows [n_mels, 3000] or [B, n_mels, 3000]; see `slimwhisper.decode`."""
+        """Decode windows [n_mels, 3000] or [B, n_mels, 3000], or what `embed_audio` makes of them;
+        see `slimwhisper.decode`.
+        """
         return decode_windows(self._engines, mel, options, **changes)
 
     @overload
@@ -278,19 +270,22 @@ class SlimWhisper:
 
         For a recording, of which the first 30 s are used, the language is a code such as "de". For
         the spectrogram of a window, [n_mels, 3000], it is a token as in `whisper`, int64 []; for
-        several, [B, n_mels, 3000], the results are tokens [B] and a list of B dictionaries.
+        several, [B, n_mels, 3000], the results are tokens [B] and a list of B dictionaries. The
+        encoder's output, [1500, d] or [B, 1500, d], does as well.
         """
         window = (self.dims.n_mels, self.dims.window_frames)
-        if isinstance(audio, Tensor) and audio.shape[-2:] == window:
-            heard = hear_languages(self._engines, as_windows(audio, self.dims))
+        if isinstance(audio, Tensor) and (
+            audio.shape[-2:] == window or is_encoded(audio, self.dims)
+        ):
+            languages = detect_languages(self._engines, as_windows(audio, self.dims))
             tokenizer = self.network.vocabulary.tokenizer()
-            tokens = torch.tensor([tokenizer.to_language_token(h.likeliest()) for h in heard])
+            tokens = torch.tensor([tokenizer.to_language_token(x.most_likely()) for x in languages])
             if audio.ndim == 3:
-                return tokens, [h.probs for h in heard]
-            return tokens[0], heard[0].probs
+                return tokens, [x.probs for x in languages]
+            return tokens[0], languages[0].probs
         mel = first_window(as_waveform(audio), *window)
-        heard = hear_languages(self._engines, mel.unsqueeze(0))
-        return heard[0].likeliest(), heard[0].probs
+        languages = detect_languages(self._engines, mel.unsqueeze(0))
+        return languages[0].most_likely(), languages[0].probs
 
     # -- streams -------------------------------------------------------------------------------
 
@@ -313,8 +308,8 @@ class SlimWhisper:
             The stream's events, `slimwhisper.live.types.LiveEvent`: an iterator, or an asynchronous
             one, which works in a thread and leaves nothing running; or a `Live`.
         Raises:
-            OptionError, and DependencyError without silero-vad, at once; AudioError for pieces
-            that are no such audio.
+            OptionError, and DependencyError without silero-vad, immediately; AudioError for pieces
+            that are not such audio.
         """
         from slimwhisper.live.listen import Live, listen, listen_async
         from slimwhisper.live.setup import live_options
@@ -337,9 +332,7 @@ class SlimWhisper:
 
         whole = self.dims.window_frames / FRAMES_PER_SECOND
         if not LEAST_WINDOW <= seconds <= whole:
-            raise OptionError(
-                f"window {seconds!r} is not from {LEAST_WINDOW:g} to {whole:g} seconds"
-            )
+            raise OptionError(f"window {seconds!r} is not from {LEAST_WINDOW:g} to {whole:g} s")
         positions = round(seconds * FRAMES_PER_SECOND / MEL_FRAMES_PER_POSITION)
         if positions == self.dims.n_audio_ctx:
             return self
@@ -354,7 +347,9 @@ class SlimWhisper:
         return self.network.encoder(mel)
 
     def logits(self, tokens: Tensor, audio_features: Tensor) -> Tensor:
-        """tokens [B, T] int64, audio_features [B, 1500, d] -> logits [B, T, V], float32 or more."""
+        """tokens [B, T] int64, audio_features [B, 1500, d] -> logits [B, T, V], float32 or more.
+        One of the two may have one row for all of the other.
+        """
         return self.network.logits(tokens, audio_features)
 
     def forward(self, mel: Tensor, tokens: Tensor) -> Tensor:
@@ -379,10 +374,10 @@ def decode(
 
     Arguments:
         mel: [n_mels, 3000] or [B, n_mels, 3000], as `log_mel_spectrogram` and `pad_or_trim` make
-            them; B windows are decoded side by side.
+            them, or `embed_audio`'s [B, 1500, d] of these; B windows are decoded side by side.
         options: whisper's; `changes` replace single fields. `fp16` is ignored.
     Returns:
-        whisper's `DecodingResult`, or a list of B; `audio_features` is empty.
+        whisper's `DecodingResult`, or a list of B; their `audio_features` can be decoded again.
     Raises:
         OptionError.
     """
@@ -395,78 +390,3 @@ def detect_language(model: SlimWhisper, mel: Tensor, tokenizer: Any = None) -> t
     As `whisper.detect_language`, see `SlimWhisper.detect_language`; `tokenizer` is not needed.
     """
     return model.detect_language(mel)
-
-
-def load_model(
-    name: str | PathLike[str],
-    device: str | torch.device | None = None,
-    download_root: str | PathLike[str] | None = None,
-    in_memory: bool = False,
-    *,
-    dtype: str | torch.dtype | None = None,
-    cache: str | PathLike[str] = "slim",
-    cross_cache: str | None = None,
-    self_cache: str | None = None,
-    cache_dtype: str | None = None,
-    strict_cache: bool = False,
-    guard_audio: AudioSource | None = None,
-    adapter: Adapters = None,
-    draft: str | PathLike[str] | None = None,
-    cache_memory: int | str | None = None,
-) -> SlimWhisper:
-    """Load a model by name, Hugging Face id or folder, or `.pt` file.
-
-    Arguments:
-        device: such as "cpu" or "cuda:1"; None: a GPU if available.
-        download_root: where named models are kept; None: ~/.cache/whisper.
-        in_memory: read the file's weights into memory first, instead of mapping them.
-        dtype: "float32", "float16" or "bfloat16"; None: float16 on a GPU, float32 on a CPU;
-            "int8": float32 with the large matrices in int8, faster on a CPU, but not exact
-            (docs/numerics.md).
-        cache: "slim", "option1", "option2" or "baseline"; `cross_cache` ("kv", "k", "v", "e",
-            "hybrid") and `self_cache` ("kv", "k", "v", "x") replace its two halves. Or the path of
-            a file that `slimwhisper calibrate` wrote for this checkpoint (docs/tradeoff.md).
-        cache_dtype: "fp8" keeps slim's caches in float8: half the bytes, but not exact
-            (docs/numerics.md); None: in `dtype`.
-        strict_cache: raise `CacheError` if a form is not exact, instead of falling back.
-        guard_audio: real speech for the guard to measure an inverse-based form on.
-        adapter: folder or Hugging Face id of a LoRA adapter in PEFT's format, or several, which
-            are merged into the weights in this order.
-        draft: a smaller model with the same encoder, such as distil-large-v3 for large-v3: it
-            guesses what comes next, and the model checks several tokens at once. The same texts
-            in fewer steps, without beams (docs/drafts.md).
-        cache_memory: bytes for the cache of texts, such as "2GB": pages of 16 tokens, which texts
-            take as they grow. If they run out, the youngest windows wait, and start again later.
-            None: enough for the context of every window, or what a GPU has free (docs/caches.md).
-    Raises:
-        CheckpointError, OptionError, CacheError.
-    """
-    cache = fspath(cache)
-    try:
-        memory = parse_size(cache_memory) if isinstance(cache_memory, str) else cache_memory
-    except ValueError as error:
-        raise OptionError(f"cache_memory: {error}") from None
-    forms = choose_forms(cache, cross_cache, self_cache, cache_dtype)
-    place = choose_device(device)
-    number = choose_dtype(dtype, place)
-    if place.type == "cpu" and number == torch.float16:
-        logger.warning("float16 is very slow on a CPU; float32 or bfloat16 are not")
-    checkpoint = load_checkpoint(
-        name, download_root=download_root, in_memory=in_memory, adapter=adapter
-    )
-    learned = None
-    if cache not in PRESETS:
-        header, digest = read_header(cache), weights_digest(checkpoint.state)
-        learned = read_learned(header, digest, checkpoint.dims.n_text_layer)
-    guard = Guard(strict_cache)
-    if guard_audio is not None:
-        dims = checkpoint.dims
-        mel = first_window(as_waveform(guard_audio), dims.n_mels, dims.window_frames)
-        guard = Guard(strict_cache, mel)
-    eight = dtype == INT8
-    model = Model(checkpoint, place, number, forms, guard, eight, learned)
-    model.cache_memory = memory
-    if draft is not None:
-        smaller = load_checkpoint(draft, download_root=download_root, in_memory=in_memory)
-        model.draft = load_draft(smaller, checkpoint, model)
-    return SlimWhisper(model)

@@ -1,4 +1,4 @@
-"""Files of this machine that are whole, or not there."""
+"""Writes local files atomically: each is complete, or does not exist."""
 
 import os
 import secrets
@@ -12,10 +12,10 @@ PART = (".slimwhisper-", ".part")  # prefix and suffix of the name of an unfinis
 
 @contextmanager
 def atomic_write(path: Path, *, text: bool = False) -> Iterator[Any]:
-    """A file to write to, in bytes or in UTF-8, which takes the place of `path` at the end.
+    """A file to write to, in bytes or in UTF-8, which replaces `path` at the end.
 
-    Until then it lies beside it under another name; after an error, or if the process is killed,
-    `path` is as it was. The folder has to exist. Raises OSError.
+    Until then it has another name in the same folder; after an error, or if the process is killed,
+    `path` is unchanged. The folder has to exist. Raises OSError.
     """
     temporary = path.with_name(secrets.token_hex(6).join(PART))
     try:

@@ -11,15 +11,15 @@ from slimwhisper.commands.live.flags import add_live
 from slimwhisper.commands.parsers import (
     add_approximations,
     add_bench,
-    add_looks,
+    add_inspection,
     add_models,
 )
 from slimwhisper.commands.serve_flags import add_serve
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.jobs.flags import add_transcribe
-from slimwhisper.text import shown
+from slimwhisper.text import escape_line, install_command
 
-DESCRIPTION = "Speech to text with Whisper, and a decoder cache up to eight times smaller."
+DESCRIPTION = "Speech to text with Whisper, and a decoder cache about twenty times smaller."
 
 RUN = {  # module and function of each command
     "transcribe": ("slimwhisper.jobs.job", "run_transcribe"),
@@ -39,7 +39,7 @@ EXTRAS = {"serve": ("serve", "app"), "transcribe on ray": ("--engine ray", "ray"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Flags have underscores, as whisper's; with hyphens they are understood, too."""
+    """Flags have underscores, as whisper's; hyphens work too."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = list(sys.argv[1:] if args is None else args)
@@ -52,13 +52,13 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """One line, and where to find help."""
-        self.exit(2, f"{self.prog}: {shown(message)}; see {self.prog} --help\n")
+        """Print one line with the error and how to get help."""
+        self.exit(2, f"{self.prog}: {escape_line(message)}; see {self.prog} --help\n")
 
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        """One line, the version."""
+        """Print the version."""
         from slimwhisper import __version__
 
         print(__version__)
@@ -74,16 +74,16 @@ def build_parser() -> argparse.ArgumentParser:
     add_live(commands)
     add_serve(commands)
     add_models(commands)
-    add_looks(commands)
+    add_inspection(commands)
     add_bench(commands)
     add_approximations(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command, and return its exit status.
 
-    0: all went well; 1: something failed; 2: wrong usage; 130, 143: stopped by a signal.
+    0: success; 1: something failed; 2: wrong usage; 130, 143: stopped by a signal.
     """
     arguments = build_parser().parse_args(argv)
     command = arguments.command
@@ -92,10 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(_function(command)(arguments))
     except OptionError as error:
-        print(f"slimwhisper: {shown(error)}", file=sys.stderr)
+        print(f"slimwhisper: {escape_line(error)}", file=sys.stderr)
         return 2
     except SlimWhisperError as error:
-        print(f"slimwhisper: {shown(error)}", file=sys.stderr)
+        print(f"slimwhisper: {escape_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("slimwhisper: interrupted", file=sys.stderr)
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _function(command: str) -> Callable[[argparse.Namespace], int]:
-    """What runs a command. It is imported only now, so that --help and usage errors are fast."""
+    """The function that runs a command, imported only now: --help and usage errors stay fast."""
     module, name = RUN[command]
     try:
         return getattr(import_module(module), name)
@@ -114,13 +114,11 @@ def _function(command: str) -> Callable[[argparse.Namespace], int]:
         if command not in EXTRAS:
             raise
         what, extra = EXTRAS[command]
-        raise DependencyError(
-            f"{what} needs {error.name}; pip install 'slimwhisper[{extra}]'"
-        ) from error
+        raise DependencyError(f"{what} needs {error.name}; {install_command(extra)}") from error
 
 
 def entry() -> NoReturn:
-    """What the `slimwhisper` command runs."""
+    """The entry point of the `slimwhisper` command."""
     status = main()
     if status > 128:  # threads may still be loading long files that are no longer needed
         sys.stdout.flush()

@@ -2,8 +2,11 @@
 
 from slimwhisper._lazy import lazy_names
 
+MODULES = "slimwhisper.decode or model.decode; it needs a model of modules, with hooks"
+
 __getattr__, __dir__ = lazy_names(
     __name__,
     {"decode": "slimwhisper.api", "detect_language": "slimwhisper.api"},
     fallback="whisper.decoding",
+    missing=dict.fromkeys(("DecodingTask", "Inference", "PyTorchInference"), MODULES),
 )

@@ -1,33 +1,67 @@
-"""What to compute on, in which dtype, and how many windows at once, where the user does not say."""
+"""Chooses the device, the dtype and the batch size where the user does not."""
 
 import os
 import sys
+from pathlib import Path
 
 import torch
 
 from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.errors import OptionError
+from slimwhisper.kernels.cpu.library import library
+from slimwhisper.kernels.linear import INT8_PRODUCTS
 from slimwhisper.types import DEFAULT_DTYPES, DTYPES
 
 INT8 = "int8"
+NVIDIA = Path("/dev/nvidia0")  # there if the driver has a GPU
 
 CPU_BATCH = 16
 LEAST_BATCH, MOST_BATCH = 8, 256  # on a GPU
-MANY_CORES = 8  # for processes that decode files beside a model on the CPU
-CACHE_SHARE = 0.5  # of free memory; the rest is for activations and recorded steps
+MANY_CORES = 8  # enough for separate processes to decode files while the model uses the CPU
+CACHE_SHARE = 0.5  # of free memory; the rest is for activations and CUDA graphs
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:
-    """The given device; None: CUDA if available, else the CPU. OptionError if it does not work."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """The given device; None: CUDA or ROCm, Intel's XPU or Apple's MPS, if available, else the CPU.
+    OptionError if it does not work.
+    """
     try:
-        chosen = torch.device(device)
+        chosen = torch.device(_available() if device is None else device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise OptionError(f"device {device!r} cannot be used here ({reason}); try 'cpu'") from error
+        raise OptionError(f"device {device!r} cannot be used ({reason}); try 'cpu'") from error
     return chosen
+
+
+def device_warning(device: torch.device, chosen: bool) -> str:
+    """What the user of a device should know, or "". chosen: by `choose_device`, not by the user."""
+    name = "ROCm" if device.type == "cuda" and torch.version.hip else device.type
+    if name in ("ROCm", "xpu", "mps"):
+        return f"slimwhisper is untested on {name}; compare its texts with those of device 'cpu'"
+    if device.type == "cpu" and chosen and (remedy := unused_gpu()):
+        return f"a GPU is here, but the CPU is used: {remedy}"
+    return ""
+
+
+def _available() -> str:
+    """The kind of device to use by default."""
+    if torch.cuda.is_available():
+        return "cuda"
+    if torch.xpu.is_available():
+        return "xpu"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def unused_gpu() -> str:
+    """How to make PyTorch use this machine's NVIDIA GPU; "" if it does, if there is none, and if
+    CUDA_VISIBLE_DEVICES is set, which hides some.
+    """
+    if torch.cuda.is_available() or not NVIDIA.exists() or "CUDA_VISIBLE_DEVICES" in os.environ:
+        return ""
+    if torch.version.cuda is None:
+        return "install PyTorch's CUDA build, https://pytorch.org/get-started"
+    return f"update NVIDIA's driver to one for CUDA {torch.version.cuda}"
 
 
 def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
@@ -36,34 +70,36 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
     "int8" computes in float32 except for the products, and needs a CPU. Raises OptionError.
     """
     if dtype == INT8:
-        if device.type != "cpu" or "onednn" not in torch.backends.quantized.supported_engines:
-            raise OptionError("int8 needs an x86 CPU; on a GPU choose float16, and cache_dtype fp8")
+        if device.type != "cpu":
+            raise OptionError("int8 is for CPUs; on a GPU, use float16 and cache_dtype fp8")
+        if not (INT8_PRODUCTS or library()):
+            raise OptionError("int8 needs an x86 CPU, or compiled kernels: slimwhisper doctor")
         return torch.float32
     default = DEFAULT_DTYPES["cpu" if device.type == "cpu" else "gpu"]
     return as_dtype(default if dtype is None else dtype, INT8)
 
 
-def as_dtype(dtype: str | torch.dtype, *others: str) -> torch.dtype:
+def as_dtype(dtype: str | torch.dtype, *also_allowed: str) -> torch.dtype:
     """A dtype, given as such or by name. Raises OptionError, which also lists `others`."""
-    known: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
-    chosen = known.get(dtype) if isinstance(dtype, str) else dtype
-    if chosen not in (*known.values(), torch.float64):
-        raise OptionError(f"dtype {dtype!r} is not one of {', '.join((*DTYPES, *others))}")
+    dtypes: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
+    chosen = dtypes.get(dtype) if isinstance(dtype, str) else dtype
+    if chosen not in (*dtypes.values(), torch.float64):
+        raise OptionError(f"dtype {dtype!r} is not one of {', '.join((*DTYPES, *also_allowed))}")
     return chosen
 
 
-def check_batch_size(asked: int) -> int:
-    """The number itself. Raises OptionError if so many windows cannot be decoded together."""
-    if asked < 1:
-        raise OptionError(f"batch_size {asked!r} is not a positive number")
-    return asked
+def check_batch_size(batch_size: int) -> int:
+    """The number itself. Raises OptionError unless it is positive."""
+    if batch_size < 1:
+        raise OptionError(f"batch_size {batch_size!r} is not a positive number")
+    return batch_size
 
 
 def choose_batch_size(device: torch.device, window_bytes: int, reusable: int = 0) -> int:
-    """How many windows to decode together where the user does not say: 16 on a CPU.
+    """How many windows to decode together by default: 16 on a CPU.
 
-    On a GPU, as many as have room for their caches, `window_bytes` each, in half of the memory that
-    is free: a multiple of 8, from 8 to 256. reusable: bytes in use that will be freed first.
+    On a GPU, as many as fit with their caches, `window_bytes` each, in half of the free memory: a
+    multiple of 8, from 8 to 256. reusable: bytes in use that will be freed first.
     """
     if device.type != "cuda":
         return CPU_BATCH
@@ -72,21 +108,28 @@ def choose_batch_size(device: torch.device, window_bytes: int, reusable: int = 0
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that can still be allocated on a GPU, with those that torch has in reserve."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    """Bytes that can still be allocated on a GPU, including those that torch has reserved, within
+    the share of this process (`torch.cuda.set_per_process_memory_fraction`).
+    """
+    free, total = torch.cuda.mem_get_info(device)
+    share = int(total * torch.cuda.get_per_process_memory_fraction(device))
+    room = min(free + torch.cuda.memory_reserved(device), share)
+    return room - torch.cuda.memory_allocated(device)
 
 
-def choose_loaders(asked: int | None, device: torch.device) -> int:
+def choose_loaders(loaders: int | None, device: torch.device) -> int:
     """How many processes decode files; 0: threads of this process. Raises OptionError.
 
-    None: processes beside a GPU, which decoding in threads would keep waiting for the interpreter
-    lock, and on many cores; threads on few, which the model needs itself.
+    None: processes with a GPU, because threads that decode would hold the interpreter lock that
+    the GPU's thread needs, and with many cores; threads with few cores, which the model needs.
+    Windows always has threads: a process there does not inherit connections by their number.
     """
-    if asked is not None:
-        if asked < 0:
-            raise OptionError(f"loaders {asked!r} is not a number of processes, or 0 for threads")
-        return asked
+    if loaders is not None and loaders < 0:
+        raise OptionError(f"loaders {loaders!r} is negative; give a number of processes, or 0")
+    if os.name == "nt":
+        return 0
+    if loaders is not None:
+        return loaders
     if not sys.executable or getattr(sys, "frozen", False):  # no Python to start them with
         return 0
     return WORKERS if device.type != "cpu" or (os.cpu_count() or 1) >= MANY_CORES else 0

@@ -1,4 +1,4 @@
-"""Digests of files and of a checkpoint's weights, quick for large ones."""
+"""Computes digests of files and of a checkpoint's weights; large ones are sampled."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ SAMPLE = 4096  # bytes read at the start of each MiB of a larger file
 TAIL = MIB  # bytes read at the end of a larger file
 
 WHOLE_TENSOR = MIB  # bytes of a tensor that is read completely
-EVERY = 1 << 16  # of a larger one, `SAMPLE` bytes of so many
+EVERY = 1 << 16  # of a larger tensor, `SAMPLE` bytes of each `EVERY` are read
 
 
 def file_digest(path: Path) -> str:
@@ -24,29 +24,31 @@ def file_digest(path: Path) -> str:
     Of a file over 64 MiB it reads 4 KiB of every MiB, and the last MiB: about 13 MB of 3 GB, in
     milliseconds once the file is cached. New weights for a whole model, a layer, or a matrix of
     1 MiB or more change the digest. So does any other change to a `.pt` file that PyTorch wrote as
-    a zip archive: the last MiB holds a checksum of every tensor. What can go unnoticed is a change
-    to a few small tensors of a large safetensors file.
+    a zip archive: the last MiB holds a checksum of every tensor. A change to a few small tensors of
+    a large safetensors file can go unnoticed.
     """
     digest = blake2b(digest_size=16)
     with path.open("rb", buffering=0) as file:
-        descriptor = file.fileno()
-        size = os.fstat(descriptor).st_size
+        size = os.fstat(file.fileno()).st_size
         digest.update(size.to_bytes(8, "little"))
         if size <= WHOLE_FILE:
             while block := file.read(MIB):
                 digest.update(block)
         else:
             for offset in range(0, size - TAIL, MIB):
-                digest.update(os.pread(descriptor, SAMPLE, offset))
-            digest.update(os.pread(descriptor, TAIL, size - TAIL))
+                file.seek(offset)
+                digest.update(file.read(SAMPLE))
+            file.seek(size - TAIL)
+            digest.update(file.read(TAIL))
     return digest.hexdigest()
 
 
 def weights_digest(state: Mapping[str, "Tensor"]) -> str:
-    """A digest of a checkpoint's weights, whatever its file: tensor names, dtypes, shapes, values.
+    """A digest of a checkpoint's weights (tensor names, dtypes, shapes and values), which does not
+    depend on the format of its file.
 
-    Of a tensor over 1 MiB it reads 4 KiB of every 64 KiB, and the end: 190 MB of 3 GB. What can go
-    unnoticed is a change to a few rows of a large matrix.
+    Of a tensor over 1 MiB it reads 4 KiB of every 64 KiB, and the end: 190 MB of 3 GB. A change to
+    a few rows of a large matrix can go unnoticed.
     """
     import torch
 

@@ -1,11 +1,11 @@
-"""The exceptions that users see, each in one line: what is wrong, where, and what would work.
+"""The exceptions that users see. Each message is one line: what is wrong, where, and what to do.
 
 SlimWhisperError
 ├── AudioError        a recording cannot be read (missing, no audio, truncated, not audio)
-│   └── StorageError  the store that has it does not answer; it may the next time
+│   └── StorageError  the store that has it does not answer, but may do so later
 ├── CheckpointError   a model cannot be found, downloaded or loaded
 ├── CacheError        a cache form is not exact for this checkpoint (`strict_cache`), or a cache
-│                     file is damaged or for another one
+│                     file is damaged or for another checkpoint
 ├── DependencyError   a package that a feature needs is not installed
 ├── OptionError       an option has a value that cannot work (also a ValueError)
 └── OutputError       a result cannot be written
@@ -21,7 +21,7 @@ class AudioError(SlimWhisperError):
 
 
 class StorageError(AudioError):
-    """A store does not give a recording; nothing is known about the recording itself."""
+    """A store does not deliver a recording; the recording itself may be fine."""
 
 
 class CheckpointError(SlimWhisperError):
@@ -44,8 +44,8 @@ class OutputError(SlimWhisperError):
     """A result cannot be written."""
 
 
-def as_ours(error: Exception, prefix: str = "") -> SlimWhisperError:
-    """The error itself if it is one of these, else one that reports it as unexpected."""
+def wrap_unexpected(error: Exception, prefix: str = "") -> SlimWhisperError:
+    """The error itself if it is a SlimWhisperError, else one that reports it as unexpected."""
     if isinstance(error, SlimWhisperError):
         return error
     wrapped = SlimWhisperError(f"{prefix}unexpected {type(error).__name__}: {error}")

@@ -1,7 +1,7 @@
-"""The flags that several commands share: which model, where it runs, and its caches.
+"""Defines the flags that several commands share: the model, its device and its caches.
 
-A new argument of `load_model` has its flag in `add_model_flags`: all commands that load a model get
-it.
+A new argument of `load_model` gets its flag in `add_model_flags`, so that all commands that load a
+model have it.
 """
 
 import argparse
@@ -10,10 +10,9 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper._lazy import lasting_imports
+from slimwhisper.cache.choice import CACHE_DTYPES, check_cache
 from slimwhisper.cache.forms import (
-    CACHE_DTYPES,
     PRESETS,
-    check_cache,
     check_form,
     cross_names,
     self_names,
@@ -50,7 +49,7 @@ def none_or(kind: Any) -> Any:
 def positive(text: str) -> int:
     """An integer of at least 1."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
@@ -68,7 +67,7 @@ def count(text: str) -> int:
 
 
 def add_main_flags(parser: argparse.ArgumentParser, *, batches: bool) -> None:
-    """Add the model, CPU threads and, with `batches`, how many windows are decoded together."""
+    """Add the flags for the model, the CPU threads and, with `batches`, the batch size."""
     parser.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
     parser.add_argument("--threads", type=count, default=0, help="CPU threads [0: all cores]")
     if batches:
@@ -89,12 +88,12 @@ def _cache_form(part: str, names: Callable[[bool], tuple[str, ...]]) -> dict[str
             raise argparse.ArgumentTypeError(str(error)) from None
 
     exact = names(True)
-    others = [name for name in names(False) if name not in exact]
-    shown = (
+    approximate = [name for name in names(False) if name not in exact]
+    help_text = (
         f"form of the {part}'s cache: {', '.join(exact)}; not exact, with settings such as "
-        f"compact:float8=true: {', '.join(others)} [the preset's]"
+        f"compact:float8=true: {', '.join(approximate)} [the preset's]"
     )
-    return {"type": parse, "metavar": "FORM", "help": shown}
+    return {"type": parse, "metavar": "FORM", "help": help_text}
 
 
 def cache_choice(text: str) -> str:
@@ -108,44 +107,44 @@ def cache_choice(text: str) -> str:
 class FlagGroup:
     """A group of flags with their defaults in the help."""
 
-    def __init__(self, parser: argparse.ArgumentParser, title: str, words: str = "") -> None:
-        self._group = parser.add_argument_group(title, words or None)
+    def __init__(self, parser: argparse.ArgumentParser, title: str, description: str = "") -> None:
+        self._group = parser.add_argument_group(title, description or None)
 
-    def add(self, *names: str, default: Any = None, help: str, **rest: Any) -> None:
+    def add(self, *names: str, default: Any = None, help: str, **arguments: Any) -> None:
         """Add a flag; its default is appended to its help, unless that ends in brackets."""
-        shown = "" if default is None or help.endswith("]") else " [%(default)s]"
-        self._group.add_argument(*names, default=default, help=help + shown, **rest)
+        suffix = "" if default is None or help.endswith("]") else " [%(default)s]"
+        self._group.add_argument(*names, default=default, help=help + suffix, **arguments)
 
 
 def add_options(
-    groups: Mapping[str, FlagGroup], kind: type, defaults: Mapping[str, Any], **rest: Any
+    groups: Mapping[str, FlagGroup], kind: type, defaults: Mapping[str, Any], **arguments: Any
 ) -> None:
-    """A flag for each field of a dataclass whose `option` row names one of the groups.
+    """Add a flag for each field of a dataclass whose `option` names one of the groups.
 
-    defaults: the command's, where they are not those of the fields. rest: of `add_argument`.
+    defaults: the command's own, where they differ from the fields'. arguments: of `add_argument`.
     """
     for row in fields(kind):
-        about: OptionHelp = row.metadata["help"]
-        if about.group:
-            groups[about.group].add(
+        option_help: OptionHelp = row.metadata["help"]
+        if option_help.group:
+            groups[option_help.group].add(
                 f"--{row.name}",
                 type=_kind(str(row.type)),
                 default=defaults.get(row.name, row.default),
-                help=about.help,
-                choices=about.choices or None,
-                **rest,
+                help=option_help.help,
+                choices=option_help.choices or None,
+                **arguments,
             )
 
 
 def _kind(annotation: str) -> Callable[[str], Any]:
-    """What parses the flag of a field with this annotation: its first type, or None."""
-    first, *others = annotation.split(" | ")
+    """The parser for the flag of a field with this annotation: of its first type, or None."""
+    first, *alternatives = annotation.split(" | ")
     kind = KINDS[first]
-    return none_or(kind) if "None" in others else kind
+    return none_or(kind) if "None" in alternatives else kind
 
 
 def codes(text: str) -> tuple[str, ...]:
-    """The parts of a list with commas between, such as "de,en"."""
+    """The parts of a comma-separated list, such as "de,en"."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -159,7 +158,7 @@ KINDS: dict[str, Callable[[str], Any]] = {
 
 
 # of the flags --model_dir and --adapter
-MODEL_DIR = {"help": "where named models are kept [~/.cache/whisper]"}
+MODEL_DIR = {"help": "folder for downloaded models [~/.cache/whisper]"}
 ADAPTER = {
     "help": "LoRA adapter in PEFT's format, folder or Hugging Face id, merged into the model; "
     "several: give the flag again",
@@ -169,14 +168,14 @@ ADAPTER = {
 
 
 def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> None:
-    """Add a flag for every argument of `load_model`; without `caches`, none that is about those."""
+    """Add a flag for every argument of `load_model`; without `caches`, none about caches."""
     add = FlagGroup(parser, "model").add
     add("--model_dir", **MODEL_DIR)
     add("--adapter", **ADAPTER)
     add(
         "--draft",
         help="smaller model with the same encoder, such as distil-large-v3 for large-v3, that "
-        "guesses what comes next: the same text, faster, without beams [none]",
+        "drafts tokens: the same text, faster; not with beams [none]",
     )
     add("--device", help="such as cpu, cuda or cuda:1 [a GPU if available]")
     add(
@@ -200,7 +199,7 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
     add(
         "--cache_dtype",
         choices=CACHE_DTYPES,
-        help="slim's caches in float8: half the bytes, not exact [as --dtype]",
+        help="dtype of slim's caches; fp8: half the bytes, not exact [as --dtype]",
     )
     add(
         "--strict_cache",
@@ -208,13 +207,13 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
         default=False,
         help="fail if a form is not exact, instead of falling back [fall back]",
     )
-    add("--guard_audio", help="real speech on which the guard measures the forms")
+    add("--guard_audio", help="recording of speech on which the guard measures the forms")
     add(
         "--cache_memory",
         type=size,
         metavar="SIZE, such as 2GB",
-        help="memory for the cache of texts, in pages of 16 tokens; with less, windows wait for "
-        "each other [the context of every window, or what a GPU has free]",
+        help="memory for the cache of texts, in pages of 16 tokens; if it runs out, windows wait "
+        "for each other [the context of every window, or the free memory of a GPU]",
     )
 
 
@@ -225,25 +224,31 @@ _ARGUMENTS = (
 
 
 def model_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `load_model` that the flags set; flags not given are left out."""
-    given = vars(arguments)
-    found = {name: given[name] for name in _ARGUMENTS if name in given}
-    if "model_dir" in found:
-        found["download_root"] = found.pop("model_dir")
-    return found
+    """The arguments of `load_model` that the flags set, without flags that the command lacks."""
+    flags = vars(arguments)
+    chosen = {name: flags[name] for name in _ARGUMENTS if name in flags}
+    if "model_dir" in chosen:
+        chosen["download_root"] = chosen.pop("model_dir")
+    return chosen
 
 
 def load_chosen(arguments: argparse.Namespace, **changes: Any) -> "SlimWhisper":
-    """The model that the flags ask for, with some arguments of `load_model` changed."""
-    with lasting_imports("slimwhisper.api"):
-        from slimwhisper.api import load_model
+    """Set the CPU threads, and load the model that the flags name; `changes` replace arguments of
+    `load_model`.
+    """
+    with lasting_imports("slimwhisper.loading"):
+        from slimwhisper.loading import load_model
 
-    asked = {"name": arguments.model} | model_arguments(arguments) | changes
-    return load_model(**asked)
+    if arguments.threads:
+        import torch
+
+        torch.set_num_threads(arguments.threads)
+    chosen = {"name": arguments.model} | model_arguments(arguments) | changes
+    return load_model(**chosen)
 
 
 def load_weights(arguments: argparse.Namespace) -> "Checkpoint":
-    """The checkpoint that the flags ask for, with its adapters, for commands without an engine."""
+    """The checkpoint that the flags name, with its adapters, for commands without an engine."""
     from slimwhisper.checkpoint.load import load_checkpoint
 
     root = arguments.model_dir

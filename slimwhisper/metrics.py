@@ -1,6 +1,6 @@
-"""What is measured of engines and requests: the names of the server and of Ray, and what they say.
+"""Names the metrics of engines and requests, for the server and for Ray, with their help texts.
 
-A counter's name is without the `_total` that Prometheus puts behind it.
+Counters are named without the `_total` that Prometheus appends.
 """
 
 HELP = {
@@ -9,11 +9,11 @@ HELP = {
     "slimwhisper_streams": "Live streams that are open.",
     "slimwhisper_updates": "Updates of live streams.",
     "slimwhisper_merged_updates": (
-        "Updates of live streams that fell due while another ran, and became part of the next."
+        "Updates of live streams that became due during another update, and were merged."
     ),
     "slimwhisper_commit_latency_seconds": (
-        "Seconds from the arrival of the newest audio that an update knew until the text that it "
-        "committed was sent."
+        "Seconds from the arrival of an update's newest audio until the text that it committed "
+        "was sent."
     ),
     "slimwhisper_audio_seconds": "Seconds of audio transcribed.",
     "slimwhisper_busy_seconds": "Seconds the engines worked.",
@@ -24,5 +24,5 @@ HELP = {
     "slimwhisper_slots": "Slots of an engine.",
     "slimwhisper_cache_bytes": "Bytes allocated for caches.",
     "slimwhisper_text_bytes": "Bytes of them that texts have now.",
-    "slimwhisper_preemptions": "Texts that gave memory to an older one, and went on later.",
+    "slimwhisper_preemptions": "Texts that gave up memory for an older one, and resumed later.",
 }

@@ -1,11 +1,12 @@
-"""Names, times, sizes and errors in messages."""
+"""Formats names, times, sizes and errors for messages."""
 
 import re
 import unicodedata
+from importlib import metadata
 from typing import TextIO
 
 WIDTH = 24  # characters of a shortened name
-# what turns the direction of the text after it, so that a name may look like another one
+# change the direction of the text after them, so that a name may look like another one
 DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -16,9 +17,9 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
-def shown(text: object) -> str:
-    """`text` on one line: as escapes, control characters, line ends, changes of direction
-    and bytes that are not UTF-8.
+def escape_line(text: object) -> str:
+    """`text` on one line, with escapes in place of control characters, line ends, changes of
+    direction and bytes that are not UTF-8.
     """
     return "".join(
         c.encode("unicode_escape").decode()
@@ -28,23 +29,38 @@ def shown(text: object) -> str:
     )
 
 
-def printable(text: str, stream: TextIO) -> str:
-    """Replace what the stream's encoding lacks by question marks, as whisper does."""
+def replace_unencodable(text: str, stream: TextIO) -> str:
+    """Replace characters that the stream cannot encode with question marks, as whisper does."""
     encoding = stream.encoding or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
 
 
 def shorten(name: str) -> str:
-    """A long name without its middle; its end distinguishes the parts of a series."""
+    """A long name without its middle: the end distinguishes the parts of a series."""
     if len(name) <= WIDTH:
         return name
     return f"{name[: WIDTH // 2 - 1]}…{name[-WIDTH // 2 :]}"
 
 
-def one_line(error: BaseException, kind: bool = False) -> str:
-    """An exception's message without the error number; `kind`: preceded by the type's name."""
+def error_line(error: BaseException, kind: bool = False) -> str:
+    """An exception's message without its errno; with `kind`, after the name of its type."""
     text = " ".join(str(getattr(error, "strerror", None) or error).split())
     return f"{type(error).__name__}: {text[:300]}" if kind else text
+
+
+def install_command(extra: str) -> str:
+    """The command that installs the packages of an extra. It names each package, so it also works
+    where slimwhisper was not installed from a package index.
+    """
+    from packaging.requirements import Requirement  # comes with huggingface_hub
+
+    packages = []
+    for text in metadata.requires("slimwhisper") or ():
+        requirement = Requirement(text)
+        marker, requirement.marker = requirement.marker, None
+        if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
+            packages.append(f"'{requirement}'")
+    return f"pip install {' '.join(packages)}"
 
 
 UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -52,10 +68,10 @@ UNITS = ("B", "kB", "MB", "GB", "TB")
 
 def parse_size(text: str) -> int:
     """Bytes: "6GB", "512 MB", or a number alone. Raises ValueError."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?B)?\s*", text)
-    if found is None:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?B)?\s*", text)
+    if match is None:
         raise ValueError(f"{text!r} is not a size such as 512MB or 6GB")
-    return round(float(found[1]) * 1000 ** UNITS.index(found[2] or "B"))
+    return round(float(match[1]) * 1000 ** UNITS.index(match[2] or "B"))
 
 
 def human_size(count: float) -> str:

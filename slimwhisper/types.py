@@ -1,4 +1,4 @@
-"""The frozen dataclasses that flow through the package.
+"""Defines the frozen dataclasses that are used throughout the package.
 
 Units: times in seconds, mel frames of 10 ms, encoder frames (and timestamp tokens) of 20 ms.
 """
@@ -20,7 +20,7 @@ DTYPES = ("float32", "float16", "bfloat16")  # to compute in
 DEFAULT_DTYPES = {"cpu": "float32", "gpu": "float16"}  # by the kind of device
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: scripts read `dims.__dict__`
 class Dims:
     """The ten integers that define a Whisper model, named as in OpenAI's files."""
 
@@ -36,12 +36,12 @@ class Dims:
     n_text_layer: int
 
     def other_encoder(self, other: Dims) -> str | None:
-        """Where the encoder of `other` has other dimensions, in words; None: nowhere."""
+        """How the encoder of `other` differs in dimensions, in words; None: it does not."""
         names = (f.name for f in fields(self) if f.name == "n_mels" or "_audio_" in f.name)
         for name in names:
-            theirs, ours = getattr(other, name), getattr(self, name)
-            if theirs != ours:
-                return f"its {name} is {theirs}, not {ours}"
+            value, expected = getattr(other, name), getattr(self, name)
+            if value != expected:
+                return f"its {name} is {value}, not {expected}"
         return None
 
     @property
@@ -65,9 +65,9 @@ class Dims:
 
 @dataclass(frozen=True, slots=True)
 class OptionHelp:
-    """What is said of a field of `Options` or `LiveOptions` wherever a user may set it."""
+    """The help and the limits of a field of `Options` or `LiveOptions`, wherever it can be set."""
 
-    group: str  # of flags of the command line; "": no flag of its own
+    group: str  # of flags of the command line; "": it has no flag
     help: str
     low: float | None = None  # bounds of a number; None: none
     high: float | None = None
@@ -76,9 +76,9 @@ class OptionHelp:
     needs: tuple[str, ...] = ()  # options of which one must be set, too
 
 
-def option(default: Any, group: str, help: str, **rest: Any) -> Any:
-    """A field of `Options` or `LiveOptions`. rest: of `OptionHelp`."""
-    return field(default=default, metadata={"help": OptionHelp(group, help, **rest)})
+def option(default: Any, group: str, help: str, **arguments: Any) -> Any:
+    """A field of `Options` or `LiveOptions`. arguments: of `OptionHelp`."""
+    return field(default=default, metadata={"help": OptionHelp(group, help, **arguments)})
 
 
 TASKS = ("transcribe", "translate")
@@ -92,10 +92,11 @@ MOST_SPEAKERS = 20
 class Options:
     """The options of a transcription; names and defaults are `whisper`'s.
 
-    `hotwords`, `multilingual` and `vad_filter` with its settings are faster-whisper's; `languages`,
-    `parallel`, `seed`, `token_logprobs`, `on_failure`, `expected`, `sentences` and what is about
-    speakers our own. A new option is a row here: the command line gets its flag, and
-    `make_options` checks its bounds.
+    `hotwords`, `multilingual`, `vad_filter` with its settings, `repetition_penalty`,
+    `no_repeat_ngram_size` and `prompt_reset_on_temperature` are faster-whisper's; `languages`,
+    `parallel`, `seed`, `token_logprobs`, `on_failure`, `expected`, `sentences` and those for
+    speakers are slimwhisper's. A new option needs only a field here: the command line gets its
+    flag, and `make_options` checks its bounds.
     """
 
     task: str = option(
@@ -141,13 +142,33 @@ class Options:
         high=1,
     )
     sample_len: int | None = option(None, "decoding", "maximum number of tokens per window [224]")
+    repetition_penalty: float = option(
+        1.0,
+        "decoding",
+        "divide the logits of tokens that a window's text has already, or multiply those below 0",
+        low=0,
+        high=100,
+        open=True,
+    )
+    no_repeat_ngram_size: int = option(
+        0, "decoding", "tokens in a row that a window's text may not repeat; 0: no limit", low=0
+    )
     seed: int = option(0, "decoding", "random seed for sampling", low=0)  # each file has its own
-    initial_prompt: str | None = option(None, "prompting", "text to condition the first window on")
+    initial_prompt: str | tuple[int, ...] | None = option(
+        None, "prompting", "text to condition the first window on"
+    )
     carry_initial_prompt: bool = option(
         False, "prompting", "prepend --initial_prompt to the prompt of every window"
     )
     condition_on_previous_text: bool = option(
         True, "prompting", "prompt each window with the preceding text"
+    )
+    prompt_reset_on_temperature: float = option(
+        0.5,
+        "prompting",
+        "do not condition on text that was sampled at a higher temperature",
+        low=0,
+        high=10,
     )
     prefix: str | None = option(None, "prompting", "text that every window begins with")
     hotwords: str | None = option(
@@ -156,16 +177,19 @@ class Options:
     expected: str | None = option(
         None,
         "prompting",
-        "text file that the recordings follow, or a folder of NAME.txt: the same text, faster; "
-        "without beams [none]",
+        "file with the text that the recordings should follow, or a folder of NAME.txt: the same "
+        "result, faster; not with beams [none]",
     )
     without_timestamps: bool = option(False, "decoding", "decode text without timestamps")
     max_initial_timestamp: float | None = option(
         1.0, "decoding", "latest possible first timestamp, in seconds"
     )
     suppress_blank: bool = option(True, "decoding", "do not start with a blank")
-    suppress_tokens: str | tuple[int, ...] | None = option(
-        "-1", "decoding", "comma-separated token ids; -1 means symbols that are not spoken"
+    suppress_tokens: str | tuple[int | str, ...] | None = option(
+        "-1",
+        "decoding",
+        "comma-separated token ids; -1 means symbols that are not spoken, and numerals all tokens "
+        "with a digit",
     )
     compression_ratio_threshold: float | None = option(
         2.4,
@@ -185,7 +209,7 @@ class Options:
         "last",
         "thresholds",
         "which text to keep if all temperatures fail a threshold: the last, as whisper does, "
-        "or the likeliest one that does not repeat itself (best)",
+        "or the most likely one that does not repeat itself (best)",
         choices=ON_FAILURE,
     )
     word_timestamps: bool = option(False, "words", "find the start and end of each word")
@@ -212,9 +236,22 @@ class Options:
     vad_threshold: float = option(
         0.5,
         "decoding",
-        "probability from which a sound is speech, for --vad_filter and --parallel",
+        "lowest probability that counts as speech, for --vad_filter and --parallel",
         **WITHIN,
         **SPEECH,
+    )
+    vad_neg_threshold: float | None = option(
+        None,
+        "decoding",
+        "probability below which speech ends [0.15 less than --vad_threshold]",
+        **WITHIN,
+        **SPEECH,
+    )
+    vad_min_speech_duration_ms: int = option(
+        0, "decoding", "drop speech shorter than this many ms", low=0, high=MOST_VAD_MS, **SPEECH
+    )
+    vad_max_speech_duration_s: float | None = option(
+        None, "decoding", "cut speech longer than this many seconds [no limit]", low=1, **SPEECH
     )
     vad_min_silence_duration_ms: int | None = option(
         None,
@@ -243,7 +280,7 @@ class Options:
     speakers: int | None = option(
         None,
         "speakers",
-        "how many people speak [found]",
+        "number of speakers [detected]",
         low=1,
         high=MOST_SPEAKERS,
         needs=("diarize",),
@@ -261,14 +298,14 @@ class Options:
     @property
     def temperatures(self) -> tuple[float, ...]:
         """`temperature`, one or several, in the order in which they are tried."""
-        given = self.temperature
-        return tuple(given) if isinstance(given, Sequence) else (given,)
+        temperature = self.temperature
+        return tuple(temperature) if isinstance(temperature, Sequence) else (temperature,)
 
     @property
     def clip_seconds(self) -> list[float]:
         """The numbers of `clip_timestamps`. Raises ValueError or TypeError for others."""
-        given = self.clip_timestamps
-        parts = [t for t in given.split(",") if t.strip()] if isinstance(given, str) else given
+        clips = self.clip_timestamps
+        parts = [t for t in clips.split(",") if t.strip()] if isinstance(clips, str) else clips
         return [float(t) for t in parts]
 
 
@@ -280,7 +317,7 @@ class Word:
     start: float  # seconds
     end: float
     probability: float
-    speaker: str | None = None  # None: not requested, or nobody known
+    speaker: str | None = None  # None: not requested, or not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +335,8 @@ class Segment:
     compression_ratio: float
     no_speech_prob: float
     words: list[Word] | None = None  # None: not requested
-    speaker: str | None = None  # None: not requested, or nobody known
-    flags: tuple[str, ...] = ()  # why not to trust it: names in `slimwhisper.trust.REASONS`
+    speaker: str | None = None  # None: not requested, or not known
+    flags: tuple[str, ...] = ()  # reasons to doubt it: names in `slimwhisper.trust.REASONS`
     token_logprobs: list[float] | None = None  # of `tokens`, one by one; None: not requested
 
 
@@ -312,13 +349,21 @@ class Transcript:
     language: str
 
     def as_dict(self) -> dict[str, Any]:
-        """`whisper.transcribe`'s result dictionary: text, segments, language.
+        """`whisper.transcribe`'s result dictionary: text, segments, language; and beside them
+        "flags", which has those of each segment that has any, by the segment's id.
 
-        What is not `whisper`'s, "speaker", "flags" and "token_logprobs", is there only where it
-        says something.
+        Segments have the keys of `whisper`'s: programs refuse others. "speaker" and
+        "token_logprobs" are there only if they were requested.
         """
-        result = asdict(self)
-        for segment in result["segments"]:
+        segments = self.segment_rows()
+        flags = {s["id"]: s.pop("flags") for s in segments if "flags" in s}
+        result = {"text": self.text, "segments": segments, "language": self.language}
+        return result | ({"flags": flags} if flags else {})
+
+    def segment_rows(self) -> list[dict[str, Any]]:
+        """The segments with all that is known of them; keys without a value are left out."""
+        rows = [asdict(segment) for segment in self.segments]
+        for segment in rows:
             for key in ("words", "speaker", "token_logprobs"):
                 if segment[key] is None:
                     del segment[key]
@@ -328,4 +373,4 @@ class Transcript:
             for word in segment.get("words", ()):
                 if word["speaker"] is None:
                     del word["speaker"]
-        return result
+        return rows

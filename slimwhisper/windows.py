@@ -1,4 +1,4 @@
-"""Single windows through the engine: what `whisper.decode` and `detect_language` do."""
+"""Decodes single windows with the engine, as `whisper.decode` and `detect_language` do."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from slimwhisper.engine.engine import choose_encode_batch
 from slimwhisper.engine.requests import Attempt, Decoded, Languages, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.attempts import compression_ratio
-from slimwhisper.longform.engines import EnginePool, search_of
+from slimwhisper.longform.engine_pool import EnginePool, search_of
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.options import make_options
 from slimwhisper.tokens.vocabulary import language_code
@@ -21,67 +22,81 @@ if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult
 
 
-def hear_languages(engines: EnginePool, mels: Tensor) -> list[Languages]:
-    """Every language's probability, for each of the windows [B, n_mels, 3000]."""
+def detect_languages(engines: EnginePool, mels: Tensor) -> list[Languages]:
+    """Every language's probability in each of the windows [B, n_mels, 3000], or of the encoder's
+    outputs [B, p, d].
+    """
     model = engines.model
     if not model.vocabulary.languages:
         return [Languages({"en": 1.0}) for _ in mels]
     windows = [Window(mel, (model.vocabulary.sot,), 0, rules=None) for mel in mels]
     with engines.lend(None, len(windows)) as engine:
-        answers = engine.ask(windows)
+        answers = engine.run(windows)
     return [a for a in answers if isinstance(a, Languages)]
 
 
 def decode_windows(
     engines: EnginePool, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
 ) -> "DecodingResult | list[DecodingResult]":
-    """mel [n_mels, 3000] -> one result, [B, n_mels, 3000] -> B; see `slimwhisper.decode`."""
+    """mel [n_mels, 3000] or encoder's output [p, d] -> one result; a batch of B -> B; see
+    `slimwhisper.decode`.
+    """
     from whisper import DecodingOptions, DecodingResult
 
-    asked = replace(options or DecodingOptions(), **changes)
+    requested = replace(options or DecodingOptions(), **changes)
     plain, model = DecodingOptions(), engines.model
-    # what is left at whisper's default follows the model's settings, unless it is said here
-    values = {f.name: getattr(asked, f.name) for f in fields(asked) if f.name != "prompt"}
-    given = {k: v for k, v in values.items() if k in changes or v != getattr(plain, k)}
-    if asked.task == "lang_id":
-        del given["task"]
-    chosen = make_options(model.dims, model.name, model.vocabulary, model.settings, **given)
-    mels = as_windows(mel, engines.model.dims)
-    heard: Sequence[Languages | None] = [None] * len(mels)
-    if chosen.language is None or asked.task == "lang_id":
-        heard = hear_languages(engines, mels)
-    probs = [None if h is None else h.probs for h in heard]
+    # a value that equals whisper's default follows the model's settings, unless `changes` sets it
+    names = [f.name for f in fields(requested) if f.name != "prompt"]
+    all_values = {name: getattr(requested, name) for name in names}
+    values = {k: v for k, v in all_values.items() if k in changes or v != getattr(plain, k)}
+    if requested.task == "lang_id":
+        del values["task"]
+    chosen = make_options(model.dims, model.name, model.vocabulary, model.settings, **values)
+    features = _encoded(engines, as_windows(mel, engines.model.dims))
+    detected: Sequence[Languages | None] = [None] * len(features)
+    if chosen.language is None or requested.task == "lang_id":
+        detected = detect_languages(engines, features)
+    probs = [None if d is None else d.probs for d in detected]
     spoken = chosen.language and language_code(chosen.language, model.vocabulary)
-    languages = [spoken or ("en" if h is None else h.likeliest()) for h in heard]
-    if asked.task == "lang_id":
+    languages = [spoken or ("en" if d is None else d.most_likely()) for d in detected]
+    if requested.task == "lang_id":
         results = [
-            DecodingResult(audio_features=torch.empty(0), language=language, language_probs=p)
-            for language, p in zip(languages, probs, strict=True)
+            DecodingResult(audio_features=audio, language=language, language_probs=p)
+            for audio, language, p in zip(features, languages, probs, strict=True)
         ]
     else:
+        texts = _texts(engines, features, chosen, requested.prompt, languages)
         results = [
-            replace(result, language=asked.language or result.language, language_probs=p)
-            for result, p in zip(
-                _texts(engines, mels, chosen, asked.prompt, languages), probs, strict=True
-            )
+            replace(text, language=requested.language or text.language, language_probs=p)
+            for text, p in zip(texts, probs, strict=True)
         ]
     return results[0] if mel.ndim == 2 else results
 
 
+@torch.inference_mode()
+def _encoded(engines: EnginePool, windows: Tensor) -> Tensor:
+    """Windows [B, n_mels, 3000], or what is encoded already, -> [B, p, d]."""
+    dims, encoder = engines.model.dims, engines.model.encoder
+    if windows.shape[1:] == (dims.n_audio_ctx, dims.n_audio_state):
+        return windows.to(engines.model.device, engines.model.dtype)
+    batch = choose_encode_batch(engines.model)
+    return torch.cat([encoder(part) for part in windows.split(batch)])
+
+
 def _texts(
     engines: EnginePool,
-    mels: Tensor,
+    features: Tensor,
     chosen: Options,
     prompt: str | Sequence[int] | None,
     languages: Sequence[str],
 ) -> "list[DecodingResult]":
-    """The texts of windows [B, n_mels, 3000], each in its own language; prompt: the text before."""
+    """The texts of windows [B, p, d], each in its own language; prompt: the text before."""
     from whisper import DecodingResult
 
     model = engines.model
     rules = make_rules(model.dims, chosen, model.vocabulary)
     windows, tokenizers = [], []
-    for number, (window, language) in enumerate(zip(mels, languages, strict=True)):
+    for number, (window, language) in enumerate(zip(features, languages, strict=True)):
         tokenizer = model.vocabulary.tokenizer(language, chosen.task)
         prompts = Prompts(tokenizer, model.dims, chosen)
         text = tokenizer.encode(" " + prompt.strip()) if isinstance(prompt, str) else prompt
@@ -90,14 +105,14 @@ def _texts(
         windows.append(Window(window, *prompts.of_window(tokenizer), rules, attempt))
         tokenizers.append(tokenizer)
     with engines.lend(search_of(chosen), len(windows)) as engine:
-        answers = engine.ask(windows)
+        answers = engine.run(windows)
     results = []
     for i, answer in enumerate(answers):
         assert isinstance(answer, Decoded)
         text = tokenizers[i].decode(list(answer.tokens)).strip()
         results.append(
             DecodingResult(
-                audio_features=torch.empty(0),
+                audio_features=features[i],
                 language=languages[i],
                 tokens=list(answer.tokens),
                 text=text,
@@ -111,14 +126,19 @@ def _texts(
 
 
 def as_windows(mel: Tensor, dims: Dims) -> Tensor:
-    """[n_mels, 3000] or [B, n_mels, 3000] -> [B, n_mels, 3000] float32. Raises OptionError."""
-    if (
-        mel.ndim not in (2, 3)
-        or mel.shape[-2:] != (dims.n_mels, dims.window_frames)
-        or not len(mel)
-    ):
-        raise OptionError(
-            f"mel of shape {list(mel.shape)}: give [{dims.n_mels}, {dims.window_frames}], or "
-            "several, from log_mel_spectrogram and pad_or_trim"
-        )
+    """[n_mels, 3000], [p, d] or a batch of one of them -> [B, n_mels, 3000] float32, or [B, p, d].
+    Raises OptionError.
+    """
+    window = (dims.n_mels, dims.window_frames)
+    if is_encoded(mel, dims):
+        return mel if mel.ndim == 3 else mel.unsqueeze(0)
+    if mel.ndim not in (2, 3) or mel.shape[-2:] != window or not len(mel):
+        source = "or a batch of these, from log_mel_spectrogram and pad_or_trim, or embed_audio's"
+        raise OptionError(f"mel has shape {list(mel.shape)}; give {list(window)}, {source}")
     return (mel if mel.ndim == 3 else mel.unsqueeze(0)).float()
+
+
+def is_encoded(audio: Tensor, dims: Dims) -> bool:
+    """Whether it is the encoder's output: [p, d] or [B, p, d]."""
+    shape = (dims.n_audio_ctx, dims.n_audio_state)
+    return audio.ndim in (2, 3) and audio.shape[-2:] == shape and len(audio) > 0

@@ -7,14 +7,21 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.model.model import Model
+from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.paths import ROOT, SAMPLES, SHARED
+from tests.support.pretend.cuda import pretend_cuda
 
 BENCH = ROOT / "bench"
 FSDD = SHARED / "audio" / "fsdd"
@@ -43,6 +50,17 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in set(sys.modules) - before:
         if str(BENCH) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
+
+
+@pytest.mark.slow
+def test_names_and_types() -> None:
+    """Of all scripts, also those that no other test runs: each name that they import is there."""
+    command = [sys.executable, "-m", "mypy", "--config-file", "../pyproject.toml"]
+    command += ["--ignore-missing-imports", "--follow-imports=silent"]
+    command += ["--allow-subclassing-any", *(path.name for path in sorted(BENCH.glob("*.py")))]
+    environment = os.environ | {"MYPYPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=BENCH, env=environment)
+    assert done.returncode == 0, done.stdout[-4000:]
 
 
 @pytest.mark.slow
@@ -130,7 +148,7 @@ def test_diarization_error(bench: Any) -> None:
 
 def test_the_model_of_a_gpu() -> None:
     """No number is below the limit that the device sets; the page has what is printed."""
-    printed = output("gpu_model.py").split("\n\n")
+    printed = output("gpu_tables.py").split("\n\n")
     page = (ROOT / "docs" / "gpu.md").read_text()
     for table in filter(None, map(str.strip, printed)):
         assert table in page
@@ -142,12 +160,6 @@ def test_the_model_of_a_gpu() -> None:
 
 
 SCRIPT = ROOT / "bench" / "gpu.sh"
-GROUPS = {
-    "first": "machine doctor digits profile kernels graphs marked triton".split(),
-    "second": ["decode", "tune"],
-    "third": ["peers"],
-}
-STEPS = [step for steps in GROUPS.values() for step in steps]
 # A stand-in for Python: says what it is asked, is slow as decode.py, and fails as tune.py.
 STAND_IN = """#!/bin/sh
 echo "asked: $*"
@@ -177,9 +189,35 @@ def stand_in(tmp_path: Path) -> str:
     return str(path)
 
 
+def listed(*words: str) -> dict[str, int]:
+    """The steps and their limits in seconds."""
+    command = ["bash", str(SCRIPT), "--list", *words]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return {name: int(limit) for name, limit in map(str.split, lines)}
+
+
+CALLS = ("kernels", "steps", "whole", "exact", "tune")
+
+
+def test_each_call_ends_within_ten_minutes() -> None:
+    calls = {call: listed(call) for call in CALLS}
+    assert all(0 < sum(steps.values()) < 600 for steps in calls.values())
+    assert listed("waits", "machine") == {"waits": 70, "machine": 30}
+    assert [name for steps in calls.values() for name in steps] == [*listed()]
+    page = (ROOT / "docs" / "gpu-bench.md").read_text()
+    for call, steps in calls.items():
+        assert f"bench/gpu.sh {call}" in page
+        assert all(
+            f"| {name} |" in page and f"| {limit} |" in page for name, limit in steps.items()
+        )
+    wrong = subprocess.run(["bash", str(SCRIPT), "nine"], capture_output=True, text=True)
+    assert wrong.returncode == 2 and "no step nine; calls: kernels" in wrong.stderr
+
+
 def test_a_failing_step_does_not_stop_the_others(tmp_path: Path, stand_in: str) -> None:
     out = tmp_path / "out"
-    done = run(out, "--small", "decode", "tune", "machine", PYTHON=stand_in, LIMIT="1")
+    small = {"PYTHON": stand_in, "SMALL": "1"}
+    done = run(out, "decode", "tune", "machine", **small, LIMIT="1")
     assert done.returncode == 1
     assert "failed (124: stopped at its limit): decode (124) tune (7)" in done.stdout
     rows = rows_of(out)
@@ -192,7 +230,7 @@ def test_a_failing_step_does_not_stop_the_others(tmp_path: Path, stand_in: str) 
     log = (out / "log.txt").read_text()
     assert log.index("asked: bench/decode.py") < log.index("no such luck") < log.index("rows.py")
     # a second run appends
-    assert run(out, "--small", "machine", PYTHON=stand_in).returncode == 0
+    assert run(out, "machine", **small).returncode == 0
     assert [r["step"] for r in rows_of(out)] == ["decode", "tune", "machine", "machine"]
 
 
@@ -209,9 +247,9 @@ esac
     python.chmod(0o755)
     done = run(out, "all", PYTHON=str(python), LIMIT="100")
     assert done.returncode == 0, done.stdout[-4000:]
-    assert [row["step"] for row in rows_of(out)] == STEPS
+    assert [row["step"] for row in rows_of(out)] == [*listed()]
     log = (out / "log.txt").read_text()
-    assert log.count("usage: ") == 6
+    assert log.count("usage: ") == 11
     tests = set(re.findall(r"tests/\S+\.py", log))
     assert {"tests/kernels/test_graphs.py", "tests/commands/test_doctor.py"} <= tests
     assert all((ROOT / path).is_file() for path in tests)
@@ -223,11 +261,11 @@ esac
 def test_all_of_it_on_a_cpu(tmp_path: Path) -> None:
     table = (ROOT / "kernels" / "configurations.json").read_bytes()
     out = tmp_path / "out"
-    done = run(out, "--small")
+    done = run(out, "all", SMALL="1")
     assert done.returncode == 0, done.stdout[-4000:]
     rows = rows_of(out)
     steps = {row["step"]: row["status"] for row in rows if row["bench"] == "steps"}
-    assert steps == dict.fromkeys(STEPS, 0)
+    assert steps == dict.fromkeys(listed(), 0)
     assert {path.name for path in out.iterdir()} == {
         *("log.txt", "results.jsonl", "configurations.json"),
     }
@@ -241,3 +279,54 @@ def test_all_of_it_on_a_cpu(tmp_path: Path) -> None:
     assert names >= {("decode", w, p) for w in ("step", "window") for p in ("slim", "baseline")}
     assert names >= {("profile", part, "slim") for part in ("step", "encoder", "prompt", "kernel")}
     assert names >= {("kernels", part, "slim") for part in ("cross", "self")}
+    assert names >= {("prompts", "start", "slim"), ("end to end", "window", "slim")}
+    exact = {row["what"]: row for row in rows if row["bench"] == "exactness"}
+    assert exact["texts"]["count"] == exact["overlap"]["count"] == 0
+    assert exact["logits"]["same_token"] == 1 and exact["logits"]["largest"] < 1e-3
+
+
+@pytest.mark.parametrize("windows", [1, 2])
+def test_only_a_full_group_is_timed(windows: int, bench: Any) -> None:
+    """On a pretend GPU: every step that is timed replays one graph for all windows."""
+    engines, decode = bench("engines"), bench("decode")
+    with pretend_cuda() as gpu:
+        model = tiny_model(torch.device("cuda", 0))
+        engine = engines.full_engine(model, windows, 1)
+        with engines.only_replays(engine, 3), gpu.counting() as counts:
+            for _ in range(3):
+                engine.step()
+        assert counts.kernels["graph"] == 3
+        with pytest.raises(AssertionError), engines.only_replays(engine, 2):
+            engine.step()
+        decode.window_seconds(model, windows, 1, 2, 4)  # with its encoder again
+
+
+def test_waits_are_found_by_line(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What PyTorch warns of, in the second of two runs."""
+    decode, added = bench("decode"), []
+    model = tiny_model(CPU)
+    encode = model.encoder
+
+    def slow(mel: torch.Tensor) -> torch.Tensor:
+        if counting:
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        return encode(mel)
+
+    model.encoder = slow
+    rows = SimpleNamespace(add=lambda **row: added.append(row))
+    catch = warnings.catch_warnings
+
+    def catching(**options: Any) -> Any:
+        counting.append(True)
+        return catch(**options)
+
+    counting: list[bool] = []
+    monkeypatch.setattr(warnings, "catch_warnings", catching)
+    decode.count_waits(model, {}, SimpleNamespace(windows=[1], tokens=2), rows)
+    assert [(row["count"], "test_bench.py" in row["line"]) for row in added] == [(3, True)]
+
+
+def tiny_model(device: torch.device) -> Model:
+    """Of two layers, with all of Whisper's text positions."""
+    dims = replace(tiny_dims(multilingual=True, text_layers=2), n_audio_ctx=1500, n_text_ctx=448)
+    return Model(Checkpoint("random", dims, random_state(dims, seed=1)), device, torch.float32)

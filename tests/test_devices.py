@@ -1,13 +1,27 @@
-"""The batch on a GPU, from its free memory. No GPU is needed: only the counters are replaced."""
+"""The device, and the batch on a GPU from its free memory. No GPU is needed: only what PyTorch says
+of it is replaced.
+"""
+
+import logging
+from pathlib import Path
 
 import pytest
 import torch
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.devices import CPU_BATCH, check_batch_size, choose_batch_size
+from slimwhisper.devices import (
+    CPU_BATCH,
+    check_batch_size,
+    choose_batch_size,
+    choose_device,
+    choose_dtype,
+    device_warning,
+    free_bytes,
+)
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
-from slimwhisper.longform.engines import slot_bytes
+from slimwhisper.loading import load_model
+from slimwhisper.longform.engine_pool import slot_bytes
 from tests.support.windows import random_model
 
 GPU = torch.device("cuda", 1)
@@ -17,7 +31,7 @@ GB = 1_000_000_000
 class Memory:
     """A GPU's counters."""
 
-    free, reserved, allocated = 20 * GB, 0, 0
+    free, reserved, allocated, share = 20 * GB, 0, 0, 1.0
 
 
 @pytest.fixture
@@ -30,7 +44,8 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> type[Memory]:
     monkeypatch.setattr(cuda, "mem_get_info", lambda d: asked((Memory.free, 144 * GB), d))
     monkeypatch.setattr(cuda, "memory_reserved", lambda d: asked(Memory.reserved, d))
     monkeypatch.setattr(cuda, "memory_allocated", lambda d: asked(Memory.allocated, d))
-    for name in ("free", "reserved", "allocated"):  # put back afterwards
+    monkeypatch.setattr(cuda, "get_per_process_memory_fraction", lambda d: asked(Memory.share, d))
+    for name in ("free", "reserved", "allocated", "share"):  # put back afterwards
         monkeypatch.setattr(Memory, name, getattr(Memory, name))
     return Memory
 
@@ -49,6 +64,57 @@ def test_half_of_the_free_memory_in_eights(memory: type[Memory]) -> None:
     assert choose_batch_size(torch.device("cpu"), GB) == CPU_BATCH == 16
     with pytest.raises(OptionError, match="batch_size"):
         check_batch_size(0)
+
+
+def test_two_processes_share_a_gpu(memory: type[Memory]) -> None:
+    """Each keeps to its part, whether or not the other has started."""
+    memory.free, memory.reserved, memory.allocated, memory.share = 140 * GB, 4 * GB, 3 * GB, 0.5
+    assert free_bytes(GPU) == (72 - 3) * GB
+    memory.free = 60 * GB  # the other has more than its part
+    assert free_bytes(GPU) == (60 + 4 - 3) * GB
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
+def test_the_gpu_of_this_machine(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float16; those that slimwhisper was never tried on come with a warning."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: kind == "cuda")
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: kind == "xpu")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: kind == "mps")
+    monkeypatch.setattr(torch, "empty", lambda *_, device: device)
+    device = choose_device(None)
+    assert device.type == kind and choose_dtype(None, device) == torch.float16
+    warning = device_warning(device, True)
+    assert ("untested on" in warning, kind in warning) == ((kind != "cuda"), (kind != "cuda"))
+    monkeypatch.setattr(torch.version, "hip", "7.2")
+    assert kind != "cuda" or "untested on ROCm" in device_warning(device, True)
+
+
+def test_an_unused_gpu_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unless the user chose the CPU, or has hidden the GPU."""
+    present = tmp_path / "nvidia0"
+    present.touch()
+    monkeypatch.setattr("slimwhisper.devices.NVIDIA", present)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert "update NVIDIA's driver to one for CUDA 13.0" in device_warning(cpu, True)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "install PyTorch's CUDA build" in device_warning(cpu, True)
+    assert device_warning(cpu, False) == ""
+    with caplog.at_level(logging.WARNING, "slimwhisper"):
+        load_model("digits")
+        assert "a GPU is here, but the CPU is used" in caplog.text
+        caplog.clear()
+        load_model("digits", device="cpu")
+    assert "a GPU is here" not in caplog.text
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert device_warning(cpu, True) == ""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    present.unlink()
+    assert device_warning(cpu, True) == ""
 
 
 def test_a_model_keeps_to_its_choice(memory: type[Memory], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,13 @@ from openai import OpenAI
 
 import slimwhisper
 from recipes.digits.catalogue import WORDS
-from slimwhisper.api import SlimWhisper, load_model
+from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.tempdir import page_folder
 from slimwhisper.cli import build_parser
+from slimwhisper.loading import load_model
 from tests.support.command import Run
 from tests.support.live import Live, start, stop
-from tests.support.paths import ROOT
+from tests.support.paths import BROKEN, ROOT
 from tests.support.spoken import SAMPLES
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
@@ -29,7 +30,7 @@ RECORDINGS = {
     "interview.mp4": "flight.m4a",
     "a.wav": "phone-number.wav",
     "b.flac": "countdown.flac",
-    "broken.m4a": "broken.m4a",
+    "broken.m4a": BROKEN,
 }
 SERVER = "http://127.0.0.1:7860"
 DIGIT = re.compile(rf"\b({'|'.join(WORDS)})\b")
@@ -64,7 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copy(SAMPLES / sample, tmp_path / name)
     (tmp_path / "more").mkdir()
     shutil.copy(SAMPLES / "flight.m4a", tmp_path / "more" / "interview.mp4")
-    shutil.copytree(SAMPLES, tmp_path / "TALKS", ignore=shutil.ignore_patterns("broken*", "three*"))
+    shutil.copytree(SAMPLES, tmp_path / "TALKS", ignore=shutil.ignore_patterns("three*"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

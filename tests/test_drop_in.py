@@ -1,9 +1,13 @@
 """Scripts written for openai-whisper, run with `import slimwhisper as whisper`."""
 
 import base64
+import copy
 import gc
 import gzip
 import inspect
+import pickle
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -61,7 +65,7 @@ def test_the_same_script(random_paths: dict[str, Path]) -> None:
         torch.testing.assert_close(ours[name], theirs[name], atol=2e-4, rtol=1e-4)
     assert ours["words"], "the comparison is not of nothing"
     for mine, other in zip(ours["segments"], theirs["segments"], strict=True):
-        assert [key for key in mine if key != "flags"] == list(other)
+        assert list(mine) == list(other)
         assert mine["tokens"] == other["tokens"]
     for mine, other in zip(
         [ours["probs"], *ours["several"]], [theirs["probs"], *theirs["several"]], strict=True
@@ -94,9 +98,12 @@ def test_every_option_of_whisper_is_known(random_paths: dict[str, Path]) -> None
 
 # what scripts will not find here, and why
 MISSING = {
-    "normalizers": "whisper.normalizers needs no model; it is there when it has been imported",
-    "version": "a module with openai-whisper's number; slimwhisper.__version__ is ours",
     "Whisper.install_kv_cache_hooks": "there are no modules to hook: the caches are passed in",
+    "decoding.DecodingTask": "needs these hooks; decode",
+    "decoding.Inference": "DecodingTask's",
+    "decoding.PyTorchInference": "DecodingTask's",
+    "timing.add_word_timestamps": "needs these hooks; transcribe(word_timestamps=True)",
+    "timing.find_alignment": "needs these hooks",
 }
 # what scripts do not mean when they say whisper.NAME
 IMPORTED = set("List Optional Union hashlib io os torch tqdm urllib warnings".split())
@@ -111,7 +118,8 @@ def test_every_public_name_of_whisper() -> None:
     import_module("whisper.normalizers")
     expected = {n: slimwhisper for n in public(openai_whisper) - IMPORTED}
     expected |= {f"Whisper.{n}": slimwhisper.Whisper for n in public(openai_whisper.Whisper)}
-    for module in ("audio", "decoding", "model", "timing", "tokenizer", "utils"):
+    modules = ("audio", "decoding", "model", "normalizers", "timing", "tokenizer", "utils")
+    for module in modules:
         theirs = getattr(openai_whisper, module)
         own = {
             n
@@ -125,7 +133,18 @@ def test_every_public_name_of_whisper() -> None:
     assert slimwhisper.model.Whisper is slimwhisper.Whisper is slimwhisper.SlimWhisper
     missing = {n for n, home in expected.items() if not hasattr(home, n.rpartition(".")[2])}
     assert missing == MISSING.keys()
+    with pytest.raises(AttributeError, match=r"use model\.transcribe\(audio, word_timestamps"):
+        slimwhisper.timing.find_alignment  # noqa: B018
+    for name in ("_MODELS", "_ALIGNMENT_HEADS", "_download"):
+        assert getattr(slimwhisper, name) is getattr(openai_whisper, name)
     assert len(expected) > 100
+
+
+def head_dump(dims: Any, head: tuple[int, int]) -> bytes:
+    """One head, (layer, head), as `whisper` dumps it."""
+    chosen = np.zeros((dims.n_text_layer, dims.n_text_head), bool)
+    chosen[head] = True
+    return base64.b85encode(gzip.compress(chosen.tobytes()))
 
 
 def test_alignment_heads_of_ones_own(random_paths: dict[str, Path]) -> None:
@@ -134,9 +153,7 @@ def test_alignment_heads_of_ones_own(random_paths: dict[str, Path]) -> None:
     found = []
     for module in (slimwhisper, openai_whisper):
         model = module.load_model(str(random_paths["english"]), device="cpu")
-        chosen = np.zeros((model.dims.n_text_layer, model.dims.n_text_head), bool)
-        chosen[0, 1] = True
-        model.set_alignment_heads(base64.b85encode(gzip.compress(chosen.tobytes())))
+        model.set_alignment_heads(head_dump(model.dims, (0, 1)))
         options = {"fp16": False, "temperature": 0, "sample_len": 12, "word_timestamps": True}
         found.append(model.transcribe(audio, **options)["segments"][0]["words"])
         assert (model.is_multilingual, model.device.type) == (False, "cpu")
@@ -170,3 +187,124 @@ def test_what_whisper_would_take(random_paths: dict[str, Path]) -> None:
         model.decode(torch.zeros(80, 2999))
     with pytest.raises(slimwhisper.OptionError, match="best_of"):
         model.decode(torch.zeros(80, 3000), best_of=0)
+
+
+def test_what_scripts_call_on_a_module(random_paths: dict[str, Path]) -> None:
+    """The model stays where it is, and its parameters are those of `whisper`."""
+    path = str(random_paths["english"])
+    ours, theirs = (m.load_model(path, device="cpu") for m in (slimwhisper, openai_whisper))
+    for model in (ours.to("cpu"), ours.cpu(), ours.eval(), ours.half(), ours.float(), ours.train()):
+        assert model is ours
+    assert ours.to(torch.zeros(1)) is ours.to(device="cpu") is ours.to(torch.float16) is ours
+    assert not ours.eval().training
+    for move in (ours.cuda, lambda: ours.to(0), lambda: ours.to("cuda:1")):
+        with pytest.raises(
+            slimwhisper.OptionError, match=r"on cpu.*load_model\(name, device=.cuda"
+        ):
+            move()
+    with pytest.raises(slimwhisper.OptionError, match="'nowhere' is not a device"):
+        ours.to("nowhere")
+    assert ours.dims.__dict__ == theirs.dims.__dict__
+    mine, others = list(ours.parameters()), list(theirs.parameters())
+    assert sum(p.numel() for p in mine) == sum(p.numel() for p in others) > 0
+    assert {tuple(p.shape) for p in mine} == {tuple(p.shape) for p in others}
+    assert next(ours.parameters()).device == ours.device
+
+
+def test_copies_and_pickles(random_paths: dict[str, Path]) -> None:
+    """A copy shares the weights, a pickle loads them again; both keep the alignment heads."""
+    audio = noise_bursts(8, seed=2)
+    model = slimwhisper.load_model(random_paths["english"], "cpu", self_cache="kv")
+    model.set_alignment_heads(head_dump(model.dims, (0, 1)))
+    options = {"temperature": 0, "sample_len": 12, "word_timestamps": True}
+    expected = model.transcribe(audio, **options)
+    data = pickle.dumps(model)
+    assert len(data) < 10_000
+    for other in (copy.deepcopy(model), pickle.loads(data), copy.deepcopy(pickle.loads(data))):
+        assert other is not model and other.forms == model.forms == ("e", "kv")
+        assert other.transcribe(audio, **options) == expected
+    copied = copy.deepcopy(model)
+    assert copied.network.encoder is model.network.encoder
+    copied.set_alignment_heads(head_dump(model.dims, (1, 0)))
+    assert model.network.alignment_heads == {0: [1]}  # a copy's are its own
+    with pytest.raises(slimwhisper.OptionError, match="load_model"):
+        pickle.dumps(slimwhisper.SlimWhisper(model.network))
+
+
+# other packages' code, which says "whisper" itself
+AS_WHISPER = """
+import sys
+import slimwhisper
+sys.modules["whisper"] = slimwhisper
+import whisper, whisper.transcribe
+from whisper.audio import SAMPLE_RATE, log_mel_spectrogram
+from whisper.decoding import DecodingOptions, decode
+from whisper.model import Whisper
+from whisper.normalizers import EnglishTextNormalizer
+from whisper.timing import dtw
+from whisper.tokenizer import get_tokenizer
+from whisper.transcribe import cli, transcribe
+from whisper.version import __version__
+from slimwhisper.transcribe import transcribe as other
+
+assert whisper.load_model is slimwhisper.load_model and Whisper is slimwhisper.SlimWhisper
+assert EnglishTextNormalizer()("Mr. Park") == "mister park"
+assert __version__ == slimwhisper.__version__ and transcribe is other and callable(cli)
+model = whisper.load_model(sys.argv[1], device="cpu")
+import numpy as np
+audio = np.zeros(SAMPLE_RATE, np.float32)
+found = [f(model, audio, temperature=0, sample_len=4) for f in (whisper.transcribe, transcribe)]
+assert found[0] == found[1] and "text" in found[0], found
+words = model.transcribe(audio, temperature=0, word_timestamps=True, no_speech_threshold=None)
+mel = whisper.pad_or_trim(log_mel_spectrogram(audio), 3000)
+print(decode(model, mel, DecodingOptions(sample_len=4, fp16=False)).text)
+"""
+
+
+def test_in_the_place_of_whisper(random_paths: dict[str, Path]) -> None:
+    arguments = ["-c", AS_WHISPER, str(random_paths["english"])]
+    found = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+
+
+def test_the_function_remains_once_its_module_is_imported() -> None:
+    module = import_module("slimwhisper.transcribe")
+    from slimwhisper.api import transcribe
+
+    assert module is slimwhisper.transcribe is module.transcribe is transcribe
+
+
+def test_encode_once_and_decode_twice(random_paths: dict[str, Path]) -> None:
+    ours, theirs = (
+        m.load_model(str(random_paths["multilingual"]), device="cpu")
+        for m in (slimwhisper, openai_whisper)
+    )
+    audio = torch.tensor(noise_bursts(30, seed=5))
+    mel = slimwhisper.log_mel_spectrogram(audio, ours.dims.n_mels)
+    both = torch.stack([mel, mel.flip(1)])
+    options = slimwhisper.DecodingOptions(fp16=False, sample_len=12)
+    whole = ours.decode(both, options)
+    features = torch.stack([result.audio_features for result in whole])
+    torch.testing.assert_close(features, theirs.embed_audio(both), atol=2e-4, rtol=1e-4)
+    again = ours.decode(features, options)
+    assert [r.tokens for r in again] == [r.tokens for r in whole] and whole[0].tokens
+    assert ours.decode(features[1], options).tokens == whole[1].tokens
+    assert ours.detect_language(features)[1] == [r.language_probs for r in whole]
+    assert torch.equal(ours.encoder(both), features)
+    several = torch.tensor([[50258, 7, 8], [50258, 9, 10]])
+    for tokens, audios in ((several, features[:1]), (several[:1], features)):
+        expected = theirs.logits(tokens, audios)
+        torch.testing.assert_close(ours.decoder(tokens, audios), expected, atol=2e-4, rtol=1e-4)
+        assert len(expected) == 2
+    assert torch.equal(ours.alignment_heads.to_dense(), theirs.alignment_heads.to_dense())
+
+
+@pytest.mark.parametrize("name", ["english", "multilingual"])
+def test_an_empty_array_is_an_empty_transcript(random_paths: dict[str, Path], name: str) -> None:
+    model = slimwhisper.load_model(random_paths[name], "cpu")
+    nothing = np.zeros(0, np.float32)
+    for options in ({}, {"word_timestamps": True}, {"without_timestamps": True}):
+        found = model.transcribe(nothing, **options)
+        assert (found["text"], found["segments"]) == ("", [])
+    ((_, transcript),) = model.transcribe_many([nothing])
+    assert isinstance(transcript, slimwhisper.Transcript) and transcript.text == ""

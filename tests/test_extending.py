@@ -28,7 +28,7 @@ def shout() -> Iterator[str]:
     def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
         file.write(transcript.text.strip().upper() + "\n")
 
-    formats.register(formats.Format("shout", "text/x-shout", write))
+    formats.register(formats.OutputFormat("shout", "text/x-shout", write))
     yield "shout"
     del formats.FORMATS["shout"]
 

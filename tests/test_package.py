@@ -33,7 +33,8 @@ DATA = {
 LINKED = {f"slimwhisper/{name}": ROOT / name for name in ("app", "kernels")}
 PROBE = """
 import importlib.util
-import slimwhisper, slimwhisper.app.api.access, slimwhisper.cache.plan, slimwhisper.kernels.latent
+import slimwhisper, slimwhisper.app.api.access
+import slimwhisper.cache.decoder_cache, slimwhisper.kernels.latent
 for name in ("kernels", "app", "tests", "cache"):
     assert importlib.util.find_spec(name) is None, name
 print(slimwhisper.kernels.latent.__file__)
@@ -80,7 +81,7 @@ def modules(names: list[str]) -> set[str]:
 
 def compiled(names: Iterable[str]) -> set[str]:
     """The functions in C, which need a compiler."""
-    return {n for n in names if n.startswith("slimwhisper/kernels/cpu/_native")}
+    return {n for n in names if n == "slimwhisper/kernels/cpu/_native.so"}
 
 
 def tracked() -> set[str]:
@@ -103,6 +104,7 @@ def test_wheel(source: Path, tmp_path: Path) -> None:
     others = {n for n in names if ".dist-info/" not in n} - modules(names)
     assert others - compiled(names) == DATA
     assert len(compiled(names)) == (shutil.which("gcc") is not None)
+    assert wheel.name.split("-")[2:4] == ["py3", "none"], "it serves every Python"
     assert wheel.stat().st_size < 6e6  # unused embedding rows pack to nothing
     tops = {n.split("/")[0] for n in names}
     assert {t for t in tops if not t.endswith(".dist-info")} == {"slimwhisper"}
@@ -113,6 +115,41 @@ def test_wheel(source: Path, tmp_path: Path) -> None:
     run(*pip, "--target", installed, wheel)
     place = run(sys.executable, "-c", PROBE, cwd=str(tmp_path), PYTHONPATH=str(installed))
     assert place.startswith(str(installed))
+
+    library = installed / "slimwhisper/kernels/cpu/_native.so"
+    load = f"import ctypes; print(ctypes.CDLL({str(library)!r}).usable() >= 0)"
+    for name in ("python3.11", "python3.12", "python3.13"):
+        python, other = shutil.which(name), tmp_path / name
+        if python is None or subprocess.run([python, "-V"], capture_output=True).returncode:
+            continue  # a launcher of one that is not installed
+        run(*pip[:3], "--python", python, *pip[3:], "--no-compile", "--target", other, wheel)
+        assert modules([str(p.relative_to(other)) for p in other.rglob("*.py")]) == tracked()
+        if library.exists():
+            assert run(python, "-c", load).strip() == "True"
+
+
+@pytest.mark.parametrize(
+    ("environment", "others"),
+    [
+        ({"CC": "false"}, {"slimwhisper/kernels/cpu/native.txt"}),
+        ({"SLIMWHISPER_NATIVE": "0"}, set()),
+    ],
+)
+def test_wheel_without_the_library(
+    source: Path, tmp_path: Path, environment: dict[str, str], others: set[str]
+) -> None:
+    """A compiler that fails leaves its error for the doctor; without one, any system is served."""
+    tree = tmp_path / "tree"
+    shutil.copytree(source, tree, symlinks=True, ignore=shutil.ignore_patterns("build"))
+    build = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "-o", tmp_path, tree)
+    run(*build, **environment)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        assert {n for n in names if "/cpu/" in n and not n.endswith(".py")} == others
+        for name in others:
+            assert b"false failed" in archive.read(name)
+    assert wheel.name.endswith("py3-none-any.whl") == (not others)
 
 
 def test_editable_install(source: Path, tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from recipes.digits.sequences import (
     TIME,
     TOKEN_IDS,
     Composer,
-    Said,
+    SpokenDigit,
     answer,
 )
-from recipes.digits.train import Heard, encoder_batch
+from recipes.digits.train import EncodedWindows, encoder_batch
 from recipes.digits.voices import RATE, Bank, to_int16
 from recipes.digits.widen import Widening
 
@@ -48,15 +48,22 @@ def at(seconds: float) -> int:
 
 def test_answers_with_times() -> None:
     """A pause ends a segment, or six seconds do; a word that the window's end cuts has a start."""
-    words = [Said(0, 1.0, 1.4), Said(1, 1.5, 1.93), Said(9, 6.0, 6.44)]
+    words = [SpokenDigit(0, 1.0, 1.4), SpokenDigit(1, 1.5, 1.93), SpokenDigit(9, 6.0, 6.44)]
     tokens, spans = answer(words, length=30)
     assert tokens == [at(1.0), 0, 1, at(1.9), at(6.0), 9, at(6.4), END]
     assert len(spans) == len(tokens) and spans[1] == (1.0, 1.4)
     assert answer(words, 30, times=False)[0] == [0, 1, 9, END]
     assert answer(words, 30, offset=2.0)[0][0] == at(3.0)
-    tokens, _ = answer([Said(i % 10, 1 + 0.5 * i, 1.4 + 0.5 * i) for i in range(20)], length=30)
+    tokens, _ = answer(
+        [SpokenDigit(i % 10, 1 + 0.5 * i, 1.4 + 0.5 * i) for i in range(20)], length=30
+    )
     assert tokens[14:16] == [at(7.4), at(7.5)]
-    words = [Said(1, 1.0, 1.5), Said(2, 9.0, 9.5), Said(3, 9.6, 10.2), Said(4, 10.3, 10.6)]
+    words = [
+        SpokenDigit(1, 1.0, 1.5),
+        SpokenDigit(2, 9.0, 9.5),
+        SpokenDigit(3, 9.6, 10.2),
+        SpokenDigit(4, 10.3, 10.6),
+    ]
     ends = [at(1.0), 1, at(1.5), at(9.0), 2, at(9.5), at(9.6), END]
     assert answer(words, length=10)[0] == ends
     assert answer(words, length=10, times=False)[0] == [1, 2, 3, END]  # most of it is there
@@ -130,7 +137,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
     bank: Bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str
 ) -> None:
     torch.save(vars(bank), tmp_path / "words.pt")
-    stops = {"encoder": encoder_batch, "decoder": Heard.batch}
+    stops = {"encoder": encoder_batch, "decoder": EncodedWindows.batch}
 
     def run(name: str, stopped: bool = False) -> dict[str, torch.Tensor]:
         asked = arguments(tmp_path, name)
@@ -144,7 +151,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
             if stopped and stop == "encoder":
                 patch.setattr(train, "encoder_batch", until)
             if stopped and stop == "decoder":
-                patch.setattr(Heard, "batch", until)
+                patch.setattr(EncodedWindows, "batch", until)
             train.train(asked)
         saved = torch.load(tmp_path / f"{name}.pt", weights_only=True)
         return saved["model_state_dict"]  # type: ignore[no-any-return]

@@ -3,7 +3,7 @@
 import pytest
 
 from slimwhisper.cli import main
-from slimwhisper.text import parse_size, shown
+from slimwhisper.text import escape_line, parse_size
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from slimwhisper.text import parse_size, shown
     ],
 )
 def test_what_could_mislead_a_terminal_is_escaped(text: str, escaped: str) -> None:
-    assert shown(text) == escaped
+    assert escape_line(text) == escaped
 
 
 @pytest.mark.parametrize(

@@ -24,31 +24,32 @@ RECORDINGS = [
     noise_bursts(61.3, 3),
     np.zeros(16_000 * 5, np.float32),
 ]
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"condition_on_previous_text": False},
-    {"initial_prompt": "Weights, caches and other words."},
+# several at once where none hides another; the first ones are quick
+QUICK: list[dict[str, Any]] = [
     {"initial_prompt": "Carried along.", "carry_initial_prompt": True},
-    {"without_timestamps": True},
-    {"suppress_blank": False, "suppress_tokens": None},
-    {"suppress_tokens": "-1,300,301"},
-    {"max_initial_timestamp": None},
-    {"max_initial_timestamp": 5.0, "no_speech_threshold": None},
     {"no_speech_threshold": 0.0, "logprob_threshold": None},
-    {"no_speech_threshold": 0.0, "logprob_threshold": -9.0},
-    {"sample_len": 20},
-    {"prefix": "So said", "sample_len": 30},
-    {"prefix": "The whole of it,", "initial_prompt": "Well"},
     {"clip_timestamps": "1,9.5,20,41"},
-    {"clip_timestamps": [30.0, 12.0, 45.5], "condition_on_previous_text": False},
-    {"beam_size": 3, "sample_len": 40},
     {"beam_size": 5, "patience": 2.0, "length_penalty": 0.5, "sample_len": 25},
-    {"beam_size": 4, "patience": 0.5, "without_timestamps": True, "sample_len": 25},
-    {"beam_size": 2, "prefix": "So", "clip_timestamps": "4,30", "suppress_tokens": None},
-    {"word_timestamps": True, "sample_len": 40},
-    {"word_timestamps": True, "beam_size": 2, "initial_prompt": "Words.", "sample_len": 30},
     {"word_timestamps": True, "hallucination_silence_threshold": 1.0, "sample_len": 40},
-    {"word_timestamps": True, "prepend_punctuations": "", "append_punctuations": "a!"},
+]
+DEFAULTS: dict[str, Any] = {}
+BEAMS_AND_WORDS: dict[str, Any] = {
+    "word_timestamps": True,
+    "prepend_punctuations": "",
+    "append_punctuations": "a!",
+    "beam_size": 2,
+    "initial_prompt": "Words.",
+    "sample_len": 30,
+}
+SLOW: list[dict[str, Any]] = [
+    DEFAULTS,
+    BEAMS_AND_WORDS,
+    {"condition_on_previous_text": False, "suppress_blank": False, "suppress_tokens": None},
+    {"suppress_tokens": "-1,300,301", "max_initial_timestamp": 5.0, "no_speech_threshold": None},
+    {"max_initial_timestamp": None, "initial_prompt": "Weights, caches and other words."},
+    {"beam_size": 4, "patience": 0.5, "without_timestamps": True, "sample_len": 25},
+    {"prefix": "So said", "no_speech_threshold": 0.0, "logprob_threshold": -9.0},
+    {"clip_timestamps": [30.0, 12.0, 45.5], "prefix": "So", "beam_size": 2, "sample_len": 30},
     # the whole ladder, of which temperature 0 is good enough
     {
         "temperature": (0.0, 0.4, 1.0),
@@ -73,50 +74,36 @@ def pair(request: pytest.FixtureRequest, random_paths: dict[str, Path]) -> tuple
     return whisper.load_model(str(path), device="cpu"), slimwhisper.load_model(path, "cpu")
 
 
-# one of each kind; the others are slow
-QUICK = (3, 9, 14, 17, 22)
-# those that use tokens which the English vocabulary has elsewhere
-ENGLISH = (0, 3, 4, 6, 13, 16, 22)
-
-
 @pytest.mark.parametrize(
     ("pair", "options"),
     [
-        pytest.param(name, o, marks=[] if quick else pytest.mark.slow, id=f"{name}-{named(o)}")
-        for name, chosen in (("multilingual", range(len(OPTIONS))), ("english", ENGLISH))
-        for o, quick in ((OPTIONS[i], name == "multilingual" and i in QUICK) for i in chosen)
+        *(pytest.param("multilingual", o, id=named(o)) for o in QUICK),
+        *(
+            pytest.param(name, o, marks=pytest.mark.slow, id=f"{name}-{named(o)}")
+            for name, chosen in (("multilingual", SLOW), ("english", (DEFAULTS, BEAMS_AND_WORDS)))
+            for o in chosen
+        ),
     ],
     indirect=["pair"],
 )
-def test_options_one_by_one(pair: tuple[Any, SlimWhisper], options: dict[str, Any]) -> None:
+def test_options(pair: tuple[Any, SlimWhisper], options: dict[str, Any]) -> None:
     theirs, ours = pair
     audio = RECORDINGS[3][: 46 * 16_000]  # two windows
     options = {"sample_len": 60, **options} if options else options
     expected = whisper_transcribe(theirs, audio, **options)
     assert not differences(transcribe(ours, audio, **options), expected)
+    assert expected["segments"] or "no_speech_threshold" in options, "not of nothing"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "language"),
-    [("transcribe", None), ("translate", None), ("translate", "de"), ("transcribe", "Japanese")],
-)
+@pytest.mark.parametrize(("task", "language"), [("translate", None), ("transcribe", "Japanese")])
 def test_task_and_language(random_paths: dict[str, Path], task: str, language: str | None) -> None:
     theirs = whisper.load_model(str(random_paths["multilingual"]), device="cpu")
     ours = slimwhisper.load_model(random_paths["multilingual"], "cpu")
-    for audio in RECORDINGS[1:3]:
-        found = transcribe(ours, audio, task=task, language=language)
-        code = "ja" if language == "Japanese" else language
-        expected = whisper_transcribe(theirs, audio, task=task, language=code)
-        assert not differences(found, expected)
-
-
-@pytest.mark.slow
-def test_the_texts_are_worth_comparing(pair: tuple[Any, SlimWhisper]) -> None:
-    """Random weights speak nonsense, but different nonsense, with segments in it."""
-    results = [transcribe(pair[1], audio) for audio in RECORDINGS]
-    assert len({r["text"] for r in results}) >= 4
-    assert max(len(r["segments"]) for r in results) >= 3
+    audio = RECORDINGS[2]
+    found = transcribe(ours, audio, task=task, language=language)
+    code = "ja" if language == "Japanese" else language
+    assert not differences(found, whisper_transcribe(theirs, audio, task=task, language=code))
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,11 @@
-"""Access control, before anything of a request's body is read.
+"""Access control, before any of a request's body is read.
 
-http        `paths` says who may use a path, and how large a body may be; `sites`, for which
-            hosts and which sites' pages. Forms are in UTF-8.
+http        `paths` defines who may use a path, and how large a body may be; `origins` defines
+            the hosts and the sites whose pages may call. Forms must be in UTF-8.
 websocket   refused, unless the path is in WEBSOCKETS; then it needs the key, or a client
-            secret. The page of another site needs one of them even if no key is set: a
-            browser lets it connect, and sends a saved login along.
-lifespan    the server's own start and end: passed on
+            secret. The page of another site needs one of them even if no key is set, because
+            a browser lets it connect, and sends a saved login along.
+lifespan    the start and the end of the server: passed on
 any other   an error
 """
 
@@ -20,13 +20,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slimwhisper.app.api.errors import APIError, disk_is_full, no_room, too_large
-from slimwhisper.app.api.paths import UNKNOWN, UPLOAD, Rule, Users, route_path, rule_for
-from slimwhisper.app.api.sites import SAFE_METHODS, Sites, is_navigation
-from slimwhisper.app.service.settings import Settings
+from slimwhisper.app.api.origins import SAFE_METHODS, AllowedOrigins, is_navigation
+from slimwhisper.app.api.paths import UNKNOWN, UPLOAD, AllowedUsers, PathRule, route_path, rule_for
+from slimwhisper.app.service.settings import ServerSettings
 
 WEBSOCKETS = frozenset({"/v1/realtime"})  # paths that serve a websocket
-KEY_PROTOCOL = "openai-insecure-api-key."  # and a key: a websocket's subprotocol, in browsers
-SECRET = "ek_"  # how a client secret begins
+KEY_PROTOCOL = "openai-insecure-api-key."  # before the key, in a browser's websocket subprotocol
+SECRET = "ek_"  # the prefix of a client secret
 POLICY_VIOLATION = 1008  # a websocket's close code; before it is accepted, HTTP's 403
 
 
@@ -36,18 +36,19 @@ class Access:
     def __init__(
         self,
         app: ASGIApp,
-        settings: Settings,
+        settings: ServerSettings,
         *,
         is_secret: Callable[[str], bool] = lambda _: False,
         signed_in: Callable[[Request], bool] | None = None,
     ) -> None:
         """is_secret: whether a client secret is valid now.
 
-        signed_in: whether a request's cookies are of somebody who is logged in to the page; None:
+        signed_in: whether a request's cookies belong to a user who is logged in to the page; None:
         there is no page.
         """
         self.app, self.max_upload = app, settings.max_bytes
-        self._is_secret, self._signed_in, self._sites = is_secret, signed_in, Sites(settings)
+        self._is_secret, self._signed_in = is_secret, signed_in
+        self._sites = AllowedOrigins(settings)
         self._challenge = "Basic" if settings.login else "Bearer"
         self._accepted = [f"bearer {settings.api_key}"] if settings.api_key else []
         if settings.login is not None:
@@ -58,6 +59,7 @@ class Access:
         try:
             match scope["type"]:
                 case "http":
+                    send = with_request_id(send)
                     receive = self._check_http(scope, receive)
                 case "websocket":
                     self._check_websocket(scope)
@@ -65,19 +67,19 @@ class Access:
                     raise RuntimeError(f"ASGI scopes of type {kind!r} are not served")
         except APIError as error:
             return await refuse(error, scope, receive, send)
-        with suppress(ClientDisconnect):  # while the body was read: nobody waits for a response
+        with suppress(ClientDisconnect):  # while the body was read: no client waits for a response
             await self.app(scope, receive, send)
 
     def _check_http(self, scope: Scope, receive: Receive) -> Receive:
-        """What reads the body, which is not too large. Raises APIError."""
+        """Check a request. Returns a `receive` that limits the body. Raises APIError."""
         path = route_path(scope)
         rule = rule_for(path, page=self._signed_in is not None)
-        if path != "/health":  # programs that look after servers ask by any name
+        if path != "/health":  # monitoring may use any host name
             self._sites.check_host(scope)
         self._check_site(scope, rule)
-        if rule.users is Users.KEY:
+        if rule.users is AllowedUsers.KEY:
             self._check_key(scope)
-        elif rule.users is Users.PAGE:
+        elif rule.users is AllowedUsers.PAGE:
             assert self._signed_in is not None
             if not self._signed_in(Request(scope)):
                 raise APIError(401, "log in to the page first", "not_logged_in")
@@ -86,29 +88,30 @@ class Access:
         check_charset(scope)
         limit = self.max_upload if rule.max_body is UPLOAD else rule.max_body
         check_length(scope, limit)
-        return counted(receive, limit, to_disk=rule.max_body is UPLOAD)
+        return limit_body(receive, limit, to_disk=rule.max_body is UPLOAD)
 
-    def _check_site(self, scope: Scope, rule: Rule) -> None:
-        """Raise APIError for what a page of another site asks a browser to do here."""
-        if given_key(scope):  # browsers send one only where a page says so, and that they ask first
+    def _check_site(self, scope: Scope, rule: PathRule) -> None:
+        """Raise APIError for a request that a page of another site makes a browser send."""
+        # browsers send a key only for a page that sets it, after a preflight request
+        if bearer_key(scope):
             return
         if rule.page:
-            followed = is_navigation(scope) and rule.users is Users.ANYONE
-            allowed = followed or not self._sites.is_foreign(scope)
+            is_link = is_navigation(scope) and rule.users is AllowedUsers.ANYONE
+            allowed = is_link or not self._sites.is_foreign(scope)
         else:
             allowed = scope["method"] in SAFE_METHODS or self._sites.may_call(scope)
         if not allowed:
-            message = "pages of other sites need the key, or a server with --allow_origin"
+            message = "a page of another site needs the key, or a server with --allow_origin"
             raise APIError(403, message, "foreign_origin")
 
     def _check_websocket(self, scope: Scope) -> None:
         if route_path(scope) not in WEBSOCKETS:
-            raise APIError(403, "no websocket is served here")
+            raise APIError(403, "this path does not serve a websocket; use /v1/realtime")
         self._sites.check_host(scope)
-        key = given_key(scope)
+        key = bearer_key(scope)
         if key.startswith(SECRET):
             if not self._is_secret(key):
-                message = "the client secret is unknown or has expired; make another"
+                message = "the client secret is unknown or has expired; request another"
                 raise APIError(401, message, "invalid_client_secret")
         elif key and _matches(f"bearer {key}", self._accepted):
             return
@@ -120,20 +123,33 @@ class Access:
     def _check_key(self, scope: Scope) -> None:
         if self._accepted and not _matches(" ".join(_authorization(scope)), self._accepted):
             headers = {"WWW-Authenticate": self._challenge}
-            message = "give the server's key as 'Authorization: Bearer KEY'"
+            message = "send the server's key as 'Authorization: Bearer KEY'"
             raise APIError(401, message, "invalid_api_key", headers=headers)
 
 
+def with_request_id(send: Send) -> Send:
+    """`send`, but the response has an x-request-id, which OpenAI's clients show."""
+    name = b"x-request-id", f"req_{secrets.token_hex(16)}".encode()
+
+    async def send_named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), name]}
+        await send(message)
+
+    return send_named
+
+
 async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request, or a websocket before it is accepted: with the status if that can be."""
+    """Refuse a request, or a websocket before it is accepted: with the error's status if the server
+    supports that.
+    """
     if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
         await error.response()(scope, receive, send)
     else:
-        reason = str(error)
-        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": str(error)})
 
 
-def given_key(scope: Scope) -> str:
+def bearer_key(scope: Scope) -> str:
     """The key of `Authorization: Bearer KEY`, or of a websocket's subprotocol; "" if there is none.
 
     Not a key of basic authentication, which a browser sends by itself.
@@ -141,12 +157,12 @@ def given_key(scope: Scope) -> str:
     kind, key = _authorization(scope)
     if kind == "bearer":
         return key
-    named = [p for p in scope.get("subprotocols", ()) if p.startswith(KEY_PROTOCOL)]
-    return named[0].removeprefix(KEY_PROTOCOL) if named else ""
+    protocols = [p for p in scope.get("subprotocols", ()) if p.startswith(KEY_PROTOCOL)]
+    return protocols[0].removeprefix(KEY_PROTOCOL) if protocols else ""
 
 
 def check_length(scope: Scope, limit: int) -> None:
-    """Raise APIError if a body says that it is longer than `limit` bytes."""
+    """Raise APIError if Content-Length is more than `limit` bytes."""
     try:
         length = int(Headers(scope=scope).get("content-length", "0"))
     except ValueError:
@@ -155,49 +171,49 @@ def check_length(scope: Scope, limit: int) -> None:
         raise too_large(limit)
 
 
-def counted(receive: Receive, limit: int, to_disk: bool) -> Receive:
-    """`receive`, which raises APIError once more than `limit` bytes of a body have arrived.
+def limit_body(receive: Receive, limit: int, to_disk: bool) -> Receive:
+    """`receive`, but it raises APIError once more than `limit` bytes of a body have arrived.
 
-    to_disk: the body goes to disk; APIError, too, once that is full.
+    to_disk: the body is written to disk, so APIError is raised when the disk is full, too.
 
     Starlette's RequestBodyLimitMiddleware does the same, but cannot answer in OpenAI's format.
     """
-    left = limit
+    remaining = limit
 
-    async def receive_some() -> Message:
-        nonlocal left
+    async def receive_limited() -> Message:
+        nonlocal remaining
         message = await receive()
-        left -= len(message.get("body", b""))
-        if left < 0:
+        remaining -= len(message.get("body", b""))
+        if remaining < 0:
             raise too_large(limit)
         if to_disk and message.get("body") and disk_is_full():
             raise no_room()
         return message
 
-    return receive_some
+    return receive_limited
 
 
 def check_charset(scope: Scope) -> None:
-    """Raise APIError if the body is in another charset than UTF-8.
+    """Raise APIError if the body is in a charset other than UTF-8.
 
-    Starlette decodes every field of a form by the codec that the request names. Some codecs of
-    Python take time by the square of the length (punycode: 110 s for 400 kB), others raise errors.
+    Starlette decodes every field of a form with the codec that the request names. Some of Python's
+    codecs take quadratic time (punycode: 110 s for 400 kB), others raise errors.
     """
-    for given in Headers(scope=scope).getlist("content-type"):
-        charset = parse_options_header(given)[1].get(b"charset", b"utf-8")
+    for header in Headers(scope=scope).getlist("content-type"):
+        charset = parse_options_header(header)[1].get(b"charset", b"utf-8")
         if charset.lower() not in (b"utf-8", b"utf8"):
             name = charset.decode("latin-1")[:100]
-            raise APIError(415, f"Content-Type: charset {name!r} is not taken; send utf-8")
+            raise APIError(415, f"Content-Type: charset {name!r} is not accepted; send utf-8")
 
 
 def _authorization(scope: Scope) -> tuple[str, str]:
-    """The scheme in lower case (RFC 9110, section 11.1) and the credentials; the last header's."""
-    given = Headers(scope=scope).getlist("authorization") or [""]
-    kind, _, credentials = given[-1].partition(" ")
+    """The scheme in lower case (RFC 9110, section 11.1) and the credentials, of the last header."""
+    headers = Headers(scope=scope).getlist("authorization") or [""]
+    kind, _, credentials = headers[-1].partition(" ")
     return kind.lower(), credentials
 
 
-def _matches(given: str, accepted: Iterable[str]) -> bool:
-    """Whether `given` is one of `accepted`, compared in constant time."""
-    found = [secrets.compare_digest(given.encode(), a.encode()) for a in accepted]
-    return any(found)
+def _matches(credentials: str, accepted: Iterable[str]) -> bool:
+    """Whether `credentials` is one of `accepted`, compared in constant time."""
+    matches = [secrets.compare_digest(credentials.encode(), a.encode()) for a in accepted]
+    return any(matches)

@@ -1,18 +1,18 @@
-"""The log of requests: without what opens something for whoever reads it."""
+"""Keeps secrets out of the log of requests: its readers must not gain access by it."""
 
 import logging
 import re
 
-# what follows the first two parts of the page's paths: the addresses of results and of uploads
+# the page's paths after their first two parts have the secret addresses of results and uploads
 PATH = re.compile(r"(/+(?:page|gradio_api)/+[^/?=%]*)[/=%][^?]*")
-# Uvicorn's own word on a websocket that was refused with a status of ours, as it should be
+# Uvicorn logs this error for a websocket that was refused with a status, which is no mistake
 # (github.com/Kludex/uvicorn/pull/3138)
 REFUSED = "ASGI callable returned without completing handshake."
-QUERY = re.compile(r"\?.*")  # may have a key, or the name of a session
+QUERY = re.compile(r"\?.*")  # may contain a key, or the name of a session
 
 
 def hide_secrets() -> None:
-    """Shorten the paths that Uvicorn logs, and leave out an error that is none."""
+    """Shorten the paths that Uvicorn logs, and drop its REFUSED message."""
     for name in ("uvicorn.access", "uvicorn.error"):  # requests, and websockets
         logging.getLogger(name).addFilter(_shorten)
 

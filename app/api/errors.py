@@ -1,4 +1,4 @@
-"""Errors in OpenAI's format, also those of a full disk."""
+"""Error responses in OpenAI's format, including those of a full disk."""
 
 import errno
 import logging
@@ -22,13 +22,13 @@ from slimwhisper.errors import (
 
 RETRY_AFTER = 10  # seconds, when the queue is full
 FULL = (errno.ENOSPC, errno.EDQUOT)
-LEAST_FREE = 16 << 20  # bytes; with less, the disk is called full
+MIN_FREE = 16 << 20  # bytes; with less, the disk counts as full
 
 logger = logging.getLogger("slimwhisper.serve")
 
 
 class APIError(HTTPException):
-    """An error response in OpenAI's format; in Gradio's routes, in Gradio's."""
+    """An error response in OpenAI's format; in Gradio's routes, in Gradio's format."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class APIError(HTTPException):
         return JSONResponse(self.body(), self.status, self.headers)
 
 
-# the status, OpenAI's code, the form's field, and after how many seconds another try may succeed
+# the status, OpenAI's code, the form's field, and the seconds after which to try again
 RESPONSES: dict[type[SlimWhisperError], tuple[int, str, str | None, int | None]] = {
     BusyError: (429, "queue_full", None, RETRY_AFTER),
     StoppingError: (503, "stopping", None, 60),
@@ -86,33 +86,33 @@ def too_large(limit: int) -> APIError:
 
 
 def internal_error() -> APIError:
-    """The response to an unexpected error: its details are for the log alone."""
-    return APIError(500, "the server failed; see its log", "internal_error")
+    """The response to an unexpected error, whose details are only in the log."""
+    return APIError(500, "internal server error; see the server's log", "internal_error")
 
 
 def disk_is_full() -> bool:
-    """Whether there is no room for the files of another request."""
-    return shutil.disk_usage(tempfile.gettempdir()).free < LEAST_FREE
+    """Whether the disk has no room for the files of another request."""
+    return shutil.disk_usage(tempfile.gettempdir()).free < MIN_FREE
 
 
-async def answer_error(request: Request, error: Exception) -> JSONResponse:
-    """The response to any error; what nobody expected is logged."""
+async def error_response(request: Request, error: Exception) -> JSONResponse:
+    """The response to any error; unexpected ones are logged."""
     match error:
         case APIError() | SlimWhisperError():
-            found = as_api_error(error)
+            api_error = as_api_error(error)
         case HTTPException():
             message = f"{request.method} {request.url.path}: {error.detail}"
-            found = APIError(error.status_code, message)
+            api_error = APIError(error.status_code, message)
         case OSError() if error.errno in FULL:
-            found = no_room()
+            api_error = no_room()
         case _:
             logger.error("a request failed", exc_info=error)
-            found = internal_error()
-    return found.response()
+            api_error = internal_error()
+    return api_error.response()
 
 
 def no_room() -> APIError:
-    """The response to what does not fit on the disk; the log says which."""
+    """The response when the disk is full; the log names the folder."""
     folder = tempfile.gettempdir()
     logger.error("%s: the disk is full; free some space, or set TMPDIR to another folder", folder)
     message = "the server's disk is full; try again later"

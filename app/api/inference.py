@@ -1,6 +1,6 @@
-"""whisper.cpp's form, `/inference`, checked: the fields of its examples/server/server.cpp.
+"""Checks whisper.cpp's form, `/inference`: the fields of its examples/server/server.cpp.
 
-What has no counterpart here is accepted at whisper.cpp's default and refused at any other value.
+Fields without a counterpart here must have whisper.cpp's default value, or are refused.
 """
 
 from typing import Annotated, Any
@@ -8,27 +8,27 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 from starlette.datastructures import FormData
 
-from slimwhisper.app.api.fields import Text, UploadForm, check_form, one_of, only, wrong
-from slimwhisper.app.api.request import Wanted, choose_model
+from slimwhisper.app.api.fields import Text, UploadForm, check_form, invalid, one_of, only
+from slimwhisper.app.api.request import TranscriptionRequest, choose_model
 from slimwhisper.app.service.models import Models
 from slimwhisper.jobs.decoding_flags import temperatures
 
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
-MOST_ROWS = 8  # beams or samples, as in whisper.cpp
-LEAST_STEP = 0.05  # from one temperature to the next
-MOST_MS = 86_400_000  # a day
+MAX_ROWS = 8  # beams or samples, as in whisper.cpp
+MIN_STEP = 0.05  # from one temperature to the next
+MAX_MS = 86_400_000  # a day
 SPEAKERS = "speakers are found by /v1/audio/transcriptions, response_format=diarized_json"
-SYMBOLS = "symbols nobody speaks are never sampled"
+NO_SYMBOLS = "non-speech symbols are never sampled"
 
 
-def _step(value: float) -> float:
-    if 0 < value < LEAST_STEP:
-        raise wrong(f"give 0, or from {LEAST_STEP:g} to 1")
+def _check_step(value: float) -> float:
+    if 0 < value < MIN_STEP:
+        raise invalid(f"send 0, or {MIN_STEP:g} to 1")
     return value
 
 
 class InferenceForm(UploadForm):
-    """The fields, as they are sent."""
+    """The form's fields."""
 
     response_format: Annotated[str, one_of(FORMATS)] = "json"
     language: Text | None = None
@@ -37,20 +37,20 @@ class InferenceForm(UploadForm):
     carry_initial_prompt: bool = False
     max_context: Annotated[int, one_of((0, -1))] = -1  # none of the previous text, or all
     temperature: float | None = Field(None, ge=0, le=1)
-    temperature_inc: Annotated[float, AfterValidator(_step)] | None = Field(None, ge=0, le=1)
-    beam_size: int = Field(-1, ge=-1, le=MOST_ROWS)  # -1: none
-    best_of: int = Field(-1, ge=-1, le=MOST_ROWS)
+    temperature_inc: Annotated[float, AfterValidator(_check_step)] | None = Field(None, ge=0, le=1)
+    beam_size: int = Field(-1, ge=-1, le=MAX_ROWS)  # -1: none
+    best_of: int = Field(-1, ge=-1, le=MAX_ROWS)
     logprob_thold: float | None = Field(None, ge=-100, le=1)
     no_speech_thold: float | None = Field(None, ge=-100, le=1)
-    offset_t: int = Field(0, ge=0, le=MOST_MS)
-    duration: int = Field(0, ge=0, le=MOST_MS)
+    offset_t: int = Field(0, ge=0, le=MAX_MS)
+    duration: int = Field(0, ge=0, le=MAX_MS)
     vad: bool = False
     vad_threshold: float | None = Field(None, ge=0, le=1)
     vad_min_silence_duration_ms: int | None = Field(None, ge=0, le=60_000)
     vad_speech_pad_ms: int | None = Field(None, ge=0, le=60_000)
     no_timestamps: bool = False
     token_timestamps: bool | None = None
-    # what may only have one value
+    # fields that accept only one value
     offset_n: Annotated[float, only(0, "segments are numbered from 0")] = 0
     max_len: Annotated[float, only(0, "segments end where the model ends them")] = 0
     audio_ctx: Annotated[float, only(0, "the encoder reads whole windows")] = 0
@@ -58,20 +58,20 @@ class InferenceForm(UploadForm):
     entropy_thold: Annotated[float, only(2.4, "the compression ratio finds repetition")] = 2.4
     vad_min_speech_duration_ms: Annotated[float, only(250, "no speech is too short")] = 250
     vad_samples_overlap: Annotated[float, only(0.1, "regions are padded instead")] = 0.1
-    vad_max_speech_duration_s: float = Field(MOST_MS, ge=MOST_MS)  # speech is not cut by length
+    vad_max_speech_duration_s: float = Field(MAX_MS, ge=MAX_MS)  # speech is not cut by length
     detect_language: Annotated[bool, only(False, "verbose_json names the language")] = False
     diarize: Annotated[bool, only(False, SPEAKERS)] = False
     tinydiarize: Annotated[bool, only(False, SPEAKERS)] = False
-    suppress_nst: Annotated[bool, only(True, SYMBOLS)] = True
-    suppress_non_speech: Annotated[bool, only(True, SYMBOLS)] = True
-    # what has no effect on the response here, and little there
+    suppress_nst: Annotated[bool, only(True, NO_SYMBOLS)] = True
+    suppress_non_speech: Annotated[bool, only(True, NO_SYMBOLS)] = True
+    # fields without effect on the response here, and with little in whisper.cpp
     debug_mode: bool = False
     no_language_probabilities: bool = False
     split_on_word: bool = False
 
     def options(self) -> dict[str, Any]:
-        """The fields as options of ours."""
-        found: dict[str, Any] = {
+        """The fields as `slimwhisper.Options`."""
+        options: dict[str, Any] = {
             "language": None if self.language == "auto" else self.language,
             "initial_prompt": self.prompt,
             "carry_initial_prompt": self.carry_initial_prompt or None,
@@ -84,26 +84,26 @@ class InferenceForm(UploadForm):
         }
         if self.temperature is not None or self.temperature_inc is not None:
             step = 0.2 if self.temperature_inc is None else self.temperature_inc
-            found["temperature"] = temperatures(self.temperature or 0.0, step or None)
+            options["temperature"] = temperatures(self.temperature or 0.0, step or None)
         if self.offset_t or self.duration:
             end = [self.offset_t + self.duration] if self.duration else []
-            found["clip_timestamps"] = tuple(ms / 1000 for ms in (self.offset_t, *end))
-        if self.vad:  # else whisper.cpp does not look at the others
+            options["clip_timestamps"] = tuple(ms / 1000 for ms in (self.offset_t, *end))
+        if self.vad:  # else whisper.cpp ignores the other fields, too
             settings = {"vad_threshold", "vad_min_silence_duration_ms", "vad_speech_pad_ms"}
-            found |= {"vad_filter": True, **self.model_dump(include=settings)}
+            options |= {"vad_filter": True, **self.model_dump(include=settings)}
         words = not self.no_timestamps if self.token_timestamps is None else self.token_timestamps
         if words and self.response_format == "verbose_json":
-            found["word_timestamps"] = True
-        return {name: value for name, value in found.items() if value is not None}
+            options["word_timestamps"] = True
+        return {name: value for name, value in options.items() if value is not None}
 
 
-def read_inference(form: FormData, models: Models) -> Wanted:
-    """What a form asks for. Raises APIError for a field that cannot be honoured."""
+def read_inference(form: FormData, models: Models) -> TranscriptionRequest:
+    """The request of a form. Raises APIError for a field that is invalid or not supported."""
     fields = check_form(InferenceForm, form)
     model, served_by = choose_model(None, models)
     task = "translate" if fields.translate else "transcribe"
     options = {"task": task, "on_failure": "best", **fields.options()}
-    return Wanted(
+    return TranscriptionRequest(
         fields.file,
         fields.response_format,
         model,

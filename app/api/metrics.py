@@ -1,6 +1,7 @@
-"""Metrics for Prometheus, served at /metrics."""
+"""The metrics for Prometheus, served at /metrics."""
 
 from collections.abc import Iterator, Mapping
+from math import inf
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -9,7 +10,11 @@ from prometheus_client.registry import Collector
 from slimwhisper.app.service.service import Service
 from slimwhisper.metrics import HELP
 
-OUTCOMES = ("finished", "failed", "cancelled", "refused")  # fields of `Counts`
+OUTCOMES = ("finished", "failed", "cancelled", "refused")  # fields of `RequestCounts`
+COUNTERS = (  # likewise
+    *("updates", "merged_updates", "audio_seconds", "busy_seconds", "steps", "filled_slots"),
+    "preemptions",
+)
 
 
 class ServiceCollector(Collector):
@@ -24,31 +29,26 @@ class ServiceCollector(Collector):
         outcomes = {outcome: getattr(counts, outcome) for outcome in OUTCOMES}
         yield _labelled(CounterMetricFamily, "requests", "outcome", outcomes)
         yield _labelled(GaugeMetricFamily, "in_flight", "state", self.service.states())
-        yield _one(GaugeMetricFamily, "streams", len(self.service.streams.open))
-        yield _one(CounterMetricFamily, "updates", counts.updates)
-        yield _one(CounterMetricFamily, "merged_updates", counts.merged)
         for metric in counts.commit_latency.collect():
-            # when it was created is of no use, as only this process knows it
+            # the creation time is of no use: it is that of this process
             metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
             yield metric
-        yield _one(CounterMetricFamily, "audio_seconds", counts.audio_seconds)
-        yield _one(CounterMetricFamily, "busy_seconds", counts.busy_seconds)
-        speed = counts.audio_seconds / counts.busy_seconds if counts.busy_seconds else 0.0
-        yield _one(GaugeMetricFamily, "speed", speed)
-        yield _one(CounterMetricFamily, "steps", counts.steps)
-        yield _one(CounterMetricFamily, "filled_slots", counts.filled)
-        fill = counts.filled / counts.steps if counts.steps else 0.0
-        yield _one(GaugeMetricFamily, "batch_fill", fill)
-        yield _one(GaugeMetricFamily, "slots", engines.slots)
-        yield _one(GaugeMetricFamily, "cache_bytes", engines.cache_bytes())
-        yield _one(GaugeMetricFamily, "text_bytes", engines.text_bytes())
-        yield _one(CounterMetricFamily, "preemptions", counts.preemptions)
+        yield from (_single(CounterMetricFamily, name, getattr(counts, name)) for name in COUNTERS)
+        gauges = {
+            "streams": len(self.service.streams.open),
+            "speed": counts.audio_seconds / (counts.busy_seconds or inf),
+            "batch_fill": counts.filled_slots / (counts.steps or inf),
+            "slots": engines.slots,
+            "cache_bytes": engines.cache_bytes(),
+            "text_bytes": engines.text_bytes(),
+        }
+        yield from (_single(GaugeMetricFamily, name, value) for name, value in gauges.items())
 
 
 Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
 
 
-def _one(family: Family, name: str, value: float) -> Metric:
+def _single(family: Family, name: str, value: float) -> Metric:
     name = f"slimwhisper_{name}"
     return family(name, HELP[name], value=value)
 

@@ -1,6 +1,6 @@
-"""Every path of the server: who may use it, and how large a body may be.
+"""The rules of every path of the server: who may use it, and how large a body may be.
 
-A path that no rule names needs the key and is not found. A new route needs a rule here.
+A path without a rule needs the key and gets 404. A new route needs a rule here.
 """
 
 import re
@@ -12,74 +12,66 @@ from starlette.types import Scope
 
 SMALL = 10**6  # bytes of a body: forms without files, and JSON
 TEXTS = 8 * 10**6  # bytes: all texts of a day of speech
-UPLOAD = None  # as many as an upload may have
+UPLOAD = None  # the limit of uploads
 
 
-class Users(Enum):
+class AllowedUsers(Enum):
     """Who may use a path, if the server has a key or a login."""
 
     ANYONE = "anyone"
-    KEY = "who sends the key, or user and password"
-    PAGE = "who is logged in to the page"
+    KEY = "requests with the key, or with user and password"
+    PAGE = "users who are logged in to the page"
 
 
-class Rule(NamedTuple):
-    """For the paths that a pattern matches as a whole."""
+class PathRule(NamedTuple):
+    """The rule for the paths that a pattern matches as a whole."""
 
     pattern: str  # lower case
-    users: Users
+    users: AllowedUsers
     max_body: int | None  # bytes; None: the limit of uploads
-    page: bool = False  # whether it is the page's: requests for other sites are refused
+    page: bool = False  # whether it belongs to the page: requests of other sites are refused
 
 
-UNKNOWN = Rule("", Users.KEY, SMALL)
+UNKNOWN = PathRule("", AllowedUsers.KEY, SMALL)
 RULES = (
-    Rule("/health", Users.ANYONE, SMALL),
-    Rule("/v1/audio/.*|/inference", Users.KEY, UPLOAD),
-    Rule("/v1(/.*)?|/metrics", Users.KEY, SMALL),
+    PathRule("/health", AllowedUsers.ANYONE, SMALL),
+    PathRule("/v1/audio/.*|/inference", AllowedUsers.KEY, UPLOAD),
+    PathRule(r"/v1(/.*)?|/metrics|/openapi\.json", AllowedUsers.KEY, SMALL),
 )
-# Of Gradio's routes those that its page asks for. Others fetch any address, or keep files.
+# The routes of Gradio that its page uses. Others fetch arbitrary addresses, or store files.
 GRADIO = "user|login_check|token|app_id|info|startup-events|queue/(join|data|status)|cancel|reset"
 ICONS = r"favicon\.ico|manifest\.json|robots\.txt|(gradio_api/)?theme\.css"
 PAGE_RULES = tuple(
-    Rule(pattern, users, max_body, page=True)
+    PathRule(pattern, users, max_body, page=True)
     for pattern, users, max_body in (
-        (f"/|/log(in|out)/?|/({ICONS})", Users.ANYONE, SMALL),
-        ("/(assets|static|svelte|page/assets)/.*", Users.ANYONE, SMALL),
-        ("/page/(audio|results?)/.*", Users.ANYONE, SMALL),  # their addresses are secrets
-        ("/page/(edit|live)/.*", Users.PAGE, TEXTS),
-        (f"/config/?|/gradio_api/({GRADIO})/?", Users.PAGE, SMALL),
-        ("/gradio_api/(call/(?!v2/)|heartbeat/|file=(?!https?:)).*", Users.PAGE, SMALL),
-        ("/gradio_api/upload_progress", Users.PAGE, SMALL),
-        ("/gradio_api/upload", Users.PAGE, UPLOAD),
+        (f"/|/log(in|out)/?|/({ICONS})", AllowedUsers.ANYONE, SMALL),
+        ("/(assets|static|svelte|page/assets)/.*", AllowedUsers.ANYONE, SMALL),
+        ("/page/(audio|results?)/.*", AllowedUsers.ANYONE, SMALL),  # their addresses are secrets
+        ("/page/(edit|live)/.*", AllowedUsers.PAGE, TEXTS),
+        (f"/config/?|/gradio_api/({GRADIO})/?", AllowedUsers.PAGE, SMALL),
+        ("/gradio_api/(call/(?!v2/)|heartbeat/|file=(?!https?:)).*", AllowedUsers.PAGE, SMALL),
+        ("/gradio_api/upload_progress", AllowedUsers.PAGE, SMALL),
+        ("/gradio_api/upload", AllowedUsers.PAGE, UPLOAD),
     )
 )
 COMPILED = {rule: re.compile(rule.pattern, re.DOTALL) for rule in (*RULES, *PAGE_RULES)}
 
 
-def rule_for(path: str, page: bool) -> Rule:
+def rule_for(path: str, page: bool) -> PathRule:
     """The rule for a path; UNKNOWN if there is none. page: whether the server has the page.
 
-    A path that a lenient router could take for another one, such as //v1, /V1 and /%76%31, has the
-    rule that both have.
+    A path that a lenient router could take for another, such as //v1, /V1 and /%76%31, must have
+    the same rule in both spellings, else UNKNOWN.
     """
-    found = {_first(spelling, page) for spelling in (path, _folded(path))}
+    spellings = (path, re.sub("/{2,}", "/", unquote(path)).lower())
+    rules = (*RULES, *PAGE_RULES) if page else RULES
+    found = {next((r for r in rules if COMPILED[r].fullmatch(s)), UNKNOWN) for s in spellings}
     return found.pop() if len(found) == 1 else UNKNOWN
 
 
 def route_path(scope: Scope) -> str:
-    """The path without `root_path`, exactly as Starlette's router takes it."""
+    """The path without `root_path`, exactly as Starlette's router computes it."""
     path: str = scope.get("path", "")
     root: str = scope.get("root_path", "")
     rest = path.removeprefix(root)
     return rest if path.startswith(root) and rest[:1] in ("", "/") else path
-
-
-def _first(path: str, page: bool) -> Rule:
-    rules = (*RULES, *PAGE_RULES) if page else RULES
-    return next((rule for rule in rules if COMPILED[rule].fullmatch(path)), UNKNOWN)
-
-
-def _folded(path: str) -> str:
-    """One spelling of paths that differ in case, in doubled slashes, or in quoting."""
-    return re.sub("/{2,}", "/", unquote(path)).lower()

@@ -1,7 +1,7 @@
-"""Known speakers: names and recordings of their voices, sent as data URLs.
+"""The known speakers of a request: names, and recordings of their voices as data URLs.
 
-A recording is decoded like any other upload, by a reader process, and handed on as plain samples
-in an unnamed file, which is gone when it is closed.
+A recording is decoded like any other upload, by a reader process, and passed on as plain samples
+in an unnamed file, which disappears when it is closed.
 """
 
 import base64
@@ -19,34 +19,34 @@ from slimwhisper.audio.samples import Samples
 from slimwhisper.types import SAMPLE_RATE
 
 NAMES, REFERENCES = "known_speaker_names", "known_speaker_references"
-MOST = 4  # speakers, as at OpenAI
+MAX_SPEAKERS = 4  # speakers, as at OpenAI
 SECONDS = (2.0, 10.0)  # of a recording, as at OpenAI
-SLACK = 0.1  # seconds that an encoder may have added
+SLACK = 0.1  # seconds of padding that an encoder may have added
 MAX_NAME = 64  # characters
 MAX_BYTES = 3 << 20  # of a recording: 10 s of stereo WAV at 48 kHz take 2 MB
 _DATA_URL = re.compile(r"data:[\w.+-]+/[\w.+-]+(;[\w.+-]+=[\w.+\"-]*)*;base64,", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class SpeakerReference:
     """A known speaker: a name, and a recording of the voice."""
 
     name: str
     data: bytes  # an audio file
 
 
-def read_references(names: Sequence[str], urls: Sequence[str]) -> tuple[Reference, ...]:
+def read_references(names: Sequence[str], urls: Sequence[str]) -> tuple[SpeakerReference, ...]:
     """The known speakers of a form. Raises APIError."""
     if len(names) != len(urls):
-        message = f"{len(names)} {NAMES}[] and {len(urls)} {REFERENCES}[]: send one for each"
+        message = f"{len(names)} {NAMES}[] and {len(urls)} {REFERENCES}[]: send one of each"
         raise refused(f"{REFERENCES}[]", message)
-    if len(names) > MOST:
-        raise refused(f"{NAMES}[]", f"{len(names)} {NAMES}[]: up to {MOST} can be known")
+    if len(names) > MAX_SPEAKERS:
+        raise refused(f"{NAMES}[]", f"{len(names)} {NAMES}[]: send at most {MAX_SPEAKERS}")
     for name in names:
         if not name.isprintable() or len(name) > MAX_NAME or names.count(name) > 1:
-            rule = f"give each a name of its own, of up to {MAX_NAME} printable characters"
+            rule = f"send different names, of up to {MAX_NAME} printable characters"
             raise refused(f"{NAMES}[]", f"{NAMES}[] {name[:MAX_NAME]!r}: {rule}")
-    return tuple(Reference(n, _decode(n, u)) for n, u in zip(names, urls, strict=True))
+    return tuple(SpeakerReference(n, _decode(n, u)) for n, u in zip(names, urls, strict=True))
 
 
 def _decode(name: str, url: str) -> bytes:
@@ -58,44 +58,47 @@ def _decode(name: str, url: str) -> bytes:
             raise ValueError
         data = base64.b64decode(url[head.end() :], validate=True)
     except ValueError:
-        message = f"{shown(name)}: give a data URL, data:audio/wav;base64,..."
+        message = f"{reference_label(name)}: send a data URL, data:audio/wav;base64,..."
         raise refused(field, message) from None
     if len(data) > MAX_BYTES:
-        raise refused(field, f"{shown(name)}: larger than {MAX_BYTES >> 20} MB")
+        raise refused(field, f"{reference_label(name)}: send at most {MAX_BYTES >> 20} MB")
     return data
 
 
 def store_references(
-    references: Sequence[Reference], read: Callable[[Path, str], Samples], files: AsyncExitStack
+    references: Sequence[SpeakerReference],
+    read: Callable[[Path, str], Samples],
+    files: AsyncExitStack,
 ) -> tuple[tuple[str, str], ...]:
-    """(name, path) of each known speaker; blocks. The paths are good until `files` is closed.
+    """(name, path) of each known speaker; blocks. The paths are valid until `files` is closed.
 
-    read: a file's samples, from its path and a name for messages. Raises APIError, AudioError.
+    read: returns the samples of a file, from its path and a name for messages. Raises APIError,
+    AudioError.
     """
     import soundfile
 
-    found = []
+    stored = []
     for reference in references:
-        named = shown(reference.name)
-        with tempfile.TemporaryFile() as sent:
-            sent.write(reference.data)
-            sent.flush()
-            samples = read(open_path(sent), named)
+        label = reference_label(reference.name)
+        with tempfile.TemporaryFile() as upload:
+            upload.write(reference.data)
+            upload.flush()
+            samples = read(open_path(upload), label)
         with closing(samples):
-            seconds, (least, most) = len(samples) / SAMPLE_RATE, SECONDS
-            if not least <= seconds <= most + SLACK:
-                message = f"{named}: {seconds:.1f} s long; give {least:g} to {most:g} s"
+            seconds, (shortest, longest) = len(samples) / SAMPLE_RATE, SECONDS
+            if not shortest <= seconds <= longest + SLACK:
+                message = f"{label}: {seconds:.1f} s long; send {shortest:g} to {longest:g} s"
                 raise refused(f"{REFERENCES}[]", message)
             file = files.enter_context(tempfile.TemporaryFile())
-            heard = samples.read(0, len(samples))
-            soundfile.write(file, heard, SAMPLE_RATE, format="WAV", subtype="FLOAT")
+            audio = samples.read(0, len(samples))
+            soundfile.write(file, audio, SAMPLE_RATE, format="WAV", subtype="FLOAT")
             file.flush()
-        found.append((reference.name, str(open_path(file))))
-    return tuple(found)
+        stored.append((reference.name, str(open_path(file))))
+    return tuple(stored)
 
 
-def shown(name: str) -> str:
-    """What messages call a known speaker's recording."""
+def reference_label(name: str) -> str:
+    """The name of a known speaker's recording in messages."""
     return f"{REFERENCES}[] of {name!r}"
 
 

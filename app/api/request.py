@@ -1,7 +1,7 @@
-"""OpenAI's forms, `/v1/audio/transcriptions` and `/v1/audio/translations`, checked.
+"""Checks OpenAI's forms, `/v1/audio/transcriptions` and `/v1/audio/translations`.
 
-The fields are those of openai-python 3.54 (types/audio/transcription_create_params.py), and two of
-our own, "sentences" and "on_failure". docs/openai.md lists them all.
+The fields are those of openai-python 3.54 (types/audio/transcription_create_params.py), and two
+extensions, "sentences" and "on_failure". docs/openai.md lists them all.
 """
 
 from dataclasses import dataclass, field
@@ -15,16 +15,16 @@ from starlette.datastructures import FormData, UploadFile
 
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import (
-    Fields,
+    LenientModel,
     Text,
     Texts,
     UploadForm,
     check_form,
+    invalid,
     one_of,
     refused,
-    wrong,
 )
-from slimwhisper.app.api.references import Reference, read_references
+from slimwhisper.app.api.references import SpeakerReference, read_references
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models, openai_model
 from slimwhisper.errors import DependencyError
@@ -32,8 +32,8 @@ from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.speakers.choice import require
 from slimwhisper.types import ON_FAILURE
 
-WRITTEN = tuple(name for name in FORMATS if name not in ("txt", "json"))  # by `outputs`
-RESPONSE_FORMATS = ("json", "text", "verbose_json", "diarized_json", *WRITTEN)
+FILE_FORMATS = tuple(name for name in FORMATS if name not in ("txt", "json"))  # of `outputs`
+RESPONSE_FORMATS = ("json", "text", "verbose_json", "diarized_json", *FILE_FORMATS)
 STREAMED = ("json", "text", "diarized_json")
 GRANULARITIES = ("segment", "word")
 WITH_WORDS = ("verbose_json", "lrc", "ass")  # may have each word's time
@@ -45,47 +45,48 @@ MAX_NAME = 40  # characters of a field's name in a header
 
 
 @dataclass(slots=True)
-class Wanted:
-    """A checked request: what both forms, OpenAI's and whisper.cpp's, are turned into."""
+class TranscriptionRequest:
+    """A checked request, in OpenAI's or in whisper.cpp's form."""
 
     upload: UploadFile
     format: str  # of the response
     model: ModelChoice
-    served_by: str  # the model's name, as it is shown
+    served_by: str  # the model's display name
     options: dict[str, Any]  # fields of `slimwhisper.Options`
-    asked: str = ""  # OpenAI's model that was asked for, without a date; "": one of ours
+    openai_model: str = ""  # the requested model of OpenAI, without a date; "": another model
     granularities: tuple[str, ...] = ("segment",)  # of verbose_json
-    words_inside: bool = False  # verbose_json has each segment's words in it, as whisper.cpp
+    words_inside: bool = False  # verbose_json has the words within each segment, as whisper.cpp
     stream: bool = False
-    references: tuple[Reference, ...] = ()
+    references: tuple[SpeakerReference, ...] = ()
     unknown: list[str] = field(default_factory=list)  # fields that were ignored
+    accept: str = ""  # the header: what the client wants
 
     def headers(self) -> dict[str, str]:
-        """Of the response: which model served it, and which fields were ignored."""
-        found = {"X-Slimwhisper-Model": quote(self.served_by)}
+        """The response's headers: the model that served it, and the ignored fields."""
+        headers = {"X-Slimwhisper-Model": quote(self.served_by)}
         if self.unknown:
-            shown = [f'unknown field "{quote(n[:MAX_NAME])}" was ignored' for n in self.unknown]
-            more = len(shown) - MAX_WARNINGS
-            rest = [f"and {more} more"] if more > 0 else []
-            found["X-Slimwhisper-Warning"] = "; ".join([*shown[:MAX_WARNINGS], *rest])
-        return found
+            warnings = [f'unknown field "{quote(n[:MAX_NAME])}" was ignored' for n in self.unknown]
+            more = len(warnings) - MAX_WARNINGS
+            tail = [f"and {more} more"] if more > 0 else []
+            headers["X-Slimwhisper-Warning"] = "; ".join([*warnings[:MAX_WARNINGS], *tail])
+        return headers
 
 
-def display_name(given: str | None) -> str:
+def display_name(filename: str | None) -> str:
     """A file's name as the client sent it, made safe to show: no folders, printable, short."""
-    name = PurePath((given or "").replace("\\", "/")).name
+    name = PurePath((filename or "").replace("\\", "/")).name
     printable = "".join(c for c in name if c.isprintable())
     return printable[-MAX_NAME_LENGTH:] or "audio"
 
 
 def choose_model(name: str | None, models: Models) -> tuple[ModelChoice, str]:
-    """The model for a request's name, and its name as it is shown. Raises CheckpointError."""
-    found = models.resolve(name)
-    return ModelChoice(found), models.shown if found == models.default else found
+    """The model for a request's name, and its display name. Raises CheckpointError."""
+    resolved = models.resolve(name)
+    return ModelChoice(resolved), models.display_name if resolved == models.default else resolved
 
 
-class Chunking(Fields):
-    """A chunking_strategy: how pieces of speech are found. Its fields are named as our options."""
+class Chunking(LenientModel):
+    """A chunking_strategy: how speech segments are found. Its fields are named as the options."""
 
     model_config = ConfigDict(extra="allow", strict=False)
 
@@ -98,26 +99,26 @@ class Chunking(Fields):
     def _settings_are_known(self) -> Self:
         if self.model_extra or (self.type == "auto" and len(self.model_fields_set) > 1):
             settings = "threshold, prefix_padding_ms, silence_duration_ms"
-            raise wrong(f"auto has no settings, and server_vad only {settings}")
+            raise invalid(f"auto has no settings, and server_vad only {settings}")
         return self
 
 
-def _parsed(given: object) -> object:
+def _parsed(value: object) -> object:
     """The text "auto", or JSON."""
-    if given == "auto":
+    if value == "auto":
         return {"type": "auto"}
-    if isinstance(given, str):
+    if isinstance(value, str):
         try:
-            given = from_json(given, allow_inf_nan=False)
+            value = from_json(value, allow_inf_nan=False)
         except ValueError:
-            given = None
-        if not isinstance(given, dict):
-            raise wrong("give auto, or a server_vad object")
-    return given
+            value = None
+        if not isinstance(value, dict):
+            raise invalid("send auto, or a server_vad object")
+    return value
 
 
 class TranscriptionForm(UploadForm):
-    """The fields, as they are sent."""
+    """The form's fields."""
 
     model: Text | None = None
     response_format: Annotated[str, one_of(RESPONSE_FORMATS)] = "json"
@@ -125,7 +126,7 @@ class TranscriptionForm(UploadForm):
     keywords: Texts = Field((), alias="keywords[]")
     language: Text | None = None
     languages: Texts = Field((), alias="languages[]")
-    temperature: float = Field(0.0, ge=0, le=1)  # 0: raised as it is needed
+    temperature: float = Field(0.0, ge=0, le=1)  # 0: raised when a window fails
     timestamp_granularities: tuple[Annotated[str, one_of(GRANULARITIES)], ...] = Field(
         (), alias="timestamp_granularities[]"
     )
@@ -135,26 +136,26 @@ class TranscriptionForm(UploadForm):
     known_speaker_names: Texts = Field((), alias="known_speaker_names[]")
     known_speaker_references: tuple[str, ...] = Field((), alias="known_speaker_references[]")
     sentences: bool = False
-    # the default is the server's: nobody looks over these texts
+    # not the default of `Options`: API users do not review the texts
     on_failure: Annotated[str, one_of(ON_FAILURE)] = "best"
 
     @model_validator(mode="before")
     @classmethod
-    def _gather(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The fields chunking_strategy[key] are one."""
+    def _gather(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Join the fields chunking_strategy[key] into one."""
         begin = "chunking_strategy["
-        inside = [name for name in given if name.startswith(begin) and name.endswith("]")]
-        found = {name[len(begin) : -1]: given.pop(name) for name in inside}
-        return {"chunking_strategy": found, **given} if found else given
+        inside = [name for name in fields if name.startswith(begin) and name.endswith("]")]
+        chunking = {name[len(begin) : -1]: fields.pop(name) for name in inside}
+        return {"chunking_strategy": chunking, **fields} if chunking else fields
 
     def options(self) -> dict[str, Any]:
-        """The fields that are options of ours."""
+        """The fields as `slimwhisper.Options`."""
         chunking = self.chunking_strategy
         settings = chunking and chunking.model_dump(exclude={"type"}, exclude_unset=True)
-        found = {
+        options = {
             "initial_prompt": self.prompt,
             "hotwords": ", ".join(self.keywords),
-            "language": self.language,
+            "language": None if self.language == "auto" else self.language,
             "languages": self.languages,
             "temperature": self.temperature,
             "sentences": self.sentences,
@@ -164,59 +165,56 @@ class TranscriptionForm(UploadForm):
             "diarize": "embedding" if self.response_format in WITH_SPEAKERS else None,
             "parallel": chunking is not None,
         }
-        return {name: value for name, value in found.items() if value} | (settings or {})
+        return {name: value for name, value in options.items() if value} | (settings or {})
 
 
-def read_request(form: FormData, task: str, models: Models) -> Wanted:
-    """What a form asks for. task: "transcribe" or "translate".
+def read_request(form: FormData, task: str, models: Models) -> TranscriptionRequest:
+    """The request of a form. task: "transcribe" or "translate".
 
-    Raises APIError for a field that cannot be honoured, CheckpointError for the model.
+    Raises APIError for a field that is invalid or not supported, CheckpointError for the model.
     """
     fields = check_form(TranscriptionForm, form)
     model, served_by = choose_model(fields.model, models)
-    asked = openai_model(fields.model) or ""
-    wanted = Wanted(
+    requested_model = openai_model(fields.model) or ""
+    request = TranscriptionRequest(
         fields.file,
         fields.response_format,
         model,
         served_by,
         {"task": task, **fields.options()},
-        asked,
+        requested_model,
         granularities=fields.timestamp_granularities or ("segment",),
         stream=fields.stream,
         references=read_references(fields.known_speaker_names, fields.known_speaker_references),
         unknown=list(fields.model_extra or ()),
     )
-    _refuse_combinations(wanted, bool(fields.timestamp_granularities))
-    return wanted
+    _refuse_combinations(request)
+    return request
 
 
-def _refuse_combinations(wanted: Wanted, granular: bool) -> None:
-    """Raises APIError for fields that contradict each other.
-
-    granular: whether timestamp_granularities were sent.
-    """
-    format, options = wanted.format, wanted.options
-    if granular and format not in WITH_WORDS:
+def _refuse_combinations(request: TranscriptionRequest) -> None:
+    """Raises APIError for fields that contradict each other."""
+    format, options = request.format, request.options
+    if "word" in request.granularities and format not in WITH_WORDS:
         name = "timestamp_granularities[]"
-        raise refused(name, f"{name} needs response_format {', '.join(WITH_WORDS)}")
-    if wanted.stream and format not in STREAMED:
+        raise refused(name, f"{name}=word needs response_format {', '.join(WITH_WORDS)}")
+    if request.stream and format not in STREAMED:
         raise refused("stream", f"stream needs response_format {', '.join(STREAMED)}")
     if "token_logprobs" in options and format != "json":
         raise refused("include[]", "include[]=logprobs needs response_format=json")
     if "sentences" in options and format in ("json", "text"):
-        segments = ", ".join(("verbose_json", "diarized_json", *WRITTEN))
-        message = f"sentences cuts segments, and {format} has none; choose {segments}"
+        segments = ", ".join(("verbose_json", "diarized_json", *FILE_FORMATS))
+        message = f"sentences needs a format with segments, unlike {format}; choose {segments}"
         raise refused("sentences", message)
     if "language" in options and "languages" in options:
-        message = "language says which, languages[] what to choose from; send one of them"
+        message = "send language or languages[], not both"
         raise refused("languages[]", message)
-    if wanted.references and format not in WITH_SPEAKERS:
+    if request.references and format not in WITH_SPEAKERS:
         name = "known_speaker_names[]"
         raise refused(name, f"{name} needs response_format {', '.join(WITH_SPEAKERS)}")
     if format in WITH_SPEAKERS:
         if options["task"] == "translate":
-            message = "a translation is not diarized; send it to /v1/audio/transcriptions"
+            message = "translations cannot be diarized; use /v1/audio/transcriptions"
             raise refused("response_format", message)
         try:
             require("embedding", f"response_format {format}")

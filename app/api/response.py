@@ -1,4 +1,4 @@
-"""Transcripts as OpenAI's API gives them: in each response format, and as events of a stream.
+"""Formats transcripts as OpenAI's API does: each response format, and the events of a stream.
 
 The shapes are those of openai-python 3.54 (types/audio/transcription*.py).
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
-from slimwhisper.app.api.request import Wanted
+from slimwhisper.app.api.request import TranscriptionRequest
 from slimwhisper.outputs.formats import FORMATS, write_transcript
 from slimwhisper.outputs.layout import SENTENCES
 from slimwhisper.tokens.openai import byte_letters
@@ -29,93 +29,98 @@ if TYPE_CHECKING:
 POSITIONS_PER_SECOND = FRAMES_PER_SECOND / MEL_FRAMES_PER_POSITION  # of the encoder: audio tokens
 
 
-class Result:
-    """A finished transcript, and what the response to it needs."""
+class FinishedTranscript:
+    """A finished transcript, and its responses."""
 
     def __init__(
-        self, wanted: Wanted, transcript: Transcript, seconds: float, vocabulary: Vocabulary
+        self,
+        request: TranscriptionRequest,
+        transcript: Transcript,
+        seconds: float,
+        vocabulary: Vocabulary,
     ) -> None:
         """seconds: of audio."""
-        self.wanted, self.transcript, self.seconds = wanted, transcript, seconds
+        self.request, self.transcript, self.seconds = request, transcript, seconds
         self.vocabulary = vocabulary
         self.text = transcript.text.strip()
 
     def response(self) -> Response:
-        """The whole response, in the format that was asked for."""
-        headers = self.wanted.headers()
-        match self.wanted.format:
+        """The whole response, in the requested format."""
+        headers = self.request.headers()
+        match self.request.format:
             case "json":
-                found = {"text": self.text, **self._details(), "usage": self._usage()}
-                return JSONResponse(found, headers=headers)
+                body = {"text": self.text, **self._optional_fields(), "usage": self._usage()}
+                return JSONResponse(body, headers=headers)
             case "text":
                 return PlainTextResponse(self.text + "\n", headers=headers)
             case "verbose_json":
-                return JSONResponse(self._verbose(), headers=headers)
+                return JSONResponse(self._verbose_json(), headers=headers)
             case "diarized_json":
-                segments = list(self._speakers_segments())
-                found = {**self._whole(), "segments": segments, "usage": self._usage()}
-                return JSONResponse(found, headers=headers)
+                segments = list(self._speaker_segments())
+                body = {**self._common_fields(), "segments": segments, "usage": self._usage()}
+                return JSONResponse(body, headers=headers)
             case format:
                 file = io.StringIO()
                 write_transcript(self.transcript, format, file, self._layout())
-                media_type = f"{FORMATS[format].media_type}; charset=utf-8"
+                own, plain = FORMATS[format].media_type, "text/plain"
+                media_type = f"{plain if plain in self.request.accept else own}; charset=utf-8"
                 return Response(file.getvalue(), media_type=media_type, headers=headers)
 
     def last_events(self) -> Iterator[dict[str, Any]]:
-        """The events that end a stream: the speakers' segments, then the whole text."""
-        if self.wanted.format == "diarized_json":
-            yield from self._speakers_segments()
-        done = {"type": "transcript.text.done", "text": self.text, **self._details()}
+        """The last events of a stream: the speakers' segments, then the whole text."""
+        if self.request.format == "diarized_json":
+            yield from self._speaker_segments()
+        done = {"type": "transcript.text.done", "text": self.text, **self._optional_fields()}
         yield {**done, "usage": self._tokens()}
 
     def _layout(self) -> dict[str, bool]:
-        """What subtitles look like: two lines for sentences, karaoke for words with times."""
-        return {
-            SENTENCES: bool(self.wanted.options.get("sentences")),
-            "highlight_words": self.wanted.format == "ass" and "word" in self.wanted.granularities,
-        }
+        """The layout of subtitles: two lines for sentences, karaoke for words with times."""
+        karaoke = self.request.format == "ass" and "word" in self.request.granularities
+        sentences = bool(self.request.options.get("sentences"))
+        return {SENTENCES: sentences, "highlight_words": karaoke}
 
-    def _details(self) -> dict[str, Any]:
-        """What JSON and the last event have only if it was asked for."""
-        found: dict[str, Any] = {}
-        if "token_logprobs" in self.wanted.options:
-            found["logprobs"] = logprobs(self.transcript.segments, self.vocabulary)
-        if self.wanted.asked == "gpt-transcribe":
-            found["languages"] = [{"code": self.transcript.language}]
-        return found
+    def _optional_fields(self) -> dict[str, Any]:
+        """The fields of JSON and of the last event that are there only on request."""
+        details: dict[str, Any] = {}
+        if "token_logprobs" in self.request.options:
+            details["logprobs"] = logprobs(self.transcript.segments, self.vocabulary)
+        if self.request.openai_model == "gpt-transcribe":
+            details["languages"] = [{"code": self.transcript.language}]
+        return details
 
-    def _verbose(self) -> dict[str, Any]:
+    def _verbose_json(self) -> dict[str, Any]:
         from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 
-        wanted, transcript = self.wanted, self.transcript
+        request, transcript = self.request, self.transcript
         language = LANGUAGES.get(transcript.language, transcript.language)
-        found = {**self._whole(), "language": language}
-        if "segment" in wanted.granularities:
-            hidden = () if wanted.words_inside else ("words",)
-            segments = transcript.as_dict()["segments"]
-            found["segments"] = [{k: v for k, v in s.items() if k not in hidden} for s in segments]
-        if "word" in wanted.granularities:
+        language = "english" if request.options["task"] == "translate" else language
+        body = {**self._common_fields(), "language": language}
+        if "segment" in request.granularities:
+            hidden = () if request.words_inside else ("words",)
+            segments = transcript.segment_rows()
+            body["segments"] = [{k: v for k, v in s.items() if k not in hidden} for s in segments]
+        if "word" in request.granularities:
             words = [word for s in transcript.segments for word in s.words or ()]
-            found["words"] = [
+            body["words"] = [
                 {"word": w.word.strip(), "start": w.start, "end": w.end} for w in words
             ]
-        found["usage"] = self._duration()
-        return found
+        body["usage"] = self._duration()
+        return body
 
-    def _whole(self) -> dict[str, Any]:
-        """What both formats with segments begin with."""
+    def _common_fields(self) -> dict[str, Any]:
+        """The first fields of both formats with segments."""
         seconds = round(self.seconds, 3)
-        return {"task": self.wanted.options["task"], "duration": seconds, "text": self.text}
+        return {"task": self.request.options["task"], "duration": seconds, "text": self.text}
 
-    def _speakers_segments(self) -> Iterator[dict[str, Any]]:
-        """The segments that have text, with their speakers: those without a name are A, B, ..."""
-        named = {reference.name for reference in self.wanted.references}
+    def _speaker_segments(self) -> Iterator[dict[str, Any]]:
+        """The segments with text, and their speakers: unknown speakers are named A, B, ..."""
+        names = {reference.name for reference in self.request.references}
         letters: dict[str | None, str] = {}  # enough for `MOST_SPEAKERS`
         for segment in self.transcript.segments:
             if not segment.text.strip():
                 continue
             speaker = segment.speaker
-            if speaker not in named:
+            if speaker not in names:
                 speaker = letters.setdefault(speaker, ascii_uppercase[len(letters)])
             yield {
                 "type": "transcript.text.segment",
@@ -127,16 +132,16 @@ class Result:
             }
 
     def _usage(self) -> dict[str, Any]:
-        """By tokens where OpenAI bills by them: for its models with "gpt" in their names."""
-        return self._tokens() if self.wanted.asked.startswith("gpt") else self._duration()
+        """In tokens where OpenAI bills by them: for its models named "gpt...". Else, in seconds."""
+        return self._tokens() if self.request.openai_model.startswith("gpt") else self._duration()
 
     def _duration(self) -> dict[str, Any]:
         """In whole seconds."""
         return {"type": "duration", "seconds": round(self.seconds)}
 
     def _tokens(self) -> dict[str, Any]:
-        """Tokens of this model: encoder positions, the prompt, and what was sampled."""
-        options, tokenizer = self.wanted.options, self.vocabulary.tokenizer()
+        """Tokens of this model: encoder positions, the prompt, and the decoded tokens."""
+        options, tokenizer = self.request.options, self.vocabulary.tokenizer()
         prompts = (options.get("initial_prompt"), options.get("hotwords"))
         text = sum(len(tokenizer.encode(" " + p.strip())) for p in prompts if p)
         audio = math.ceil(self.seconds * POSITIONS_PER_SECOND)
@@ -150,29 +155,42 @@ class Result:
         }
 
 
-def delta(wanted: Wanted, segment: Segment, vocabulary: Vocabulary) -> dict[str, Any]:
-    """The event of a new segment of a stream."""
-    found: dict[str, Any] = {"type": "transcript.text.delta", "delta": segment.text}
-    if "token_logprobs" in wanted.options:
-        found["logprobs"] = logprobs([segment], vocabulary)
-    return found
+class Deltas:
+    """The events for the new segments of a stream. Together they are the whole text, which has no
+    spaces around it.
+    """
+
+    def __init__(self, request: TranscriptionRequest) -> None:
+        self._request = request
+        self._begun, self._spaces = False, ""  # spaces that wait for more text
+
+    def next(self, segment: Segment, vocabulary: Vocabulary) -> dict[str, Any]:
+        """The event for a segment."""
+        text = self._spaces + segment.text
+        text = text if self._begun else text.lstrip()
+        delta = text.rstrip()
+        self._begun, self._spaces = self._begun or bool(delta), text[len(delta) :]
+        event: dict[str, Any] = {"type": "transcript.text.delta", "delta": delta}
+        if "token_logprobs" in self._request.options:
+            event["logprobs"] = logprobs([segment], vocabulary)
+        return event
 
 
 def logprobs(segments: Iterable[Segment], vocabulary: Vocabulary) -> list[dict[str, Any]]:
     """The text's tokens, without timestamps: as text, as bytes, and their log-probabilities."""
     tokenizer = vocabulary.tokenizer()
-    found = []
+    tokens = []
     for segment in segments:
         for token, logprob in zip(segment.tokens, segment.token_logprobs or (), strict=True):
             if vocabulary.is_text(token):
                 data = token_bytes(tokenizer, token)
                 text = data.decode(errors="replace")  # a token may end within a character
-                found.append({"token": text, "bytes": list(data), "logprob": logprob})
-    return found
+                tokens.append({"token": text, "bytes": list(data), "logprob": logprob})
+    return tokens
 
 
 def token_bytes(tokenizer: "Tokenizer", token: int) -> bytes:
-    """The UTF-8 bytes that a token of text adds to it."""
+    """The UTF-8 bytes of a text token."""
     encoding: Any = tokenizer.encoding
     if hasattr(encoding, "decode_single_token_bytes"):  # tiktoken's
         return bytes(encoding.decode_single_token_bytes(token))

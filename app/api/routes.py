@@ -2,8 +2,8 @@
 whisper.cpp's /inference.
 
 Requests and responses follow OpenAI's reference (platform.openai.com/docs/api-reference/audio), so
-its clients work unchanged. Other options of `slimwhisper.Options` are not part of the API: set them
-on the command line or on the page.
+its clients work unchanged. The other fields of `slimwhisper.Options` are not part of the API; use
+the command line or the page for them.
 """
 
 import asyncio
@@ -21,35 +21,45 @@ from starlette.datastructures import FormData
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import read_form, refused
 from slimwhisper.app.api.inference import read_inference
-from slimwhisper.app.api.references import REFERENCES, open_path, shown, store_references
-from slimwhisper.app.api.request import Wanted, display_name, read_request
-from slimwhisper.app.api.response import Result, delta
-from slimwhisper.app.service.host import Host
-from slimwhisper.app.service.jobs import Event, Failed, Finished, Job, Progress
+from slimwhisper.app.api.references import REFERENCES, open_path, reference_label, store_references
+from slimwhisper.app.api.request import TranscriptionRequest, display_name, read_request
+from slimwhisper.app.api.response import Deltas, FinishedTranscript
+from slimwhisper.app.service.host import ServerHost
+from slimwhisper.app.service.jobs import Event, Job, JobFailed, JobFinished, Progress
 from slimwhisper.app.service.models import openai_model
 from slimwhisper.app.service.service import Service
+from slimwhisper.errors import OptionError
 from slimwhisper.tokens.vocabulary import Vocabulary
 
 DISCONNECT_POLL = 0.5  # seconds between checks that the client is still connected
+PARAMS = {  # the form's field for an option
+    "language": "language",
+    "languages": "languages[]",
+    "initial_prompt": "prompt",
+    "temperature": "temperature",
+}
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-class Transcription:
-    """A request that was handed to the service."""
+class PendingTranscription:
+    """A request that was submitted to the service."""
 
-    def __init__(self, service: Service, request: Request, wanted: Wanted, timeout: float) -> None:
+    def __init__(
+        self, service: Service, http: Request, transcription: TranscriptionRequest, timeout: float
+    ) -> None:
         """timeout: in seconds, from now. Raises SlimWhisperError."""
-        self._request, self._wanted = request, wanted
-        self._timeout, self._ends = timeout, time.monotonic() + timeout
-        self._told = asyncio.Queue[Event]()
+        self._http, self._transcription = http, transcription
+        self._timeout, self._deadline = timeout, time.monotonic() + timeout
+        self._events = asyncio.Queue[Event]()
         loop = asyncio.get_running_loop()
 
         def listener(event: Event) -> None:
-            loop.call_soon_threadsafe(self._told.put_nowait, event)
+            loop.call_soon_threadsafe(self._events.put_nowait, event)
 
-        path, name = open_path(wanted.upload.file), display_name(wanted.upload.filename)
-        user = request.client.host if request.client else ""
-        self.job = Job(path, name, wanted.model, wanted.options, user, listener)
+        upload = transcription.upload
+        path, name = open_path(upload.file), display_name(upload.filename)
+        user = http.client.host if http.client else ""
+        self.job = Job(path, name, transcription.model, transcription.options, user, listener)
         service.submit(self.job)
 
     async def next(self) -> Event:
@@ -57,32 +67,33 @@ class Transcription:
         disconnects.
         """
         while True:
-            # after an event as well: a quick job has one more often than the poll
-            if await self._request.is_disconnected():
+            # also after an event: a quick job has events more often than the poll
+            if await self._http.is_disconnected():
                 raise APIError(499, "the client disconnected", "client_closed_request")
-            if time.monotonic() > self._ends:
-                raise APIError(504, f"took longer than {self._timeout:g} s", "timeout")
+            if time.monotonic() > self._deadline:
+                raise APIError(504, f"not transcribed within {self._timeout:g} s", "timeout")
             with suppress(TimeoutError):
-                event = await asyncio.wait_for(self._told.get(), DISCONNECT_POLL)
-                if isinstance(event, Failed):
-                    raise failure(self._wanted, event)
+                event = await asyncio.wait_for(self._events.get(), DISCONNECT_POLL)
+                if isinstance(event, JobFailed):
+                    raise failure(self._transcription, event)
                 return event
 
-    async def whole(self) -> Response:
-        """One response, once the job has ended. Raises APIError."""
-        while not isinstance(event := await self.next(), Finished):
+    async def full_response(self) -> Response:
+        """The response, after the job has ended. Raises APIError."""
+        while not isinstance(event := await self.next(), JobFinished):
             pass
         return self._result(event).response()
 
-    async def streamed(self, stack: AsyncExitStack) -> AsyncIterator[str]:
-        """OpenAI's server-sent events: one delta per segment, then the whole text. stack: closed at
-        the end.
+    async def event_stream(self, stack: AsyncExitStack) -> AsyncIterator[str]:
+        """OpenAI's server-sent events: one delta per segment, then the whole text. Closes `stack`
+        at the end.
         """
+        deltas = Deltas(self._transcription)
         async with stack:
             try:
-                while not isinstance(event := await self.next(), Finished):
+                while not isinstance(event := await self.next(), JobFinished):
                     for segment in event.segments if isinstance(event, Progress) else ():
-                        yield _sse(delta(self._wanted, segment, self._vocabulary))
+                        yield _sse(deltas.next(segment, self._vocabulary))
                 for content in self._result(event).last_events():
                     yield _sse(content)
             except APIError as error:
@@ -91,24 +102,27 @@ class Transcription:
 
     @property
     def _vocabulary(self) -> Vocabulary:
-        """Of the model that transcribes."""
+        """The vocabulary of the model that transcribes."""
         assert self.job.recording is not None
         return self.job.recording.vocabulary
 
-    def _result(self, event: Finished) -> Result:
-        return Result(self._wanted, event.transcript, event.seconds, self._vocabulary)
+    def _result(self, event: JobFinished) -> FinishedTranscript:
+        transcript, seconds = event.transcript, event.seconds
+        return FinishedTranscript(self._transcription, transcript, seconds, self._vocabulary)
 
 
-def failure(wanted: Wanted, event: Failed) -> APIError:
-    """The response to a job's error; a known speaker's file is called as it was sent."""
-    found = as_api_error(event.error)
-    for name, path in wanted.options.get("known_speakers", ()):
-        if path in str(found):
-            return refused(f"{REFERENCES}[]", str(found).replace(path, shown(name)))
-    return found
+def failure(transcription: TranscriptionRequest, event: JobFailed) -> APIError:
+    """The response to a job's error, with a known speaker's field in place of the file's path."""
+    api_error = as_api_error(event.error)
+    for name, path in transcription.options.get("known_speakers", ()):
+        if path in str(api_error):
+            return refused(f"{REFERENCES}[]", str(api_error).replace(path, reference_label(name)))
+    if isinstance(event.error, OptionError):  # it begins with the option's name
+        api_error.param = PARAMS.get(str(api_error).partition(" ")[0].rstrip(":"))
+    return api_error
 
 
-def make_routers(host: Host) -> tuple[APIRouter, APIRouter]:
+def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter]:
     """The routes to be mounted at /v1, and those at the root."""
     (service, models, settings), router, root = host, APIRouter(), APIRouter()
 
@@ -119,38 +133,42 @@ def make_routers(host: Host) -> tuple[APIRouter, APIRouter]:
     @router.get("/models/{name:path}")
     async def show_model(name: str) -> dict[str, Any]:
         models.resolve(name)
-        return _model(models.shown if openai_model(name) else name)
+        return _model(models.display_name if openai_model(name) else name)
 
     @router.post("/audio/transcriptions")
     async def transcriptions(request: Request) -> Response:
-        return await answer(request, lambda form: read_request(form, "transcribe", models))
+        return await respond(request, lambda form: read_request(form, "transcribe", models))
 
     @router.post("/audio/translations")
     async def translations(request: Request) -> Response:
-        return await answer(request, lambda form: read_request(form, "translate", models))
+        return await respond(request, lambda form: read_request(form, "translate", models))
 
     @root.post("/inference")
     async def inference(request: Request) -> Response:
-        return await answer(request, lambda form: read_inference(form, models))
+        return await respond(request, lambda form: read_inference(form, models))
 
-    async def answer(request: Request, read: Callable[[FormData], Wanted]) -> Response:
+    async def respond(
+        request: Request, read: Callable[[FormData], TranscriptionRequest]
+    ) -> Response:
         async with AsyncExitStack() as stack:
             form = await read_form(request)
             stack.push_async_callback(form.close)
-            wanted = read(form)
-            if wanted.references:
-                store = partial(store_references, wanted.references, service.reading.read, stack)
-                wanted.options["known_speakers"] = await asyncio.to_thread(store)
-            await asyncio.to_thread(wanted.upload.file.fileno)  # moves the upload to disk
-            running = Transcription(service, request, wanted, settings.timeout)
-            stack.callback(service.cancel, running.job)
-            await running.next()  # the recording has been read
-            if not wanted.stream:
-                return await running.whole()
+            transcription = read(form)
+            transcription.accept = request.headers.get("accept", "")
+            if transcription.references:
+                read_file = service.reading.read
+                store = partial(store_references, transcription.references, read_file, stack)
+                transcription.options["known_speakers"] = await asyncio.to_thread(store)
+            await asyncio.to_thread(transcription.upload.file.fileno)  # moves the upload to disk
+            pending = PendingTranscription(service, request, transcription, settings.timeout)
+            stack.callback(service.cancel, pending.job)
+            await pending.next()  # the recording has been read
+            if not transcription.stream:
+                return await pending.full_response()
             return StreamingResponse(
-                running.streamed(stack.pop_all()),
+                pending.event_stream(stack.pop_all()),
                 media_type="text/event-stream",
-                headers=STREAM_HEADERS | wanted.headers(),
+                headers=STREAM_HEADERS | transcription.headers(),
             )
 
     return router, root

@@ -1,4 +1,4 @@
-"""The memory that the caches take, beside the baseline's: a small table."""
+"""Compares the memory of the caches with the baseline's, in a small table."""
 
 from pathlib import Path
 
@@ -13,22 +13,22 @@ MEMORY = Path("/proc/meminfo")
 
 
 def cost_table(engines: Engines) -> str:
-    """The loaded model's, in Markdown."""
+    """The table for the loaded model, in Markdown."""
     model, loaded = engines.model, engines.loaded
     if model is None or loaded is None:
-        return "No model is loaded now. The next recording loads one."
+        return "No model is loaded. The next recording loads one."
     presets = {pair: preset for preset, pair in PRESETS.items()}
     form = presets.get(model.forms, "+".join(map(brief, model.forms)))
-    ours, baseline = model.bytes_per_window(), model.baseline_bytes_per_window()
+    slim, baseline = model.bytes_per_window(), model.baseline_bytes_per_window()
     allocated, free = engines.cache_bytes(), free_memory(model.device)
-    in_baseline = allocated * baseline // ours
-    return f"""Model `{loaded.shown}`: {baseline / ours:.1f} times smaller than the baseline.
+    baseline_bytes = allocated * baseline // slim
+    return f"""Model `{loaded.display_name}`: {baseline / slim:.1f} times smaller than the baseline.
 
 | | {form} | baseline |
 |---|--:|--:|
-| One window, 30 s of audio | {human_size(ours)} | {human_size(baseline)} |
-| Allocated now | {human_size(allocated)} | {human_size(in_baseline)} |
-| Windows that fit in the {human_size(free)} free | {free // ours:,} | {free // baseline:,} |
+| One window, 30 s of audio | {human_size(slim)} | {human_size(baseline)} |
+| Allocated now | {human_size(allocated)} | {human_size(baseline_bytes)} |
+| Windows that fit in the {human_size(free)} free | {free // slim:,} | {free // baseline:,} |
 """
 
 

@@ -1,4 +1,4 @@
-"""What the page's buttons do."""
+"""The handlers of the page's buttons."""
 
 import secrets
 from collections.abc import AsyncGenerator
@@ -9,14 +9,14 @@ import gradio as gr
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from slimwhisper.app.api.request import display_name
-from slimwhisper.app.page.posted import first_problem
+from slimwhisper.app.page.request_body import first_problem
 from slimwhisper.app.page.run import Run
 from slimwhisper.app.page.tempdir import FILES
-from slimwhisper.app.page.transcripts.results import Results
+from slimwhisper.app.page.transcripts.results import PageResults
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import Settings
+from slimwhisper.app.service.settings import ServerSettings
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.speakers.choice import BACKENDS
@@ -26,11 +26,11 @@ EXAMPLES = Path(__file__).with_name("samples")
 EXAMPLES_MODEL = "digits"  # bundled; it understands little else
 MOST_BEAMS = 10
 
-Shown = tuple[str, dict[str, Any]]  # a run's text, and its view
+RunUpdate = tuple[str, dict[str, Any]]  # a run's text, and its view
 
 
-class Asked(BaseModel):
-    """The options of a call: Gradio passes on whatever was sent. None, or "": the default."""
+class CallOptions(BaseModel):
+    """The options of a call, which Gradio does not check. None, or "": the default."""
 
     language: str | None = None
     task: str = "transcribe"
@@ -41,41 +41,41 @@ class Asked(BaseModel):
     beams: int = Field(1, ge=1, le=MOST_BEAMS, serialization_alias="beam_size")
     temperature: float | None = Field(None, allow_inf_nan=False)
     vad: bool = Field(False, serialization_alias="vad_filter")
-    # a path, too, would do for `Options`
+    # `Options` would also accept a path
     diarize: Literal[*BACKENDS] | None = None  # type: ignore[valid-type]
     speakers: int | None = Field(None, ge=1, le=MOST_SPEAKERS)
     sentences: bool = False
 
     @model_validator(mode="before")
     @classmethod
-    def _without_defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in given.items() if value not in (None, "")}
+    def _without_defaults(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in fields.items() if value not in (None, "")}
 
     def options(self) -> dict[str, Any]:
-        """Of `slimwhisper.Options`."""
-        found = self.model_dump(by_alias=True, exclude_none=True)
+        """The fields of `slimwhisper.Options`."""
+        options = self.model_dump(by_alias=True, exclude_none=True)
         if self.beams == 1:  # greedy
-            del found["beam_size"]
+            del options["beam_size"]
         if self.diarize is None:
-            found.pop("speakers", None)
-        return found
+            options.pop("speakers", None)
+        return options
 
 
 class Handlers:
     """The functions behind the page's events."""
 
     def __init__(
-        self, service: Service, models: Models, results: Results, settings: Settings
+        self, service: Service, models: Models, results: PageResults, settings: ServerSettings
     ) -> None:
         assert settings.page is not None
         self.service, self.models, self.results = service, models, results
-        self.runs: dict[Run, str] = {}  # those that run, with their browsers' sessions
-        found = sorted(EXAMPLES.iterdir()) if models.default == EXAMPLES_MODEL else []
-        self.examples = {path.stem.replace("-", " ").capitalize(): path for path in found}
+        self.runs: dict[Run, str] = {}  # active runs, with their browsers' sessions
+        files = sorted(EXAMPLES.iterdir()) if models.default == EXAMPLES_MODEL else []
+        self.examples = {path.stem.replace("-", " ").capitalize(): path for path in files}
         self._preset = settings.cache
         self._uploads = (settings.page / FILES).resolve()
 
-    # Gradio passes values in this order. Its API shows these names and the docstring.
+    # Gradio passes values in this order. Its API page shows these names and the docstring.
     async def transcribe(
         self,
         request: gr.Request,
@@ -93,36 +93,34 @@ class Handlers:
         diarize: str | None = "",
         speakers: float | None = None,
         sentences: bool | None = False,
-    ) -> AsyncGenerator[Shown, None]:
-        """Recordings -> (their text, all that the page shows), at each update."""
-        given = locals()
+    ) -> AsyncGenerator[RunUpdate, None]:
+        """Recordings -> (their text, the page's view of them), at each update."""
+        arguments = locals()
         try:
-            asked = Asked.model_validate({name: given[name] for name in Asked.model_fields})
+            given = {name: arguments[name] for name in CallOptions.model_fields}
+            options = CallOptions.model_validate(given)
+            name = self.models.resolve(options.model)
         except ValidationError as error:
             raise _error(first_problem(error)) from None
-        try:
-            name = self.models.resolve(asked.model)
         except SlimWhisperError as error:
             raise _error(str(error)) from error
-        choice = ModelChoice(name, None if asked.cache == self._preset else asked.cache)
+        choice = ModelChoice(name, None if options.cache == self._preset else options.cache)
         recordings = [self._upload(file, str(file.get("orig_name"))) for file in files or []]
         if recording:
             recordings.append(self._upload(recording, "recording.wav"))
         if not recordings:
             raise _error("Add a file or record something first.")
-        async for shown in self._run(request, recordings, choice, asked.options()):
-            yield shown
+        async for update in self._run(request, recordings, choice, options.options()):
+            yield update
 
-    async def try_example(self, request: gr.Request, name: str) -> AsyncGenerator[Shown, None]:
-        """An example's name -> what `transcribe` gives, with times of words."""
+    async def try_example(self, request: gr.Request, name: str) -> AsyncGenerator[RunUpdate, None]:
+        """An example's name -> as `transcribe`, with times of words."""
         path = self.examples.get(name) if isinstance(name, str) else None
         if path is None:
             raise _error(f"There is no example {str(name)[:100]!r}.")
-        choice = ModelChoice(self.models.resolve(None))
-        async for shown in self._run(
-            request, [(path, path.name)], choice, {"word_timestamps": True}
-        ):
-            yield shown
+        choice, recording = ModelChoice(self.models.resolve(None)), (path, path.name)
+        async for update in self._run(request, [recording], choice, {"word_timestamps": True}):
+            yield update
 
     async def _run(
         self,
@@ -130,7 +128,7 @@ class Handlers:
         recordings: list[tuple[Path, str]],
         choice: ModelChoice,
         options: dict[str, Any],
-    ) -> AsyncGenerator[Shown, None]:
+    ) -> AsyncGenerator[RunUpdate, None]:
         """(text, view) at each update of a run."""
         session = request.session_hash or secrets.token_hex(8)
         user = f"{request.client.host if request.client else ''} {session}"
@@ -144,13 +142,13 @@ class Handlers:
             del self.runs[run]
 
     def stop(self, request: gr.Request) -> None:
-        """Stop everything that the page runs."""
+        """Stop all runs of a browser's page."""
         for run, session in list(self.runs.items()):
             if session == request.session_hash:
                 run.stop()
 
     def _upload(self, file: dict[str, Any], name: str) -> tuple[Path, str]:
-        """An upload's path and its name to show. Any other file of the server is refused."""
+        """An upload's path and display name. Any other file of the server is refused."""
         path = Path(str(file.get("path"))).resolve()
         if not path.is_relative_to(self._uploads) or not path.is_file():
             raise _error("A file is no longer on the server. Add it again.")

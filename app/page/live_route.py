@@ -1,6 +1,6 @@
 """The routes of the Live tab: a key for its websocket, and its transcript as a file.
 
-The page keeps the transcript: the server writes what the page posts, and forgets it.
+Only the page stores the transcript: it posts the text, and the server returns it as a file.
 """
 
 import io
@@ -16,11 +16,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.api.errors import as_api_error
-from slimwhisper.app.page.posted import MAX_TEXT, Posted, clean, read_posted
+from slimwhisper.app.page.request_body import MAX_TEXT, RequestBody, clean, read_posted
 from slimwhisper.app.page.transcripts.results import download
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.attempts import compression_ratio
-from slimwhisper.outputs.formats import FORMATS, Format
+from slimwhisper.outputs.formats import FORMATS, OutputFormat
 from slimwhisper.types import Segment, Transcript, Word
 
 MAX_SEGMENTS = 20_000  # a day of speech
@@ -29,7 +29,7 @@ MAX_TOKENS = 1000  # likewise
 MAX_TOKEN = 1_000_000  # the largest id
 MAX_SECONDS = 1e6  # 11 days
 
-NOT_KEPT = {"Cache-Control": "no-store"}
+NO_STORE = {"Cache-Control": "no-store"}
 
 MakeKey = Callable[[], str]  # raises SlimWhisperError, APIError
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
@@ -38,32 +38,32 @@ Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
 Unit = Annotated[float, Field(ge=0, le=1)]
 
 
-class Timed(Posted):
-    """Something that was said."""
+class TimedText(RequestBody):
+    """A piece of speech: its start and end."""
 
     start: Seconds
     end: Seconds
 
     @model_validator(mode="after")
-    def _forwards(self) -> "Timed":
+    def _forwards(self) -> "TimedText":
         if self.end < self.start:
             raise ValueError("the end is before the start")
         return self
 
 
-class LiveWord(Timed):
-    """A word, with its leading space if it has one: not all scripts have spaces."""
+class LiveWord(TimedText):
+    """A word, with its leading space, if any: not all scripts use spaces."""
 
     word: Text
     probability: Unit
 
-    def made(self) -> Word:
-        """The word as the writers take it."""
+    def as_word(self) -> Word:
+        """The word for the writers of formats."""
         space = " " if self.word[:1].isspace() else ""
         return Word(space + clean(self.word), self.start, self.end, self.probability)
 
 
-class LiveSegment(Timed):
+class LiveSegment(TimedText):
     """A segment of an utterance."""
 
     text: Text
@@ -74,31 +74,31 @@ class LiveSegment(Timed):
     compression_ratio: float | None = Field(None, ge=0)
     no_speech_prob: Unit = 0.0
 
-    def made(self, number: int) -> Segment:
-        """The segment as the writers take it."""
-        given = self.model_dump(exclude={"words"}) | {"text": f" {clean(self.text)}"}
+    def as_segment(self, number: int) -> Segment:
+        """The segment for the writers of formats."""
+        fields = self.model_dump(exclude={"words"}) | {"text": f" {clean(self.text)}"}
         if self.compression_ratio is None:
-            given["compression_ratio"] = compression_ratio(given["text"])
-        words = [word.made() for word in self.words or ()]
-        return Segment(id=number, seek=round(100 * self.start), words=words, **given)
+            fields["compression_ratio"] = compression_ratio(fields["text"])
+        words = [word.as_word() for word in self.words or ()]
+        return Segment(id=number, seek=round(100 * self.start), words=words, **fields)
 
 
-class LiveTranscript(Posted):
-    """What was said."""
+class LiveTranscript(RequestBody):
+    """The posted transcript."""
 
     language: str  # code
     segments: list[LiveSegment] = Field(max_length=MAX_SEGMENTS)
 
     def transcript(self) -> Transcript:
-        """The transcript. Of a segment that has not ended, the page has only times and text.
+        """The transcript for the writers. An open segment has only times and text.
 
-        Words are left out where some segments have none: the writers expect all or nothing.
+        If any segment has no words, all words are omitted, as the writers need all or none.
         """
         if self.language not in LANGUAGES:
-            raise HTTPException(400, "language: not a code of Whisper's")
-        given = [one for one in self.segments if clean(one.text)]
-        segments = [one.made(number) for number, one in enumerate(given)]
-        if not all(one.words for one in given):
+            raise HTTPException(400, "language: not a language code of Whisper")
+        spoken = [segment for segment in self.segments if clean(segment.text)]
+        segments = [segment.as_segment(number) for number, segment in enumerate(spoken)]
+        if not all(segment.words for segment in spoken):
             segments = [replace(segment, words=None) for segment in segments]
         return Transcript("".join(s.text for s in segments), segments, self.language)
 
@@ -109,33 +109,31 @@ def make_live_router(make_key: MakeKey) -> APIRouter:
 
     @router.post("/key")
     async def key(request: Request) -> Response:
-        await read_posted(request, Posted)
+        await read_posted(request, RequestBody)
         try:
             value = await run_in_threadpool(make_key)
         except SlimWhisperError as error:
             raise as_api_error(error) from None
-        return JSONResponse({"value": value}, headers=NOT_KEPT)
+        return JSONResponse({"value": value}, headers=NO_STORE)
 
     @router.post("/transcript.{format}")
     async def file(format: str, request: Request) -> Response:
         row = FORMATS.get(format)
         if row is None or row.speakers:
-            raise HTTPException(
-                404, f"there is no such format; choose: {', '.join(live_formats())}"
-            )
+            raise HTTPException(404, f"unknown format; choose: {', '.join(live_formats())}")
         posted = await read_posted(request, LiveTranscript)
-        content = await run_in_threadpool(_written, posted, row)
+        content = await run_in_threadpool(_render, posted, row)
         return download(content, f"live.{row.name}", row.media_type)
 
     return router
 
 
 def live_formats() -> list[str]:
-    """The formats in which a live transcript can be saved: it has no speakers."""
+    """The formats for live transcripts, which have no speakers."""
     return [row.name for row in FORMATS.values() if not row.speakers]
 
 
-def _written(posted: LiveTranscript, row: Format) -> bytes:
+def _render(posted: LiveTranscript, row: OutputFormat) -> bytes:
     text = io.StringIO()
     row.write(posted.transcript(), text, {})
     return text.getvalue().encode()

@@ -1,7 +1,7 @@
-"""Who may use the page: its login, in place of Gradio's.
+"""The page's login, in place of Gradio's.
 
-Gradio's cookie goes along with the requests of other sites (SameSite=None), and nothing slows down
-a program that tries passwords.
+Browsers send Gradio's cookie with the requests of other sites, too (SameSite=None), and Gradio does
+not limit how fast a program may try passwords.
 """
 
 import secrets
@@ -13,24 +13,24 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.api.sites import network_of
+from slimwhisper.app.api.origins import network_of
 from slimwhisper.app.page.gradio_internals import Gradio
-from slimwhisper.app.service.settings import Settings
+from slimwhisper.app.service.settings import ServerSettings
 
-MAX_TRIES, WITHIN = 10, 60.0  # wrong passwords from an address, in so many seconds
-MAX_ADDRESSES = 10_000  # whose tries are counted
+MAX_TRIES, WITHIN = 10, 60.0  # wrong passwords of an address, and the seconds in which they count
+MAX_ADDRESSES = 10_000  # whose attempts are counted
 MAX_FIELD = 1000  # bytes of a field of the form
 
 Check = Callable[[str, str], bool]  # whether a user and a password are right
 
 
-class Tries:
+class LoginAttempts:
     """Wrong passwords, by the address that sent them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """clock: seconds."""
         self._clock = clock
-        self._by_address: dict[str, deque[float]] = {}  # the address that failed last is the last
+        self._by_address: dict[str, deque[float]] = {}  # in the order of their last failures
 
     def wait(self, address: str) -> float:
         """Seconds until an address may try again; 0: it may now."""
@@ -51,10 +51,10 @@ class Tries:
 def make_login_router(gradio: Gradio, check: Check) -> APIRouter:
     """POST /login with a form's `username` and `password` -> a cookie; 400 if they are wrong.
 
-    These are the path and the answers that Gradio's login page expects.
+    Gradio's login page expects this path and these responses.
     """
     router = APIRouter()
-    tries = Tries()
+    tries = LoginAttempts()
 
     @router.post("/login")
     @router.post("/login/")
@@ -67,7 +67,7 @@ def make_login_router(gradio: Gradio, check: Check) -> APIRouter:
             raise APIError(429, "too many wrong passwords; try again in a minute", headers=headers)
         if not check(user, password):
             tries.fail(address)
-            raise APIError(400, "this user and this password are not right together")
+            raise APIError(400, "wrong user name or password")
         response = JSONResponse({"success": True})
         gradio.sign_in(user, request, response)
         return response
@@ -75,22 +75,22 @@ def make_login_router(gradio: Gradio, check: Check) -> APIRouter:
     return router
 
 
-def login_check(settings: Settings) -> Check | None:
-    """Checks a user and a password; None: no login is needed."""
+def login_check(settings: ServerSettings) -> Check | None:
+    """The function that checks a user and a password; None: no login is needed."""
     login = settings.login
-    right = settings.api_key if login is None else ":".join(login)
-    if right is None:
+    secret = settings.api_key if login is None else ":".join(login)
+    if secret is None:
         return None
 
     def allowed(user: str, password: str) -> bool:
-        given = password if login is None else f"{user}:{password}"
-        return secrets.compare_digest(given.encode(), right.encode())
+        credentials = password if login is None else f"{user}:{password}"
+        return secrets.compare_digest(credentials.encode(), secret.encode())
 
     return allowed
 
 
-def login_message(settings: Settings) -> str:
-    """What the login page says."""
+def login_message(settings: ServerSettings) -> str:
+    """The text of the login page."""
     wait = f"After {MAX_TRIES} wrong passwords, wait a minute."
     if settings.login is None and settings.api_key is not None:
         return f"Use any user name, with the server's API key as the password. {wait}"

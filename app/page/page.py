@@ -1,4 +1,4 @@
-"""The page at "/": its components, in the order in which they are shown, and their events.
+"""Lays out the page at "/": its components in order, and their events.
 
 Importing this module imports Gradio, which takes seconds; only a server with a page does so.
 """
@@ -24,7 +24,7 @@ from slimwhisper.types import MOST_SPEAKERS
 ASSETS = Path(__file__).with_name("assets")
 SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."
 TEMPERATURES = ("0", "0.2", "0.4", "0.6", "0.8", "1")
-QUICK: dict[str, Any] = {  # in Gradio's queue, as `api.paths` serves no other route for calls
+QUICK: dict[str, Any] = {  # through Gradio's queue, the only route for calls in `api.paths`
     "api_visibility": "private",
     "show_progress": "hidden",
     "concurrency_limit": None,
@@ -34,7 +34,7 @@ Arguments = dict[str, Component]  # by the names of the parameters of `Handlers.
 
 
 def make_page(handlers: Handlers, preset: str | None, live: bool) -> Blocks:
-    """The whole page. preset: the server's; None: not a preset. live: whether the server takes live
+    """The whole page. preset: of the server; None: not a preset. live: whether the server has live
     streams.
     """
     title = f"<h1>{asset('icon.svg')}slimwhisper</h1><p>{SUBTITLE}</p>"
@@ -62,16 +62,16 @@ def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
     with gr.Row(elem_id="sw-buttons"):
         transcribe = gr.Button("Transcribe", variant="primary", elem_id="sw-go", scale=3)
         stop = gr.Button("Stop", visible=False, elem_id="sw-stop", scale=1)
-    view = _drawn("sw-results", "player", asset("player.html"))
+    view = _scripted("sw-results", "player", asset("player.html"))
     with gr.Accordion("What the cache costs", open=False, elem_id="sw-costs") as costs:
         table = gr.Markdown()
     text = gr.Textbox(label="Text", visible=False)
 
     _, *names = inspect.signature(handlers.transcribe).parameters  # after the request
-    given = [arguments[name] for name in names]
+    values = [arguments[name] for name in names]
     public = {"api_name": "transcribe", "api_visibility": "public"}
     starts: list[tuple[gr.Button, Callable[..., Any], Sequence[Component], dict[str, Any]]] = [
-        (transcribe, handlers.transcribe, given, public),
+        (transcribe, handlers.transcribe, values, public),
         *((e, handlers.try_example, [e], {"api_visibility": "private"}) for e in examples),
     ]
     for button, run, inputs, api in starts:
@@ -93,10 +93,10 @@ def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
 
 
 def _lay_out_live() -> None:
-    """The Live tab. Everything else of it happens in the browser: assets/live.js."""
+    """The Live tab's frame. The rest runs in the browser: assets/live.js."""
     options = _options("sw-live-options")
     html = asset("live.html").replace("FORMATS", " ".join(live_formats()))
-    view = _drawn("sw-live", "live", html)
+    view = _scripted("sw-live", "live", html)
     names, fields = ", ".join(options), list(options.values())
     gr.on(
         [field.change for field in fields],  # type: ignore[attr-defined]
@@ -135,72 +135,73 @@ def _inputs() -> Arguments:
 
 def _options(elem_id: str) -> Arguments:
     """The options that recordings and live streams share, in a row."""
-    made: Arguments = {}
+    fields: Arguments = {}
     languages = [("Detect", ""), *((name.title(), code) for code, name in LANGUAGES.items())]
     tasks = [("Transcribe", "transcribe"), ("Translate into English", "translate")]
     with gr.Row(elem_id=elem_id, equal_height=True):
-        made["language"] = _choice("Language", languages, filterable=True, min_width=150)
-        made["task"] = _choice("Task", tasks, value="transcribe", min_width=150)
-        made["prompt"] = gr.Textbox(
+        fields["language"] = _choice("Language", languages, filterable=True, min_width=150)
+        fields["task"] = _choice("Task", tasks, value="transcribe", min_width=150)
+        fields["prompt"] = gr.Textbox(
             label="Prompt",
             placeholder="names and words to expect",
             max_lines=1,
             scale=2,
             min_width=200,
         )
-        made["words"] = _checkbox("Word times", min_width=130)
-    return made
+        fields["words"] = _checkbox("Word times", min_width=130)
+    return fields
 
 
 def _more_options(models: Models, preset: str | None) -> Arguments:
-    made: Arguments = {}
-    speakers = [name for name in BACKENDS if not missing(name)]  # else, their options are hidden
-    by = [("Yes" if len(speakers) == 1 else f"Yes, by {name}", name) for name in speakers]
+    fields: Arguments = {}
+    speakers = [name for name in BACKENDS if not missing(name)]  # if empty, the options are hidden
+    backends = [("Yes" if len(speakers) == 1 else f"Yes, by {name}", name) for name in speakers]
     presets = [(p, p) for p in reversed(PRESETS) if p != preset]
     temperatures = [("Automatic", ""), *((t, t) for t in TEMPERATURES)]
     with gr.Accordion("More options", open=False, elem_id="sw-more"):
         with gr.Row():
-            made["diarize"] = _choice(
-                "Tell speakers apart", [("No", ""), *by], visible=bool(speakers)
+            fields["diarize"] = _choice(
+                "Identify speakers", [("No", ""), *backends], visible=bool(speakers)
             )
-            made["speakers"] = gr.Number(
-                label="How many speakers",
-                placeholder="found",
+            fields["speakers"] = gr.Number(
+                label="Number of speakers",
+                placeholder="detected",
                 precision=0,
                 minimum=1,
                 maximum=MOST_SPEAKERS,
                 visible=bool(speakers),
                 min_width=140,
             )
-            made["sentences"] = _checkbox("Sentences as subtitles")
+            fields["sentences"] = _checkbox("Sentences as subtitles")
         with gr.Row():
-            made["model"] = _choice("Model", models.choices(), models.shown, filterable=True)
-            made["cache"] = _choice(
-                "Cache form", [(preset or "as the server was started", ""), *presets]
+            names, default = models.choices(), models.display_name
+            fields["model"] = _choice("Model", names, default, filterable=True)
+            fields["cache"] = _choice(
+                "Cache form", [(preset or "the server's default", ""), *presets]
             )
-            made["beams"] = gr.Slider(1, MOST_BEAMS, 1, step=1, label="Beams", min_width=140)
-            made["temperature"] = _choice("Temperature", temperatures)
-            made["vad"] = _checkbox("Skip silence")
-    return made
+            fields["beams"] = gr.Slider(1, MOST_BEAMS, 1, step=1, label="Beams", min_width=140)
+            fields["temperature"] = _choice("Temperature", temperatures)
+            fields["vad"] = _checkbox("Skip silence")
+    return fields
 
 
 def asset(name: str) -> str:
-    """The text of one of the page's own files."""
+    """The text of one of the page's assets."""
     return (ASSETS / name).read_text(encoding="utf-8")
 
 
 def _choice(label: str, choices: Sequence[Any], value: str = "", **more: Any) -> gr.Dropdown:
-    """choices: values, or (what is shown, value). more: of `gr.Dropdown`."""
-    given = {"filterable": False, "min_width": 140, **more}
-    return gr.Dropdown(choices, value=value, label=label, **given)
+    """choices: values, or (label, value). more: of `gr.Dropdown`."""
+    options = {"filterable": False, "min_width": 140, **more}
+    return gr.Dropdown(choices, value=value, label=label, **options)
 
 
 def _checkbox(label: str, min_width: int = 140) -> gr.Checkbox:
     return gr.Checkbox(label=label, elem_classes="sw-check", min_width=min_width)
 
 
-def _drawn(elem_id: str, name: str, html: str) -> gr.HTML:
-    """An element that a script of the page's draws."""
+def _scripted(elem_id: str, name: str, html: str) -> gr.HTML:
+    """An element that one of the page's scripts draws."""
     script = asset("load.js").replace("SCRIPT", name)
     return gr.HTML(
         None, html_template=html, js_on_load=script, apply_default_css=False, elem_id=elem_id

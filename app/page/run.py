@@ -1,8 +1,8 @@
-"""A press of the page's button: its recordings as jobs of the service, and what the page shows.
+"""Runs the recordings of one press of the page's button, and builds the page's view of them.
 
-The page shows a dictionary, sent to the browser again and again and drawn by `assets/player.js`:
+The view is a dictionary, sent to the browser at each update and drawn by `assets/player.js`:
 {"run": an id, "files": [...], "zip": address or None, "running": bool, "reasons": {flag: text}}.
-`Part.view` describes a file.
+`RunPart.view` describes a file.
 """
 
 import asyncio
@@ -14,16 +14,16 @@ from typing import Any
 
 from slimwhisper.app.api.errors import as_api_error
 from slimwhisper.app.page.transcripts.edits import Edits
-from slimwhisper.app.page.transcripts.results import Result, Results
+from slimwhisper.app.page.transcripts.results import PageResult, PageResults
 from slimwhisper.app.page.transcripts.views import outline, segment_view
 from slimwhisper.app.service.jobs import (
     Event,
-    Failed,
-    Finished,
     Job,
+    JobFailed,
+    JobFinished,
+    JobStarted,
     ModelChoice,
     Progress,
-    Started,
 )
 from slimwhisper.app.service.service import Service
 from slimwhisper.audio.samples import Samples
@@ -34,7 +34,7 @@ UPDATE = 0.3  # seconds between two updates
 ENDED = ("done", "failed", "stopped")
 
 
-class Part:
+class RunPart:
     """One recording of a run."""
 
     def __init__(self, name: str) -> None:
@@ -48,11 +48,11 @@ class Part:
         self.language = ""
         self.peaks = ""
         self.job: Job | None = None
-        self.result: Result | None = None
+        self.result: PageResult | None = None
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether it is done, has failed or was stopped."""
         return self.state in ENDED
 
     def fail(self, error: SlimWhisperError) -> None:
@@ -61,36 +61,36 @@ class Part:
         self.state, self.message = "failed", message[:1].upper() + message[1:]
 
     def draw(self, samples: Samples) -> None:
-        """Take the outline of the samples, float32 [n] at 16 kHz. In a reading thread."""
+        """Compute the outline of samples, float32 [n] at 16 kHz. Called in a reading thread."""
         self.peaks = outline(samples)
 
     def update(self, event: Event) -> None:
-        """Take in one of the job's events, unless it was stopped."""
+        """Apply an event of the job, unless the part has ended."""
         match event:
             case _ if self.ended:
                 pass
-            case Started(seconds=seconds):
+            case JobStarted(seconds=seconds):
                 self.state, self.seconds = "working", seconds
             case Progress(segments=segments, done=done):
                 self.done = done
                 self.segments += map(segment_view, segments)
                 self.text += "".join(segment.text for segment in segments)
-            case Finished(transcript=transcript, seconds=seconds):
+            case JobFinished(transcript=transcript, seconds=seconds):
                 self.state, self.done, self.seconds = "done", seconds, seconds
                 self.language, self.text = transcript.language, transcript.text
                 self.segments = [segment_view(segment) for segment in transcript.segments]
                 assert self.job is not None and self.result is not None
                 self.result.edits = Edits(transcript)
                 self.result.sentences = bool(self.job.options.get("sentences"))
-            case Failed(error=error):
+            case JobFailed(error=error):
                 self.fail(error)
 
     def view(self, service: Service) -> dict[str, Any]:
-        """The recording as the browser receives it.
+        """The view of the recording.
 
         segments: see `segment_view`. peaks: see `outline`. place: in the queue, from 1; 0: not
-        waiting. edit: where corrections go, once it is done; from then on the browser knows more.
-        downloads: address by format. Addresses are relative to the server's root.
+        waiting. edit: the address for corrections, once it is done; from then on the browser's text
+        is newer. downloads: addresses by format. Addresses are relative to the server's root.
         """
         token = self.result.token if self.result is not None else None
         formats = self.result.formats() if self.result is not None else []
@@ -114,24 +114,24 @@ class Part:
 
 
 class Run:
-    """Recordings that were sent together."""
+    """The recordings of one press of the button."""
 
     def __init__(
         self,
         service: Service,
-        results: Results,
+        results: PageResults,
         recordings: Sequence[tuple[Path, str]],
         model: ModelChoice,
         options: dict[str, Any],
         user: str,
     ) -> None:
-        """Submit all recordings. recordings: (path, the user's name for the file) each.
+        """Submit all recordings. recordings: (path, the user's name for the file).
 
         options: fields of `slimwhisper.Options`. Needs a running event loop.
         """
         self._service = service
         self._loop = asyncio.get_running_loop()
-        self.parts = [Part(name) for _, name in recordings]
+        self.parts = [RunPart(name) for _, name in recordings]
         self._group = secrets.token_urlsafe(24)
         for part, (path, name) in zip(self.parts, recordings, strict=True):
             try:
@@ -139,8 +139,8 @@ class Run:
             except OSError:
                 part.state, part.message = "failed", "No longer on the server; add it again"
                 continue
-            kept, listener = part.result.path, partial(self._listen, part)
-            part.job = Job(kept, name, model, options, user, listener, part.draw)
+            stored, listener = part.result.path, partial(self._listen, part)
+            part.job = Job(stored, name, model, options, user, listener, part.draw)
             try:
                 service.submit(part.job)
             except SlimWhisperError as error:
@@ -160,7 +160,7 @@ class Run:
         return not all(part.ended for part in self.parts)
 
     async def updates(self) -> AsyncGenerator[dict[str, Any], None]:
-        """The view now and then, up to the last. Closing the generator early stops the run."""
+        """The view every `UPDATE` seconds, and at the end. Closing the generator stops the run."""
         try:
             while self.running:
                 yield self.view()
@@ -170,7 +170,7 @@ class Run:
             self.stop()
 
     def view(self) -> dict[str, Any]:
-        """The run as the browser receives it; see the top of this file."""
+        """The view of the run; see the top of this file."""
         files = [part.view(self._service) for part in self.parts]
         done = sum(part.state == "done" for part in self.parts)
         several = done > 1 and not self.running
@@ -184,11 +184,11 @@ class Run:
 
     @property
     def text(self) -> str:
-        """The text; with several recordings, each text below its file's name."""
+        """The text; with several recordings, each text follows its file's name."""
         if len(self.parts) == 1:
             return self.parts[0].text.strip()
         return "\n\n".join(f"{part.name}\n{part.text.strip()}" for part in self.parts)
 
-    def _listen(self, part: Part, event: Event) -> None:
-        """In the service's thread."""
+    def _listen(self, part: RunPart, event: Event) -> None:
+        """Called in the service's thread."""
         self._loop.call_soon_threadsafe(part.update, event)

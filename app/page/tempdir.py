@@ -1,11 +1,11 @@
-"""The page's files: in a folder that is private to this process and removed when it ends.
+"""Stores the page's files in a folder that is private to this process and removed when it ends.
 
-They are kept for some hours; their age, number and total size are limited.
+Their age, number and total size are limited.
 """
 
-import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-PREFIX = "slimwhisper-serve-"
+from slimwhisper.locks import open_locked
+
+PREFIX = "slimwhisper-page-"
 KEEP = 6 * 3600.0  # seconds
 MAX_COUNT = 1000  # files
+LOCK = "lock"  # the file that its process has locked
 FILES = "files"  # the subfolder for Gradio's uploads; its protocol shows clients their paths
 
 QUIET = {  # no telemetry, and no table of all events rebuilt after each one
@@ -30,16 +33,14 @@ QUIET = {  # no telemetry, and no table of all events rebuilt after each one
 def page_folder() -> Iterator[Path]:
     """A new folder that only this user can read, for Gradio's files too; removed at the end.
 
-    Gradio reads the folder and the settings in QUIET from environment variables, each time it needs
-    them. Folders of processes that were killed are removed first.
+    Gradio reads the folder and the settings in QUIET from environment variables, whenever it needs
+    them. Folders of killed processes are removed first.
     """
-    sweep()
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    lock = os.open(folder, os.O_RDONLY)  # held until the process ends
-    fcntl.flock(lock, fcntl.LOCK_SH)
-    wanted = {"GRADIO_TEMP_DIR": str(folder / FILES), **QUIET}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+    folder, lock = _locked_folder()
+    _sweep(folder)
+    variables = {"GRADIO_TEMP_DIR": str(folder / FILES), **QUIET}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield folder
     finally:
@@ -47,76 +48,85 @@ def page_folder() -> Iterator[Path]:
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
+        os.close(lock)  # Windows removes no open files
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
 
 
-def sweep() -> None:
-    """Remove the folders whose process has ended."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # in use, another user's, or just removed
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _locked_folder() -> tuple[Path, int]:
+    """A new folder, and the descriptor of its lock, which is held until the process ends."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        with suppress(FileNotFoundError, BlockingIOError):  # another process has swept it already
+            return folder, open_locked(folder / LOCK)
+
+
+def _sweep(own: Path) -> None:
+    """Remove the folders beside `own` whose process has ended."""
+    for folder in own.parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # in use, or just removed
+            found = folder.lstat()
+            # nobody else can put a link in the place of this user's folder
+            mine = stat.S_ISDIR(found.st_mode) and found.st_uid == own.stat().st_uid
+            if mine and (folder / LOCK).exists():  # else it is just being made
+                os.close(open_locked(folder / LOCK, required=True))
                 shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(lock)
 
 
 @dataclass(eq=False)
-class Kept:
-    """Files that are kept and removed together."""
+class TempFiles:
+    """Files that are stored and removed together."""
 
     path: Path  # of the file, or of a folder of files
     size: int = 0  # bytes that have arrived
-    files: int = 0  # once all have arrived
-    since: float | None = None  # when that was, in seconds; None: they still arrive
+    files: int = 0  # their number, once all have arrived
+    since: float | None = None  # when all had arrived, in seconds; None: they are still arriving
 
 
-T = TypeVar("T", bound=Kept)
+T = TypeVar("T", bound=TempFiles)
 
 
 class Store(Generic[T]):
-    """What is kept in a folder; the oldest goes first."""
+    """The entries in a folder; the oldest is removed first."""
 
     def __init__(
         self, folder: Path, max_bytes: int, keep: float = KEEP, max_count: int = MAX_COUNT
     ) -> None:
-        """folder: for the files; it is created. max_bytes: of all together. keep: seconds."""
+        """folder: for the files; it is created. max_bytes: of all entries. keep: seconds."""
         folder.mkdir(mode=0o700, exist_ok=True)
         self.folder = folder
         self._max_bytes, self._keep, self._max_count = max_bytes, keep, max_count
-        self.kept: dict[str, T] = {}  # by the names in the folder; the oldest first
+        self.entries: dict[str, T] = {}  # by the names in the folder; the oldest first
 
     @property
     def size(self) -> int:
-        """Bytes of all together."""
-        return sum(each.size for each in self.kept.values())
+        """Bytes of all entries."""
+        return sum(entry.size for entry in self.entries.values())
 
     def room(self) -> int:
-        """Bytes that all together may have: never more than half of what the disk has for them."""
+        """The limit of `size`, in bytes: never more than half of the space that the disk has."""
         return min(self._max_bytes, (shutil.disk_usage(self.folder).free + self.size) // 2)
 
-    def drop(self, each: T) -> None:
-        """Remove something now, with what has arrived of it."""
-        self.kept.pop(each.path.name, None)
-        if each.path.is_dir():
-            shutil.rmtree(each.path, ignore_errors=True)
+    def drop(self, entry: T) -> None:
+        """Remove an entry now, even if its files are still arriving."""
+        self.entries.pop(entry.path.name, None)
+        if entry.path.is_dir():
+            shutil.rmtree(entry.path, ignore_errors=True)
         else:
             with suppress(OSError):
-                each.path.unlink()
+                entry.path.unlink()
 
-    def forget(self) -> None:
-        """Remove what is too old, then the oldest while the limits are exceeded.
+    def remove_old(self) -> None:
+        """Remove old entries, then the oldest while the limits are exceeded.
 
-        What still arrives stays, and so does what is there alone.
+        Entries that are still arriving stay, and so does the only entry within its time.
         """
         oldest = time.monotonic() - self._keep
-        for each in list(self.kept.values()):
-            if each.since is None:
+        for entry in list(self.entries.values()):
+            if entry.since is None:
                 continue
-            many = sum(one.files for one in self.kept.values()) > max(self._max_count, each.files)
-            over = len(self.kept) > 1 and (many or self.size > self.room())
-            if each.since > oldest and not over:
+            files = sum(other.files for other in self.entries.values())
+            many = files > max(self._max_count, entry.files)
+            over = len(self.entries) > 1 and (many or self.size > self.room())
+            if entry.since > oldest and not over:
                 break
-            self.drop(each)
+            self.drop(entry)

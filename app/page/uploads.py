@@ -1,7 +1,7 @@
-"""The files that are sent to the page: how many bytes of them are kept, and for how long.
+"""The uploads to the page, and their limits.
 
-They replace Gradio's own route, which has no limit for all files together and leaves the parts of
-uploads that end early. Gradio's functions still read the form, and tell the page how far it is.
+They replace Gradio's route, which has no limit on the total size and leaves the parts of aborted
+uploads on disk. Gradio's functions still read the form, and report the progress to the page.
 """
 
 import asyncio
@@ -17,37 +17,37 @@ from starlette.types import Message
 
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.page.gradio_internals import progress_of_uploads, read_upload
-from slimwhisper.app.page.tempdir import Kept, Store
+from slimwhisper.app.page.tempdir import Store, TempFiles
 
-TOLD = 10.0  # seconds after an upload for which its page may ask how far it is
+PROGRESS_SECONDS = 10.0  # after an upload, during which its page may request the progress
 
 
-class Uploads(Store[Kept]):
-    """All uploads: a folder for the files of each."""
+class Uploads(Store[TempFiles]):
+    """All uploads, each in a folder."""
 
-    def begin(self) -> Kept:
-        """A new upload, in a folder of its own. Raises OSError."""
-        upload = Kept(self.folder / secrets.token_hex(16))
+    def begin(self) -> TempFiles:
+        """A new upload, in a new folder. Raises OSError."""
+        upload = TempFiles(self.folder / secrets.token_hex(16))
         upload.path.mkdir(mode=0o700)
-        self.kept[upload.path.name] = upload
+        self.entries[upload.path.name] = upload
         return upload
 
-    def grow(self, upload: Kept, size: int) -> None:
-        """Make room for `size` bytes more. Raises APIError if there is none."""
+    def grow(self, upload: TempFiles, size: int) -> None:
+        """Make room for `size` more bytes. Raises APIError if there is none."""
         upload.size += size
-        self.forget()
+        self.remove_old()
         if self.size > self.room():
             message = "the server has no room for this file; try again later, or send a smaller one"
             raise APIError(507, message, "disk_full", headers={"Retry-After": "60"})
 
-    def end(self, upload: Kept, files: int) -> None:
-        """All files of an upload have arrived, so many; an empty one counts as one."""
+    def end(self, upload: TempFiles, files: int) -> None:
+        """Complete an upload. files: their number; an upload without files counts as one."""
         upload.files = max(1, files)
         upload.since = time.monotonic()
-        self.forget()
+        self.remove_old()
 
     def has(self, path: str) -> bool:
-        """Whether a path is that of a file here, or of one that was removed since."""
+        """Whether a path is that of an uploaded file, which may have been removed since."""
         inside = Path(os.path.normpath(path)).is_relative_to(self.folder)
         return inside and "\0" not in path
 
@@ -58,31 +58,31 @@ def make_uploads_router(uploads: Uploads, max_bytes: int) -> APIRouter:
 
     @router.post("/upload")
     async def upload(request: Request, upload_id: str | None = None) -> Response:
-        kept = uploads.begin()
+        stored = uploads.begin()
 
-        async def counted() -> Message:
+        async def receive_counted() -> Message:
             message = await request.receive()
-            uploads.grow(kept, len(message.get("body", b"")))
+            uploads.grow(stored, len(message.get("body", b"")))
             return message
 
         progress = progress_of_uploads if upload_id else None
-        form = Request(request.scope, counted)
+        form = Request(request.scope, receive_counted)
         try:
             paths, _, _ = await read_upload(
-                form, kept.path, max_bytes, upload_id, upload_progress=progress
+                form, stored.path, max_bytes, upload_id, upload_progress=progress
             )
         except MultiPartException as error:
-            uploads.drop(kept)
+            uploads.drop(stored)
             too_large = "maximum allowed size" in error.message
             return PlainTextResponse(error.message, 413 if too_large else 400)
-        except BaseException:  # the client has left, there is no room, or the server stops
-            uploads.drop(kept)
+        except BaseException:  # the client disconnected, there is no room, or the server stops
+            uploads.drop(stored)
             raise
         finally:
             if upload_id:
                 loop = asyncio.get_running_loop()
-                loop.call_later(TOLD, progress_of_uploads.stop_tracking, upload_id)
-        uploads.end(kept, len(paths))
+                loop.call_later(PROGRESS_SECONDS, progress_of_uploads.stop_tracking, upload_id)
+        uploads.end(stored, len(paths))
         return JSONResponse(paths)
 
     return router

@@ -1,1 +1,1 @@
-"""Speech in, text out, over a connection that stays open."""
+"""Live transcription over an open connection: OpenAI's Realtime API, and Wyoming."""

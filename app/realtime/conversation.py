@@ -1,9 +1,9 @@
-"""A session's items: what a stream tells, as the events of OpenAI's Realtime API.
+"""Translates a stream's events into those of OpenAI's Realtime API, about a session's items.
 
-An utterance is an item, a user's message with the audio that was spoken. Its id is known from the
-first event about it: with server_vad that is speech_started, else the first text or the commit.
-The stream's events come later than the client's: both count the client's commits and clears, and
-`SpeechStarted.calls` tells between which of them an utterance was.
+An utterance is an item, a user's message with the spoken audio. The first event about an item
+carries its id: speech_started with server_vad, else the first text or the commit. The stream's
+events lag behind the client's: both count the client's commits and clears, and
+`SpeechStarted.calls` is the count at the time of an utterance.
 """
 
 import secrets
@@ -13,7 +13,14 @@ from typing import Any
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import refused
 from slimwhisper.app.realtime.session import DETAILS, TENTATIVE, TRANSCRIPTION, WORDS, SessionConfig
-from slimwhisper.live.types import Ended, Failed, LiveEvent, SpeechStarted, SpeechStopped, Text
+from slimwhisper.live.types import (
+    LiveEvent,
+    SpeechStarted,
+    SpeechStopped,
+    StreamFailed,
+    TextUpdate,
+    UtteranceEnded,
+)
 from slimwhisper.types import Segment, Word
 
 ServerEvent = dict[str, Any]
@@ -24,7 +31,7 @@ TENTATIVE_TEXT = f"conversation.{TENTATIVE}"
 # of a segment, as `/v1/audio/transcriptions` has them in verbose_json
 SEGMENT_DETAILS = "tokens temperature avg_logprob compression_ratio no_speech_prob".split()
 BUFFER = "input_audio_buffer"
-LEAST_COMMIT = 0.1  # seconds of audio, as at OpenAI
+MIN_COMMIT = 0.1  # seconds of audio, as at OpenAI
 
 
 def make_id(kind: str) -> str:
@@ -44,7 +51,7 @@ def error_event(error: APIError, event_id: str | None = None) -> ServerEvent:
 
 @dataclass(eq=False, slots=True)
 class Item:
-    """An utterance, as the client knows it."""
+    """An utterance, in the client's view."""
 
     id: str
     start: float = 0.0  # seconds since the session began
@@ -52,7 +59,7 @@ class Item:
     committed: bool = False
     cleared: bool = False
     text: str = ""  # that was sent
-    tentative: str = ""  # likewise
+    tentative: str = ""  # that was sent last
 
 
 class Conversation:
@@ -60,36 +67,34 @@ class Conversation:
 
     def __init__(self, config: SessionConfig) -> None:
         self.config = config
-        self.last: str | None = None  # the id of the item committed last
+        self.last_committed: str | None = None  # the id of the item committed last
         self._items: dict[int, Item] = {}  # by utterance: those that have not ended
-        # committed items whose utterance was not told yet, by the calls before the commit
+        # committed items whose utterance has had no event, by the count of calls at the commit
         self._committed: dict[int, Item] = {}
-        self._calls = 0  # of the client: commits and clears
-        self._cleared = 0  # the last of them that was a clear; 0: none
-        self._buffered = 0.0  # seconds of audio since the last of them
+        self._calls = 0  # commits and clears of the client
+        self._cleared = 0  # the count at the last clear; 0: none
+        self._buffered = 0.0  # seconds of audio since the last call
 
     @property
     def speaking(self) -> bool:
-        """Whether an utterance goes on."""
+        """Whether an utterance is open."""
         return any(not (i.committed or i.cleared) for i in self._items.values())
 
     def append(self, seconds: float) -> None:
-        """The stream is given so much audio."""
+        """Count audio that was passed to the stream."""
         self._buffered += seconds
 
     def commit(self) -> list[ServerEvent]:
         """The client ends the utterance. Raises APIError if there is too little audio.
 
-        With server_vad, the events come when the stream has told what the utterance was.
+        With server_vad, the events follow when the stream reports the end of the utterance.
         """
         seconds = self._buffered
-        if seconds < LEAST_COMMIT:
-            message = (
-                f"{1000 * seconds:.0f} ms of audio are in the buffer; "
-                f"at least {1000 * LEAST_COMMIT:.0f} ms are needed to commit"
-            )
+        if seconds < MIN_COMMIT:
+            found, least = f"{1000 * seconds:.0f} ms", f"{1000 * MIN_COMMIT:.0f} ms"
+            message = f"{found} of audio are in the buffer; at least {least} are needed to commit"
             raise refused(BUFFER, message, "input_audio_buffer_commit_empty")
-        before = self._call()
+        before = self._count_call()
         if self.config.has_turns:
             return []
         item = next((i for i in self._items.values() if not (i.committed or i.cleared)), None)
@@ -99,29 +104,29 @@ class Conversation:
         return self._commit(item)
 
     def clear(self) -> list[ServerEvent]:
-        """The client forgets the audio that is not committed."""
-        self._cleared = self._call() + 1
+        """The client discards the audio that is not committed."""
+        self._cleared = self._count_call() + 1
         for item in self._items.values():
             item.cleared = not item.committed
         return [server_event(f"{BUFFER}.cleared")]
 
-    def _call(self) -> int:
+    def _count_call(self) -> int:
         """Count a commit or a clear. Returns how many came before it."""
         self._calls, self._buffered = self._calls + 1, 0.0
         return self._calls - 1
 
     def events(self, event: LiveEvent) -> list[ServerEvent]:
-        """What the client is told about an event of the stream."""
+        """The client's events for an event of the stream."""
         match event:
             case SpeechStarted():
                 return self._started(event)
             case SpeechStopped():
                 return self._stopped(event)
-            case Text():
+            case TextUpdate():
                 return self._text(self._items[event.utterance], event)
-            case Ended():
+            case UtteranceEnded():
                 return self._ended(event)
-            case Failed():
+            case StreamFailed():
                 return self._failed(as_api_error(event.error))
 
     def _started(self, event: SpeechStarted) -> list[ServerEvent]:
@@ -147,7 +152,7 @@ class Conversation:
 
     def _commit(self, item: Item) -> list[ServerEvent]:
         item.committed = True
-        before, self.last = self.last, item.id
+        before, self.last_committed = self.last_committed, item.id
         message = {
             "id": item.id,
             "object": "realtime.item",
@@ -156,42 +161,37 @@ class Conversation:
             "role": "user",
             "content": [{"type": "input_audio", "transcript": None}],
         }
-        place = {"previous_item_id": before}
+        position = {"previous_item_id": before}
         return [
-            server_event(f"{BUFFER}.committed", item_id=item.id, **place),
-            server_event("conversation.item.added", item=message, **place),
-            server_event("conversation.item.done", item=message, **place),
+            server_event(f"{BUFFER}.committed", item_id=item.id, **position),
+            server_event("conversation.item.added", item=message, **position),
+            server_event("conversation.item.done", item=message, **position),
         ]
 
-    def _text(self, item: Item, event: Text) -> list[ServerEvent]:
-        """New committed text, and what follows it for now; an item begins without a space."""
-        found = []
+    def _text(self, item: Item, event: TextUpdate) -> list[ServerEvent]:
+        """New committed and tentative text; an item begins without a space."""
+        events = []
         if text := event.committed if item.text else event.committed.lstrip():
             item.text += text
             words = list(map(_word, event.words))
             timed = {"words": words} if self.config.includes(WORDS) else {}
-            found.append(self._about(item, DELTA, delta=text, **timed))
+            events.append(self._item_event(item, DELTA, delta=text, **timed))
         tentative = event.tentative if item.text else event.tentative.lstrip()
         if tentative != item.tentative and self.config.includes(TENTATIVE):
-            found.append(self._about(item, TENTATIVE_TEXT, text=tentative))
+            events.append(self._item_event(item, TENTATIVE_TEXT, text=tentative))
         item.tentative = tentative
-        return found
+        return events
 
-    def _ended(self, event: Ended) -> list[ServerEvent]:
+    def _ended(self, event: UtteranceEnded) -> list[ServerEvent]:
         item = self._items.pop(event.utterance)
         if item.cleared and not event.text:
             return []
-        found = [] if item.committed else self._commit(item)
+        events = [] if item.committed else self._commit(item)
         text = event.text.strip()
-        found += [self._segment(item, s) for s in event.segments if s.text.strip()]
-        completed = self._about(
-            item,
-            COMPLETED,
-            transcript=text,
-            usage={"type": "duration", "seconds": round(item.seconds, 3)},
-            languages=[{"code": event.language}] if text else [],
-        )
-        return [*found, completed]
+        events += [self._segment(item, s) for s in event.segments if s.text.strip()]
+        usage = {"type": "duration", "seconds": round(item.seconds, 3)}
+        fields = {"usage": usage, "languages": [{"code": event.language}] if text else []}
+        return [*events, self._item_event(item, COMPLETED, transcript=text, **fields)]
 
     def _segment(self, item: Item, segment: Segment) -> ServerEvent:
         fields: dict[str, Any] = {
@@ -199,29 +199,25 @@ class Conversation:
             "start": round(segment.start, 3),
             "end": round(segment.end, 3),
             "text": segment.text,
-            "speaker": "",  # a field of the API; nobody is told apart
+            "speaker": "",  # required by the API; speakers are not identified
         }
         if self.config.includes(WORDS):
             fields["words"] = list(map(_word, segment.words or ()))
         if self.config.includes(DETAILS):
             fields |= {name: getattr(segment, name) for name in SEGMENT_DETAILS}
-        return self._about(item, SEGMENT, **fields)
+        return self._item_event(item, SEGMENT, **fields)
 
     def _failed(self, error: APIError) -> list[ServerEvent]:
-        """For every item that has not ended, and for the session."""
+        """Failure events for every open item, and for the session."""
         body = error.body()["error"]
         items = (*self._items.values(), *self._committed.values())
-        failed = [self._about(item, FAILED, error=body) for item in items if not item.cleared]
+        failed = [self._item_event(item, FAILED, error=body) for item in items if not item.cleared]
         return [*failed, error_event(error)]
 
-    def _about(self, item: Item, type: str, **fields: Any) -> ServerEvent:
+    def _item_event(self, item: Item, type: str, **fields: Any) -> ServerEvent:
         return server_event(type, item_id=item.id, content_index=0, **fields)
 
 
 def _word(word: Word) -> dict[str, Any]:
-    return {
-        "word": word.word,
-        "start": round(word.start, 3),
-        "end": round(word.end, 3),
-        "probability": round(word.probability, 4),
-    }
+    times = {"start": round(word.start, 3), "end": round(word.end, 3)}
+    return {"word": word.word, **times, "probability": round(word.probability, 4)}

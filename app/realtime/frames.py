@@ -1,8 +1,7 @@
-"""The frames of the Wyoming protocol (github.com/OHF-Voice/wyoming, version 1.10).
+"""Reads and encodes frames of the Wyoming protocol (github.com/OHF-Voice/wyoming, version 1.10).
 
 A frame is a line of JSON with its type, then "data_length" bytes of JSON, then "payload_length"
-bytes of sound.
-The project's own package reads whatever length a peer names; a server must not.
+bytes of audio. The `wyoming` package would read frames of any length; this module limits them.
 """
 
 import asyncio
@@ -12,19 +11,19 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.api.fields import NULL_IS_DEFAULT, Fields, check, json_object
+from slimwhisper.app.api.fields import NULL_IS_DEFAULT, LenientModel, check, json_object
 from slimwhisper.errors import SlimWhisperError
 
-MAX_LINE = 1 << 16  # bytes, with data that stands in it
+MAX_LINE = 1 << 16  # bytes, including inline data
 MAX_PART = 1 << 20  # bytes of data, and of a payload
 Length = Annotated[int, Field(ge=0, le=MAX_PART), NULL_IS_DEFAULT]
 
 
 class FrameError(SlimWhisperError):
-    """What arrives is not a frame of the protocol; where the next one begins is not known."""
+    """The input is not a frame of the protocol, so the start of the next one is unknown."""
 
 
-class Head(Fields):
+class Head(LenientModel):
     """The line of a frame."""
 
     type: str
@@ -34,7 +33,7 @@ class Head(Fields):
 
 
 class Frame(NamedTuple):
-    """An event, as it came."""
+    """A received event."""
 
     type: str
     data: dict[str, Any]
@@ -42,10 +41,10 @@ class Frame(NamedTuple):
 
 
 def encoded(type: str, data: dict[str, Any]) -> bytes:
-    """An event without sound, as it is sent."""
-    more = json.dumps(data, ensure_ascii=False).encode() if data else b""
-    head = {"type": type, **({"data_length": len(more)} if data else {})}
-    return json.dumps(head).encode() + b"\n" + more
+    """The bytes of an event without audio."""
+    data_bytes = json.dumps(data, ensure_ascii=False).encode() if data else b""
+    head = {"type": type, **({"data_length": len(data_bytes)} if data else {})}
+    return json.dumps(head).encode() + b"\n" + data_bytes
 
 
 async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
@@ -58,7 +57,7 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
     try:
         line = await reader.readuntil(b"\n")
         head = check(Head, json_object(line, "an event"), "an event")
-        more = await reader.readexactly(head.data_length)
+        data_bytes = await reader.readexactly(head.data_length)
         payload = await reader.readexactly(head.payload_length)
     except asyncio.IncompleteReadError as error:
         if line or error.partial:
@@ -68,5 +67,5 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
         raise FrameError(f"the line of an event is longer than {MAX_LINE} bytes") from None
     except APIError as error:
         raise FrameError(str(error)) from None
-    data = json_object(more, "the data of an event") if more else {}
+    data = json_object(data_bytes, "the data of an event") if data_bytes else {}
     return Frame(head.type, head.data | data, payload)

@@ -1,4 +1,4 @@
-"""A client's messages: how many, how large, and what is an event."""
+"""Parses a client's messages as events, and limits their size and their rate."""
 
 import asyncio
 import base64
@@ -29,9 +29,9 @@ def parse_event(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def event_id_of(event: dict[str, Any]) -> str | None:
-    """The client's own name for an event."""
-    found = event.get("event_id")
-    return found if isinstance(found, str) and len(found) <= MAX_ID else None
+    """The id that the client gave an event."""
+    event_id = event.get("event_id")
+    return event_id if isinstance(event_id, str) and len(event_id) <= MAX_ID else None
 
 
 def audio_of(event: dict[str, Any]) -> bytes:
@@ -46,17 +46,17 @@ def audio_of(event: dict[str, Any]) -> bytes:
 
 
 class Allowance:
-    """So many messages a second; who has used them up waits, and is read later."""
+    """A token bucket: `wait` delays reading when the rate of messages is exceeded."""
 
     def __init__(self, per_second: float) -> None:
-        self._per_second = self._left = per_second
-        self._counted = time.monotonic()
+        self._per_second = self._tokens = per_second
+        self._refilled = time.monotonic()
 
     async def wait(self) -> None:
         """Count a message, and wait until it is allowed."""
         now = time.monotonic()
-        earned = (now - self._counted) * self._per_second
-        self._left = min(self._left + earned, self._per_second) - 1
-        self._counted = now
-        if self._left < 0:
-            await asyncio.sleep(-self._left / self._per_second)
+        earned = (now - self._refilled) * self._per_second
+        self._tokens = min(self._tokens + earned, self._per_second) - 1
+        self._refilled = now
+        if self._tokens < 0:
+            await asyncio.sleep(-self._tokens / self._per_second)

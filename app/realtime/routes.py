@@ -1,7 +1,7 @@
 """`/v1/realtime`: OpenAI's Realtime API, for transcription; and its client secrets.
 
-The websocket's events are those of openai-python 3.54 (types/realtime); docs/realtime.md has them
-all, with what differs.
+The websocket's events are those of openai-python 3.54 (types/realtime); docs/realtime.md lists them
+and the differences.
 """
 
 import asyncio
@@ -9,23 +9,23 @@ from typing import Any
 
 from fastapi import APIRouter, Request, WebSocket
 
-from slimwhisper.app.api.access import given_key, refuse
+from slimwhisper.app.api.access import bearer_key, refuse
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import json_object, unsupported
 from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request
-from slimwhisper.app.realtime.connection import GOING_AWAY, Connection, End
+from slimwhisper.app.realtime.connection import GOING_AWAY, Connection, SessionEnd
 from slimwhisper.app.realtime.conversation import make_id
 from slimwhisper.app.realtime.session import START, SessionConfig, session_object, update_session
-from slimwhisper.app.service.host import Host
+from slimwhisper.app.service.host import ServerHost
 from slimwhisper.errors import SlimWhisperError
 
 SUBPROTOCOL = "realtime"
 
 
 class Realtime:
-    """All sessions of a server, and its client secrets."""
+    """The open sessions of a server, and its client secrets."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: ServerHost) -> None:
         self.client_secrets = ClientSecrets()
         self._host = host
         self._open: dict[Connection, asyncio.Task[Any] | None] = {}
@@ -39,7 +39,7 @@ class Realtime:
         return self.client_secrets.session(key) is not None
 
     async def serve(self, websocket: WebSocket) -> None:
-        """A session, from the request to its end."""
+        """Serve a session, from the request to its end."""
         try:
             connection = Connection(websocket, self._config(websocket), self._host)
         except (APIError, SlimWhisperError) as error:
@@ -53,27 +53,27 @@ class Realtime:
             finally:
                 del self._open[connection]
 
-    async def leave(self) -> None:
-        """End all sessions: what was heard is transcribed, then the clients are told."""
+    async def shutdown(self) -> None:
+        """End all sessions: transcribe the remaining audio, then send an error and close."""
         message = "the server is shutting down; connect again in a minute"
         error = APIError(503, message, "stopping")
         tasks = [task for task in self._open.values() if task is not None]
         for connection in self._open:
-            connection.leave(End(GOING_AWAY, error, last_texts=True))
+            connection.end(SessionEnd(GOING_AWAY, error, last_texts=True))
         if tasks:
             await asyncio.wait(tasks)
 
     def _config(self, websocket: WebSocket) -> SessionConfig:
-        """What a session starts with. Raises APIError."""
-        config = self.client_secrets.session(given_key(websocket.scope)) or START
+        """The configuration of a session at its start. Raises APIError."""
+        config = self.client_secrets.session(bearer_key(websocket.scope)) or START
         query = websocket.query_params
         if query.get("intent", "transcription") != "transcription":
-            raise unsupported("intent", "sessions here only transcribe; send intent=transcription")
+            raise unsupported("intent", "this server only transcribes; send intent=transcription")
         if "call_id" in query:
-            raise unsupported("call_id", "there are no calls here")
-        chosen = {"input": {"transcription": {"model": query.get("model")}}}
-        wanted = {"type": "transcription", "audio": chosen}
-        return update_session(config, wanted)[0] if query.get("model") else config
+            raise unsupported("call_id", "this server has no calls")
+        input_fields = {"input": {"transcription": {"model": query.get("model")}}}
+        session = {"type": "transcription", "audio": input_fields}
+        return update_session(config, session)[0] if query.get("model") else config
 
 
 def make_realtime_router(realtime: Realtime) -> APIRouter:
@@ -97,7 +97,7 @@ def make_realtime_router(realtime: Realtime) -> APIRouter:
 async def _json(request: Request) -> dict[str, Any]:
     """The body; an empty one is {}. Raises APIError.
 
-    Pages of other sites can send texts without a question, JSON only if they are allowed to.
+    Pages of other sites can send plain text without a preflight request, but not JSON.
     """
     body = await request.body()
     if not body:

@@ -1,6 +1,6 @@
-"""The Wyoming protocol, by which Home Assistant asks for transcripts: describe, transcribe, audio.
+"""Serves the Wyoming protocol, by which Home Assistant requests transcripts.
 
-It has no authentication: whoever reaches the port may use it.
+It has no authentication: every client that reaches the port may use it.
 """
 
 import asyncio
@@ -8,35 +8,39 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.api.fields import Fields, check, one_of
+from slimwhisper.app.api.fields import LenientModel, check, one_of
 from slimwhisper.app.api.request import choose_model
 from slimwhisper.app.connections import listen
-from slimwhisper.app.realtime.feed import Feed
+from slimwhisper.app.realtime.audio_input import MAX_CHANNELS, SoundFormat
+from slimwhisper.app.realtime.discovery import announce
 from slimwhisper.app.realtime.frames import MAX_LINE, Frame, FrameError, encoded, read_frame
-from slimwhisper.app.realtime.sound import MAX_CHANNELS, Format
+from slimwhisper.app.realtime.stream_feed import StreamFeed
 from slimwhisper.app.realtime.wyoming_info import info
-from slimwhisper.app.service.host import Host
+from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.jobs import StoppingError
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
-from slimwhisper.live.types import Ended, Failed, LiveEvent, Text
+from slimwhisper.live.types import LiveEvent, StreamFailed, TextUpdate, UtteranceEnded
+
+if TYPE_CHECKING:
+    from zeroconf.asyncio import AsyncZeroconf
 
 logger = logging.getLogger("slimwhisper.serve")
 
 MAX_CONNECTIONS = 256
-UNREAD = 20.0  # seconds in which a client must read what it is sent
-CLOSING = 5.0  # seconds for the clients to be told that the server stops
+UNREAD = 20.0  # seconds in which a client must read the events
+CLOSING = 5.0  # seconds to send the clients the error of a shutdown
 CODINGS = {2: "PCM_16", 4: "PCM_32"}  # by bytes of a sample
 RATES = 8_000, 192_000
 MAX_TERMS, MAX_TERM = 100, 100
 
 
-class Transcribe(Fields):
-    """What a client asks for."""
+class Transcribe(LenientModel):
+    """A client's request."""
 
     name: str | None = None
     language: str | None = None
@@ -44,8 +48,8 @@ class Transcribe(Fields):
     transcript_terms: Any = None
 
 
-class AudioFormat(Fields):
-    """How samples are sent."""
+class WyomingFormat(LenientModel):
+    """The format of the client's samples."""
 
     rate: int = Field(ge=RATES[0], le=RATES[1])
     width: Annotated[int, one_of(CODINGS)]  # bytes of a sample
@@ -55,13 +59,14 @@ class AudioFormat(Fields):
 class Wyoming:
     """The server of the protocol: a port, and its connections."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: ServerHost) -> None:
         self._host, self._settings = host, host.settings
         self._tasks: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
+        self._announcer: AsyncZeroconf | None = None
 
     async def start(self) -> None:
-        """Listen. Raises OptionError if the port cannot be used."""
+        """Listen. Raises OptionError if the port cannot be used, or not be announced."""
         host, port = self._settings.host, self._settings.wyoming
         try:
             self._server = await asyncio.start_server(
@@ -70,13 +75,20 @@ class Wyoming:
         except OSError as error:
             raise OptionError(f"--wyoming {port}: {error.strerror}; choose another port") from error
         listen(self._server)
-        logger.info("Wyoming protocol on tcp://%s:%s; it asks for no key", host, port)
+        if self._settings.discover:
+            try:
+                self._announcer = await announce(self._server.sockets)
+            except OptionError:
+                self._server.close()
+                raise
+        logger.info("Wyoming protocol on tcp://%s:%s, without authentication", host, port)
 
     async def stop(self) -> None:
-        """Listen no more, and end all connections: recordings that are whole get their transcript,
-        the others the text of what was heard; then the clients are told. Who does not read that is
-        dropped.
+        """Stop listening, and end all connections: complete recordings get their transcript, the
+        others the text so far; then the clients get an error. Clients that do not read are dropped.
         """
+        if self._announcer is not None:
+            await self._announcer.async_close()
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
@@ -89,11 +101,11 @@ class Wyoming:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer a client until it disconnects or the server stops."""
+        """Serve a client until it disconnects or the server stops."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        connection = Connection(reader, writer, self._host)
+        connection = WyomingClient(reader, writer, self._host)
         try:
             if len(self._tasks) > MAX_CONNECTIONS:
                 await connection.refuse("busy", "too many connections; try again in a minute")
@@ -101,7 +113,7 @@ class Wyoming:
                 await connection.run()
         except asyncio.CancelledError:  # the server stops
             with suppress(ConnectionError):
-                await connection.leave()
+                await connection.shutdown()
         except ConnectionError:
             pass
         finally:
@@ -115,22 +127,23 @@ class Wyoming:
                 writer.transport.abort()
 
 
-class Connection:
-    """One client; it may ask for one transcript after another."""
+class WyomingClient:
+    """One client, which may request one transcript after another."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: Host
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: ServerHost
     ) -> None:
         self._reader, self._writer = reader, writer
         self._host, self._settings = host, host.settings
-        self._asked: dict[str, Any] = {}  # by the last `transcribe`
-        self._feed: Feed | None = None
-        self._telling: asyncio.Task[None] | None = None
-        self._ends = 0.0  # when the recording is too long
-        self._whole = False  # whether audio-stop came
+        self._transcribe: dict[str, Any] = {}  # the data of the last `transcribe`
+        self._feed: StreamFeed | None = None
+        self._sender: asyncio.Task[None] | None = None
+        self._deadline = 0.0  # of the recording's end
+        self._complete = False  # whether audio-stop came
+        self._refused = False  # whether the rest of the recording is ignored
 
     async def run(self) -> None:
-        """Answer the client's events until it disconnects."""
+        """Handle the client's events until it disconnects."""
         while True:
             try:
                 async with asyncio.timeout(self._settings.idle_seconds):
@@ -140,35 +153,37 @@ class Connection:
                 await self._handle(frame)
             except TimeoutError:
                 seconds = f"{self._settings.idle_seconds:g}"
-                return await self.refuse("idle", f"nothing was sent for {seconds} s")
-            except FrameError as error:  # where the next event begins is not known
+                return await self.refuse("idle", f"no event for {seconds} s; connect again")
+            except FrameError as error:  # the start of the next event is unknown
                 return await self.refuse("invalid_event", str(error))
             except (APIError, SlimWhisperError) as error:
-                found = as_api_error(error)
-                await self.refuse(found.code or "invalid_request", str(found))
-                self.close()
+                await self._refuse_event(error)
 
     async def refuse(self, code: str, text: str) -> None:
-        """Tell what is wrong."""
+        """Send an error."""
         await self._send("error", text=text, code=code)
 
-    async def leave(self) -> None:
-        """The server stops: send the last text, and say so."""
-        if self._feed is not None and self._telling is not None:
+    async def _refuse_event(self, error: APIError | SlimWhisperError) -> None:
+        api_error = as_api_error(error)
+        await self.refuse(api_error.code or "invalid_request", str(api_error))
+
+    async def shutdown(self) -> None:
+        """At a shutdown: send the last text, then an error."""
+        if self._feed is not None and self._sender is not None:
             self._feed.finish()
-            await asyncio.wait([self._telling], timeout=self._settings.patience)
+            await asyncio.wait([self._sender], timeout=self._settings.patience)
         await self.refuse("stopping", "the server is shutting down; connect again in a minute")
 
     def close(self) -> None:
         """Drop the stream, if there is one."""
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._sender is not None:
+            self._sender.cancel()
         if self._feed is not None:
             self._feed.close()
-        self._feed = self._telling = None
+        self._feed = self._sender = None
 
     async def _send(self, type: str, **data: Any) -> None:
-        """Send an event. Raises ConnectionError if the client has gone, or does not read."""
+        """Send an event. Raises ConnectionError if the client disconnected or does not read."""
         self._writer.write(encoded(type, data))
         try:
             async with asyncio.timeout(UNREAD):
@@ -178,98 +193,119 @@ class Connection:
             raise ConnectionAbortedError from None
 
     async def _handle(self, frame: Frame) -> None:
-        """Do what an event asks for; others than these are for other services, and ignored."""
+        """Handle an event; events for other services are ignored."""
         match frame.type:
             case "describe":
                 await self._send("info", **info(self._host))
             case "ping":
                 await self._send("pong", text=frame.data.get("text"))
             case "transcribe":
-                self._asked = frame.data
-            case "audio-start":
-                self.close()
-                self._begin(_format(frame.data))
-            case "audio-chunk":
-                await self._hear(frame)
-            case "audio-stop":
-                await self._finish()
+                self._transcribe = frame.data
+            case "audio-start" | "audio-chunk" | "audio-stop":
+                await self._handle_audio(frame)
 
-    def _begin(self, format: Format) -> Feed:
-        """The stream that the last `transcribe` asked for. Raises SlimWhisperError, APIError."""
-        asked = check(Transcribe, self._asked, "transcribe")
-        choice = choose_model(asked.name, self._host.models)[0]
-        terms = [*_texts(asked.transcript_names), *_texts(asked.transcript_terms)]
+    async def _handle_audio(self, frame: Frame) -> None:
+        """Handle an event of a recording. After an error its transcript is empty, as Home Assistant
+        waits for one, and the rest of it is ignored: a command must not be heard from the middle.
+        """
+        self._refused = self._refused and frame.type != "audio-start"
+        try:
+            match frame.type:
+                case _ if self._refused:
+                    pass
+                case "audio-start":
+                    self.close()
+                    self._begin(_format(frame.data))
+                case "audio-chunk":
+                    await self._append(frame)
+                case "audio-stop":
+                    await self._finish()
+        except (APIError, SlimWhisperError) as error:
+            self._refused = True
+            self.close()
+            await self._refuse_event(error)
+            await self._send_transcript("")
+        self._refused = self._refused and frame.type != "audio-stop"
+
+    def _begin(self, format: SoundFormat) -> StreamFeed:
+        """Open the stream for the last `transcribe`. Raises SlimWhisperError, APIError."""
+        request = check(Transcribe, self._transcribe, "transcribe")
+        choice = choose_model(request.name, self._host.models)[0]
+        terms = [*_texts(request.transcript_names), *_texts(request.transcript_terms)]
         options = replace(
             self._settings.live,
-            language=asked.language or None,
+            language=request.language or None,
             hotwords=", ".join(terms) or None,
         )
         events: asyncio.Queue[LiveEvent | None] = asyncio.Queue()
-        feed = Feed(self._host.service, choice, options, format, events.put_nowait)
-        self._ends, self._whole = time.monotonic() + self._settings.session_seconds, False
-        self._feed, self._telling = feed, asyncio.create_task(self._tell(events))
+        feed = StreamFeed(self._host.service, choice, options, format, events.put_nowait)
+        self._deadline, self._complete = time.monotonic() + self._settings.session_seconds, False
+        self._feed, self._sender = feed, asyncio.create_task(self._send_text(events))
         return feed
 
-    async def _hear(self, frame: Frame) -> None:
+    async def _append(self, frame: Frame) -> None:
         format = _format(frame.data)
-        if self._telling is not None and self._telling.done():
-            return  # the stream has failed, which was told
+        if self._sender is not None and self._sender.done():
+            return  # the stream has failed; its error was sent
         feed = self._feed or self._begin(format)  # older clients send no audio-start
         await feed.change(format)
-        if time.monotonic() > self._ends:
+        if time.monotonic() > self._deadline:
             minutes = f"{self._settings.session_seconds / 60:g}"
             raise AudioError(f"the recording is longer than the limit of {minutes} minutes")
         await feed.append(frame.payload)
 
     async def _finish(self) -> None:
-        """The recording is over: wait for its text."""
-        if self._feed is None or self._telling is None:
-            raise APIError(400, "audio-stop came before any audio", "invalid_request")
+        """End the recording, and wait for its text."""
+        if self._feed is None or self._sender is None:
+            raise APIError(400, "audio-stop without audio; send audio first", "invalid_request")
         await self._feed.flush()
         self._feed.finish()
-        self._whole = True
-        await asyncio.wait([self._telling])
-        self._telling.result()
+        self._complete = True
+        await asyncio.wait([self._sender])
+        self._sender.result()
         self.close()
 
-    async def _tell(self, events: "asyncio.Queue[LiveEvent | None]") -> None:
-        """Send the text as it is committed, then all of it; the client may have gone."""
+    async def _send_text(self, events: "asyncio.Queue[LiveEvent | None]") -> None:
+        """Send the text as it is committed, then the whole; the client may have disconnected."""
         with suppress(ConnectionError):
-            await self._tell_all(events)
+            await self._send_events(events)
 
-    async def _tell_all(self, events: "asyncio.Queue[LiveEvent | None]") -> None:
+    async def _send_events(self, events: "asyncio.Queue[LiveEvent | None]") -> None:
         parts: list[str] = []
         open_text, language = "", None
         await self._send("transcript-start")
         while (event := await events.get()) is not None:
             match event:
-                case Text() if event.committed:
+                case TextUpdate() if event.committed:
                     space = " " if parts and not open_text else ""
                     open_text += event.committed
                     await self._send("transcript-chunk", text=space + event.committed)
-                case Ended() if event.text.strip():
+                case UtteranceEnded() if event.text.strip():
                     parts.append(event.text.strip())
                     open_text, language = "", language or event.language
-                case Failed(error=StoppingError()):
-                    return  # `leave` tells
-                case Failed():
+                case StreamFailed(error=StoppingError()):
+                    return  # `shutdown` sends the error
+                case StreamFailed():
                     await self.refuse(type(event.error).__name__, str(event.error))
-                    return
-        if not self._whole:
-            return  # what is left of it is not taken for a transcript
-        told = {"language": language} if language else {}
-        await self._send("transcript", text=" ".join(parts), **told)
+                    return await self._send_transcript("")
+        if not self._complete:
+            return  # an incomplete recording gets no final transcript
+        fields = {"language": language} if language else {}
+        await self._send_transcript(" ".join(parts), **fields)
+
+    async def _send_transcript(self, text: str, **fields: str) -> None:
+        await self._send("transcript", text=text, **fields)
         await self._send("transcript-stop")
 
 
-def _format(data: dict[str, Any]) -> Format:
-    """How a chunk's samples are sent. Raises APIError."""
-    found = check(AudioFormat, data, "audio")
-    return Format(CODINGS[found.width], found.rate, found.channels)
+def _format(data: dict[str, Any]) -> SoundFormat:
+    """The format of a chunk's samples. Raises APIError."""
+    format = check(WyomingFormat, data, "audio")
+    return SoundFormat(CODINGS[format.width], format.rate, format.channels)
 
 
-def _texts(found: object) -> list[str]:
-    """A list of words to expect; what is too long is cut, as they are only hints."""
-    if not isinstance(found, list):
+def _texts(value: object) -> list[str]:
+    """Words to expect. Long lists and words are cut, as they are only hints."""
+    if not isinstance(value, list):
         return []
-    return [text[:MAX_TERM] for text in found[:MAX_TERMS] if isinstance(text, str)]
+    return [text[:MAX_TERM] for text in value[:MAX_TERMS] if isinstance(text, str)]

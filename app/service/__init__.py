@@ -1,1 +1,1 @@
-"""One engine for the requests of all users, and the order in which they get it."""
+"""The transcription service: the requests of all users share one model and its engines."""

@@ -26,7 +26,7 @@ class StoppingError(SlimWhisperError):
 
 
 class ModelError(SlimWhisperError):
-    """A model could not be loaded; the log has the reason."""
+    """A model could not be loaded; the reason is in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ModelChoice:
     cache: str | None = None  # a preset; None: the server's own
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """The name without its folder."""
         return PurePath(self.name).name
 
@@ -47,14 +47,14 @@ class Limits:
     """Limits on requests."""
 
     queue: int = 256  # requests that wait or run
-    streams: int = 64  # live streams at once
+    streams: int = 64  # open live streams
     backlog: float = 120.0  # seconds of a stream's audio that may wait
     seconds: float = 4 * 3600.0  # of audio in a recording
     reading: float = 600.0  # seconds to decode a file
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class JobStarted:
     """The recording has been read and is about to be transcribed."""
 
     seconds: float  # of audio
@@ -69,7 +69,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class JobFinished:
     """The recording has been transcribed."""
 
     transcript: Transcript
@@ -77,17 +77,17 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class JobFailed:
     """The job ended with an error."""
 
     error: SlimWhisperError
 
 
-Event = Started | Progress | Finished | Failed
+Event = JobStarted | Progress | JobFinished | JobFailed
 
 
-class State(StrEnum):
-    """Where a job is."""
+class JobState(StrEnum):
+    """The stages of a job."""
 
     WAITING = "waiting"
     READING = "reading"
@@ -106,9 +106,10 @@ class Job:
     user: str  # users take turns
     listener: Callable[[Event], None]  # called in the service's thread
     on_samples: Callable[[Samples], None] | None = None  # called in a reading thread
+    samples: Samples | None = None  # its samples, where they are at hand: `path` is not read
     recording: Recording | None = field(init=False, default=None)  # once it has been read
     batch: "Batch[Job] | None" = field(init=False, default=None)  # while it runs
-    state: State = field(init=False, default=State.WAITING)  # changed in the service's thread
+    state: JobState = field(init=False, default=JobState.WAITING)  # changed in the service's thread
     size: int = field(init=False, default=0)  # bytes; 0 if the file is missing
 
     def __post_init__(self) -> None:
@@ -117,17 +118,17 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether nobody wants it any more."""
-        return self.state is State.ENDED
+        """Whether it has finished, failed or been cancelled."""
+        return self.state is JobState.ENDED
 
-    def tell(self, event: Event) -> None:
-        """Pass an event to the listener. A listener that fails must not harm other jobs."""
+    def emit(self, event: Event) -> None:
+        """Pass an event to the listener. A listener's error must not harm other jobs."""
         try:
             self.listener(event)
         except Exception as error:
             logger.debug("a job's listener failed: %s", error)
 
-    def show(self, samples: Samples) -> None:
+    def emit_samples(self, samples: Samples) -> None:
         """Pass the recording's samples, float32 [n] at 16 kHz, to `on_samples`."""
         if self.on_samples is not None:
             try:

@@ -1,4 +1,4 @@
-"""The models a request may use: installed ones and, if allowed, those that can be downloaded."""
+"""The models that requests may use: installed ones and, if allowed, those to be downloaded."""
 
 import re
 from dataclasses import dataclass
@@ -10,28 +10,27 @@ from slimwhisper.checkpoint.load import available_models
 from slimwhisper.errors import CheckpointError
 
 DIARIZE = "gpt-4o-transcribe-diarize"
-OPENAI_MODELS = (  # OpenAI's names; here each stands for the server's default
-    *("whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", DIARIZE),
-)
+MODEL_NAMES = "whisper-1 gpt-transcribe gpt-4o-transcribe gpt-4o-mini-transcribe"
+OPENAI_MODELS = (*MODEL_NAMES.split(), DIARIZE)  # OpenAI's names, for the server's default
 _SNAPSHOT = re.compile(r"-\d{4}-\d\d-\d\d$")
 
 
 def openai_model(name: str | None) -> str | None:
-    """Which of `OPENAI_MODELS` a name is, with or without a snapshot's date; None: none of them."""
+    """The name in `OPENAI_MODELS`, without a snapshot's date; None if it is not one of them."""
     family = _SNAPSHOT.sub("", name or "")
     return family if family in OPENAI_MODELS else None
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The models' names, and what each name stands for."""
+    """The names of the models, and the model that each name selects."""
 
-    default: str  # a name, or a path, that the server was started with
+    default: str  # the name or path that the server was started with
     folder: Path | None = None  # of downloaded models; None: `default_download_root()`
     download: bool = False  # whether requests may cause downloads
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """The default model's name, without its folder."""
         path = Path(self.default)
         return path.stem if path.suffix == ".pt" else path.name if path.exists() else self.default
@@ -41,7 +40,7 @@ class Models:
         folder = self.folder or default_download_root()
         files = {p.stem for p in folder.glob("*.pt")} if folder.is_dir() else set()
         named = [n for n in available_models() if n in BUNDLED or n in files]
-        return list(dict.fromkeys([self.shown, *named]))
+        return list(dict.fromkeys([self.display_name, *named]))
 
     def choices(self) -> list[str]:
         """Every name that a request may use."""
@@ -49,9 +48,9 @@ class Models:
 
     def resolve(self, name: str | None) -> str:
         """The model to load for a name. Raises CheckpointError for a name not in `choices`."""
-        if name in (None, "", self.shown) or openai_model(name):
+        if name in (None, "", self.display_name) or openai_model(name):
             return self.default
         if name in self.choices():
             return str(name)
-        known = ", ".join(self.choices())
-        raise CheckpointError(f"model {str(name)[:100]!r} is not available here; choose: {known}")
+        choices = ", ".join(self.choices())
+        raise CheckpointError(f"model {str(name)[:100]!r} is not available here; choose: {choices}")

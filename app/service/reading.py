@@ -1,5 +1,5 @@
-"""The recordings of jobs, read ahead by other threads and processes; and how much of those that are
-read, and not transcribed yet, is kept, over all jobs.
+"""Reads the recordings of jobs ahead, in other threads and processes, and limits how many samples
+of all jobs wait to be transcribed.
 """
 
 from collections.abc import Iterator
@@ -21,84 +21,84 @@ from slimwhisper.longform.recording import Recording
 from slimwhisper.types import SAMPLE_RATE
 
 DEFAULTS = {"on_failure": "best"}  # options of every job, where they differ from `Options`
-LONGEST_VOICE = 60  # seconds of a recording that belongs to no job
-IN_MEMORY = SPOOL_SECONDS * SAMPLE_RATE  # samples: a longer recording is kept on disk
-DISK_SECONDS = 3600  # for each slot, besides the two longest recordings
+LONGEST_VOICE = 60  # seconds of a known speaker's recording
+IN_MEMORY = SPOOL_SECONDS * SAMPLE_RATE  # samples: a longer recording is stored on disk
+DISK_SECONDS = 3600  # per slot, besides the two longest recordings
 
 
 class EndedError(Exception):
-    """The job has ended: nobody wants its recording."""
+    """The job has ended, so its recording is not needed."""
 
 
 class NoRoomError(Exception):
-    """The recording does not fit beside those that are kept; it is to be read again later."""
+    """The recording does not fit in the store now; it is to be read again later."""
 
 
-class Room:
-    """Samples in memory and on disk, and whose they are. Any thread may call.
+class SampleStore:
+    """Accounts for the jobs' samples in memory and on disk. Any thread may call.
 
-    A user who has other jobs in flight gets half of the room, so that the rest is for the others.
-    Nobody waits while reading: a recording that turns out to be longer than there is room for is
-    dropped, and read again once the longest would fit. So those that are kept can always end, and
-    short recordings pass.
+    A user with other jobs in flight gets half of the room, so that the rest is for other users.
+    Reading never waits for room: a recording that turns out to be longer than the room is dropped,
+    and read again once the longest possible one would fit. So stored recordings can always be
+    transcribed to their end, and short recordings are not held up by long ones.
     """
 
     def __init__(self, seconds: float) -> None:
         """seconds: of the longest recording."""
         self.slots = 1
         self._longest = int(seconds * SAMPLE_RATE)
-        self._held: dict[Job, int] = {}  # samples
-        self._again: set[Job] = set()  # that had no room
+        self._reserved: dict[Job, int] = {}  # samples
+        self._retry: set[Job] = set()  # jobs that had no room
         self._lock = Lock()
 
     def admit(self, job: Job) -> bool:
-        """Whether a job's recording may be read now; if so, it has room until `release`."""
+        """Whether a job's recording may be read now; if so, room is reserved until `release`."""
         with self._lock:
-            samples = self._longest if job in self._again else min(self._longest, IN_MEMORY)
+            samples = self._longest if job in self._retry else min(self._longest, IN_MEMORY)
             memory = self._share(job) * self.slots * IN_MEMORY
-            kept = sum(held for held in self._held.values() if held <= IN_MEMORY)
-            if kept > memory or not self._fits(job, samples):
+            in_memory = sum(n for n in self._reserved.values() if n <= IN_MEMORY)
+            if in_memory > memory or not self._fits(job, samples):
                 return False
-            self._again.discard(job)
-            self._held[job] = samples
+            self._retry.discard(job)
+            self._reserved[job] = samples
             return True
 
-    def keep(self, job: Job, samples: int, whole: bool = False) -> None:
-        """Make room for so many samples of a recording that is being read. whole: it has no more,
-        and gives the rest of its room back. Raises EndedError, NoRoomError.
+    def reserve(self, job: Job, samples: int, whole: bool = False) -> None:
+        """Reserve room for `samples` of a recording that is being read. whole: that is all of it,
+        and the rest of its room is released. Raises EndedError, NoRoomError.
         """
         with self._lock:
-            if job.ended or job not in self._held:  # released meanwhile
+            if job.ended or job not in self._reserved:  # released meanwhile
                 raise EndedError
-            if samples > self._held[job] and (self._again or not self._fits(job, samples)):
-                self._again.add(job)
+            if samples > self._reserved[job] and (self._retry or not self._fits(job, samples)):
+                self._retry.add(job)
                 raise NoRoomError
-            if whole or samples > self._held[job]:
-                self._held[job] = samples
+            if whole or samples > self._reserved[job]:
+                self._reserved[job] = samples
 
     def release(self, job: Job) -> None:
-        """A job's recording is gone. No effect if it has no room."""
+        """Release a job's room. No effect if it has none."""
         with self._lock:
             if job.ended:
-                self._again.discard(job)
-            self._held.pop(job, None)
+                self._retry.discard(job)
+            self._reserved.pop(job, None)
 
     def _share(self, job: Job) -> int:
-        """How many halves of the room a job's user may have."""
-        others = any(other.user == job.user for other in self._held if other is not job)
+        """How many halves of the room a job's user may use."""
+        others = any(other.user == job.user for other in self._reserved if other is not job)
         return 1 if others else 2
 
     def _fits(self, job: Job, samples: int) -> bool:
         disk = self._longest + self.slots * DISK_SECONDS * SAMPLE_RATE // 2  # half of it
-        held = (n for other, n in self._held.items() if other is not job and n > IN_MEMORY)
-        return samples <= IN_MEMORY or sum(held) + samples <= self._share(job) * disk
+        on_disk = (n for other, n in self._reserved.items() if other is not job and n > IN_MEMORY)
+        return samples <= IN_MEMORY or sum(on_disk) + samples <= self._share(job) * disk
 
 
 class Reading:
-    """The jobs whose recordings are being read. `read` is for any thread, the rest for one."""
+    """The jobs whose recordings are being read. Any thread may call `read`, one thread the rest."""
 
     def __init__(self, limits: Limits) -> None:
-        self.room = Room(limits.seconds)
+        self.store = SampleStore(limits.seconds)
         self._readers = Readers(WORKERS, limits.seconds, limits.reading)
         self._pool = ThreadPoolExecutor(WORKERS, "slimwhisper-read")
         self._futures: dict[Job, Future[Recording]] = {}
@@ -108,32 +108,31 @@ class Reading:
         self._futures[job] = self._pool.submit(self._read, job, model)
 
     def done(self) -> "Iterator[tuple[Job, Future[Recording]]]":
-        """The jobs whose recording has been read, or cannot be; each once."""
+        """The jobs whose recording has been read or has failed; each once."""
         for job, future in list(self._futures.items()):
             if future.done():
                 del self._futures[job]
                 yield job, future
 
     def drop(self, job: Job) -> None:
-        """Forget a job: what reads it stops, and its room is free."""
-        self.room.release(job)
+        """Discard a job: stop reading its recording, and release its room."""
+        self.store.release(job)
         future = self._futures.pop(job, None)
         if future is not None:
             future.cancel()
             future.add_done_callback(_close_unused)
 
     def read(self, path: Path, name: str) -> Samples:
-        """The samples of a short file, by a reader process; waits. `name` stands for it in
-        messages.
+        """The samples of a short file, read by a reader process; blocks. Messages call it `name`.
 
         Raises AudioError.
         """
 
         def keep(samples: int) -> None:
             if samples > LONGEST_VOICE * SAMPLE_RATE:
-                raise AudioError(f"{name}: longer than {LONGEST_VOICE} s")
+                raise AudioError(f"{name}: longer than {LONGEST_VOICE} s; send a shorter one")
 
-        return self._readers.read(path, name, keep=keep)
+        return self._readers.read(path, name, on_samples=keep)
 
     def close(self) -> None:
         """End the processes and threads."""
@@ -141,21 +140,25 @@ class Reading:
         self._pool.shutdown(cancel_futures=True)
 
     def _read(self, job: Job, model: SlimWhisper) -> Recording:
-        """In a reading thread: a job's recording, its samples from a reader process."""
-        options = model.make_options(job.model.shown, **(DEFAULTS | job.options))
-        samples = self._readers.read(job.path, job.name, keep=partial(self.room.keep, job))
+        """Read a job's recording, by a reader process if it is a file. Runs in a reading thread."""
+        options = model.make_options(job.model.display_name, **(DEFAULTS | job.options))
+        samples, stored = job.samples, 0
+        if samples is None:
+            reserve = partial(self.store.reserve, job)
+            samples = self._readers.read(job.path, job.name, on_samples=reserve)
+            stored = len(samples)
         try:
-            self.room.keep(job, len(samples), whole=True)
-            wanted = _Wanted(samples, job)
-            job.show(wanted)
-            return Recording(wanted, model.dims, options, model.network.vocabulary)
+            self.store.reserve(job, stored, whole=True)
+            job_samples = _JobSamples(samples, job)
+            job.emit_samples(job_samples)
+            return Recording(job_samples, model.dims, options, model.network.vocabulary)
         except BaseException:
             samples.close()
             raise
 
 
-class _Wanted:
-    """A job's samples, until it ends: what computes with them then ends, too."""
+class _JobSamples:
+    """A job's samples, which end with the job: later reads raise, to stop what computes on them."""
 
     def __init__(self, samples: Samples, job: Job) -> None:
         self._samples, self._job = samples, job

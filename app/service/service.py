@@ -1,9 +1,9 @@
-"""One model, one engine thread: the requests of all users share its batch.
+"""The transcription service: one model, one engine thread, one batch for all users' requests.
 
     submit -> waiting -> read (reader processes) -> batch (slots) -> events -> finished or failed
 
-Everything that touches the model runs on the service's own thread. A job's listener is called on
-that thread too; an asynchronous listener passes the events on to its loop.
+Only the service's own thread touches the model. That thread also calls the jobs' listeners; an
+asynchronous listener passes the events to its event loop.
 """
 
 import logging
@@ -13,23 +13,23 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.service.counts import Counts
+from slimwhisper.app.service.counts import RequestCounts
 from slimwhisper.app.service.engines import Engines
+from slimwhisper.app.service.fair_queue import Jobs
 from slimwhisper.app.service.jobs import (
     BusyError,
-    Failed,
-    Finished,
     Job,
+    JobFailed,
+    JobFinished,
+    JobStarted,
+    JobState,
     Limits,
     ModelChoice,
-    Started,
-    State,
     StoppingError,
 )
 from slimwhisper.app.service.reading import NoRoomError, Reading
 from slimwhisper.app.service.streams import Listener, LiveStream, Streams
-from slimwhisper.app.service.turns import Jobs
-from slimwhisper.errors import SlimWhisperError, as_ours
+from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.longform.recording import Recording
 from slimwhisper.types import Transcript
@@ -41,7 +41,7 @@ IDLE_POLL = 0.1  # seconds between checks of the clock while there is nothing to
 
 
 class Service:
-    """Accepts jobs from any thread and works on all of them together."""
+    """Accepts jobs from any thread and transcribes them in shared batches."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Service:
         the model is unloaded. first: a model to load before the first job.
         """
         self.limits = limits or Limits()
-        self.counts = Counts()
+        self.counts = RequestCounts()
         self._changed = threading.Condition()
         self.engines = Engines(load, batch_size)
         self.streams = Streams(self.engines, self.limits, self.counts, self._changed)
@@ -65,7 +65,7 @@ class Service:
         self.reading = Reading(self.limits)
         self._jobs = Jobs()
         self._cancelled: set[Job] = set()
-        self._ends: float | None = None  # when the patience does; None: it is not stopping
+        self._deadline: float | None = None  # by time.monotonic(); None: it is not stopping
         self._idle_since = time.monotonic()
         name = "slimwhisper-engine"
         self._thread = threading.Thread(target=self._run, args=(first,), name=name, daemon=True)
@@ -74,7 +74,7 @@ class Service:
     # -- from any thread ---------------------------------------------------------------------
 
     def submit(self, job: Job) -> None:
-        """Accept a job. Raises BusyError if the queue is full or live streams have another model,
+        """Accept a job. Raises BusyError if the queue is full or live streams use another model,
         StoppingError at shutdown.
         """
         with self._changed:
@@ -82,18 +82,19 @@ class Service:
             if self.in_flight >= self.limits.queue:
                 self.counts.refused += 1
                 raise BusyError(f"{self.in_flight} requests are waiting; try again in a minute")
-            self._jobs.wait(job)
+            self._jobs.enqueue(job)
             self._changed.notify()
 
     def open_stream(
         self, model: ModelChoice, options: LiveOptions, listener: Listener
     ) -> LiveStream:
-        """A live stream. The listener is called on the service's thread: with events, then, after
-        the last `Ended` or after `Failed`, with None. A listener that raises closes its stream.
+        """A live stream. The service's thread calls the listener with each event, and with None
+        after the last `UtteranceEnded` or after `StreamFailed`. A listener that raises closes its
+        stream.
 
         Raises BusyError if there are too many streams (`Limits.streams`) or another model has work,
-        StoppingError at shutdown, OptionError. What only a model that is not loaded yet can tell
-        comes as `Failed`.
+        StoppingError at shutdown, OptionError. Errors that need a model which is not loaded yet
+        arrive as `StreamFailed`.
         """
         self.streams.check(model, options)
         with self._changed:
@@ -101,26 +102,25 @@ class Service:
             return self.streams.begin(model, options, listener)
 
     def _check_model(self, model: ModelChoice, others: Iterable[Job | LiveStream]) -> None:
-        """Raises StoppingError at shutdown, BusyError if others have another model: a stream may
-        last for hours, so that one who wants another model is not kept waiting.
+        """Raises StoppingError at shutdown, BusyError if others use another model: a stream may
+        last for hours, too long for a request to wait.
         """
-        if self._ends is not None:
+        if self._deadline is not None:
             raise StoppingError("the server is shutting down; try again in a minute")
         if any(other.model != model for other in others):
             self.counts.refused += 1
-            others_have = "another model or another cache"
-            raise BusyError(f"the server is busy with {others_have}; try again in a minute")
+            raise BusyError("the server is busy with another model or cache; try again in a minute")
 
     def cancel(self, job: Job) -> None:
-        """Drop a job; it reports no more events. No effect on a job that has ended."""
+        """Cancel a job; it emits no more events. No effect on a job that has ended."""
         with self._changed:
             if not job.ended:
                 self._cancelled.add(job)
                 self._changed.notify()
 
     def position(self, job: Job) -> int:
-        """A job's place in the queue, from 1; 0 if it is no longer waiting."""
-        waiting = self._jobs.having(State.WAITING)
+        """A job's position in the queue, from 1; 0 if it is no longer waiting."""
+        waiting = self._jobs.in_state(JobState.WAITING)
         return 1 + waiting.index(job) if job in waiting else 0
 
     @property
@@ -130,29 +130,29 @@ class Service:
 
     def states(self) -> dict[str, int]:
         """The number of jobs in each state."""
-        return {s.value: len(self._jobs.having(s)) for s in State if s is not State.ENDED}
+        return {s.value: len(self._jobs.in_state(s)) for s in JobState if s is not JobState.ENDED}
 
     @property
     def finishing(self) -> bool:
         """Whether the service is stopping and still has jobs or streams."""
-        return self._ends is not None and bool(self.in_flight or self.streams.open)
+        return self._deadline is not None and bool(self.in_flight or self.streams.open)
 
     def health(self) -> str:
         """ "ready", "loading" or "stopping"."""
-        if self._ends is not None:
+        if self._deadline is not None:
             return "stopping"
         return "loading" if self.engines.loading else "ready"
 
     def stop(self, patience: float = 0.0) -> None:
         """Refuse new jobs; after `patience` seconds, fail those that have not finished.
 
-        Returns at once. A signal handler may call it.
+        Does not wait. A signal handler may call it.
         """
-        self._ends = time.monotonic() + patience
+        self._deadline = time.monotonic() + patience
 
     def close(self, patience: float = 0.0) -> None:
-        """Stop, and wait until all jobs have ended. An earlier `stop` keeps its patience."""
-        if self._ends is None:
+        """Stop, and wait until all jobs have ended. The patience of an earlier `stop` counts."""
+        if self._deadline is None:
             self.stop(patience)
         self._thread.join()
         self.reading.close()
@@ -165,12 +165,12 @@ class Service:
                 self.engines.load(first)
             self.first.set_result(None)
         except Exception as error:
-            self.first.set_exception(as_ours(error))
+            self.first.set_exception(wrap_unexpected(error))
         while self._wait_for_jobs():
             with self._changed:
-                late = self._ends is not None and time.monotonic() > self._ends
+                late = self._deadline is not None and time.monotonic() > self._deadline
                 cancelled, self._cancelled = self._cancelled, set()
-                starting = self._jobs.next(self.engines.slots, self.reading.room.admit)
+                starting = self._jobs.next_to_read(self.engines.slots, self.reading.store.admit)
             for job in cancelled:
                 self._end(job, None)
             stopping = StoppingError("the server is shutting down")
@@ -178,28 +178,28 @@ class Service:
                 self._fail(self._jobs, stopping)
                 self.streams.fail(stopping)
                 continue
-            if self._ends is not None:
+            if self._deadline is not None:
                 self.streams.finish(stopping)
             try:
                 self._start(starting)
-                self.streams.take_in()
+                self.streams.drain_inboxes()
                 self._work()
-                self.streams.tell()
-            except Exception as error:  # fails the jobs in the engine, but not those in the queue
+                self.streams.emit_events()
+            except Exception as error:  # fails the running jobs, but not those in the queue
                 logger.exception("the engine failed")
-                self._fail(self._jobs.having(State.RUNNING), as_ours(error))
-                self.streams.fail(as_ours(error))
+                self._fail(self._jobs.in_state(JobState.RUNNING), wrap_unexpected(error))
+                self.streams.fail(wrap_unexpected(error))
                 self.engines.drop_all()
             self._idle_since = time.monotonic()
         self.engines.unload()
 
     def _wait_for_jobs(self) -> bool:
-        """Wait until there are jobs, new or cancelled, or streams have work; False at the end.
-        Unloads an idle model.
+        """Wait for new or cancelled jobs, or for work of streams; False at shutdown. Unloads an
+        idle model.
         """
         with self._changed:
             while not (self._cancelled or self.in_flight):
-                stopping = self._ends is not None
+                stopping = self._deadline is not None
                 if stopping or self.streams.waiting or self.engines.working():
                     return bool(self.streams.open or not stopping)
                 self._changed.wait(IDLE_POLL)
@@ -207,7 +207,7 @@ class Service:
                     self._idle_since = time.monotonic()
                 model, idle = self.engines.model, time.monotonic() - self._idle_since
                 if model is not None and idle > self._unload_after:
-                    logger.info("idle: %s is unloaded until it is needed again", model.name)
+                    logger.info("idle: unloading %s until the next request", model.name)
                     self.engines.unload()
         return True
 
@@ -220,28 +220,28 @@ class Service:
         except SlimWhisperError as error:
             self._fail(jobs, error)
             return
-        self.reading.room.slots = self.engines.slots
+        self.reading.store.slots = self.engines.slots
         for job in jobs:
             self.reading.begin(job, model)
 
     def _work(self) -> None:
-        """Begin the jobs that have been read, then make one step of each engine with work."""
+        """Begin the jobs that have been read, then run one step of each engine with work."""
         for job, future in self.reading.done():
             self._begin(job, future)
         for shared, error in self.engines.take_turns():
-            running = self._jobs.having(State.RUNNING)
+            running = self._jobs.in_state(JobState.RUNNING)
             self._fail([job for job in running if job.batch is shared.batch], error)
             self.streams.fail(error, shared.updates)
         working = [shared for shared in self.engines.working() if shared.engine.slots]
         if not working and self.in_flight:  # only the readers have work
             with self._changed:
-                if not (self._cancelled or self._ends or self.streams.waiting):
+                if not (self._cancelled or self._deadline or self.streams.waiting):
                     self._changed.wait(READING_POLL)
         for shared in working:
             since = time.monotonic()
             shared.fill(live=bool(self.streams.open))
             self.counts.steps += 1
-            self.counts.filled += shared.engine.slots - shared.engine.free
+            self.counts.filled_slots += shared.engine.slots - shared.engine.free
             preempted = shared.engine.preemptions
             for job, outcome in shared.batch.step():
                 self._end(job, outcome)
@@ -249,47 +249,47 @@ class Service:
             self.counts.busy_seconds += time.monotonic() - since
 
     def _begin(self, job: Job, future: "Future[Recording]") -> None:
-        """Hand a recording that has been read to an engine."""
+        """Add a recording that has been read to an engine's batch."""
         recording: Recording | None = None
         try:
             recording = future.result()
             batch = self.engines.for_recordings(recording.options).batch
-        except NoRoomError:  # its turn to be read comes again
+        except NoRoomError:  # it is read again later
             self.reading.drop(job)
             with self._changed:
-                self._jobs.wait(job)
+                self._jobs.enqueue(job)
             return
         except Exception as error:
             if recording is not None:
                 recording.close()
             if not isinstance(error, SlimWhisperError):
                 logger.error("a recording could not be read", exc_info=error)
-            self._end(job, as_ours(error))
+            self._end(job, wrap_unexpected(error))
             return
-        job.recording, job.batch, job.state = recording, batch, State.RUNNING
-        job.tell(Started(recording.seconds))
+        job.recording, job.batch, job.state = recording, batch, JobState.RUNNING
+        job.emit(JobStarted(recording.seconds))
         if (transcript := batch.add(job, recording)) is not None:
             self._end(job, transcript)
 
     def _end(self, job: Job, outcome: Transcript | SlimWhisperError | None) -> None:
-        """Drop a job and report its outcome; None: it was cancelled, which is not reported."""
+        """Remove a job and emit its outcome; None: it was cancelled, which emits nothing."""
         with self._changed:
             if job.ended:
                 return
-            job.state = State.ENDED
+            job.state = JobState.ENDED
             self._jobs.drop(job)
         self.reading.drop(job)
         if job.batch is not None and job.recording in job.batch.running:
             job.batch.drop(job.recording)
-        job.batch = None  # who keeps the job does not keep the engine
+        job.batch = None  # a reference to the job must not keep the engine alive
         if isinstance(outcome, Transcript):
             assert job.recording is not None
             self.counts.finished += 1
             self.counts.audio_seconds += job.recording.seconds
-            job.tell(Finished(outcome, job.recording.seconds))
+            job.emit(JobFinished(outcome, job.recording.seconds))
         elif outcome is not None:
             self.counts.failed += 1
-            job.tell(Failed(outcome))
+            job.emit(JobFailed(outcome))
         else:
             self.counts.cancelled += 1
 

@@ -1,12 +1,13 @@
-"""The functions in C, where they were compiled: a decoder's products, and its attention.
+"""A decoder's products and attention in C, if they were compiled.
 
-PyTorch's products are made for many rows. With a few, all that takes time is to read the weights
-once, and these read them as fast as memory gives them; with more, they are as fast as oneDNN's, and
-need no packed weights. Everything here has a slower equal in PyTorch: without a compiler at
-installation, or on a processor without AVX2, that is used. SLIMWHISPER_KERNELS=torch turns them
-off.
+PyTorch's products are made for many rows. With a few rows, only reading the weights takes time, and
+these functions read them once, at the speed of memory; with more rows they are as fast as oneDNN's,
+and need no packed weights. Everything here has a slower equivalent in PyTorch, which is used if
+there was no compiler at installation, on a processor without AVX2, or with
+SLIMWHISPER_KERNELS=torch.
 
-They run on the threads of PyTorch's own OpenMP, whose symbols PyTorch makes known to all libraries.
+The functions run on the threads of PyTorch's OpenMP, which the loader finds (threads.c), or on one
+thread if it finds none.
 """
 
 import ctypes
@@ -20,99 +21,107 @@ from torch import Tensor
 
 from slimwhisper.kernels.reads import ALL, Reads
 
-DEPTH = 16  # what depths of products and widths of latents are multiples of
-# Rows that int8 weights serve here: with more, oneDNN's products of integers are faster. The large
-# ones, such as for logits, and the others.
-FEW, SOME = 4, 8
-LARGE = 2**22  # numbers
-TOGETHER = 64  # positions that attention reads together: pages divide them
+NATIVE = Path(__file__).with_name("_native.so")
+DEPTH = 16  # depths of products and widths of latents must be multiples of it
+# rows at most of products with int8 weights: with more, oneDNN's are faster
+INT8_ROWS = 8
+INT8_ROWS_LARGE = 4  # with large weights, such as those of the logits
+LARGE_WEIGHT = 2**22  # elements
+BLOCK = 64  # positions that attention reads at a time; a multiple of pages
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-# a function whose arguments change gets another name: an older library does not load then
+# rename a function when its arguments change, so that an older library does not load
 _SIGNATURES = {
     "multiply": (*[_POINTER] * 6, *[_LONG] * 3, _INT),
     "multiply_heads": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
-    "multiply_heads_turned": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
+    "multiply_heads_transposed": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
     "paged_attention": (*[_POINTER] * 9, *[_LONG] * 11, _FLOAT, _INT),
 }
-_WIDE = ("multiply", "multiply_heads", "paged_attention")  # there is one for AVX-512, too
+_WIDE = ("multiply", "multiply_heads", "paged_attention")  # also compiled for AVX-512
 
 
 def _pointer(t: Tensor | None) -> int | None:
     return None if t is None else t.data_ptr()
 
 
-def _watched() -> bool:
-    """Whether operators are recorded, or run on tensors without numbers: C would not be seen."""
+def _intercepted() -> bool:
+    """Whether a dispatch mode sees all operators, to record them or to run without values: it would
+    not see calls of C.
+    """
     return torch._C._len_torch_dispatch_stack() > 0
 
 
-def _flat(t: Tensor, dtype: torch.dtype = torch.float32) -> bool:
-    """Whether C can read it as it is."""
+def _readable(t: Tensor, dtype: torch.dtype = torch.float32) -> bool:
+    """Whether C can read the tensor in place."""
     return t.dtype == dtype and t.device.type == "cpu" and t.is_contiguous()
 
 
 class Library:
-    """The compiled functions; every tensor is on the CPU, contiguous, and float32 where not said
-    otherwise.
+    """The compiled functions. Every tensor is on the CPU, contiguous, and float32 unless stated
+    otherwise. A function that cannot run returns None, and the caller uses PyTorch.
     """
 
     def __init__(self, path: Path, wide: bool = True) -> None:
-        """wide: with AVX-512, where the processor has it. Raises OSError if it does not load."""
+        """wide: with AVX-512, if the processor has it. Raises OSError if it does not load."""
         library = ctypes.CDLL(str(path))
         usable = library.usable()
         if not usable:
             raise OSError("the processor has no AVX2")
+        self.has_threads = bool(library.has_threads())  # False: PyTorch has no OpenMP to share
         for name, types in _SIGNATURES.items():
-            chosen = f"{name}_wide" if wide and usable > 1 and name in _WIDE else name
-            function = getattr(library, chosen)
+            symbol = f"{name}_wide" if wide and usable > 1 and name in _WIDE else name
+            function = getattr(library, symbol)
             function.argtypes, function.restype = types, None
-            setattr(self, name, function)
+            setattr(self, f"_{name}", function)
 
-    multiply: Callable[..., None]
-    multiply_heads: Callable[..., None]
-    multiply_heads_turned: Callable[..., None]
-    paged_attention: Callable[..., None]
+    _multiply: Callable[..., None]
+    _multiply_heads: Callable[..., None]
+    _multiply_heads_transposed: Callable[..., None]
+    _paged_attention: Callable[..., None]
 
     def linear(
         self,
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
-        onto: Tensor | None = None,
+        addend: Tensor | None = None,
         factors: Tensor | None = None,
+        small_batches: bool = True,
     ) -> Tensor | None:
-        """x W^T * factors + bias + onto: x [..., in], weight [out, in], which is int8 if there are
-        factors [out], and then serves few rows -> [..., out]; None: PyTorch has to.
+        """x W^T * factors + bias + addend: x [..., in], weight [out, in] -> [..., out]. With
+        factors [out] the weight is int8, and rows must be few if `small_batches`.
         """
         width, depth = weight.shape
         rows = x.numel() // depth
-        if not rows or depth % DEPTH or _watched():
+        if not rows or depth % DEPTH or _intercepted():
             return None
-        if factors is not None and rows > (SOME if weight.numel() < LARGE else FEW):
+        limit = INT8_ROWS if weight.numel() < LARGE_WEIGHT else INT8_ROWS_LARGE
+        if factors is not None and small_batches and rows > limit:
             return None
-        x, onto = x.contiguous(), None if onto is None else onto.contiguous()
-        if not (_flat(x) and _flat(weight, torch.float32 if factors is None else torch.int8)):
+        x, addend = x.contiguous(), None if addend is None else addend.contiguous()
+        if not (
+            _readable(x) and _readable(weight, torch.float32 if factors is None else torch.int8)
+        ):
             return None
         out = x.new_empty((*x.shape[:-1], width))
-        self.multiply(
-            *map(_pointer, (out, x, weight, factors, bias, onto)),
+        self._multiply(
+            *map(_pointer, (out, x, weight, factors, bias, addend)),
             *(rows, width, depth, torch.get_num_threads()),
         )
         return out
 
-    def by_head(self, x: Tensor, maps: Tensor, turned: bool = False) -> Tensor | None:
-        """x_i M_i of every head i: x [N, h, in], maps [h, in, out] -> [N, h, out]; turned:
-        x_i M_i^T, maps [h, out, in]. None: PyTorch has to.
+    def multiply_heads(self, x: Tensor, maps: Tensor, transpose: bool = False) -> Tensor | None:
+        """x_i M_i of every head i: x [N, h, in], maps [h, in, out] -> [N, h, out]; transpose:
+        x_i M_i^T, maps [h, out, in].
         """
-        (rows, heads, depth), width = x.shape, maps.shape[1 if turned else 2]
-        if not rows or (depth | width) % DEPTH or _watched():
+        (rows, heads, depth), width = x.shape, maps.shape[1 if transpose else 2]
+        if not rows or (depth | width) % DEPTH or _intercepted():
             return None
         x = x.contiguous()
-        if not (_flat(x) and _flat(maps)):
+        if not (_readable(x) and _readable(maps)):
             return None
         out = x.new_empty((rows, heads, width))
-        function = self.multiply_heads if turned else self.multiply_heads_turned
+        function = self._multiply_heads if transpose else self._multiply_heads_transposed
         function(
             *map(_pointer, (out, x, maps)), *(rows, heads, width, depth, torch.get_num_threads())
         )
@@ -122,40 +131,42 @@ class Library:
         self, queries: Tensor, latent: Tensor, scale: float, reads: Reads = ALL
     ) -> Tensor | None:
         """softmax(Q Z^T * scale + bias) Z: queries [B, Q, d], latent [S, T, d] -> [B, Q, d];
-        `reads` as in `heads`, with a bias for each position; None: PyTorch has to.
+        `reads` as in `heads`, with a bias for each position.
         """
-        kept = latent[:, None]
-        found = self.heads(queries[:, None], kept, kept, scale, reads)
-        return None if found is None else found[:, 0]
+        head = latent[:, None]
+        output = self.heads(queries[:, None], head, head, scale, reads)
+        return None if output is None else output[:, 0]
 
     def heads(
         self, queries: Tensor, keys: Tensor, values: Tensor, scale: float, reads: Reads = ALL
     ) -> Tensor | None:
         """softmax(q_i K_i^T * scale + bias) V_i of every head i: queries [B, h, Q, d_k], keys and
-        values [S, h, T, d_k], or [pages, h, page, d_k] with a table -> [B, h, Q, d_k]; None:
-        PyTorch has to. reads: with at most one length for each window.
+        values [S, h, T, d_k], or [pages, h, page, d_k] with a block table -> [B, h, Q, d_k].
+        reads: at most one length for each window.
         """
         (windows, heads, count, d), page = queries.shape, keys.shape[2]
-        table, bias = reads.table, reads.position_bias
+        table, bias = reads.block_table, reads.position_bias
         queries = queries.contiguous()
-        if not windows or d % DEPTH or keys.stride() != values.stride() or _watched():
+        if not windows or d % DEPTH or keys.stride() != values.stride() or _intercepted():
             return None
-        if not (_flat(queries) and _flat(keys[:1, :1]) and _flat(values[:1, :1])):
+        if not (_readable(queries) and _readable(keys[:1, :1]) and _readable(values[:1, :1])):
             return None
-        if any(t is not None and not _flat(t, torch.int64) for t in (reads.slots, reads.lengths)):
+        if any(
+            t is not None and not _readable(t, torch.int64) for t in (reads.slots, reads.lengths)
+        ):
             return None
         if table is not None and (table.dtype != torch.int64 or table.stride(1) != 1):
             return None
         if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
             return None
-        if table is not None and TOGETHER % page and page < reads.extent:
+        if table is not None and BLOCK % page and page < reads.extent:
             return None
         threads = torch.get_num_threads()
         parts = -(-threads // (windows * heads))
         out = queries.new_empty((windows, heads, parts, count, d))
-        room = queries.new_empty((windows, heads, parts, 2, count))
-        self.paged_attention(
-            *map(_pointer, (out, room, queries, keys, values)),
+        workspace = queries.new_empty((windows, heads, parts, 2, count))
+        self._paged_attention(
+            *map(_pointer, (out, workspace, queries, keys, values)),
             *map(_pointer, (reads.slots, reads.lengths, bias, table)),
             *(windows, heads, parts, count, reads.positions(page), d),
             *(keys.stride(0), keys.stride(1), 0 if bias is None else bias.stride(0)),
@@ -167,11 +178,24 @@ class Library:
 @cache
 def library() -> Library | None:
     """The library, if it was compiled and runs here, and SLIMWHISPER_KERNELS is not torch."""
+    return None if os.environ.get("SLIMWHISPER_KERNELS") == "torch" else _load(NATIVE)[0]
+
+
+def why_not_compiled() -> str:
+    """Why `library` returns None, on one line; "" if it does not."""
     if os.environ.get("SLIMWHISPER_KERNELS") == "torch":
-        return None
-    for path in Path(__file__).parent.glob("_native*.so"):
-        try:
-            return Library(path)
-        except (OSError, AttributeError):  # another processor, or PyTorch's OpenMP is not there
-            continue
-    return None
+        return "turned off by SLIMWHISPER_KERNELS=torch"
+    return _load(NATIVE)[1]
+
+
+@cache
+def _load(path: Path) -> tuple[Library | None, str]:
+    """The library in a file, or why there is none."""
+    log = path.with_name("native.txt")  # written by setup.py when a compiler fails
+    if not path.exists():
+        error = log.read_text(encoding="utf-8") if log.exists() else "no compiled file"
+        return None, f"not compiled when slimwhisper was installed: {' '.join(error.split())[:300]}"
+    try:
+        return Library(path), ""
+    except (OSError, AttributeError) as error:  # another processor, or an older library
+        return None, f"does not load: {error}"

@@ -1,36 +1,37 @@
-/* x W^T, with W as it lies in memory: of a few rows x, all that takes time is to read W once; of
-   more, a tile of W is used for all of them while it lies in the first cache. Compiled twice: with
+/* x W^T, with W as it lies in memory: with a few rows of x, only reading W once takes time;
+   with more, a tile of W in the first cache serves all of them. Compiled twice: with
    WIDE, for sixteen floats at a time. */
+#include "threads.h"
 #include "vectors.h"
 
-#define TALL 4    /* rows of x in a tile */
-#define MOST 24   /* sums of a tile, which stay in registers */
-#define ROWS 64   /* of x that stay in the second cache */
-#define DEPTH 768 /* of W that stays in the first */
+#define TILE_ROWS 4 /* of x */
+#define SUMS 24     /* of a tile, in registers */
+#define ROWS 64     /* of x, in the second cache */
+#define DEPTH 768   /* of W, in the first */
 
-/* n outputs of r rows. w: floats, or int8. ahead: the next n rows of w are asked for. */
-INLINE void dots(int r, int n, int narrow, int ahead, const float *x, long stride_x, const void *w,
-                 long stride_w, long depth, float sums[MOST]) {
-    const float *wide = w;
+/* n outputs of r rows. w: floats, or int8. ahead: prefetch the next n rows of w. */
+INLINE void dots(int r, int n, int is_int8, int ahead, const float *x, long stride_x, const void *w,
+                 long stride_w, long depth, float sums[SUMS]) {
+    const float *values = w;
     const int8_t *bytes = w;
-    floats found[MOST];
-    UNROLL for (int i = 0; i < MOST; i++) found[i] = all(0);
+    floats totals[SUMS];
+    UNROLL for (int i = 0; i < SUMS; i++) totals[i] = splat(0);
     for (long begin = 0; begin < depth; begin += LINE) {
-        if (ahead && !narrow)
-            UNROLL for (int j = 0; j < n; j++) soon(wide + (n + j) * stride_w + begin);
-        if (ahead && narrow && begin % (4 * LINE) == 0)
-            UNROLL for (int j = 0; j < n; j++) soon(bytes + (2 * n + j) * stride_w + begin);
+        if (ahead && !is_int8) UNROLL for (int j = 0; j < n; j++)
+            prefetch(values + (n + j) * stride_w + begin);
+        if (ahead && is_int8 && begin % (4 * LINE) == 0) UNROLL for (int j = 0; j < n; j++)
+            prefetch(bytes + (2 * n + j) * stride_w + begin);
         UNROLL for (long k = begin; k < begin + LINE; k += LANES) {
-            floats known[TALL];
-            UNROLL for (int i = 0; i < r; i++) known[i] = load(x + i * stride_x + k);
+            floats inputs[TILE_ROWS];
+            UNROLL for (int i = 0; i < r; i++) inputs[i] = load(x + i * stride_x + k);
             UNROLL for (int j = 0; j < n; j++) {
                 floats weights =
-                    narrow ? widened(bytes + j * stride_w + k) : load(wide + j * stride_w + k);
-                UNROLL for (int i = 0; i < r; i++) found[i * n + j] += known[i] * weights;
+                    is_int8 ? widened(bytes + j * stride_w + k) : load(values + j * stride_w + k);
+                UNROLL for (int i = 0; i < r; i++) totals[i * n + j] += inputs[i] * weights;
             }
         }
     }
-    UNROLL for (int i = 0; i < r * n; i += 8) sums_of(found + i, sums + i);
+    UNROLL for (int i = 0; i < r * n; i += 8) sums_of(totals + i, sums + i);
 }
 
 struct product {
@@ -39,13 +40,18 @@ struct product {
     const void *w;        /* [width, depth], float or int8 */
     const float *factors; /* [width] of an int8 w, else null */
     const float *bias;    /* [width] or null */
-    const float *onto;    /* [rows, width] or null; may be out */
+    const float *addend;  /* [rows, width] or null; may be out */
     long rows, width, depth;
     long stride_out, stride_x, stride_w; /* from row to row */
 };
 
+struct parts {
+    const struct product *product;
+    long count;
+};
+
 INLINE void tile(const struct product *p, int r, int n, int ahead, long row, long at) {
-    float sums[MOST];
+    float sums[SUMS];
     const float *x = p->x + row * p->stride_x;
     long start = at * p->stride_w;
     if (p->factors)
@@ -60,16 +66,16 @@ INLINE void tile(const struct product *p, int r, int n, int ahead, long row, lon
             float y = sums[i * n + j];
             if (p->factors) y *= p->factors[at + j];
             if (p->bias) y += p->bias[at + j];
-            if (p->onto) y += p->onto[o];
+            if (p->addend) y += p->addend[o];
             p->out[o] = y;
         }
 }
 
-/* Outputs from `begin` to `end` of up to TALL rows: W is read once, as fast as memory gives it. */
-static void few(const struct product *p, long begin, long end) {
+/* Outputs from `begin` to `end` of up to TILE_ROWS rows: W is read once, at the speed of memory. */
+static void small_batch(const struct product *p, long begin, long end) {
     long at = begin;
-#define TILES(r, n)                                              \
-    for (; at + n <= end; at += n) tile(p, r, n, 1, 0, at);      \
+#define TILES(r, n)                                                                                \
+    for (; at + n <= end; at += n) tile(p, r, n, 1, 0, at);                                        \
     for (; at < end; at++) tile(p, r, 1, 1, 0, at);
     switch (p->rows) {
     case 1: TILES(1, 8); break;
@@ -81,7 +87,7 @@ static void few(const struct product *p, long begin, long end) {
 
 /* The same of any number of rows, n outputs at a time for all of them. */
 INLINE void column(const struct product *p, int n, long at) {
-    for (long row = 0, tiles = (p->rows + TALL - 1) / TALL; tiles; tiles--) {
+    for (long row = 0, tiles = (p->rows + TILE_ROWS - 1) / TILE_ROWS; tiles; tiles--) {
         long r = (p->rows - row + tiles - 1) / tiles; /* tiles of about the same size */
         int first = row == 0;
         switch (r) {
@@ -94,7 +100,7 @@ INLINE void column(const struct product *p, int n, long at) {
     }
 }
 
-static void many(const struct product *p, long begin, long end) {
+static void large_batch(const struct product *p, long begin, long end) {
     long at = begin, n = WIDE ? 6 : 3;
     for (; at + n <= end; at += n) column(p, WIDE ? 6 : 3, at);
     for (; at < end; at++) column(p, 1, at);
@@ -102,8 +108,8 @@ static void many(const struct product *p, long begin, long end) {
 
 /* Outputs from `begin` to `end`, block by block of rows and of depth. */
 static void outputs(const struct product *p, long begin, long end) {
-    if (p->rows <= TALL) {
-        few(p, begin, end);
+    if (p->rows <= TILE_ROWS) {
+        small_batch(p, begin, end);
         return;
     }
     long parts = (p->depth + DEPTH - 1) / DEPTH;
@@ -118,32 +124,47 @@ static void outputs(const struct product *p, long begin, long end) {
                                 : (const void *)((const float *)p->w + k);
             part.out += row * p->stride_out;
             if (k) {
-                part.onto = part.out;
+                part.addend = part.out;
                 part.bias = 0;
-            } else if (p->onto) part.onto += row * p->stride_out;
-            many(&part, begin, end);
+            } else if (p->addend) part.addend += row * p->stride_out;
+            large_batch(&part, begin, end);
         }
 }
 
-/* out [rows, width] = x [rows, depth] W^T * factors + bias + onto; W [width, depth] is int8 where
-   factors [width] is not null; bias [width] and onto, like out, may be null. depth is a multiple
+static void outputs_of_thread(const void *arguments, long thread) {
+    const struct parts *parts = arguments;
+    long width = parts->product->width, count = parts->count;
+    outputs(parts->product, width * thread / count, width * (thread + 1) / count);
+}
+
+/* out [rows, width] = x [rows, depth] W^T * factors + bias + addend; W [width, depth] is int8 where
+   factors [width] is not null; bias [width] and addend, like out, may be null. depth is a multiple
    of 16. */
 void NAME(multiply)(float *out, const float *x, const void *w, const float *factors,
-                    const float *bias, const float *onto, long rows, long width, long depth,
+                    const float *bias, const float *addend, long rows, long width, long depth,
                     int threads) {
-    struct product p = {out, x, w, factors, bias, onto, rows, width, depth, width, depth, depth};
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int t = 0; t < threads; t++) outputs(&p, width * t / threads, width * (t + 1) / threads);
+    struct product product = {out,  x,     w,     factors, bias,  addend,
+                              rows, width, depth, width,   depth, depth};
+    struct parts parts = {&product, threads};
+    run_parallel(outputs_of_thread, &parts, threads, threads);
+}
+
+/* One head: the pointers are moved to it. */
+static void outputs_of_head(const void *arguments, long head) {
+    struct product product = *(const struct product *)arguments;
+    product.out += head * product.width;
+    product.x += head * product.depth;
+    product.w = (const float *)product.w + head * product.width * product.depth;
+    outputs(&product, 0, product.width);
 }
 
 /* Every head's own product: out [rows, heads, width], x [rows, heads, depth], w [heads, width,
    depth]. depth is a multiple of 16. */
 void NAME(multiply_heads)(float *out, const float *x, const float *w, long rows, long heads,
                           long width, long depth, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (long h = 0; h < heads; h++) {
-        struct product p = {out + h * width, x + h * depth, w + h * width * depth, 0, 0, 0, rows,
-                            width, depth, heads * width, heads * depth, depth};
-        outputs(&p, 0, width);
-    }
+    struct product product = {out,           x,    w, 0, 0, 0, rows, width, depth, heads * width,
+                              heads * depth, depth};
+    run_parallel(outputs_of_head, &product, heads, threads);
 }
+
+END_OF_TARGET

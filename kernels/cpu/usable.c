@@ -1,8 +1,8 @@
-#include "vectors.h"
-
+/* What this processor can run: 0 nothing here, 1 all but WIDE, 2 WIDE as well. Compiled for any
+   processor, as it is called before the answer is known. */
 #ifdef __x86_64__
-#pragma GCC target("no-avx")
 int usable(void) {
+    __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
     int wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");

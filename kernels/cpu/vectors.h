@@ -1,4 +1,5 @@
-/* Eight floats at a time, sixteen with WIDE, in GCC's vectors: the compiler finds the instructions. */
+/* Eight floats at a time, sixteen with WIDE, in the vectors that GCC and clang share: the compiler
+   chooses the instructions. */
 #ifndef SLIMWHISPER_VECTORS_H
 #define SLIMWHISPER_VECTORS_H
 
@@ -12,14 +13,27 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 #if WIDE
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
+#define TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
 #else
-#pragma GCC target("avx2,fma")
+#define TARGET "avx2,fma"
 #endif
+/* A file that begins with this ends with END_OF_TARGET. */
+#define PRAGMA(text) _Pragma(#text)
+#ifdef __clang__
+#define BEGIN_TARGET(features) \
+    PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define END_OF_TARGET PRAGMA(clang attribute pop)
+#else
+#define BEGIN_TARGET(features) PRAGMA(GCC target(features))
+#define END_OF_TARGET
 #endif
-
-/* What this processor can run: 0 nothing here, 1 all but WIDE, 2 WIDE as well. */
-int usable(void);
+BEGIN_TARGET(TARGET)
+#else
+#define END_OF_TARGET
+#endif
+#ifdef __aarch64__
+#include <arm_neon.h>
+#endif
 
 #if WIDE
 #define LANES 16
@@ -31,9 +45,22 @@ int usable(void);
 #define LINE 16 /* floats that memory gives at a time */
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef int ints __attribute__((vector_size(4 * LANES)));
+typedef float floats8 __attribute__((vector_size(32)));
+typedef int ints8 __attribute__((vector_size(32)));
 
 #define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(enable)")
+#else
 #define UNROLL _Pragma("GCC unroll 32")
+#endif
+
+/* Some of the floats of a and b, by their numbers; GCC has clang's builtin from version 12 on. */
+#if defined __clang__ || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (ints8){__VA_ARGS__})
+#endif
 
 INLINE floats load(const float *p) {
     floats v;
@@ -43,14 +70,21 @@ INLINE floats load(const float *p) {
 
 INLINE void store(float *p, floats v) { memcpy(p, &v, sizeof v); }
 
-INLINE floats all(float x) { return (floats){0} + x; }
+INLINE floats splat(float x) { return (floats){0} + x; }
 
-/* Small integers as floats. */
+/* int8 as floats. */
 INLINE floats widened(const int8_t *p) {
 #if defined __x86_64__ && WIDE
     return (floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 #elif defined __x86_64__
     return (floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+#elif defined __aarch64__ && !WIDE
+    int16x8_t wide = vmovl_s8(vld1_s8(p));
+    float32x4_t halves[2] = {vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))),
+                             vcvtq_f32_s32(vmovl_high_s16(wide))};
+    floats v;
+    memcpy(&v, halves, sizeof v);
+    return v;
 #else
     floats v;
     for (int i = 0; i < LANES; i++) v[i] = p[i];
@@ -58,39 +92,41 @@ INLINE floats widened(const int8_t *p) {
 #endif
 }
 
-typedef float eight __attribute__((vector_size(32)));
-
-/* The sum of its halves, of sixteen floats. */
-INLINE eight folded(floats v) {
-#if WIDE
-    return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
-           __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+/* The sum of the halves of sixteen floats; eight floats stay as they are. */
+INLINE floats8 folded(floats v) {
+#if defined __x86_64__ && WIDE
+    return (floats8)_mm512_castps512_ps256((__m512)v) +
+           (floats8)_mm512_extractf32x8_ps((__m512)v, 1);
+#elif WIDE
+    floats8 halves[2];
+    memcpy(halves, &v, sizeof v);
+    return halves[0] + halves[1];
 #else
     return v;
 #endif
 }
 
 INLINE float sum_of(floats wide) {
-    eight v = folded(wide);
+    floats8 v = folded(wide);
     return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
 }
 
 /* Sums of eight vectors, by halves: 14 shuffles and 7 additions. */
 INLINE void sums_of(const floats v[8], float sums[8]) {
-    eight e[8], s[4], t[2];
+    floats8 e[8], s[4], t[2];
     UNROLL for (int i = 0; i < 8; i++) e[i] = folded(v[i]);
     UNROLL for (int i = 0; i < 4; i++)
-        s[i] = __builtin_shufflevector(e[2 * i], e[2 * i + 1], 0, 8, 2, 10, 4, 12, 6, 14) +
-               __builtin_shufflevector(e[2 * i], e[2 * i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+        s[i] = SHUFFLE(e[2 * i], e[2 * i + 1], 0, 8, 2, 10, 4, 12, 6, 14) +
+               SHUFFLE(e[2 * i], e[2 * i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
     UNROLL for (int i = 0; i < 2; i++)
-        t[i] = __builtin_shufflevector(s[2 * i], s[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
-               __builtin_shufflevector(s[2 * i], s[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
-    eight all = __builtin_shufflevector(t[0], t[1], 0, 1, 2, 3, 8, 9, 10, 11) +
-                __builtin_shufflevector(t[0], t[1], 4, 5, 6, 7, 12, 13, 14, 15);
-    memcpy(sums, &all, sizeof all);
+        t[i] = SHUFFLE(s[2 * i], s[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
+               SHUFFLE(s[2 * i], s[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+    floats8 total = SHUFFLE(t[0], t[1], 0, 1, 2, 3, 8, 9, 10, 11) +
+                    SHUFFLE(t[0], t[1], 4, 5, 6, 7, 12, 13, 14, 15);
+    memcpy(sums, &total, sizeof total);
 }
 
-/* Memory reads ahead by itself within a page of 4 kB; rows are shorter, so it is told. */
-INLINE void soon(const void *p) { __builtin_prefetch(p, 0, 2); }
+/* The hardware prefetches within a page of 4 kB only, and rows are shorter. */
+INLINE void prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }
 
 #endif

@@ -10,25 +10,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 4096  # logits per step of the loop
+BLOCK = 4096  # logits per iteration
 
 
 @triton.jit
-def _gathered(best, total, place):
-    """Maxima, sums and places per lane, [BLOCK] -> those over all lanes, []."""
-    top = tl.max(best, 0)
-    safe = tl.where(top == float("-inf"), 0.0, top)  # a side may be empty
-    first = tl.min(tl.where(best == top, place, 2147483647), 0)
-    return top, tl.log(tl.sum(total * tl.exp(best - safe), 0)) + safe, first
+def _reduce_lanes(maxima, sums, tokens):
+    """Maxima, sums and tokens per lane, [BLOCK] -> maximum, log of the sum, and token, []."""
+    maximum = tl.max(maxima, 0)
+    finite = tl.where(maximum == float("-inf"), 0.0, maximum)  # a side may be empty
+    token = tl.min(tl.where(maxima == maximum, tokens, 2147483647), 0)
+    return maximum, tl.log(tl.sum(sums * tl.exp(maxima - finite), 0)) + finite, token
 
 
 @triton.jit
-def _taken(x, place, best, total, where):
-    """The running maxima, sums of exponentials and places, each [BLOCK], with one more value x."""
-    new = tl.maximum(best, x)
-    safe = tl.where(new == float("-inf"), 0.0, new)
-    total = total * tl.exp(best - safe) + tl.exp(x - safe)
-    return new, total, tl.where(x > best, place, where)
+def _add_block(logits, token, maxima, sums, tokens):
+    """The running maxima, sums of exponentials and tokens, each [BLOCK], with one more block."""
+    new_maxima = tl.maximum(maxima, logits)
+    finite = tl.where(new_maxima == float("-inf"), 0.0, new_maxima)
+    sums = sums * tl.exp(maxima - finite) + tl.exp(logits - finite)
+    return new_maxima, sums, tl.where(logits > maxima, token, tokens)
 
 
 @triton.jit
@@ -46,66 +46,68 @@ def choose_token_kernel(
     size,  # tokens in all
     eot,
     begin,  # the first timestamp
-    end,  # the first token behind them
+    end,  # the first token after them
     no_timestamps,
     RULES: tl.constexpr,  # some row samples timestamps
     BLOCK: tl.constexpr,
 ):
     """Grid: rows."""
     row = tl.program_id(0).to(tl.int64)
-    on = False
-    first = False
+    has_rules = False
+    is_first = False
     paired = False
     no_text = False
-    floor = tl.full([], 0, tl.int64)
-    limit = tl.full([], 0, tl.int64)
+    min_time = tl.full([], 0, tl.int64)
+    max_first_time = tl.full([], 0, tl.int64)
     if RULES:
-        on = tl.load(enabled + row) != 0
-        stamped = tl.load(last + row) != 0
-        before = tl.load(before_last + row) != 0
-        first = on & (tl.load(count + row) == 0)
-        paired = on & stamped & before & (first == 0)
-        no_text = (on & stamped & (before == 0)) | first
-        floor = tl.load(latest + row) + tl.where(stamped & (before == 0), 0, 1)
-        limit = tl.load(initial_limit + row)
+        has_rules = tl.load(enabled + row) != 0
+        time_last = tl.load(last + row) != 0
+        time_before = tl.load(before_last + row) != 0
+        is_first = has_rules & (tl.load(count + row) == 0)
+        paired = has_rules & time_last & time_before & (is_first == 0)
+        no_text = (has_rules & time_last & (time_before == 0)) | is_first
+        min_time = tl.load(latest + row) + tl.where(time_last & (time_before == 0), 0, 1)
+        max_first_time = tl.load(initial_limit + row)
     lane = tl.arange(0, BLOCK)
-    text_best = tl.full([BLOCK], float("-inf"), tl.float32)
-    text_sum = tl.zeros([BLOCK], tl.float32)
-    text_place = tl.zeros([BLOCK], tl.int32)
-    stamp_best = tl.full([BLOCK], float("-inf"), tl.float32)
-    stamp_sum = tl.zeros([BLOCK], tl.float32)
-    stamp_place = tl.zeros([BLOCK], tl.int32)
+    text_maxima = tl.full([BLOCK], float("-inf"), tl.float32)
+    text_sums = tl.zeros([BLOCK], tl.float32)
+    text_tokens = tl.zeros([BLOCK], tl.int32)
+    time_maxima = tl.full([BLOCK], float("-inf"), tl.float32)
+    time_sums = tl.zeros([BLOCK], tl.float32)
+    time_tokens = tl.zeros([BLOCK], tl.int32)
     for start in range(0, size, BLOCK):
-        place = start + lane
-        x = tl.load(logits + row * row_stride + place, mask=place < size, other=float("-inf"))
-        stamp = (place >= begin) & (place < end)
+        token = start + lane
+        x = tl.load(logits + row * row_stride + token, mask=token < size, other=float("-inf"))
+        is_time = (token >= begin) & (token < end)
         text = x
         if RULES:
-            special = (place >= eot) & (place < begin)
-            written = (place < eot) | (place >= end)
-            hidden = (no_text & written) | (first & special)
-            hidden = hidden | (on & (place == no_timestamps))
-            number = place - begin
-            outside = (on & (number < floor)) | (first & (number > limit))
-            hidden = hidden | (stamp & (paired | outside))
+            special = (token >= eot) & (token < begin)
+            is_text = (token < eot) | (token >= end)
+            hidden = (no_text & is_text) | (is_first & special)
+            hidden = hidden | (has_rules & (token == no_timestamps))
+            number = token - begin
+            outside = (has_rules & (number < min_time)) | (is_first & (number > max_first_time))
+            hidden = hidden | (is_time & (paired | outside))
             x = tl.where(hidden, float("-inf"), x)
-            text = tl.where(stamp, float("-inf"), x)
-            times = tl.where(stamp, x, float("-inf"))
-            stamp_best, stamp_sum, stamp_place = _taken(
-                times, place, stamp_best, stamp_sum, stamp_place
+            text = tl.where(is_time, float("-inf"), x)
+            time = tl.where(is_time, x, float("-inf"))
+            time_maxima, time_sums, time_tokens = _add_block(
+                time, token, time_maxima, time_sums, time_tokens
             )
-        text_best, text_sum, text_place = _taken(text, place, text_best, text_sum, text_place)
-    best, mass, token = _gathered(text_best, text_sum, text_place)
+        text_maxima, text_sums, text_tokens = _add_block(
+            text, token, text_maxima, text_sums, text_tokens
+        )
+    best, log_sum, chosen = _reduce_lanes(text_maxima, text_sums, text_tokens)
     if RULES:
-        s_best, s_mass, s_token = _gathered(stamp_best, stamp_sum, stamp_place)
-        stamp_wins = on & (s_mass > best)
-        top = tl.maximum(mass, s_mass)
-        both = tl.log(tl.exp(mass - top) + tl.exp(s_mass - top)) + top
-        token = tl.where(stamp_wins | (s_best > best), s_token, token)
-        best = tl.where(stamp_wins, s_best, tl.maximum(best, s_best))
-        mass = tl.where(stamp_wins, s_mass, both)
-    tl.store(tokens + row, token.to(tl.int64))
-    tl.store(logprobs + row, best - mass)
+        time_best, time_log_sum, time_token = _reduce_lanes(time_maxima, time_sums, time_tokens)
+        time_wins = has_rules & (time_log_sum > best)
+        largest = tl.maximum(log_sum, time_log_sum)
+        both = tl.log(tl.exp(log_sum - largest) + tl.exp(time_log_sum - largest)) + largest
+        chosen = tl.where(time_wins | (time_best > best), time_token, chosen)
+        best = tl.where(time_wins, time_best, tl.maximum(best, time_best))
+        log_sum = tl.where(time_wins, time_log_sum, both)
+    tl.store(tokens + row, chosen.to(tl.int64))
+    tl.store(logprobs + row, best - log_sum)
 
 
 def choose_token(

@@ -1,4 +1,4 @@
-"""Multi-head attention over kept keys and values, on a GPU: Triton, split over positions.
+"""Multi-head attention over stored keys and values, on a GPU: Triton, split over positions.
 
     softmax(q_i K_i^T / sqrt(d_k)) V_i          q [N, h, d_k], K, V [S, h, T, d_k]
 
@@ -15,98 +15,101 @@ from torch import Tensor
 
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
-    FAR,
-    GENERAL,
-    LEAST,
-    Parts,
+    MIN_SCORE,
+    NO_ROW,
+    NOT_SPECIALIZED,
+    PartialSums,
     combine,
-    part_of_positions,
-    weigh,
-    write_mix,
-    write_stats,
+    softmax_step,
+    split_positions,
+    store_output,
+    store_stats,
 )
 from slimwhisper.kernels.reads import ALL, Reads
 
 
-@triton.jit(do_not_specialize=GENERAL)
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def split_heads_kernel(
     queries,
     keys,
     values,
     slots,
-    table,  # [B, pages] int64: the pages of each window's text
+    block_table,  # [B, pages] int64: the pages of each window's text
     lengths,
     out,  # [N, h, d_k], written if there is one split
     sums,  # [N, h, SPLITS, d_k] float32, written otherwise
-    stats,  # [N, h, SPLITS, 2] float32: maximum, in powers of 2, and weight
+    stats,  # [N, h, SPLITS, 2] float32: maximum, in powers of 2; sum of weights
     scale_log2,  # log2(e) / sqrt(d_k)
     heads,
     group,  # rows per window
     positions,
     splits,
     has_slots,
-    lengths_each,
-    query_row,  # strides, in elements
-    query_head,
-    out_row,
-    out_head,
-    kept_slot,  # of keys and values alike
-    kept_head,
-    kept_position,
-    table_window,
+    lengths_per_window,
+    query_row_stride,  # strides, in elements
+    query_head_stride,
+    out_row_stride,
+    out_head_stride,
+    cache_slot_stride,  # of keys and values alike
+    cache_head_stride,
+    cache_position_stride,
+    block_table_stride,
     D: tl.constexpr,
     BLOCK_Q: tl.constexpr,
     BLOCK_T: tl.constexpr,
     STAGES: tl.constexpr,
-    PAGE: tl.constexpr,  # positions of a page; 0: without a table
-    HAS_LIMITS: tl.constexpr,  # a window's rows end one after the other
+    PAGE: tl.constexpr,  # positions of a page; 0: without a block table
+    HAS_ROW_LENGTHS: tl.constexpr,  # each row of a window has its own
     PRECISION: tl.constexpr,
 ):
     """Grid: blocks of rows, heads of all windows, splits."""
     head, split = tl.program_id(1) % heads, tl.program_id(2)
     window = (tl.program_id(1) // heads).to(tl.int64)
-    slot, begin, end = part_of_positions(
-        lengths, slots, window, split, positions, splits, BLOCK_T, lengths_each, has_slots
+    slot, begin, end = split_positions(
+        lengths, slots, window, split, positions, splits, BLOCK_T, lengths_per_window, has_slots
     )
 
-    member = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
-    real = member < group
-    row = window * group + member
+    index = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    valid = index < group
+    row = window * group + index
     column = tl.arange(0, D)
-    at = queries + row * query_row + head * query_head
-    q = tl.load(at[:, None] + column[None, :], mask=real[:, None], other=0.0)
-    best = tl.full([BLOCK_Q], LEAST if HAS_LIMITS else float("-inf"), tl.float32)
-    weight = tl.zeros([BLOCK_Q], tl.float32)
-    mix = tl.zeros([BLOCK_Q, D], tl.float32)
+    query_pointers = queries + row * query_row_stride + head * query_head_stride
+    q = tl.load(query_pointers[:, None] + column[None, :], mask=valid[:, None], other=0.0)
+    maximum = tl.full([BLOCK_Q], MIN_SCORE if HAS_ROW_LENGTHS else float("-inf"), tl.float32)
+    weight_sum = tl.zeros([BLOCK_Q], tl.float32)
+    acc = tl.zeros([BLOCK_Q, D], tl.float32)
 
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
-        place = t + tl.arange(0, BLOCK_T)
-        seen = place < end
+        position = t + tl.arange(0, BLOCK_T)
+        in_range = position < end
         if PAGE > 0:
-            at_page = table + window * table_window + place // PAGE
-            page = tl.load(at_page, mask=seen, other=0).to(tl.int64)
-            position = page * kept_slot + (place % PAGE) * kept_position
+            page_pointers = block_table + window * block_table_stride + position // PAGE
+            page = tl.load(page_pointers, mask=in_range, other=0).to(tl.int64)
+            offset = page * cache_slot_stride + (position % PAGE) * cache_position_stride
         else:
-            position = slot * kept_slot + place.to(tl.int64) * kept_position
-        position = position + head * kept_head
-        tile = position[:, None] + column[None, :]
-        k = tl.load(keys + tile, mask=seen[:, None], other=0.0)
-        v = tl.load(values + tile, mask=seen[:, None], other=0.0)
+            offset = slot * cache_slot_stride + position.to(tl.int64) * cache_position_stride
+        offset = offset + head * cache_head_stride
+        tile = offset[:, None] + column[None, :]
+        k = tl.load(keys + tile, mask=in_range[:, None], other=0.0)
+        v = tl.load(values + tile, mask=in_range[:, None], other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        counted = seen[None, :]
-        if HAS_LIMITS:
-            first = tl.load(lengths + window * lengths_each).to(tl.int32)
-            least = tl.where(seen, place - first + 1, FAR)  # the first row that counts it
-            counted = least[None, :] <= member[:, None]
-        scores = tl.where(counted, scores * scale_log2, float("-inf"))
-        p, shrink, best, weight = weigh(scores, best, weight)
-        mix = tl.dot(p.to(v.dtype), v, mix * shrink[:, None], input_precision=PRECISION)
+        visible = in_range[None, :]
+        if HAS_ROW_LENGTHS:
+            first_length = tl.load(lengths + window * lengths_per_window).to(tl.int32)
+            # the first row that reads the position
+            first_row = tl.where(in_range, position - first_length + 1, NO_ROW)
+            visible = first_row[None, :] <= index[:, None]
+        scores = tl.where(visible, scores * scale_log2, float("-inf"))
+        p, rescale, maximum, weight_sum = softmax_step(scores, maximum, weight_sum)
+        acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision=PRECISION)
 
-    to = out + row * out_row + head * out_head
+    out_pointers = out + row * out_row_stride + head * out_head_stride
     part = (row * heads + head) * splits + split
-    sums_at = sums + part[:, None] * D + column[None, :]
-    write_mix(mix, weight, to[:, None] + column[None, :], sums_at, real, splits)
-    write_stats(stats, part, best, weight, real, splits)
+    sum_pointers = sums + part[:, None] * D + column[None, :]
+    store_output(
+        acc, weight_sum, out_pointers[:, None] + column[None, :], sum_pointers, valid, splits
+    )
+    store_stats(stats, part, maximum, weight_sum, valid, splits)
 
 
 def split_heads(
@@ -132,7 +135,7 @@ def split_heads(
     windows = reads.windows(len(keys))
     group = rows // windows
     out = torch.empty((rows, heads, width), dtype=queries.dtype, device=queries.device)
-    parts = Parts.allocate(rows * heads, splits, width, queries.device)
+    parts = PartialSums.allocate(rows * heads, splits, width, queries.device)
     c = configuration
     split_heads_kernel[triton.cdiv(group, c.block_q), windows * heads, splits](
         queries,
@@ -148,17 +151,17 @@ def split_heads(
         reads.positions(keys.shape[2]),
         splits,
         int(reads.slots is not None),
-        reads.lengths_each(windows),
+        reads.lengths_per_window(windows),
         *queries.stride()[:2],
         *out.stride()[:2],
         *keys.stride()[:3],
-        0 if reads.table is None else reads.table.stride(0),
+        0 if reads.block_table is None else reads.block_table.stride(0),
         D=width,
         BLOCK_Q=c.block_q,
         BLOCK_T=c.block_t,
         STAGES=c.stages,
-        PAGE=0 if reads.table is None else keys.shape[2],
-        HAS_LIMITS=reads.lengths_each(windows) > 1,
+        PAGE=0 if reads.block_table is None else keys.shape[2],
+        HAS_ROW_LENGTHS=reads.lengths_per_window(windows) > 1,
         PRECISION=c.precision,
         num_warps=c.warps,
         num_stages=c.stages,
@@ -176,11 +179,13 @@ def split_heads_reference(
     windows = reads.windows(len(keys))
     wide = torch.promote_types(queries.dtype, torch.float32)
     out = torch.zeros_like(queries)
-    for b, asked in enumerate(queries.unflatten(0, (windows, -1))):
+    for b, window_queries in enumerate(queries.unflatten(0, (windows, -1))):
         slot = b if reads.slots is None else int(reads.slots[b])
         length = reads.longest(b, windows)
         k, v = keys[slot, :, :length].to(wide), values[slot, :, :length].to(wide)
-        scores = asked.to(wide).transpose(0, 1) @ k.transpose(1, 2) * queries.shape[-1] ** -0.5
-        weights = reads.seen(scores.transpose(0, 1), b, windows).softmax(dim=-1).transpose(0, 1)
+        scores = (
+            window_queries.to(wide).transpose(0, 1) @ k.transpose(1, 2) * queries.shape[-1] ** -0.5
+        )
+        weights = reads.masked(scores.transpose(0, 1), b, windows).softmax(dim=-1).transpose(0, 1)
         out.unflatten(0, (windows, -1))[b] = (weights @ v).transpose(0, 1)
     return out

@@ -4,8 +4,8 @@
 
 A program takes some queries of one window and one part of its positions. It reads a tile of the
 latent once, for the scores and for the weighted sum, and keeps a running maximum and sum (online
-softmax, arXiv 1805.02867); `combine` combines the parts (flash-decoding). A latent kept in float8
-has a kernel of its own, `latent8`.
+softmax, arXiv 1805.02867); `combine` combines the parts (flash-decoding). `latent8` is
+the kernel for a latent in float8.
 """
 
 import math
@@ -17,127 +17,133 @@ from torch import Tensor
 
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
-    FAR,
-    GENERAL,
-    LEAST,
     LOG2_E,
-    Parts,
+    MIN_SCORE,
+    NO_ROW,
+    NOT_SPECIALIZED,
+    PartialSums,
+    combine_and_map,
     empty_by_head,
-    finish,
-    part_of_positions,
-    weigh,
+    softmax_step,
+    split_positions,
 )
 from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.reads import ALL, Reads
 
 
-@triton.jit(do_not_specialize=GENERAL)
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def split_latent_kernel(
     queries,
     latent,  # [S, T, d]
     slots,
-    table,  # [B, pages] int64: the pages of each window's text
+    block_table,  # [B, pages] int64: the pages of each window's text
     lengths,
     bias,  # [S, T] float32
     sums,  # [B, group * h, splits, d] float32
-    stats,  # [B, group * h, splits, 2] float32: maximum, in powers of 2, and weight
+    stats,  # [B, group * h, splits, 2] float32: maximum, in powers of 2; sum of weights
     scale_log2,  # scale * log2(e)
     heads,
     group,  # rows per window
     positions,
     splits,
     has_slots,
-    lengths_each,
-    query_row,  # strides, in elements
-    query_head,
-    latent_slot,
-    latent_position,
-    table_window,
-    bias_slot,
+    lengths_per_window,
+    query_row_stride,  # strides, in elements
+    query_head_stride,
+    latent_slot_stride,
+    latent_position_stride,
+    block_table_stride,
+    bias_stride,
     D: tl.constexpr,
-    PIECE: tl.constexpr,  # columns per load, a power of two that divides D
-    SLICES: tl.constexpr,  # of a piece, one per warp; 1: plain products
+    BLOCK_D: tl.constexpr,  # columns per load, a power of two that divides D
+    SLICES: tl.constexpr,  # of these columns, one per warp; 1: plain products
     BLOCK_Q: tl.constexpr,
     BLOCK_T: tl.constexpr,
     STAGES: tl.constexpr,
-    PAGE: tl.constexpr,  # positions of a page; 0: without a table
+    PAGE: tl.constexpr,  # positions of a page; 0: without a block table
     HAS_BIAS: tl.constexpr,
-    HAS_LIMITS: tl.constexpr,  # a window's rows end one after the other
+    HAS_ROW_LENGTHS: tl.constexpr,  # each row of a window has its own
     PRECISION: tl.constexpr,
 ):
     """Grid: blocks of queries (adjacent, so that they find the latent in L2), windows, splits."""
     window, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
-    total = heads * group
-    slot, begin, end = part_of_positions(
-        lengths, slots, window, split, positions, splits, BLOCK_T, lengths_each, has_slots
+    window_queries = heads * group
+    slot, begin, end = split_positions(
+        lengths, slots, window, split, positions, splits, BLOCK_T, lengths_per_window, has_slots
     )
 
-    asked = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
-    real = asked < total
-    row, head = window * group + asked // heads, asked % heads
-    at = queries + row * query_row + head * query_head
-    column = tl.arange(0, PIECE)
-    pieces: tl.constexpr = D // PIECE
+    query = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    valid = query < window_queries
+    row, head = window * group + query // heads, query % heads
+    query_pointers = queries + row * query_row_stride + head * query_head_stride
+    column = tl.arange(0, BLOCK_D)
+    BLOCKS_D: tl.constexpr = D // BLOCK_D
     q = ()
-    mix = ()
-    for i in tl.static_range(pieces):
-        part = tl.load(at[:, None] + (i * PIECE + column)[None, :], mask=real[:, None], other=0.0)
+    acc = ()
+    for i in tl.static_range(BLOCKS_D):
+        q_block = tl.load(
+            query_pointers[:, None] + (i * BLOCK_D + column)[None, :],
+            mask=valid[:, None],
+            other=0.0,
+        )
         if SLICES > 1:
-            part = tl.reshape(part, [BLOCK_Q, SLICES, PIECE // SLICES]).permute(1, 0, 2)
-        q = q + (part,)
-        mix = mix + (tl.zeros([BLOCK_Q, PIECE], tl.float32),)
-    best = tl.full([BLOCK_Q], LEAST if HAS_LIMITS else float("-inf"), tl.float32)
-    weight = tl.zeros([BLOCK_Q], tl.float32)
+            q_block = tl.reshape(q_block, [BLOCK_Q, SLICES, BLOCK_D // SLICES]).permute(1, 0, 2)
+        q = q + (q_block,)
+        acc = acc + (tl.zeros([BLOCK_Q, BLOCK_D], tl.float32),)
+    maximum = tl.full([BLOCK_Q], MIN_SCORE if HAS_ROW_LENGTHS else float("-inf"), tl.float32)
+    weight_sum = tl.zeros([BLOCK_Q], tl.float32)
 
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
-        place = t + tl.arange(0, BLOCK_T)
-        seen = place < end
+        position = t + tl.arange(0, BLOCK_T)
+        in_range = position < end
         if PAGE > 0:
-            at_page = table + window * table_window + place // PAGE
-            page = tl.load(at_page, mask=seen, other=0).to(tl.int64)
-            position = page * latent_slot + (place % PAGE) * latent_position
+            page_pointers = block_table + window * block_table_stride + position // PAGE
+            page = tl.load(page_pointers, mask=in_range, other=0).to(tl.int64)
+            offset = page * latent_slot_stride + (position % PAGE) * latent_position_stride
         else:
-            position = slot * latent_slot + place.to(tl.int64) * latent_position
-        tile = latent + position[:, None] + column[None, :]
+            offset = slot * latent_slot_stride + position.to(tl.int64) * latent_position_stride
+        tile_pointers = latent + offset[:, None] + column[None, :]
         z = ()
-        for i in tl.static_range(pieces):
-            z = z + (tl.load(tile + i * PIECE, mask=seen[:, None], other=0.0),)
+        for i in tl.static_range(BLOCKS_D):
+            z = z + (tl.load(tile_pointers + i * BLOCK_D, mask=in_range[:, None], other=0.0),)
         if SLICES > 1:  # each warp takes its slice of d, so that none reads the whole tile
-            sliced = tl.zeros([SLICES, BLOCK_Q, BLOCK_T], tl.float32)
-            for i in tl.static_range(pieces):
-                cut = tl.reshape(z[i], [BLOCK_T, SLICES, PIECE // SLICES]).permute(1, 2, 0)
-                sliced = tl.dot(q[i], cut, sliced, input_precision=PRECISION)
-            scores = tl.sum(sliced, 0)
+            slice_scores = tl.zeros([SLICES, BLOCK_Q, BLOCK_T], tl.float32)
+            for i in tl.static_range(BLOCKS_D):
+                z_slices = tl.reshape(z[i], [BLOCK_T, SLICES, BLOCK_D // SLICES]).permute(1, 2, 0)
+                slice_scores = tl.dot(q[i], z_slices, slice_scores, input_precision=PRECISION)
+            scores = tl.sum(slice_scores, 0)
         else:
             scores = tl.zeros([BLOCK_Q, BLOCK_T], tl.float32)
-            for i in tl.static_range(pieces):
+            for i in tl.static_range(BLOCKS_D):
                 scores = tl.dot(q[i], tl.trans(z[i]), scores, input_precision=PRECISION)
         scores = scores * scale_log2
         if HAS_BIAS:
-            added = tl.load(bias + slot * bias_slot + place, mask=seen, other=0.0)
-            scores = scores + (added * LOG2_E)[None, :]
-        counted = seen[None, :]
-        if HAS_LIMITS:
-            first = tl.load(lengths + window * lengths_each).to(tl.int32)
-            least = tl.where(seen, place - first + 1, FAR) * heads  # the first query that counts it
-            counted = least[None, :] <= asked[:, None]
-        scores = tl.where(counted, scores, float("-inf"))
-        p, shrink, best, weight = weigh(scores, best, weight)
-        fresh = ()
-        for i in tl.static_range(pieces):
-            shrunk = mix[i] * shrink[:, None]
-            shrunk = tl.dot(p.to(z[i].dtype), z[i], shrunk, input_precision=PRECISION)
-            fresh = fresh + (shrunk,)
-        mix = fresh
+            position_bias = tl.load(bias + slot * bias_stride + position, mask=in_range, other=0.0)
+            scores = scores + (position_bias * LOG2_E)[None, :]
+        visible = in_range[None, :]
+        if HAS_ROW_LENGTHS:
+            first_length = tl.load(lengths + window * lengths_per_window).to(tl.int32)
+            # the first row that reads the position
+            first_row = tl.where(in_range, position - first_length + 1, NO_ROW)
+            visible = (first_row * heads)[None, :] <= query[:, None]
+        scores = tl.where(visible, scores, float("-inf"))
+        p, rescale, maximum, weight_sum = softmax_step(scores, maximum, weight_sum)
+        new_acc = ()
+        for i in tl.static_range(BLOCKS_D):
+            acc_block = acc[i] * rescale[:, None]
+            acc_block = tl.dot(p.to(z[i].dtype), z[i], acc_block, input_precision=PRECISION)
+            new_acc = new_acc + (acc_block,)
+        acc = new_acc
 
-    # Also of one split: its division and its own address would take registers that d = 1280 needs
-    part_of = (window * total + asked) * splits + split
-    for i in tl.static_range(pieces):
-        columns = (i * PIECE + column)[None, :]
-        sums_at = sums + part_of[:, None] * D + columns
-        tl.store(sums_at, mix[i], mask=real[:, None])
-    tl.store(stats + part_of * 2, best, mask=real)
-    tl.store(stats + part_of * 2 + 1, weight, mask=real)
+    # with one split too: the division and the output's address would take registers that d = 1280
+    # needs
+    part = (window * window_queries + query) * splits + split
+    for i in tl.static_range(BLOCKS_D):
+        columns = (i * BLOCK_D + column)[None, :]
+        sum_pointers = sums + part[:, None] * D + columns
+        tl.store(sum_pointers, acc[i], mask=valid[:, None])
+    tl.store(stats + part * 2, maximum, mask=valid)
+    tl.store(stats + part * 2 + 1, weight_sum, mask=valid)
 
 
 def split_latent(
@@ -166,10 +172,10 @@ def split_latent(
     windows = reads.windows(len(latent))
     group = rows // windows
     out = empty_by_head(queries)
-    parts = Parts.allocate(rows * heads, splits, width, queries.device, one=True)
+    parts = PartialSums.allocate(rows * heads, splits, width, queries.device, store_one=True)
     c = configuration
     blocks = triton.cdiv(group * heads, c.block_q)
-    position_bias = reads.bias_of_positions(queries)
+    position_bias = reads.position_bias_tensor(queries)
     split_latent_kernel[blocks, windows, splits](
         queries,
         latent,
@@ -183,25 +189,25 @@ def split_latent(
         reads.positions(latent.shape[1]),
         splits,
         int(reads.slots is not None),
-        reads.lengths_each(windows),
+        reads.lengths_per_window(windows),
         *queries.stride()[:2],
         *latent.stride()[:2],
-        0 if reads.table is None else reads.table.stride(0),
+        0 if reads.block_table is None else reads.block_table.stride(0),
         position_bias.stride(0),
         D=width,
-        PIECE=c.piece,
+        BLOCK_D=c.block_d,
         SLICES=c.slices,
         BLOCK_Q=c.block_q,
         BLOCK_T=c.block_t,
         STAGES=c.stages,
-        PAGE=0 if reads.table is None else latent.shape[1],
+        PAGE=0 if reads.block_table is None else latent.shape[1],
         HAS_BIAS=reads.position_bias is not None,
-        HAS_LIMITS=reads.lengths_each(windows) > 1,
+        HAS_ROW_LENGTHS=reads.lengths_per_window(windows) > 1,
         PRECISION=c.precision,
         num_warps=c.warps,
         num_stages=c.stages,
     )
-    return finish(parts, out, maps)
+    return combine_and_map(parts, out, maps)
 
 
 def split_latent_reference(
@@ -217,12 +223,12 @@ def split_latent_reference(
     windows = reads.windows(len(latent))
     wide = torch.promote_types(queries.dtype, torch.float32)
     out = torch.zeros_like(queries)
-    for b, asked in enumerate(queries.unflatten(0, (windows, -1))):
+    for b, window_queries in enumerate(queries.unflatten(0, (windows, -1))):
         slot = b if reads.slots is None else int(reads.slots[b])
-        z = latent[slot : slot + 1].plain(wide)[0].to(wide)[: reads.longest(b, windows)]
-        scores = asked.to(wide) @ z.T * scale
+        z = latent[slot : slot + 1].dequantized(wide)[0].to(wide)[: reads.longest(b, windows)]
+        scores = window_queries.to(wide) @ z.T * scale
         if reads.position_bias is not None:
             scores = scores + reads.position_bias[slot, : len(z)]
-        weights = reads.seen(scores, b, windows).softmax(dim=-1)
+        weights = reads.masked(scores, b, windows).softmax(dim=-1)
         out.unflatten(0, (windows, -1))[b] = weights @ z
     return out

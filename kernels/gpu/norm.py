@@ -1,11 +1,11 @@
-"""Add and layer norm in one launch on a GPU, with the normed row put into its cache: Triton."""
+"""Add and layer norm in one launch on a GPU, with the normed row stored in its cache: Triton."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from slimwhisper.kernels.norm import Place
+from slimwhisper.kernels.norm import CacheWrite
 
 EPSILON = 1e-5  # as in `torch.nn.LayerNorm`
 
@@ -14,14 +14,14 @@ EPSILON = 1e-5  # as in `torch.nn.LayerNorm`
 def e4m3_of(value):
     """float32 within float8's range -> the byte of the nearest e4m3, ties to even.
 
-    By integers, as compute capability 8.0 has no such instruction.
+    In integers, as compute capability 8.0 has no instruction for it.
     """
     bits = value.to(tl.uint32, bitcast=True)
-    size = bits & 0x7FFFFFFF
-    normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)
+    magnitude = bits & 0x7FFFFFFF
+    normal = ((magnitude + 0x7FFFF + ((magnitude >> 20) & 1)) >> 20) - (120 << 3)
     # below 2^-6 float8 counts in steps of 2^-9, which are the last bit of 2^14 + |value|
     small = (tl.abs(value) + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000
-    byte = tl.where(size < 0x3C800000, small, normal) | ((bits >> 24) & 0x80)
+    byte = tl.where(magnitude < 0x3C800000, small, normal) | ((bits >> 24) & 0x80)
     return byte.to(tl.uint8)
 
 
@@ -33,59 +33,59 @@ def add_norm_kernel(
     normed,
     weight,  # [d] float32
     bias,
-    kept,  # [rows, T, d]; of a float8 latent its bytes
+    cache,  # [rows, T, d]; of a float8 latent its bytes
     factors,  # [rows, T] float32, in float8
     ids,
     positions,
-    columns,  # [d], in float8
+    column_scales,  # [d], in float8
     offset,
-    kept_row,  # strides, in elements
-    kept_position,
-    factor_row,
+    cache_row_stride,  # strides, in elements
+    cache_position_stride,
+    factor_stride,
     epsilon,
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
     HAS_ADDEND: tl.constexpr,
-    HAS_PLACE: tl.constexpr,
-    EIGHT: tl.constexpr,
+    HAS_WRITE: tl.constexpr,
+    FP8: tl.constexpr,
 ):
     """Grid: rows."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK_D)
-    inside = column < D
-    at = row * D + column
-    kind: tl.constexpr = x.dtype.element_ty
-    sum_ = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    valid = column < D
+    index = row * D + column
+    DTYPE: tl.constexpr = x.dtype.element_ty
+    sum_ = tl.load(x + index, mask=valid, other=0.0).to(tl.float32)
     if HAS_ADDEND:
-        sum_ += tl.load(addend + at, mask=inside, other=0.0).to(tl.float32)
-        rounded = sum_.to(kind)
-        tl.store(total + at, rounded, mask=inside)
+        sum_ += tl.load(addend + index, mask=valid, other=0.0).to(tl.float32)
+        rounded = sum_.to(DTYPE)
+        tl.store(total + index, rounded, mask=valid)
         sum_ = rounded.to(tl.float32)
-    centred = tl.where(inside, sum_ - tl.sum(sum_, 0) / D, 0.0)
+    centred = tl.where(valid, sum_ - tl.sum(sum_, 0) / D, 0.0)
     scale = tl.rsqrt(tl.sum(centred * centred, 0) / D + epsilon)
-    w = tl.load(weight + column, mask=inside, other=0.0)
-    b = tl.load(bias + column, mask=inside, other=0.0)
-    out = (centred * scale * w + b).to(kind)
-    tl.store(normed + at, out, mask=inside)
-    if HAS_PLACE:
-        row_of = tl.load(ids + row).to(tl.int64)
+    w = tl.load(weight + column, mask=valid, other=0.0)
+    b = tl.load(bias + column, mask=valid, other=0.0)
+    out = (centred * scale * w + b).to(DTYPE)
+    tl.store(normed + index, out, mask=valid)
+    if HAS_WRITE:
+        cache_row = tl.load(ids + row).to(tl.int64)
         position = tl.load(positions + row).to(tl.int64)
-        to = kept + row_of * kept_row + position * kept_position + column
-        if EIGHT:
-            shift = tl.load(offset + column, mask=inside, other=0.0).to(tl.float32)
-            step = tl.load(columns + column, mask=inside, other=1.0).to(tl.float32)
+        pointers = cache + cache_row * cache_row_stride + position * cache_position_stride + column
+        if FP8:
+            shift = tl.load(offset + column, mask=valid, other=0.0).to(tl.float32)
+            column_scale = tl.load(column_scales + column, mask=valid, other=1.0).to(tl.float32)
             # rounded after each operation, as PyTorch's operators are
-            moved = (out.to(tl.float32) - shift).to(kind).to(tl.float32)
-            scaled = tl.div_rn(moved, step).to(kind).to(tl.float32)
+            shifted = (out.to(tl.float32) - shift).to(DTYPE).to(tl.float32)
+            scaled = tl.div_rn(shifted, column_scale).to(DTYPE).to(tl.float32)
             factor = tl.div_rn(tl.maximum(tl.max(tl.abs(scaled), 0), 1e-30), 448.0)
-            tl.store(to, e4m3_of(tl.div_rn(scaled, factor)), mask=inside)
-            tl.store(factors + row_of * factor_row + position, factor)
+            tl.store(pointers, e4m3_of(tl.div_rn(scaled, factor)), mask=valid)
+            tl.store(factors + cache_row * factor_stride + position, factor)
         else:
-            tl.store(to, out, mask=inside)
+            tl.store(pointers, out, mask=valid)
 
 
 def add_norm_by_triton(
-    x: Tensor, addend: Tensor | None, weight: Tensor, bias: Tensor, place: Place | None = None
+    x: Tensor, addend: Tensor | None, weight: Tensor, bias: Tensor, write: CacheWrite | None = None
 ) -> tuple[Tensor, Tensor]:
     """`slimwhisper.kernels.norm.add_norm` on the device: x [R, d] or [B, T, d], same results but
     for rounding.
@@ -94,38 +94,38 @@ def add_norm_by_triton(
     width = x.shape[-1]
     normed = torch.empty_like(x)
     total = x if addend is None else torch.empty_like(x)
-    eight = place is not None and place.latent.factors is not None
-    nothing = x
-    if place is None:
-        kept, factors, ids, positions = nothing, nothing, nothing, nothing
+    fp8 = write is not None and write.latent.factors is not None
+    unused = x
+    if write is None:
+        cache, factors, ids, positions = unused, unused, unused, unused
     else:
-        kept, ids, positions = place.latent.values, place.ids, place.positions
-        factors = nothing if place.latent.factors is None else place.latent.factors
-        kept = kept.view(torch.uint8) if eight else kept
-    columns = nothing if place is None or place.columns is None else place.columns
-    offset = nothing if place is None or place.offset is None else place.offset
+        cache, ids, positions = write.latent.values, write.ids, write.positions
+        factors = unused if write.latent.factors is None else write.latent.factors
+        cache = cache.view(torch.uint8) if fp8 else cache
+    column_scales = unused if write is None or write.column_scales is None else write.column_scales
+    offset = unused if write is None or write.offset is None else write.offset
     add_norm_kernel[(x.numel() // width,)](
         x,
-        nothing if addend is None else addend.contiguous(),
+        unused if addend is None else addend.contiguous(),
         total,
         normed,
         weight,
         bias,
-        kept,
+        cache,
         factors,
         ids,
         positions,
-        columns,
+        column_scales,
         offset,
-        0 if place is None else kept.stride(0),
-        0 if place is None else kept.stride(1),
-        factors.stride(0) if eight else 0,
+        0 if write is None else cache.stride(0),
+        0 if write is None else cache.stride(1),
+        factors.stride(0) if fp8 else 0,
         EPSILON,
         D=width,
         BLOCK_D=triton.next_power_of_2(width),
         HAS_ADDEND=addend is not None,
-        HAS_PLACE=place is not None,
-        EIGHT=eight,
+        HAS_WRITE=write is not None,
+        FP8=fp8,
         num_warps=4,
     )
     return total, normed

@@ -27,13 +27,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=500, help="sequences")
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16", "float16"])
     parser.add_argument("--caches", nargs="+", default=[*PRESETS, "slim fp8"])
-    asked = parser.parse_args()
+    args = parser.parse_args()
 
     rng = np.random.default_rng(23)
-    words = test_words(asked.fsdd)
-    made = [joined(rng, words, int(rng.integers(1, 13))) for _ in range(asked.count)]
+    words = test_words(args.fsdd)
+    made = [joined(rng, words, int(rng.integers(1, 13))) for _ in range(args.count)]
     audio, true = [m.audio for m in made], [m.text for m in made]
-    theirs = whisper.load_model(asked.checkpoint, device="cpu")
+    theirs = whisper.load_model(args.checkpoint, device="cpu")
     since = time.monotonic()
     expected = [theirs.transcribe(a, fp16=False, temperature=0)["text"] for a in audio]
     errors = {"openai-whisper": jiwer.wer(true, [text.strip() for text in expected])}
@@ -41,24 +41,24 @@ def main() -> None:
     print(f"openai-whisper: {errors['openai-whisper']:.2%} word errors; {spent:.0f} s", flush=True)
 
     different: dict[str, int] = {}
-    for dtype in asked.dtypes:
-        for cache in asked.caches:
+    for dtype in args.dtypes:
+        for cache in args.caches:
             since = time.monotonic()
             preset, _, number = cache.partition(" ")
             model = slimwhisper.load_model(
-                asked.checkpoint, "cpu", dtype=dtype, cache=preset, cache_dtype=number or None
+                args.checkpoint, "cpu", dtype=dtype, cache=preset, cache_dtype=number or None
             )
-            found = [f.text for f in transcribed(model, audio, temperature=0)]
-            other = [(a, b) for a, b in zip(expected, found, strict=True) if a != b]
+            texts = [f.text for f in transcribed(model, audio, temperature=0)]
+            differing = [(a, b) for a, b in zip(expected, texts, strict=True) if a != b]
             case, spent = f"{cache} {dtype}", time.monotonic() - since
-            different[case] = len(other)
-            errors[case] = jiwer.wer(true, [text.strip() for text in found])
+            different[case] = len(differing)
+            errors[case] = jiwer.wer(true, [text.strip() for text in texts])
             print(
-                f"{case}: {len(other)} of {len(audio)} differ, {errors[case]:.2%} word errors; "
+                f"{case}: {len(differing)} of {len(audio)} differ, {errors[case]:.2%} word errors; "
                 f"{spent:.0f} s",
                 flush=True,
             )
-            for a, b in other[:5]:
+            for a, b in differing[:5]:
                 print(f"  openai-whisper {a}\n  here           {b}")
     print(json.dumps({"sequences": len(audio), "different": different, "errors": errors}))
 

@@ -12,7 +12,7 @@ import torch
 
 from recipes.digits.model import Student, dimensions
 from recipes.digits.sequences import TOKEN_IDS, Composer
-from recipes.digits.train import Heard, fit, save
+from recipes.digits.train import EncodedWindows, fit, save
 from recipes.digits.voices import Bank
 
 
@@ -21,8 +21,8 @@ def shortened(checkpoint: Path, layers: int) -> Student:
 
     SystemExit for more layers than the checkpoint has, or none.
     """
-    found = torch.load(checkpoint, weights_only=True)
-    dims, old = found["dims"], found["model_state_dict"]
+    checkpoint_file = torch.load(checkpoint, weights_only=True)
+    dims, old = checkpoint_file["dims"], checkpoint_file["model_state_dict"]
     width, skipped = dims["n_text_state"], dims["n_text_layer"] - layers
     if not 0 <= skipped < dims["n_text_layer"]:
         had = dims["n_text_layer"]
@@ -41,18 +41,19 @@ def shortened(checkpoint: Path, layers: int) -> Student:
     return student
 
 
-def distil(asked: argparse.Namespace) -> None:
+def distil(args: argparse.Namespace) -> None:
     """Train the draft's decoder on what the encoder, which stays as it is, hears."""
-    torch.manual_seed(asked.seed)
-    words = asked.folder / "words.pt"
-    for path in (words, asked.checkpoint):
+    torch.manual_seed(args.seed)
+    words = args.folder / "words.pt"
+    for path in (words, args.checkpoint):
         if not path.is_file():
             raise SystemExit(f"{path}: no such file; python -m recipes.digits.train makes it")
-    student = shortened(asked.checkpoint, asked.layers)
+    student = shortened(args.checkpoint, args.layers)
     student.train_only("decoder")
-    composer = Composer(Bank.load(words), asked.real, None)
-    heard, state = Heard(composer, student.train(), asked.seed), asked.folder / "draft.state"
-    student = fit(student, student.saying_losses, heard.batch, asked.steps, asked.rate, state)
+    composer = Composer(Bank.load(words), args.real, None)
+    examples = EncodedWindows(composer, student.train(), args.seed)
+    state = args.folder / "draft.state"
+    student = fit(student, student.saying_losses, examples.batch, args.steps, args.rate, state)
     save(student.checkpoint(), state.with_suffix(".pt"))
 
 

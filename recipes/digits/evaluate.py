@@ -1,7 +1,7 @@
 """Measures a checkpoint: python -m recipes.digits.evaluate CHECKPOINT FSDD [PART...]
 
 Every part prints its results and ends in one line of JSON. Parts: words, silence, times, long; and
-people, recordings of other speakers (catalogue.PEOPLE), none of whom the bundled model has heard.
+people, recordings of other speakers (catalogue.PEOPLE), which the bundled model was not trained on.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from numpy.random import Generator
 import slimwhisper
 from recipes.digits import noise
 from recipes.digits.catalogue import PEOPLE
-from recipes.digits.sequences import PAUSE, Said, arrange, segments, spelled
+from recipes.digits.sequences import PAUSE, SpokenDigit, arrange, segments, spelled
 from recipes.digits.voices import (
     RATE,
     TEST_INDICES,
@@ -40,7 +40,7 @@ class Recording:
     """Joined test recordings with the ground truth."""
 
     audio: Samples
-    words: list[Said]
+    words: list[SpokenDigit]
 
     @property
     def text(self) -> str:
@@ -77,13 +77,13 @@ def joined(
     times = arrange(rng, lengths, begin, rate if pauses is None else pauses)
     seconds = times[-1][1] + 0.5 if seconds is None else seconds
     audio = rng.standard_normal(round(seconds * RATE), dtype=np.float32) * 3e-4
-    said = []
+    spoken = []
     for (digit, _), piece, (start, end) in zip(chosen, pieces, times, strict=True):
         at = round(start * RATE)
         assert at + len(piece) <= len(audio), "the words do not fit"
         audio[at : at + len(piece)] += piece
-        said.append(Said(digit, start, end))
-    return Recording(audio, said)
+        spoken.append(SpokenDigit(digit, start, end))
+    return Recording(audio, spoken)
 
 
 def transcribed(
@@ -99,11 +99,11 @@ def transcribed(
     return [results[id(source)] for source in sources]
 
 
-def edits(truth: str, found: str) -> int:
+def edits(truth: str, text: str) -> int:
     """The number of words to insert, delete or replace."""
     if not truth:
-        return len(found.split())
-    out = jiwer.process_words(truth, found)
+        return len(text.split())
+    out = jiwer.process_words(truth, text)
     return out.insertions + out.deletions + out.substitutions
 
 
@@ -115,14 +115,14 @@ def measure_words(
     for speaker, words in speakers.items():
         rng = np.random.default_rng(7)
         made = [joined(rng, words, int(rng.integers(1, 13))) for _ in range(count)]
-        found = transcribed(model, [r.audio for r in made])
-        wrong = [edits(r.text, f.text) for r, f in zip(made, found, strict=True)]
+        transcripts = transcribed(model, [r.audio for r in made])
+        wrong = [edits(r.text, f.text) for r, f in zip(made, transcripts, strict=True)]
         total = sum(len(r.words) for r in made)
         rates[speaker] = round(100 * sum(wrong) / total, 2)
         print(f"{speaker}: {sum(wrong)} of {total} words wrong, {rates[speaker]} %", flush=True)
-        for r, f, w in zip(made, found, wrong, strict=True):
+        for r, f, w in zip(made, transcripts, wrong, strict=True):
             if w > 1:
-                print(f"  said  {r.text}\n  heard {f.text.strip()}")
+                print(f"  expected {r.text}\n  found    {f.text.strip()}")
     return {"word_error_percent": rates, "mean": round(float(np.mean(list(rates.values()))), 2)}
 
 
@@ -139,13 +139,15 @@ def measure_silence(model: SlimWhisper, count: int) -> dict[str, object]:
     texts = {}
     for kind, make in kinds.items():
         sounds = [make() * np.float32(10 ** rng.uniform(-3, -0.7)) for _ in range(count)]
-        found = transcribed(model, [np.clip(s[: rng.integers(n // 6, n)], -1, 1) for s in sounds])
-        texts[kind] = sum(bool(f.text.strip()) for f in found)
+        transcripts = transcribed(
+            model, [np.clip(s[: rng.integers(n // 6, n)], -1, 1) for s in sounds]
+        )
+        texts[kind] = sum(bool(f.text.strip()) for f in transcripts)
         print(f"{kind}: text in {texts[kind]} of {count}", flush=True)
     return {"text_in_no_speech": texts, "of_each": count}
 
 
-class Heard(NamedTuple):
+class TimedText(NamedTuple):
     """A stretch of a transcript: a segment or a word."""
 
     start: float  # seconds
@@ -153,9 +155,9 @@ class Heard(NamedTuple):
     text: str
 
 
-def heard(transcript: Transcript) -> list[Heard]:
+def timed_texts(transcript: Transcript) -> list[TimedText]:
     """A transcript's segments."""
-    return [Heard(s.start, s.end, s.text) for s in transcript.segments]
+    return [TimedText(s.start, s.end, s.text) for s in transcript.segments]
 
 
 @dataclass(frozen=True)
@@ -168,10 +170,10 @@ class Timing:
     ends: list[float]
 
 
-def timing(truth: Sequence[Said], found: Sequence[Heard]) -> Timing:
+def timing(truth: Sequence[SpokenDigit], spans: Sequence[TimedText]) -> Timing:
     """Each segment against its own first and last word; a run of words may be cut anywhere."""
-    owners = [i for i, segment in enumerate(found) for _ in segment.text.split()]
-    text = " ".join(s.text.strip() for s in found)
+    owners = [i for i, span in enumerate(spans) for _ in span.text.split()]
+    text = " ".join(s.text.strip() for s in spans)
     matched: dict[int, list[int]] = {}
     for chunk in jiwer.process_words(spelled(truth), text).alignments[0] if text.strip() else ():
         if chunk.type in ("equal", "substitute"):
@@ -183,10 +185,10 @@ def timing(truth: Sequence[Said], found: Sequence[Heard]) -> Timing:
     starts: list[float] = []
     ends: list[float] = []
     for i, words in matched.items():
-        own = truth[words[0] : words[-1] + 1]
-        starts.append(found[i].start - own[0].start)
-        ends.append(found[i].end - own[-1].end)
-        whole = all(b.start - a.end < PAUSE for a, b in pairwise(own))
+        matching = truth[words[0] : words[-1] + 1]
+        starts.append(spans[i].start - matching[0].start)
+        ends.append(spans[i].end - matching[-1].end)
+        whole = all(b.start - a.end < PAUSE for a, b in pairwise(matching))
         right += whole and abs(starts[-1]) <= TOLERANCE and abs(ends[-1]) <= TOLERANCE
     known = {word for words in matched.values() for word in words}
     missed, k = 0, 0
@@ -205,14 +207,14 @@ def measure_times(model: SlimWhisper, fsdd: Path, count: int, **options: Any) ->
     rng = np.random.default_rng(13)
     words = test_words(fsdd)
     made = [joined(rng, words, int(rng.integers(1, 13))) for _ in range(count)]
-    found = transcribed(model, [r.audio for r in made], **options)
-    timings = [timing(r.words, heard(f)) for r, f in zip(made, found, strict=True)]
-    several = [t for t, f in zip(timings, found, strict=True) if len(f.segments) > 1]
+    transcripts = transcribed(model, [r.audio for r in made], **options)
+    timings = [timing(r.words, timed_texts(f)) for r, f in zip(made, transcripts, strict=True)]
+    several = [t for t, f in zip(timings, transcripts, strict=True) if len(f.segments) > 1]
     errors = [abs(e) for t in timings for e in (*t.starts, *t.ends)]
     middle = round(float(np.median(errors)), 3)
     result: dict[str, object] = {}
-    for name, some in (("segments", timings), ("segments_of_several", several)):
-        right, total = sum(t.right for t in some), sum(t.total for t in some)
+    for name, group in (("segments", timings), ("segments_of_several", several)):
+        right, total = sum(t.right for t in group), sum(t.total for t in group)
         print(f"{name}: {right} of {total} within {TOLERANCE} s", flush=True)
         result |= {f"{name}_in_time_percent": round(100 * right / total, 2), name: total}
     print(f"median error {middle} s", flush=True)
@@ -223,13 +225,13 @@ def measure_long(model: SlimWhisper, fsdd: Path, **options: Any) -> dict[str, ob
     """A recording of ten minutes: words, times, order and drift."""
     rng = np.random.default_rng(17)
     made = joined(rng, test_words(fsdd), 680, None, pauses=0.3)
-    (found,) = transcribed(model, [made.audio], **options)
-    timed = timing(made.words, heard(found))
+    (transcript,) = transcribed(model, [made.audio], **options)
+    timed = timing(made.words, timed_texts(transcript))
     starts, half = timed.starts, len(timed.starts) // 2
-    times = [t for s in found.segments for t in (s.start, s.end)]
+    times = [t for s in transcript.segments for t in (s.start, s.end)]
     result = {
         "minutes": round(len(made.audio) / RATE / 60, 1),
-        "word_error_percent": round(100 * edits(made.text, found.text) / len(made.words), 2),
+        "word_error_percent": round(100 * edits(made.text, transcript.text) / len(made.words), 2),
         "segments_in_time_percent": round(100 * timed.right / timed.total, 2),
         "in_order": times == sorted(times),
         "median_error_s": [
@@ -250,28 +252,28 @@ def main() -> None:
     parser.add_argument("--speaker", help="this speaker's words alone")
     parser.add_argument("--max_initial_timestamp", type=float, default=1.0, help="-1: no limit")
     parser.add_argument("--cache_dtype", help="fp8: caches in float8")
-    asked = parser.parse_args()
-    model = slimwhisper.load_model(asked.checkpoint, cache_dtype=asked.cache_dtype)
-    limit = asked.max_initial_timestamp
+    args = parser.parse_args()
+    model = slimwhisper.load_model(args.checkpoint, cache_dtype=args.cache_dtype)
+    limit = args.max_initial_timestamp
     options = {"max_initial_timestamp": None if limit < 0 else limit}
-    speakers = sorted({who for _, _, who, _ in fsdd_recordings(asked.fsdd)})
+    speakers = sorted({who for _, _, who, _ in fsdd_recordings(args.fsdd)})
     result: dict[str, object] = {"pause_s": PAUSE}
-    if "words" in asked.parts:
-        chosen = [asked.speaker] if asked.speaker else speakers
-        heard_of = {speaker: test_words(asked.fsdd, speaker) for speaker in chosen}
-        result |= measure_words(model, asked.count, heard_of)
-    if "people" in asked.parts:
-        strangers = {
+    if "words" in args.parts:
+        chosen = [args.speaker] if args.speaker else speakers
+        test_sets = {speaker: test_words(args.fsdd, speaker) for speaker in chosen}
+        result |= measure_words(model, args.count, test_sets)
+    if "people" in args.parts:
+        recorded_words = {
             person: [(digit, trimmed(read(path))) for digit, path in recorded(person)]
             for person in PEOPLE
         }
-        result["people"] = measure_words(model, asked.count, strangers)
-    if "silence" in asked.parts:
+        result["people"] = measure_words(model, args.count, recorded_words)
+    if "silence" in args.parts:
         result |= measure_silence(model, 20)
-    if "times" in asked.parts:
-        result["times"] = measure_times(model, asked.fsdd, asked.count, **options)
-    if "long" in asked.parts:
-        result["long"] = measure_long(model, asked.fsdd, **options)
+    if "times" in args.parts:
+        result["times"] = measure_times(model, args.fsdd, args.count, **options)
+    if "long" in args.parts:
+        result["long"] = measure_long(model, args.fsdd, **options)
     print(json.dumps(result))
 
 

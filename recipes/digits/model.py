@@ -67,8 +67,8 @@ class Student(nn.Module):
         """
         x = F.gelu(self.encoder.conv1(mel))
         x = F.gelu(self.encoder.conv2(x)).transpose(1, 2)
-        places = offsets[:, None] + torch.arange(x.shape[1])
-        x = (x + self.encoder.positional_embedding[places]).to(x.dtype)
+        positions = offsets[:, None] + torch.arange(x.shape[1])
+        x = (x + self.encoder.positional_embedding[positions]).to(x.dtype)
         for block in self.encoder.blocks:
             x = x + F.dropout(block(x) - x, DROPOUT, self.training)
         return self.encoder.ln_post(x)
@@ -100,12 +100,12 @@ class Student(nn.Module):
         audio = self.encode(batch["mel"], batch["offsets"])
         digits = self.digit_heads(audio).float().unflatten(-1, (3, 11)).permute(0, 3, 2, 1)
         edges = self.edge_head(audio).float().transpose(1, 2)
-        own, *before = (
+        digit, *before = (
             F.cross_entropy(digits[:, :, i], batch["labels"][:, i], ignore_index=IGNORED)
             for i in range(3)
         )
         return {
-            "digit": own,
+            "digit": digit,
             "before": torch.stack(before).mean().nan_to_num(),  # no word in the batch: no loss
             "edge": F.cross_entropy(edges, batch["edges"]),
         }
@@ -128,9 +128,9 @@ class Student(nn.Module):
         """
         first = len(self.decoder.blocks) // 2
         before = F.pad(spans, (0, 0, 1, 0))[:, :-1]
-        found = [self._missed(first - 1, before)[:, -1:].mean()]
-        found += [self._missed(i, spans).mean() for i in range(first, len(self.decoder.blocks))]
-        return torch.stack(found).mean()
+        losses = [self._missed(first - 1, before)[:, -1:].mean()]
+        losses += [self._missed(i, spans).mean() for i in range(first, len(self.decoder.blocks))]
+        return torch.stack(losses).mean()
 
     def _missed(self, layer: int, spans: Tensor) -> Tensor:
         """-log of the attention on `spans` [B, T, 2], [start, end) audio positions: [n, heads].
@@ -221,10 +221,10 @@ def look_back(decoder: TextDecoder) -> None:
     What is said next depends on the last words, wherever they are in the text. Late positions,
     which are rare in training, then work like early ones.
     """
-    places, width = decoder.positional_embedding.shape
+    positions, width = decoder.positional_embedding.shape
     waves = min(width // 8, 32)  # a head of 64 holds a sine and a cosine of each
     speeds = torch.logspace(math.log10(2.5), math.log10(0.02), waves)
-    angles = torch.arange(places)[:, None] * speeds
+    angles = torch.arange(positions)[:, None] * speeds
     basis = torch.linalg.qr(torch.randn(width, 2 * waves)).Q.T  # sin, then cos
     decoder.positional_embedding.copy_(1.5 * torch.cat([angles.sin(), angles.cos()], 1) @ basis)
     for layer, block in enumerate(decoder.blocks[:2]):

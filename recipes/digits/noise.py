@@ -88,8 +88,8 @@ def faster(word: Samples, pace: float) -> Samples:
 def worn(rng: Generator, word: Samples, hiss: float) -> Samples:
     """A word as in badly cut recordings: without its very ends, and with `hiss` only under it."""
     if rng.random() < 0.3:
-        most = min(len(word) // 6, RATE * 7 // 100)
-        word = word[int(rng.integers(0, most)) : len(word) - int(rng.integers(0, most))]
+        longest = min(len(word) // 6, RATE * 7 // 100)
+        word = word[int(rng.integers(0, longest)) : len(word) - int(rng.integers(0, longest))]
     if hiss:
         power = np.sqrt(np.mean(np.square(word)))
         word = word + coloured(rng, len(word), float(rng.choice([0.0, 1.0]))) * power * hiss
@@ -108,8 +108,8 @@ def tilted(rng: Generator, audio: Samples, muffled: bool) -> Samples:
 
 def coloration(rng: Generator, bands: int = 80) -> Samples:
     """A smooth curve [bands] over mel bands, in powers of ten: a microphone's response."""
-    places = (np.arange(bands) + 0.5) / bands
-    waves = [rng.normal(0, 0.5 / k**0.5) * np.cos(np.pi * k * places) for k in range(1, 6)]
+    positions = (np.arange(bands) + 0.5) / bands
+    waves = [rng.normal(0, 0.5 / k**0.5) * np.cos(np.pi * k * positions) for k in range(1, 6)]
     return np.sum(waves, axis=0).astype(np.float32)
 
 

@@ -39,7 +39,7 @@ IGNORED = -100  # a target without loss
 
 
 @dataclass(frozen=True)
-class Said:
+class SpokenDigit:
     """One word of a window."""
 
     digit: int
@@ -52,7 +52,7 @@ class Window:
     """The spectrogram of a window, and the words in it."""
 
     mel: Tensor  # [80, frames]
-    words: list[Said]
+    words: list[SpokenDigit]
     content: float  # seconds of it that hold audio
     offset: float  # seconds: where it starts within the 30 s
     labels: Tensor  # [3, frames / 2] int64: the word's digit, and those of the two before; 10: none
@@ -87,19 +87,19 @@ def arrange(
     return times
 
 
-def segments(words: Sequence[Said]) -> list[list[Said]]:
+def segments(words: Sequence[SpokenDigit]) -> list[list[SpokenDigit]]:
     """The words between pauses, in runs of about LONGEST seconds at most."""
-    found: list[list[Said]] = []
+    stretches: list[list[SpokenDigit]] = []
     for word in words:
-        near = found and word.start - found[-1][-1].end < PAUSE
-        if near and found[-1][-1].end - found[-1][0].start < LONGEST:
-            found[-1].append(word)
+        near = stretches and word.start - stretches[-1][-1].end < PAUSE
+        if near and stretches[-1][-1].end - stretches[-1][0].start < LONGEST:
+            stretches[-1].append(word)
         else:
-            found.append([word])
-    return found
+            stretches.append([word])
+    return stretches
 
 
-def spelled(words: Iterable[Said]) -> str:
+def spelled(words: Iterable[SpokenDigit]) -> str:
     """The words as text."""
     return " ".join(WORDS[word.digit] for word in words)
 
@@ -110,7 +110,7 @@ def time_token(seconds: float) -> int:
 
 
 def answer(
-    words: Sequence[Said], length: float, offset: float = 0.0, times: bool = True
+    words: Sequence[SpokenDigit], length: float, offset: float = 0.0, times: bool = True
 ) -> tuple[list[int], list[tuple[float, float]]]:
     """Tokens for a window of `length` seconds, and the time span that determines each."""
     tokens: list[int] = []
@@ -137,7 +137,7 @@ def answer(
     return [*tokens, END], [*spans, (0.0, 0.0)]
 
 
-def labelled(words: Sequence[Said], positions: int) -> tuple[Tensor, Tensor]:
+def labelled(words: Sequence[SpokenDigit], positions: int) -> tuple[Tensor, Tensor]:
     """A window's labels [3, positions] and edges [positions], int64, as in `Window`."""
     labels = torch.full((3, positions), IGNORED)
     labels[0] = 10
@@ -190,7 +190,9 @@ class Composer:
         labels, edges = labelled(words, mel.shape[1] // 2)
         return Window(mel, words, content, offset, labels, edges)
 
-    def _speech(self, rng: Generator, content: float, cut: bool) -> tuple[list[Said], Samples]:
+    def _speech(
+        self, rng: Generator, content: float, cut: bool
+    ) -> tuple[list[SpokenDigit], Samples]:
         kind = rng.random()  # as many words as fit, some, or a few and then silence
         most = 1000 if cut and kind < 0.5 else 12 if kind < 0.75 else 3
         limit = most if most == 1000 else int(rng.integers(1, most + 1))
@@ -215,7 +217,7 @@ class Composer:
         pieces = [worn(rng, faster(self.bank.word(i), pace), hiss) for i in chosen]
         times = arrange(rng, [len(p) / RATE for p in pieces], lead, pauses)
         audio = np.zeros(round(content * RATE), np.float32)
-        words: list[Said] = []
+        words: list[SpokenDigit] = []
         muffled = rng.random() < 0.5  # telephone bandwidth, whatever the voice
         gain = rng.uniform(0.3, 1.0)
         for i, piece, (start, end) in zip(chosen, pieces, times, strict=True):
@@ -224,7 +226,7 @@ class Composer:
             at = round(start * RATE)
             piece = piece * np.float32(gain * 10 ** rng.uniform(-0.3, 0.3))
             audio[at : at + len(piece)] += piece[: len(audio) - at]
-            words.append(Said(int(self.digits[i]), start, end))
+            words.append(SpokenDigit(int(self.digits[i]), start, end))
         if rng.random() < 0.3 and lead > 0.12:  # the end of a word from before the window
             tail = self.bank.word(int(voice[rng.integers(len(voice))]))
             tail = tail[-int(rng.integers(1, RATE // 12)) :]
@@ -263,18 +265,18 @@ class Composer:
         prompt = self._prompt(rng, times) if rng.random() < PROMPT_SHARE else []
         head = [*prompt, SOT] if times else [*prompt, SOT, NO_TIMES]
         if words:
-            said, seconds = answer(words, window.content, window.offset, times)
-            targets = said
+            text_tokens, seconds = answer(words, window.content, window.offset, times)
+            targets = text_tokens
         else:
             first = TIME + 5 * int(rng.integers(11))
-            said, targets = ([first, END], [NO_SPEECH, END]) if times else ([END], [END])
-            seconds = [(0.0, 0.0)] * len(said)
+            text_tokens, targets = ([first, END], [NO_SPEECH, END]) if times else ([END], [END])
+            seconds = [(0.0, 0.0)] * len(text_tokens)
         skipped = len(head) - 1
         spans = [(max(round(a * 50), 0), min(round(b * 50), positions)) for a, b in seconds]
         expected = [IGNORED] * skipped + targets
         if not times:  # the position before <|notimestamps|> learns whether there is speech, too
             expected[skipped - 1] = IGNORED if words else NO_SPEECH
-        return Reply([*head, *said[:-1]], expected, [(0, 0)] * skipped + spans)
+        return Reply([*head, *text_tokens[:-1]], expected, [(0, 0)] * skipped + spans)
 
     def _prompt(self, rng: Generator, times: bool) -> list[int]:
         """Text before the window: tokens of earlier windows, or only words."""
@@ -287,9 +289,9 @@ class Composer:
             for i in np.flatnonzero(rng.random(count) < again).tolist():
                 digits[i] = digits[i - 1]
             spans = arrange(rng, rng.uniform(0.2, 0.7, count).tolist(), 0.5, rng.random())
-            words = [Said(int(d), a, b) for d, (a, b) in zip(digits, spans, strict=True)]
-            said, _ = answer(words, 30.0, times=times and rng.random() < 0.8)
-            tokens += said[:-1]
+            words = [SpokenDigit(int(d), a, b) for d, (a, b) in zip(digits, spans, strict=True)]
+            text_tokens, _ = answer(words, 30.0, times=times and rng.random() < 0.8)
+            tokens += text_tokens[:-1]
         if unknown:
             tokens = [UNKNOWN if rng.random() < 0.7 else t for t in tokens[: rng.integers(1, 12)]]
         longest = 223 if rng.random() < 0.6 else int(rng.integers(2, 100))

@@ -51,7 +51,7 @@ def encoder_batch(composer: Composer, seed: int, part: float, step: int) -> Batc
     }
 
 
-class Heard:
+class EncodedWindows:
     """Windows of 30 s and the encoder's output for them, with dropout, kept for the decoder.
 
     Without dropout the encoder would be surer of these voices than of new ones. Window i is made
@@ -73,11 +73,11 @@ class Heard:
         for old in range(first - NEW, first):
             self._kept.pop(old, None)
         drawn = [*range(last - NEW, last), *rng.integers(first, last, REPLIES - NEW).tolist()]
-        heard = [self._at(i) for i in drawn]
-        batch = padded([self._composer.reply(rng, window) for window, _ in heard])
+        encoded = [self._at(i) for i in drawn]
+        batch = padded([self._composer.reply(rng, window) for window, _ in encoded])
         generator = torch.Generator().manual_seed(self._seed + step)
         batch["tokens"] = disturbed(batch["tokens"], batch["targets"], DISTURBED, generator)
-        return {**batch, "audio": torch.stack([audio for _, audio in heard])}
+        return {**batch, "audio": torch.stack([audio for _, audio in encoded])}
 
     def _at(self, i: int) -> tuple[Window, Tensor]:
         """Window i, and the encoder's output for it [1500, width] bfloat16."""
@@ -94,8 +94,8 @@ def padded(replies: Sequence[Reply]) -> Batch:
     """tokens [B, T], targets [B, T], spans [B, T, 2] of replies, padded to the longest."""
     longest = max(len(r.tokens) for r in replies)
 
-    def rows(found: Iterable[list[int]], value: int) -> Tensor:
-        return torch.tensor([row + [value] * (longest - len(row)) for row in found])
+    def rows(sequences: Iterable[list[int]], value: int) -> Tensor:
+        return torch.tensor([row + [value] * (longest - len(row)) for row in sequences])
 
     return {
         "tokens": rows((r.tokens for r in replies), SOT),
@@ -140,10 +140,10 @@ def fit(
         saved = torch.load(state, weights_only=True)
         student.load_state_dict(saved["student"])
         average.load_state_dict(saved["average"])
-        for optimizer, kept in zip(optimizers, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(kept)
+        for optimizer, optimizer_state in zip(optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(optimizer_state)
         first = saved["step"]
-        print(f"{state}: going on at step {first}", flush=True)
+        print(f"{state}: continuing at step {first}", flush=True)
     sums: dict[str, float] = {}
     since = time.monotonic()
     for step in range(first, steps):
@@ -189,29 +189,29 @@ def begin(student: Student, half: str, start: Path | None) -> None:
         student.load_state_dict(ours, strict=False)
 
 
-def train(asked: argparse.Namespace) -> None:
+def train(args: argparse.Namespace) -> None:
     """First the encoder, with labels of its own; then the decoder, with the encoder frozen."""
-    torch.manual_seed(asked.seed)
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    words = asked.folder / "words.pt"
+    torch.manual_seed(args.seed)
+    args.folder.mkdir(parents=True, exist_ok=True)
+    words = args.folder / "words.pt"
     if not words.exists():
         print(f"{words}: reading and speaking the words", flush=True)
-        save(vars(make_bank(asked.fsdd)), words)
-    composer = Composer(Bank.load(words), asked.real, asked.without)
-    student = Student(dimensions(asked.width, tuple(asked.layers)))
-    begun = MIX[1][0] if asked.start else 0.0  # longer windows right away
+        save(vars(make_bank(args.fsdd)), words)
+    composer = Composer(Bank.load(words), args.real, args.without)
+    student = Student(dimensions(args.width, tuple(args.layers)))
+    begun = MIX[1][0] if args.start else 0.0  # longer windows right away
 
     def windows(step: int) -> Batch:
-        part = begun + (1 - begun) * step / asked.hearing
-        return encoder_batch(composer, asked.seed, part, step)
+        part = begun + (1 - begun) * step / args.hearing
+        return encoder_batch(composer, args.seed, part, step)
 
-    begin(student, "encoder", asked.start and asked.folder / f"{asked.start}-encoder.state")
-    state = asked.folder / f"{asked.name}-encoder.state"
-    student = fit(student, student.hearing_losses, windows, asked.hearing, asked.rate, state)
-    begin(student, "decoder", asked.start and asked.folder / f"{asked.start}.state")
-    heard = Heard(composer, student.train(), asked.seed)
-    state = asked.folder / f"{asked.name}.state"
-    student = fit(student, student.saying_losses, heard.batch, asked.saying, asked.rate, state)
+    begin(student, "encoder", args.start and args.folder / f"{args.start}-encoder.state")
+    state = args.folder / f"{args.name}-encoder.state"
+    student = fit(student, student.hearing_losses, windows, args.hearing, args.rate, state)
+    begin(student, "decoder", args.start and args.folder / f"{args.start}.state")
+    encoded = EncodedWindows(composer, student.train(), args.seed)
+    state = args.folder / f"{args.name}.state"
+    student = fit(student, student.saying_losses, encoded.batch, args.saying, args.rate, state)
     save(student.checkpoint(), state.with_suffix(".pt"))
 
 

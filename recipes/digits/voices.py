@@ -80,14 +80,14 @@ def read(path: Path) -> Samples:
 
 def fsdd_recordings(folder: Path) -> list[tuple[Path, int, str, int]]:
     """(file, digit, speaker, index) of each recording of the Free Spoken Digit Dataset."""
-    found = []
+    recordings = []
     for path in sorted(folder.glob("*.wav")):
         match = re.fullmatch(r"(\d)_([a-z]+)_(\d+)", path.stem)
         if match:
-            found.append((path, int(match[1]), match[2], int(match[3])))
-    if not found:
+            recordings.append((path, int(match[1]), match[2], int(match[3])))
+    if not recordings:
         raise SystemExit(f"{folder}: no recordings such as 7_george_3.wav")
-    return found
+    return recordings
 
 
 def recorded(person: str) -> list[tuple[int, Path]]:
@@ -180,14 +180,14 @@ def _jobs(fsdd: Path, seed: int) -> Iterator[tuple[object, ...]]:
     for digit, word in enumerate(WORDS):
         texts: tuple[str, ...] = (word, f"{word}?", f"{word},")
         for language, voices in RHVOICE.items():
-            said = texts if language == "en" else (SPELLED[language].split()[digit], word)
-            paces = itertools.product(voices, said, (80, 100, 125), (85, 100, 115))
+            spellings = texts if language == "en" else (SPELLED[language].split()[digit], word)
+            paces = itertools.product(voices, spellings, (80, 100, 125), (85, 100, 115))
             for voice, text, rate, pitch in paces:
                 name = f"rhvoice:{voice}"
                 yield "rhvoice", digit, name, rng.getrandbits(32), 3, text, voice, rate, pitch
         for language, voices in PICO.items():
-            said = texts if language == "en" else (SPELLED[language].split()[digit],)
-            for voice, text in itertools.product(voices, said):
+            spellings = texts if language == "en" else (SPELLED[language].split()[digit],)
+            for voice, text in itertools.product(voices, spellings):
                 yield "pico", digit, f"pico:{voice}", rng.getrandbits(32), 30, text, voice
         for voice, text, stretch in itertools.product(FLITE, texts, (0.85, 1.0, 1.25)):
             yield "flite", digit, f"flite:{voice}", rng.getrandbits(32), 3, text, voice, stretch

@@ -61,7 +61,7 @@ class Widening:
         hidden = _copies(4 * self._from, 4 * self._width)
         if name.endswith("positional_embedding"):
             return tensor[:, stream]
-        if name.startswith("decoder.ln."):  # every product with an embedding has so many copies
+        if name.startswith("decoder.ln."):  # a product with an embedding is a sum over the copies
             return tensor[stream] * self._from / self._width
         match part:
             case "query":
@@ -127,16 +127,16 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=384, help="a multiple of the old one [384]")
     parser.add_argument("--noise", type=float, default=0.3, help="share of the weights' own [0.3]")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    found = torch.load(asked.checkpoint, weights_only=True)
-    dims = found["dims"]
+    args = parser.parse_args()
+    checkpoint_file = torch.load(args.checkpoint, weights_only=True)
+    dims = checkpoint_file["dims"]
     heads = {"encoder": dims["n_audio_head"], "decoder": dims["n_text_head"]}
-    student = Widening(found["model_state_dict"], asked.width, heads, asked.seed).student(
-        asked.noise
+    student = Widening(checkpoint_file["model_state_dict"], args.width, heads, args.seed).student(
+        args.noise
     )
-    asked.folder.mkdir(parents=True, exist_ok=True)
+    args.folder.mkdir(parents=True, exist_ok=True)
     for suffix in ("-encoder.state", ".state"):
-        save({"average": student.state_dict()}, asked.folder / f"{NAME}{suffix}")
+        save({"average": student.state_dict()}, args.folder / f"{NAME}{suffix}")
 
 
 if __name__ == "__main__":

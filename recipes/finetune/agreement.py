@@ -44,8 +44,8 @@ def by_transformers(model: Any, processor: Any) -> Decode:
     """Greedy, without timestamps."""
 
     def decode(windows: Sequence[Samples]) -> list[Answer]:
-        heard = processor.feature_extractor(windows, sampling_rate=RATE, return_tensors="pt")
-        rows = model.generate(input_features=heard.input_features, return_timestamps=False)
+        inputs = processor.feature_extractor(windows, sampling_rate=RATE, return_tensors="pt")
+        rows = model.generate(input_features=inputs.input_features, return_timestamps=False)
         special = set(processor.tokenizer.all_special_ids)
         answers = []
         for row in rows.tolist():
@@ -62,8 +62,8 @@ def by_slimwhisper(model: slimwhisper.SlimWhisper, times: bool) -> Decode:
     def decode(windows: Sequence[Samples]) -> list[Answer]:
         mels = torch.stack([_mel(window, model.dims.n_mels) for window in windows])
         options = slimwhisper.DecodingOptions(language="en", without_timestamps=not times)
-        found: Any = slimwhisper.decode(model, mels, options)
-        return [Answer(list(each.tokens), each.text) for each in found]
+        results: Any = slimwhisper.decode(model, mels, options)
+        return [Answer(list(each.tokens), each.text) for each in results]
 
     return decode
 
@@ -111,9 +111,9 @@ def decoded(decode: Decode, windows: Sequence[Samples]) -> list[Answer]:
         return [a for i in range(0, len(windows), BATCH) for a in decode(windows[i : i + BATCH])]
 
 
-def different(name: str, expected: list[Answer], found: list[Answer]) -> dict[str, int]:
+def different(name: str, expected: list[Answer], results: list[Answer]) -> dict[str, int]:
     """How many windows differ, in their tokens and in their texts; prints the first few."""
-    pairs = list(zip(expected, found, strict=True))
+    pairs = list(zip(expected, results, strict=True))
     for a, b in [(a, b) for a, b in pairs if a != b][:5]:
         print(f"{name}:\n  expected {a.text} {a.tokens}\n  found    {b.text} {b.tokens}")
     return {
@@ -122,26 +122,26 @@ def different(name: str, expected: list[Answer], found: list[Answer]) -> dict[st
     }
 
 
-def agreement(asked: argparse.Namespace) -> dict[str, Any]:
+def agreement(args: argparse.Namespace) -> dict[str, Any]:
     """Differences by case, and word errors in percent of slimwhisper on the merged model."""
-    examples = Windows(recordings(asked.fsdd, test=True), asked.count, seed=2, times=0)
-    drawn = [examples[i] for i in range(asked.count)]
+    examples = Windows(recordings(args.fsdd, test=True), args.count, seed=2, times=0)
+    drawn = [examples[i] for i in range(args.count)]
     windows, true = [e.audio for e in drawn], [e.text.strip() for e in drawn]
-    merged = asked.out / "merged"
+    merged = args.out / "merged"
     processor = WhisperProcessor.from_pretrained(merged)
     theirs = WhisperForConditionalGeneration.from_pretrained(merged).eval()
     ours = slimwhisper.load_model(merged, device="cpu", dtype="float32")
-    found: dict[str, Any] = {"windows": asked.count, "different": {}, "word_error_percent": {}}
+    results: dict[str, Any] = {"windows": args.count, "different": {}, "word_error_percent": {}}
     expected = decoded(by_transformers(theirs, processor), windows)
     answers = decoded(by_slimwhisper(ours, times=False), windows)
-    found["different"]["merged"] = different("merged", expected, answers)
+    results["different"]["merged"] = different("merged", expected, answers)
     timed = decoded(by_slimwhisper(ours, times=True), windows)
     expected = decoded(by_openai(merged), windows)
-    found["different"]["timestamps"] = different("timestamps", expected, timed)
-    for name, said in (("merged", answers), ("timestamps", timed)):
-        wrong = jiwer.wer(true, [answer.text for answer in said])
-        found["word_error_percent"][name] = round(100 * wrong, 2)
-    return found
+    results["different"]["timestamps"] = different("timestamps", expected, timed)
+    for name, answers_of_case in (("merged", answers), ("timestamps", timed)):
+        wrong = jiwer.wer(true, [answer.text for answer in answers_of_case])
+        results["word_error_percent"][name] = round(100 * wrong, 2)
+    return results
 
 
 def main() -> None:
@@ -149,9 +149,9 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="folder of the adapter and of the merged model")
     parser.add_argument("fsdd", type=Path, help="folder of the data set's WAV files")
     parser.add_argument("--count", type=int, default=200, help="windows [200]")
-    found = agreement(parser.parse_args())
-    print(json.dumps(found))
-    sys.exit(any(count for case in found["different"].values() for count in case.values()))
+    results = agreement(parser.parse_args())
+    print(json.dumps(results))
+    sys.exit(any(count for case in results["different"].values() for count in case.values()))
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, help="a Whisper model in Hugging Face's format")
     parser.add_argument("start", type=Path, help="where the extended one is written")
-    asked = parser.parse_args()
-    save(*extended(asked.folder, WORDS), asked.start)
+    args = parser.parse_args()
+    save(*extended(args.folder, WORDS), args.start)
 
 
 if __name__ == "__main__":

@@ -41,34 +41,34 @@ def word_errors(tokenizer: Any) -> Callable[[Any], dict[str, float]]:
     """The metric of `Seq2SeqTrainer`: word error rate of the texts, in percent."""
 
     def texts(rows: Any) -> list[str]:
-        kept = [row[row != IGNORED].tolist() for row in rows]
-        return [t.strip() for t in tokenizer.batch_decode(kept, skip_special_tokens=True)]
+        labels = [row[row != IGNORED].tolist() for row in rows]
+        return [t.strip() for t in tokenizer.batch_decode(labels, skip_special_tokens=True)]
 
-    def measure(found: Any) -> dict[str, float]:
-        wrong = jiwer.wer(texts(found.label_ids), texts(found.predictions))
+    def measure(prediction: Any) -> dict[str, float]:
+        wrong = jiwer.wer(texts(prediction.label_ids), texts(prediction.predictions))
         return {"word_error_percent": round(100 * wrong, 2)}
 
     return measure
 
 
-def train(asked: argparse.Namespace) -> dict[str, float]:
+def train(args: argparse.Namespace) -> dict[str, float]:
     """Writes the adapter and the merged model; word errors in percent, before and after."""
-    processor = WhisperProcessor.from_pretrained(asked.start)
-    model = WhisperForConditionalGeneration.from_pretrained(asked.start)
+    processor = WhisperProcessor.from_pretrained(args.start)
+    model = WhisperForConditionalGeneration.from_pretrained(args.start)
     new = processor.tokenizer.convert_tokens_to_ids(list(WORDS))
-    torch.manual_seed(asked.seed)
-    model = adapted(model, new, asked.rank)
+    torch.manual_seed(args.seed)
+    model = adapted(model, new, args.rank)
     model.print_trainable_parameters()
     trainer = Seq2SeqTrainer(
         model,
         Seq2SeqTrainingArguments(
-            str(asked.out / "state"),
-            max_steps=asked.steps,
-            per_device_train_batch_size=asked.batch,
-            per_device_eval_batch_size=asked.batch,
-            learning_rate=asked.rate,
+            str(args.out / "state"),
+            max_steps=args.steps,
+            per_device_train_batch_size=args.batch,
+            per_device_eval_batch_size=args.batch,
+            learning_rate=args.rate,
             lr_scheduler_type="cosine",
-            warmup_steps=min(30, asked.steps // 10),
+            warmup_steps=min(30, args.steps // 10),
             logging_steps=20,
             save_strategy="no",
             bf16=True,
@@ -78,18 +78,18 @@ def train(asked: argparse.Namespace) -> dict[str, float]:
             label_names=["labels"],
             report_to="none",
             disable_tqdm=True,
-            seed=asked.seed,
+            seed=args.seed,
         ),
         data_collator=Collator(processor),
-        train_dataset=Windows(recordings(asked.fsdd, test=False), asked.steps * asked.batch, 0),
-        eval_dataset=Windows(recordings(asked.fsdd, test=True), asked.tests, 1, times=0),
+        train_dataset=Windows(recordings(args.fsdd, test=False), args.steps * args.batch, 0),
+        eval_dataset=Windows(recordings(args.fsdd, test=True), args.tests, 1, times=0),
         compute_metrics=word_errors(processor.tokenizer),
     )
     before = trainer.evaluate()["eval_word_error_percent"]
     trainer.train()
     after = trainer.evaluate()["eval_word_error_percent"]
-    save(model, processor, asked.out / "adapter")
-    save(model.merge_and_unload(), processor, asked.out / "merged")
+    save(model, processor, args.out / "adapter")
+    save(model.merge_and_unload(), processor, args.out / "merged")
     return {"before": before, "after": after}
 
 

@@ -99,12 +99,12 @@ class Collator:
         self._processor = processor
 
     def __call__(self, examples: list[Example]) -> dict[str, Tensor]:
-        heard = self._processor.feature_extractor(
+        features = self._processor.feature_extractor(
             [example.audio for example in examples], sampling_rate=RATE, return_tensors="pt"
         )
-        said = [torch.tensor(self._tokens(example)) for example in examples]
-        labels = torch.nn.utils.rnn.pad_sequence(said, True, IGNORED)
-        return {"input_features": heard.input_features, "labels": labels}
+        labels_of_each = [torch.tensor(self._tokens(example)) for example in examples]
+        labels = torch.nn.utils.rnn.pad_sequence(labels_of_each, True, IGNORED)
+        return {"input_features": features.input_features, "labels": labels}
 
     def _tokens(self, example: Example) -> list[int]:
         tokenizer = self._processor.tokenizer

@@ -19,9 +19,9 @@ from av.stream import Disposition
 from numpy.typing import NDArray
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES, CONTAINERS, DECODERS
-from slimwhisper.audio.headers import last_ogg_page_is_cut, promised_seconds
+from slimwhisper.audio.headers import last_ogg_page_is_cut, stated_seconds
 from slimwhisper.errors import AudioError
-from slimwhisper.text import one_line
+from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
 
 ALLOWED = {
@@ -34,36 +34,36 @@ TAGS: dict[str, Any] = (
     {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "replace"}
 )
 GAPLESS = {"flac", "ogg"}  # decoding much less than the duration is damage, not silence
-SLACK = 0.25  # seconds by which an intact file may miss its header: codec delay, padding
+SLACK = 0.25  # seconds by which an intact file may differ from its header: codec delay, padding
 REMEDY = "copy the file again"
 FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError)  # Python's two come from file reads
 
 
 def decode(
-    name: str, file: BinaryIO, allow_truncated: bool, most: float = inf
+    name: str, file: BinaryIO, allow_truncated: bool, max_samples: float = inf
 ) -> Iterator[NDArray[np.int16]]:
-    """Pieces of int16 [n] of `file`, which is at its start; `name` gives messages and the suffix.
+    """Pieces of int16 [n] of `file`, which is at its start. name: for messages, with the suffix.
 
-    most: samples of the file's own rate, all channels together, that are decoded.
+    max_samples: at the file's own rate, of all channels together.
 
     Raises AudioError, in some cases only after the last piece: no audio, more than half of it
-    damaged, truncated without `allow_truncated`, or more than `most`.
+    damaged, truncated without `allow_truncated`, or more than `max_samples`.
     """
     with _open(name, file) as container:
         stream = choose_stream(name, container)
         kind = container.format.name
-        promised = promised_seconds(kind, stream, file)
+        stated = stated_seconds(kind, stream, file)
         length = float((stream.duration or 0) * (stream.time_base or 0))
-        run = Run()
+        run = FFmpegPass()
         samples = 0
         try:
-            _check_source(name, stream, (promised or 0) * stream.rate * stream.channels, most)
-            for piece in mono(run.frames(container, stream)):
-                _check_source(name, stream, run.source, most)
+            _check_source(name, stream, (stated or 0) * stream.rate * stream.channels, max_samples)
+            for piece in converted(run.frames(container, stream)):
+                _check_source(name, stream, run.source, max_samples)
                 samples += len(piece)
                 yield piece
         except FFMPEG_ERRORS as error:
-            raise AudioError(f"{name}: cannot be decoded ({one_line(error)})") from error
+            raise AudioError(f"{name}: cannot be decoded ({error_line(error)})") from error
 
     if run.broken * 2 > run.packets:
         raise AudioError(
@@ -72,25 +72,40 @@ def decode(
     if not samples:
         raise AudioError(f"{name}: its audio stream holds no samples; {REMEDY} or record it again")
     readable = samples / SAMPLE_RATE
-    if promised is None:
+    if stated is None:
         truncated = run.cut_off or (kind == "ogg" and last_ogg_page_is_cut(file))
     else:
-        truncated = max(run.end, run.decoded) < promised - SLACK
+        truncated = max(run.end, run.decoded) < stated - SLACK
     if truncated and not allow_truncated:
-        of = "" if promised is None else f"of {promised:.1f} "
+        of = "" if stated is None else f"of {stated:.1f} "
         raise AudioError(
             f"{name}: truncated: {readable:.1f} {of}s can be read; {REMEDY}, "
-            "or pass allow_truncated (--allow_truncated True) to transcribe what is there"
+            "or pass allow_truncated (--allow_truncated True) to transcribe that part"
         )
     if kind in GAPLESS and not truncated and run.decoded < length / 2:
         raise AudioError(f"{name}: damaged: {readable:.1f} of {length:.1f} s decode; {REMEDY}")
 
 
-def _check_source(name: str, stream: AudioStream, samples: float, most: float) -> None:
+def decode_as(name: str, file: BinaryIO, layout: str, rate: int) -> NDArray[np.int16]:
+    """What can be read of `file`, in FFmpeg's channel layout ("mono", "stereo") and at `rate` Hz:
+    int16 [n * channels], the channels in turn. Raises AudioError if that is nothing.
+    """
+    with _open(name, file) as container:
+        stream = choose_stream(name, container)
+        try:
+            pieces = list(converted(FFmpegPass().frames(container, stream), layout, rate))
+        except FFMPEG_ERRORS as error:
+            raise AudioError(f"{name}: cannot be decoded ({error_line(error)})") from error
+    if not pieces:
+        raise AudioError(f"{name}: its audio stream holds no samples; {REMEDY} or record it again")
+    return np.concatenate(pieces)
+
+
+def _check_source(name: str, stream: AudioStream, samples: float, max_samples: float) -> None:
     """Raise AudioError if a file has too many samples: at 655 kHz, with 8 channels, an hour takes
     minutes to decode.
     """
-    if samples > most:
+    if samples > max_samples:
         raise AudioError(
             f"{name}: too long for {stream.channels} channels at {stream.rate} Hz; convert it to "
             "16 kHz mono, or send a part of it"
@@ -99,7 +114,7 @@ def _check_source(name: str, stream: AudioStream, samples: float, most: float) -
 
 def _open(name: str, file: BinaryIO) -> InputContainer:
     """The container, opened with nothing but the short lists of `formats`. Raises AudioError."""
-    # FFmpeg sees this name, not the path: its extension tells formats apart (an mp3 behind a large
+    # FFmpeg gets this name, not the path: its extension tells formats apart (an mp3 after a large
     # cover picture), while a path could be a pattern ("%d") or a URL. No protocol is allowed, so
     # that a playlist cannot make FFmpeg open other files.
     suffix = Path(name).suffix.lower()
@@ -120,25 +135,25 @@ def choose_stream(name: str, container: InputContainer) -> AudioStream:
     streams = container.streams.audio
     if not streams:
         raise AudioError(f"{name}: has no audio stream; give a file with sound")
-    known = [s for s in streams if s.codec_context is not None]
-    if not known:
+    decodable = [s for s in streams if s.codec_context is not None]
+    if not decodable:
         raise AudioError(f"{name}: FFmpeg has no decoder for its audio; convert it first")
-    allowed = [s for s in known if s.codec_context.name in DECODERS]
+    allowed = [s for s in decodable if s.codec_context.name in DECODERS]
     if not allowed:
-        codec = known[0].codec_context.name
-        raise AudioError(f"{name}: audio of the kind {codec!r} is not read; convert it first")
+        codec = decodable[0].codec_context.name
+        raise AudioError(f"{name}: audio codec {codec!r} is not supported; convert it first")
     return max(allowed, key=lambda s: (bool(s.disposition & Disposition.default), s.channels))
 
 
-class Run:
+class FFmpegPass:
     """One pass over a stream, and its errors."""
 
     packets = 0
     broken = 0  # packets that do not decode
     cut_off = False  # the container could not be read to its end
     decoded = 0.0  # seconds
-    source = 0  # samples, all channels together
-    end = 0.0  # seconds on the file's clock, which also counts gaps
+    source = 0  # samples at the file's rate, of all channels together
+    end = 0.0  # seconds on the file's clock, which includes gaps
 
     def frames(self, container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:
         """The frames of every packet that decodes."""
@@ -170,22 +185,24 @@ class Run:
                 return
 
 
-def mono(frames: Iterator[AudioFrame]) -> Iterator[NDArray[np.int16]]:
-    """Frames of any format -> pieces of int16 [n], 16 kHz; the format may change midway."""
+def converted(
+    frames: Iterator[AudioFrame], layout: str = "mono", rate: int = SAMPLE_RATE
+) -> Iterator[NDArray[np.int16]]:
+    """Frames of any format -> pieces of int16 [n * channels]; the format may change midway."""
     graph: Graph | None = None
     kind = None
     for frame in chain(frames, (None,)):
         new_kind = frame and (frame.format.name, frame.layout.name, frame.sample_rate)
         if new_kind != kind:
             if graph is not None:
-                yield from _push(graph, None)
-            kind, graph = new_kind, (None if frame is None else _converter(frame))
+                yield from _filtered(graph, None)
+            kind, graph = new_kind, (None if frame is None else _converter(frame, layout, rate))
         if graph is not None:
-            yield from _push(graph, frame)
+            yield from _filtered(graph, frame)
 
 
-def _push(graph: Graph, frame: AudioFrame | None) -> Iterator[NDArray[np.int16]]:
-    """The output of `graph` for one frame, or for the end (None): pieces of int16 [n], 16 kHz."""
+def _filtered(graph: Graph, frame: AudioFrame | None) -> Iterator[NDArray[np.int16]]:
+    """The output of `graph` for one frame, or for the end (None): pieces of int16 [n]."""
     graph.push(frame)
     while True:
         try:
@@ -195,8 +212,8 @@ def _push(graph: Graph, frame: AudioFrame | None) -> Iterator[NDArray[np.int16]]
         yield cast(NDArray[np.int16], converted.to_ndarray()[0])
 
 
-def _converter(frame: AudioFrame) -> Graph:
-    """A filter graph from frames like this one to 16-bit 16 kHz mono, as in `av.AudioResampler`.
+def _converter(frame: AudioFrame, layout: str, rate: int) -> Graph:
+    """A filter graph from frames like this one to 16-bit ones, as in `av.AudioResampler`.
 
     Unlike there, 16-bit and 8-bit samples are resampled in 16-bit arithmetic, as in the ffmpeg
     program; PyAV's default is float, which differs by 2 to 4 steps.
@@ -211,8 +228,6 @@ def _converter(frame: AudioFrame) -> Graph:
     )
     options = {"internal_sample_fmt": "s16p"} if frame.format.bytes <= 2 else {}
     convert = graph.add("aresample", **options)
-    target = graph.add(
-        "aformat", sample_fmts="s16", channel_layouts="mono", sample_rates=str(SAMPLE_RATE)
-    )
+    target = graph.add("aformat", sample_fmts="s16", channel_layouts=layout, sample_rates=str(rate))
     graph.link_nodes(source, convert, target, graph.add("abuffersink")).configure()
     return graph

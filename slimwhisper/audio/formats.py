@@ -1,8 +1,8 @@
-"""Which recordings are read: suffixes, and what FFmpeg's libraries may use for them.
+"""The supported recordings: suffixes, and the demuxers and decoders that FFmpeg may use.
 
 FFmpeg has about 900 demuxers and decoders, most of them for old games and cameras, and most of its
 vulnerabilities are in those (CVE-2026-8461, CVE-2026-125267). Recordings of speech need only the
-few below. Everything else that a file asks for stays closed, including pictures.
+few below. All others are disabled, including those for pictures.
 """
 
 AUDIO_SUFFIXES = frozenset(
@@ -11,13 +11,13 @@ AUDIO_SUFFIXES = frozenset(
     " .tta .w64 .wav .webm .wma .wmv .wv".split()
 )
 
-# FFmpeg's names: `ffmpeg -demuxers`; a demuxer with several names is known by each.
+# FFmpeg's names: `ffmpeg -demuxers`; some demuxers have several.
 CONTAINERS = frozenset(
     "3gp aac ac3 aiff amr amrnb amrwb ape asf au avi caf dss dts dtshd eac3 flac flv gsm loas"
     " matroska mov mp3 mp4 mpc mpc8 mpeg mpegts ogg rm truehd tta voc w64 wav webm wv xwma".split()
 )
 
-# `ffmpeg -decoders`: a codec may have several.
+# `ffmpeg -decoders`; some codecs have several.
 DECODERS = frozenset(
     "aac aac_fixed aac_latm ac3 ac3_fixed adpcm_ima_qt adpcm_ima_wav"
     " adpcm_ms adpcm_swf adpcm_yamaha alac amrnb amrwb ape atrac3 atrac3plus cook dca dss_sp"
@@ -30,8 +30,8 @@ DECODERS = frozenset(
     " speex truehd truespeech tta vorbis wavpack wmalossless wmapro wmav1 wmav2 wmavoice".split()
 )
 
-# What `slimwhisper live --allow_url` may open beside these: live streams, and the protocols that
-# they need. No "file": a playlist must not reach the files of this machine.
+# What `slimwhisper live --allow_url` may also open: live streams, with their protocols. No "file":
+# a playlist must not open files of this machine.
 LIVE_CONTAINERS = frozenset("hls mpegts rtp rtsp sdp".split())
 PROTOCOLS = frozenset("crypto http httpproxy https rtp tcp tls udp".split())
-ADDRESSES = ("http", "https", "rtsp", "udp", "rtp")  # how an address begins
+ADDRESSES = ("http", "https", "rtsp", "udp", "rtp")  # schemes

@@ -1,4 +1,4 @@
-"""What a file's header promises: how long the audio is, and whether the file ends before that."""
+"""The length of the audio by a file's header, and whether the file ends before that."""
 
 import os
 import struct
@@ -10,16 +10,15 @@ from slimwhisper.types import SAMPLE_RATE
 if TYPE_CHECKING:  # PyAV is slow to import
     from av.audio.stream import AudioStream
 
-# Formats whose header states the duration; for others FFmpeg guesses it from bit rate or
-# timestamps.
+# formats whose header states the duration; for others FFmpeg guesses from bit rate or timestamps
 TIMED = {"wav", "flac", "mp3", "aiff", "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
 PLAIN_WAV = struct.pack("<HHIIHH", 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16)  # a format chunk
-MOST_CHUNKS = 1000  # of a WAV that are read
-UNKNOWN_WAV_BYTES = 0x7FFF_0000  # a recorder that writes to a pipe states at least this size
+MAX_CHUNKS = 1000  # of a WAV
+UNKNOWN_WAV_BYTES = 0x7FFF_0000  # recorders that write to a pipe state at least this size
 
 
-def promised_seconds(kind: str, stream: "AudioStream", file: BinaryIO) -> float | None:
-    """The audio stream's duration, if the file's header states it and can be trusted."""
+def stated_seconds(kind: str, stream: "AudioStream", file: BinaryIO) -> float | None:
+    """The audio stream's duration, if the file's header states it reliably."""
     if kind == "matroska,webm":  # the container's duration may be the picture's
         tag = stream.metadata.get("DURATION", "").split(":")  # 00:00:03.378000000
         try:
@@ -27,7 +26,7 @@ def promised_seconds(kind: str, stream: "AudioStream", file: BinaryIO) -> float 
         except ValueError:
             return None
     if kind == "wav":
-        size = _cut_wav_bytes(file)
+        size = _stated_wav_bytes(file)
         return size * 8 / stream.bit_rate if size and stream.bit_rate else None
     if kind not in TIMED or stream.duration is None or stream.time_base is None:
         return None
@@ -36,19 +35,19 @@ def promised_seconds(kind: str, stream: "AudioStream", file: BinaryIO) -> float 
     return float(stream.duration * stream.time_base)
 
 
-def _cut_wav_bytes(file: BinaryIO) -> int:
+def _stated_wav_bytes(file: BinaryIO) -> int:
     """The size of the samples according to a WAV's header, if the file ends before them; else 0.
 
     FFmpeg uses the file's true size.
     """
-    here = file.tell()
-    size, found = file.seek(0, os.SEEK_END), 0
+    position = file.tell()
+    size, stated = file.seek(0, os.SEEK_END), 0
     for name, at, length in _wav_chunks(file):
         if name == b"data":
-            found = length if at + length > size and length < UNKNOWN_WAV_BYTES else 0
+            stated = length if at + length > size and length < UNKNOWN_WAV_BYTES else 0
             break
-    file.seek(here)
-    return found
+    file.seek(position)
+    return stated
 
 
 def is_plain_wav(file: BinaryIO) -> bool:
@@ -66,9 +65,9 @@ def is_plain_wav(file: BinaryIO) -> bool:
 
 
 def _wav_chunks(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
-    """(name, where its content begins, size by its header) of each chunk; moves in `file`."""
+    """(name, position of its content, size by its header) of each chunk; moves in `file`."""
     at = 12
-    for _ in range(MOST_CHUNKS):
+    for _ in range(MAX_CHUNKS):
         file.seek(at)
         head = file.read(8)
         if len(head) < 8:
@@ -80,7 +79,7 @@ def _wav_chunks(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
 
 def _mp3_is_cut(file: BinaryIO) -> bool:
     """Whether the file is smaller than its Xing header says; False without one."""
-    here = file.tell()
+    position = file.tell()
     file.seek(0)
     head = file.read(10)
     start = 0
@@ -91,7 +90,7 @@ def _mp3_is_cut(file: BinaryIO) -> bool:
     file.seek(start)
     block = file.read(4096)
     size = file.seek(0, os.SEEK_END)
-    file.seek(here)
+    file.seek(position)
     at = max(block.find(b"Xing"), block.find(b"Info"))
     flags = block[at + 7] if 0 <= at < 4000 else 0  # 1: a count of frames, then 2: of bytes
     at += 12 if flags & 1 else 8

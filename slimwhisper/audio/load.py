@@ -20,15 +20,13 @@ from numpy.typing import NDArray
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.audio.samples import ArraySamples, Excerpts, Samples, StoredSamples
-from slimwhisper.audio.sources import Source, open_source, pieces_of, shown_name
+from slimwhisper.audio.sources import Source, name_for_messages, open_source, pieces_of
 from slimwhisper.errors import AudioError, OptionError
-from slimwhisper.text import one_line
+from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
 
 MAX_CHANNELS = 8  # distinguishes [channels, n] from a batch or a spectrogram
-AudioSource = (
-    Source | RemoteFile | NDArray[Any] | torch.Tensor
-)  # what as_waveform and load_samples take
+AudioSource = Source | RemoteFile | NDArray[Any] | torch.Tensor
 
 
 def load_audio(
@@ -37,16 +35,16 @@ def load_audio(
     """Decode the audio of a file: float32 [n] in [-1, 1), 16 kHz, channels mixed to mono.
 
     `source` is a path (never a URL), a file's bytes, or a binary file object, which is read to its
-    end and left open. Of several audio streams it takes the one that the ffmpeg program would
-    choose: marked as default, then with most channels, then first. Packets that do not decode are
-    skipped, as the program does. `allow_truncated` accepts a file that ends early. `sr` exists
-    because `whisper`'s function has it, and must be 16,000 Hz, the only rate that models take.
+    end and left open. Of several audio streams, the one that the ffmpeg program would choose is
+    decoded: marked as default, then with most channels, then first. Packets that do not decode are
+    skipped, as in the program. `allow_truncated` accepts a file that ends early. `sr` is an
+    argument of `whisper`'s function; it must be 16,000 Hz, the rate of all models.
 
     Raises AudioError: no such file, no audio in it, more than half of it damaged, or truncated;
     OptionError for another `sr`.
     """
     if sr != SAMPLE_RATE:
-        raise OptionError(f"sr={sr!r}: models hear {SAMPLE_RATE} Hz; leave it out, and resample")
+        raise OptionError(f"sr={sr!r}: models need {SAMPLE_RATE} Hz; leave it out, and resample")
     name, file = open_source(source)
     with file:
         samples = np.concatenate(list(pieces_of(name, file, allow_truncated)))
@@ -60,13 +58,15 @@ def load_samples(
     allow_truncated: bool = False,
     readers: Readers | None = None,
 ) -> Samples:
-    """The samples that `as_waveform` gives, for reading in parts; the caller closes them.
+    """The samples of `as_waveform`, for reading in parts; the caller closes them.
 
-    Those of a long file are kept on disk, so memory does not grow with its length. Arguments and
-    errors are those of `as_waveform`, and AudioError if the disk is full. `readers`, if there are
-    any, decode what is given as the path of a file, or as a remote one.
+    Those of a long file are stored on disk, so memory does not grow with its length. Arguments and
+    errors are those of `as_waveform`, but an array [0] is allowed; AudioError if the disk is full.
+    `readers`, if given, decode files given by path, and remote files.
     """
     if isinstance(source, (np.ndarray, torch.Tensor)):
+        if list(source.shape) == [0]:  # what a microphone's loop may give: nothing was said
+            return ArraySamples(np.zeros(0, np.float32))
         return ArraySamples(as_waveform(source, sample_rate=sample_rate))
     _check_rate(sample_rate, for_file=True)
     if readers is not None and isinstance(source, str | PathLike) and readers.can_read(source):
@@ -90,7 +90,7 @@ def stem_of(source: AudioSource) -> str:
 
 
 def _excerpt(source: RemoteFile, samples: Samples) -> Samples:
-    """The part of the samples that the source asks for."""
+    """The part of the samples that the source is."""
     if source.excerpt is None:
         return samples
     start, end = source.excerpt
@@ -100,7 +100,7 @@ def _excerpt(source: RemoteFile, samples: Samples) -> Samples:
         seconds = len(samples) / SAMPLE_RATE
         samples.close()
         raise AudioError(
-            f"{shown_name(str(source))}: nothing between {start:g} s and its end, at "
+            f"{name_for_messages(str(source))}: no audio from {start:g} s on, as it ends at "
             f"{seconds:.3f} s; check the manifest's offset and duration"
         )
     return part
@@ -180,21 +180,21 @@ def resample(waveform: NDArray[np.float32], source_rate: int) -> NDArray[np.floa
 
 
 def resampler() -> tuple[str, str]:
-    """What `resample` uses, "torchaudio" or "soxr", and why, in one line."""
-    function, why = _torchaudio_resample()
-    return ("soxr" if function is None else "torchaudio"), why
+    """The package that `resample` uses, "torchaudio" or "soxr", and the reason, in one line."""
+    function, reason = _torchaudio_resample()
+    return ("soxr" if function is None else "torchaudio"), reason
 
 
 @cache
 def _torchaudio_resample() -> tuple[Callable[..., torch.Tensor] | None, str]:
-    """torchaudio's resample ([n] -> [n']), or None if it does not import; and why."""
+    """torchaudio's resample ([n] -> [n']), or None if it does not import; and the reason."""
     try:
         import torchaudio
         import torchaudio.functional
 
         return torchaudio.functional.resample, f"torchaudio {torchaudio.__version__} imports"
     except (ImportError, OSError, RuntimeError) as error:  # such as its CUDA build with a CPU torch
-        return None, f"torchaudio does not import: {one_line(error, kind=True)}"
+        return None, f"torchaudio does not import: {error_line(error, kind=True)}"
 
 
 def _scale(samples: NDArray[Any]) -> NDArray[np.float32]:

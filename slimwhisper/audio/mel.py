@@ -1,4 +1,4 @@
-"""Samples -> windows of the log-mel spectrogram, as openai-whisper's own function makes them."""
+"""Samples -> windows of the log-mel spectrogram, with the values of openai-whisper's."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
@@ -14,9 +14,9 @@ from slimwhisper.types import CHUNK_SECONDS, HOP_SAMPLES, SAMPLE_RATE, WINDOW_FR
 
 FFT_SAMPLES = 400  # of one frame
 HALF = FFT_SAMPLES // 2  # on either side of the frame's time
-RANGE = 8.0  # the floor lies this far below the loudest bin of the recording, in powers of ten
+RANGE = 8.0  # from the floor to the loudest bin of the recording, in powers of ten
 BLOCK_SAMPLES = WINDOW_FRAMES * HOP_SAMPLES
-KEPT_BLOCKS = 4  # a recording under two minutes is computed once; 1.5 MB each with 128 bins
+KEPT_BLOCKS = 4  # recordings under two minutes are computed once; 1.5 MB each with 128 bins
 AHEAD_THREADS = 2  # a block takes 10 ms of a core, so two threads prepare 200 windows a second
 
 
@@ -37,11 +37,11 @@ class Spectrogram:
         self.samples = samples
         self.n_mels, self.width = n_mels, width
         self.frames = len(samples) // HOP_SAMPLES  # content frames; silence follows
-        # [n_mels, 3000] each, or in other threads' hands; most recently used last
+        # [n_mels, 3000] each, or in progress in other threads; most recently used last
         self._blocks: dict[int, Tensor | Future[Tensor]] = {}
         # up to two frames after the content still overlap it, all others are silent
         blocks = (len(samples) + HALF) // BLOCK_SAMPLES + 1
-        # floats: a small tensor kept from each block would leave malloc gaps too small for the next
+        # as floats: small tensors between the blocks would fragment the heap
         self._floor = torch.tensor(max(self._block(i).max().item() for i in range(blocks))) - RANGE
 
     def window(self, start: int, frames: int) -> Tensor:
@@ -73,15 +73,16 @@ class Spectrogram:
 
     def _block(self, index: int) -> Tensor:
         """[n_mels, 3000] float32: log10 of the frames from 3000 * index on, without the floor."""
-        found = self._blocks.pop(index, None)
-        if isinstance(found, Future):  # quicker here than later there, unless it has begun
-            found = None if found.cancel() else found.result()
-        block = self._compute(index) if found is None else found
+        block = self._blocks.pop(index, None)
+        if isinstance(block, Future):  # compute it here, unless the other thread has begun
+            block = None if block.cancel() else block.result()
+        if block is None:
+            block = self._compute(index)
         self._keep(index, block)
         return block
 
     def _prepare(self, start: int) -> None:
-        """Begin to compute the window from mel frame `start` on, which is likely to be next."""
+        """Begin to compute the window from mel frame `start` on, which is probably the next."""
         stop = min(start + self.width, self.frames)
         for index in range(start // WINDOW_FRAMES, -(-stop // WINDOW_FRAMES)):
             if index not in self._blocks:
@@ -96,18 +97,17 @@ class Spectrogram:
                 oldest.cancel()
 
     def _compute(self, index: int) -> Tensor:
-        """What `_block` returns, [n_mels, 3000] float32."""
-        # always 3000 frames: this gives whisper's values to the last bit, which a narrower matrix
-        # product does not
-        heard = np.zeros(BLOCK_SAMPLES - HOP_SAMPLES + FFT_SAMPLES, np.float32)
+        """The result of `_block`, [n_mels, 3000] float32."""
+        # always 3000 frames: only a matrix product of this size gives whisper's values to the bit
+        audio = np.zeros(BLOCK_SAMPLES - HOP_SAMPLES + FFT_SAMPLES, np.float32)
         start = index * BLOCK_SAMPLES - HALF
-        samples = self.samples.read(max(start, 0), start + len(heard))
+        samples = self.samples.read(max(start, 0), start + len(audio))
         if index == 0:  # whisper reflects the beginning at the first sample
-            heard[HALF : HALF + len(samples)] = samples
-            heard[:HALF] = heard[FFT_SAMPLES:HALF:-1]
+            audio[HALF : HALF + len(samples)] = samples
+            audio[:HALF] = audio[FFT_SAMPLES:HALF:-1]
         else:
-            heard[: len(samples)] = samples
-        return log_mel(heard, self.n_mels)
+            audio[: len(samples)] = samples
+        return log_mel(audio, self.n_mels)
 
 
 def log_mel(samples: NDArray[np.float32], n_mels: int) -> Tensor:
@@ -139,7 +139,7 @@ def _filters_and_window(n_mels: int) -> tuple[Tensor, Tensor]:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """The threads that compute ahead, for all recordings: loaders may be busy for seconds."""
+    """The threads that compute ahead, for all recordings; loaders' threads may be busy."""
     return ThreadPoolExecutor(AHEAD_THREADS, "slimwhisper-mel", initializer=use_one_thread)
 
 

@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from slimwhisper.audio.threads import use_one_thread
-from slimwhisper.errors import SlimWhisperError, as_ours
+from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 
 Source = TypeVar("Source")
 Loaded = TypeVar("Loaded")
@@ -20,7 +20,7 @@ class Loader(Generic[Source, Loaded]):
     """Runs `load` on sources in other threads; returns the results in the sources' order.
 
     One thread reads the sources, so a slow iterator does not block the caller. At most `ahead` are
-    read before the first of them is returned: that bounds memory and open files.
+    read before the first of them is returned, which bounds memory and open files.
     """
 
     def __init__(
@@ -33,22 +33,22 @@ class Loader(Generic[Source, Loaded]):
         """workers: threads; None: `WORKERS`."""
         self.exhausted = False  # no results are left; known once `next` has returned None
         self._load = load
-        self._room = threading.Semaphore(ahead)
+        self._slots = threading.Semaphore(ahead)
         self._pool = ThreadPoolExecutor(
             workers or WORKERS, "slimwhisper-load", initializer=use_one_thread
         )
-        # at the end what the sources' iterator raised, mostly StopIteration
+        # the last item is what the sources' iterator raised, usually StopIteration
         self._queue: SimpleQueue[tuple[Source, Future[Loaded]] | BaseException] = SimpleQueue()
         self._head: tuple[Source, Future[Loaded]] | None = None
         self._closed = False
         # a daemon: it may wait for an iterator that never ends
-        threading.Thread(target=self._take, args=(sources,), daemon=True).start()
+        threading.Thread(target=self._submit_all, args=(sources,), daemon=True).start()
 
-    def _take(self, sources: Iterable[Source]) -> None:
+    def _submit_all(self, sources: Iterable[Source]) -> None:
         try:
             iterator = iter(sources)
             while not self._closed:
-                self._room.acquire()
+                self._slots.acquire()
                 if self._closed:
                     return
                 source = next(iterator)
@@ -57,38 +57,38 @@ class Loader(Generic[Source, Loaded]):
             self._queue.put(problem)
 
     def next(self, block: bool) -> tuple[Source, Loaded | SlimWhisperError] | None:
-        """The next source and its result; None if it is not ready and `block` is False, or if none
-        is left. Raises what the sources' iterator raised.
+        """The next source and its result; None if it is not ready and `block` is False, or at the
+        end. Raises what the sources' iterator raised.
         """
         if self._head is None and not self.exhausted:
             try:
-                found = self._queue.get(block)
+                item = self._queue.get(block)
             except Empty:
                 return None
-            if isinstance(found, BaseException):
+            if isinstance(item, BaseException):
                 self.exhausted = True
-                if not isinstance(found, StopIteration):
-                    raise found
+                if not isinstance(item, StopIteration):
+                    raise item
                 return None
-            self._head = found
+            self._head = item
         if self._head is None or not (block or self._head[1].done()):
             return None
         source, future = self._head
         outcome = _outcome(future)
         self._head = None
-        self._room.release()
+        self._slots.release()
         return source, outcome
 
     def close(self, discard: Callable[[Loaded], Any]) -> None:
         """Stop. Results not yet returned, loaded or still loading, are passed to `discard`."""
         self._closed = True
-        self._room.release()
+        self._slots.release()
         self._pool.shutdown(wait=False, cancel_futures=True)
         pending = [] if self._head is None else [self._head]
         while not self._queue.empty():
-            found = self._queue.get()
-            if not isinstance(found, BaseException):
-                pending.append(found)
+            item = self._queue.get()
+            if not isinstance(item, BaseException):
+                pending.append(item)
 
         def drop(future: "Future[Loaded]") -> None:
             if not future.cancelled() and future.exception() is None:
@@ -102,4 +102,4 @@ def _outcome(future: "Future[Loaded]") -> Loaded | SlimWhisperError:
     try:
         return future.result()
     except Exception as error:  # one bad recording must not end a job of thousands
-        return as_ours(error, "cannot be read: ")
+        return wrap_unexpected(error, "cannot be read: ")

@@ -1,4 +1,4 @@
-"""What a recording offers that has to be fetched before it is decoded."""
+"""The interface of recordings that are fetched before they are decoded."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -6,12 +6,11 @@ from typing import IO
 
 
 class RemoteFile(ABC):
-    """A recording that is not, or not all of, a file of this machine. `str` names it in messages.
-
-    It is fetched where it is decoded: in a loader's thread, not in the one that lists.
+    """A recording that is not a file of this machine, or only a part of one. `str` is its name in
+    messages. It is fetched in the thread that decodes it.
     """
 
-    local: Path | None = None  # the file here that holds it, if there is one
+    local: Path | None = None  # the file of this machine that holds it, if there is one
     excerpt: tuple[float, float | None] | None = None  # seconds, start and end; None: all
 
     @abstractmethod

@@ -1,10 +1,9 @@
-"""A recording's samples, float32 at 16 kHz, read in parts: no reader holds all of them.
-
-Only this module knows where they are: in the caller's array, in memory or in a temporary file.
+"""A recording's samples, float32 at 16 kHz, for reading in parts. They are in the caller's array,
+in memory or in a temporary file.
 """
 
-import os
 import tempfile
+import threading
 import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -18,19 +17,19 @@ from numpy.typing import NDArray
 from slimwhisper.errors import AudioError
 from slimwhisper.types import SAMPLE_RATE
 
-SPOOL_SECONDS = 600  # longer recordings are kept on disk
+SPOOL_SECONDS = 600  # longer recordings are stored on disk
 WRITE_SAMPLES = 1 << 20  # per write
 SAMPLE_BYTES = 2  # of int16
 
 
 class Samples(Protocol):
-    """The interface through which a recording is read."""
+    """The interface for reading a recording."""
 
     def __len__(self) -> int:
         """The number of samples."""
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
-        """float32 [stop - start] in [-1, 1], shorter where it would leave [0, len)."""
+        """float32 [stop - start] in [-1, 1]; samples outside [0, len) are left out."""
 
     def close(self) -> None:
         """Free memory and files; nothing may be read afterwards. A second call does nothing."""
@@ -51,15 +50,15 @@ class ArraySamples:
         return self._array[max(start, 0) : max(stop, 0)]
 
     def close(self) -> None:
-        """Nothing: the memory is the caller's."""
+        """Does nothing: the memory is the caller's."""
 
 
 class StoredSamples:
-    """Samples kept as int16: in memory up to SPOOL_SECONDS, else all in a temporary file.
+    """Samples as int16: in memory up to SPOOL_SECONDS, else all in a temporary file.
 
     The file is unnamed, in the folder TMPDIR, and is deleted with this object. It is not
-    memory-mapped: pages that were read would count as memory of this process. Several threads may
-    read at the same time.
+    memory-mapped, as pages that were read would count as memory of this process. Several threads
+    may read at the same time.
     """
 
     def __init__(self, name: str, pieces: Iterable[NDArray[np.int16]]) -> None:
@@ -69,22 +68,23 @@ class StoredSamples:
         """
         self._array = np.zeros(0, np.int16)
         self._file: BinaryIO | None = None
+        self._lock = threading.Lock()  # of the file's position
         self._length = 0
-        held: list[NDArray[np.int16]] = []
-        room = SPOOL_SECONDS * SAMPLE_RATE
+        pending: list[NDArray[np.int16]] = []
+        capacity = SPOOL_SECONDS * SAMPLE_RATE
         try:
             for piece in pieces:
-                held.append(piece)
+                pending.append(piece)
                 self._length += len(piece)
-                room -= len(piece)
-                if room < 0:
-                    self._write(name, held)
-                    held.clear()
-                    room = WRITE_SAMPLES
+                capacity -= len(piece)
+                if capacity < 0:
+                    self._write(name, pending)
+                    pending.clear()
+                    capacity = WRITE_SAMPLES
             if self._file is not None:
-                self._write(name, held)
-            elif held:
-                self._array = np.concatenate(held)
+                self._write(name, pending)
+            elif pending:
+                self._array = np.concatenate(pending)
         except BaseException:
             self.close()
             raise
@@ -99,7 +99,9 @@ class StoredSamples:
         if self._file is None:
             values = self._array[start : start + count]
         else:
-            data = os.pread(self._file.fileno(), SAMPLE_BYTES * count, SAMPLE_BYTES * start)
+            with self._lock:
+                self._file.seek(SAMPLE_BYTES * start)
+                data = self._file.read(SAMPLE_BYTES * count)
             values = np.frombuffer(data, np.int16, count)
         return np.multiply(values, np.float32(1 / 32768), dtype=np.float32)
 
@@ -116,13 +118,13 @@ class StoredSamples:
                 self._close_file = weakref.finalize(self, _close, self._file)
             for piece in pieces:
                 self._file.write(piece.tobytes())
-            self._file.flush()  # os.pread bypasses Python's buffer
+            self._file.flush()  # a full disk is noticed here
         except OSError as error:
             hour = 3600 * SAMPLE_RATE * SAMPLE_BYTES / 1e6
             raise AudioError(
-                f"{name}: no room for its samples in {tempfile.tempdir or 'a temporary folder'} "
-                f"({error.strerror or error}): they take {hour:.0f} MB for each hour of audio; "
-                "free space there, or set TMPDIR to a folder that has it"
+                f"{name}: no space for its samples in {tempfile.tempdir or 'a temporary folder'} "
+                f"({error.strerror or error}): {hour:.0f} MB for each hour of audio; free space "
+                "there, or set TMPDIR to a folder with space"
             ) from error
 
 

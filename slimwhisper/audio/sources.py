@@ -16,22 +16,22 @@ from numpy.typing import NDArray
 from slimwhisper.audio.headers import is_plain_wav
 from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.errors import AudioError
-from slimwhisper.text import one_line
+from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
 
 WAV_BLOCK = 1 << 19  # samples per read
 
-Source = str | os.PathLike[str] | bytes | BinaryIO  # what has a file's bytes
+Source = str | os.PathLike[str] | bytes | BinaryIO  # a file, or its bytes
 
 
 def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
-    """A name for messages, and a seekable, non-empty file at its start, which we must close."""
+    """A name for messages, and a seekable, non-empty file at its start; the caller closes it."""
     name = "audio data"
     file: BinaryIO
     try:
         if isinstance(source, (str, os.PathLike)):
             path = os.fspath(source)
-            name = shown_name(path)
+            name = name_for_messages(path)
             if not path or "\0" in path:
                 raise FileNotFoundError
             file = cast(BinaryIO, Path(path).open("rb"))
@@ -39,8 +39,8 @@ def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
                 with file:
                     file = io.BytesIO(file.read())
         elif isinstance(source, RemoteFile):
-            name = shown_name(str(source))
-            file = _fetched(source)
+            name = name_for_messages(str(source))
+            file = _fetch(source)
         else:
             data = source if isinstance(source, (bytes, bytearray, memoryview)) else source.read()
             if isinstance(data, str):
@@ -51,9 +51,9 @@ def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
             FileNotFoundError: "no such file; check the path",
             NotADirectoryError: "no such file; check the path",
             IsADirectoryError: "is a folder; give a file in it",
-            PermissionError: "permission denied; give this user the right to read it",
+            PermissionError: "permission denied; make it readable for this user",
         }
-        reason = reasons.get(type(error), f"cannot be opened ({one_line(error)}); check it")
+        reason = reasons.get(type(error), f"cannot be opened ({error_line(error)}); check it")
         raise AudioError(f"{name}: {reason}") from error
     if not file.read(1):
         file.close()
@@ -62,8 +62,8 @@ def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
     return name, file
 
 
-def _fetched(source: RemoteFile) -> BinaryIO:
-    """A remote file's bytes at their start, in a file that has a name while it is open."""
+def _fetch(source: RemoteFile) -> BinaryIO:
+    """A remote file's bytes, at their start, in a file that has a name while it is open."""
     if source.local is not None:
         return cast(BinaryIO, source.local.open("rb"))
     file = cast(BinaryIO, tempfile.NamedTemporaryFile())
@@ -76,42 +76,42 @@ def _fetched(source: RemoteFile) -> BinaryIO:
     return file
 
 
-def shown_name(path: str) -> str:
-    """A path as messages show it, in one line."""
+def name_for_messages(path: str) -> str:
+    """A path for messages, on one line."""
     return path if path.isprintable() and path else repr(path)
 
 
 def pieces_of(
-    name: str, file: BinaryIO, allow_truncated: bool, most: float = inf
+    name: str, file: BinaryIO, allow_truncated: bool, max_samples: float = inf
 ) -> Iterator[NDArray[np.int16]]:
     """Pieces of int16 [n] of `file`, which is at its start: at least one sample, or an error.
 
-    most: samples of the file's own rate, all channels together, that are decoded.
+    max_samples: at the file's own rate, of all channels together.
     """
     wav = _open_plain_wav(file)
     if wav is None:
         from slimwhisper.audio.ffmpeg import decode  # PyAV is slow to import
 
-        yield from decode(name, file, allow_truncated, most)
+        yield from decode(name, file, allow_truncated, max_samples)
         return
     with wav:
-        left = wav.frames
-        while left:
+        remaining = wav.frames
+        while remaining:
             piece = cast(NDArray[np.int16], wav.read(WAV_BLOCK, dtype="int16"))
             if not piece.size:
-                seconds = left / SAMPLE_RATE
+                seconds = remaining / SAMPLE_RATE
                 raise AudioError(
-                    f"{name}: its last {seconds:.1f} s cannot be read; copy the file again"
+                    f"{name}: the last {seconds:.1f} s cannot be read; copy the file again"
                 )
-            left -= piece.size
+            remaining -= piece.size
             yield piece
 
 
 def _open_plain_wav(file: BinaryIO) -> soundfile.SoundFile | None:
     """An intact 16-bit 16 kHz mono WAV, which libsndfile reads many times faster than PyAV.
 
-    None for anything else, with `file` at its start: libsndfile never gets its other formats, one
-    of which has CVE-2026-37555. A file that its log doubts ("should be") is left to FFmpeg.
+    None for anything else, with `file` at its start: libsndfile never reads other formats, one of
+    which has CVE-2026-37555. A file with warnings in its log ("should be") is left to FFmpeg.
     """
     if not is_plain_wav(file):
         return None

@@ -1,4 +1,4 @@
-"""Audio that goes on: a pipe or an address -> pieces of float32 [n], 16 kHz, mono, as they come."""
+"""Streams: a pipe or an address -> pieces of float32 [n], 16 kHz, mono, as they arrive."""
 
 import os
 import struct
@@ -11,16 +11,23 @@ from av.container import InputContainer
 from av.stream import Discard
 from numpy.typing import NDArray
 
-from slimwhisper.audio.ffmpeg import ALLOWED, FFMPEG_ERRORS, TAGS, Run, choose_stream, mono
+from slimwhisper.audio.ffmpeg import (
+    ALLOWED,
+    FFMPEG_ERRORS,
+    TAGS,
+    FFmpegPass,
+    choose_stream,
+    converted,
+)
 from slimwhisper.audio.formats import ADDRESSES, CONTAINERS, LIVE_CONTAINERS, PROTOCOLS
 from slimwhisper.audio.headers import UNKNOWN_WAV_BYTES
 from slimwhisper.errors import AudioError, OptionError
-from slimwhisper.text import one_line
+from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
 
 MAX_CHANNELS = 64  # FFmpeg's own limit for PCM
 RATES = (4_000, 384_000)  # Hz, of PCM
-# FFmpeg's names of PCM by a WAV's format code and bits, and of what comes without a header
+# FFmpeg's names of PCM by a WAV's format code and bits
 PCM = {
     (1, 8): "u8",
     (1, 16): "s16le",
@@ -32,16 +39,16 @@ PCM = {
     (7, 8): "mulaw",
 }
 EXTENSIBLE = 0xFFFE  # the format code is in the chunk's extension
-LONGEST_CHUNK = 1 << 20  # bytes of a WAV before its samples
+MAX_CHUNK = 1 << 20  # bytes of a WAV before its samples
 TIMEOUT = (15.0, 15.0)  # seconds without an answer, when opening and when reading
-# how containers begin that can be read without seeking; what begins otherwise is raw PCM
+# the first bytes of containers that can be read without seeking; anything else is raw PCM
 CONTAINER_STARTS = (b"fLaC", b"OggS", b"ID3", b"\x1aE\xdf\xa3")
-AT_ONCE = {"probesize": "32", "analyzeduration": "1"}  # PCM needs no look ahead
+NO_PROBING = {"probesize": "32", "analyzeduration": "1"}  # for PCM
 
 
 @dataclass(frozen=True, slots=True)
-class Pcm:
-    """How samples lie in a stream."""
+class PCMFormat:
+    """The format of raw samples in a stream."""
 
     kind: str  # FFmpeg's name
     rate: int  # Hz
@@ -53,16 +60,16 @@ class Pcm:
 def pipe_pieces(
     file: int, name: str, rate: int = SAMPLE_RATE, channels: int = 1
 ) -> Iterator[NDArray[np.float32]]:
-    """What comes from a pipe, such as a microphone's recorder: pieces of float32 [n].
+    """Audio from a pipe, such as a microphone's recorder: pieces of float32 [n].
 
     Arguments:
         file: its descriptor; it is left open.
         name: for messages.
         rate, channels: of raw PCM, signed 16-bit little-endian, in Hz; a container states its own.
-            WAV and other containers are known by how they begin.
+            WAV and other containers are recognised by their first bytes.
     Raises:
-        OptionError for a rate or a number of channels that cannot be; AudioError for a pipe
-        that is empty or ends too early, after all that came.
+        OptionError for an invalid rate or number of channels; AudioError for a pipe that is empty
+        or ends too early, after all of its pieces.
     """
     if not RATES[0] <= rate <= RATES[1]:
         raise OptionError(f"--rate {rate}: give Hz from {RATES[0]} to {RATES[1]}, such as 16000")
@@ -78,16 +85,16 @@ def _pipe_pieces(file: int, name: str, rate: int, channels: int) -> Iterator[NDA
         raise AudioError(f"{name}: is empty; pipe audio into it, such as arecord's")
     pcm, kind, options = None, None, dict(ALLOWED)
     if not head.startswith(CONTAINER_STARTS):
-        raw = Pcm("s16le", rate, channels, 2 * channels)
+        raw = PCMFormat("s16le", rate, channels, 2 * channels)
         pcm = _wav(pipe, name) if head in (b"RIFF", b"RF64") else raw
         kind = pcm.kind
         layout = {"sample_rate": str(pcm.rate), "ch_layout": f"{pcm.channels}c"}
-        options |= AT_ONCE | layout | {"format_whitelist": pcm.kind}
+        options |= NO_PROBING | layout | {"format_whitelist": pcm.kind}
     try:
         container = av.open(pipe, format=kind, mode="r", options=options, **TAGS)
     except FFMPEG_ERRORS as error:
         raise AudioError(
-            f"{name}: not audio that can be read as it comes; send WAV, or raw 16-bit PCM"
+            f"{name}: not audio that can be read from a pipe; send WAV, or raw 16-bit PCM"
         ) from error
     with container:
         yield from _pieces(name, container)
@@ -103,19 +110,19 @@ def _pipe_pieces(file: int, name: str, rate: int, channels: int) -> Iterator[NDA
         raise AudioError(f"{name}: ends {missing:.2f} s before its header says; check its source")
 
 
-def _wav(pipe: "_Pipe", name: str) -> Pcm:
-    """What a WAV's header says; the pipe is then at its samples. Raises AudioError."""
+def _wav(pipe: "_Pipe", name: str) -> PCMFormat:
+    """The format in a WAV's header; the pipe is then at its samples. Raises AudioError."""
     pipe.exactly(12)
-    found: Pcm | None = None
+    pcm: PCMFormat | None = None
     while len(head := pipe.exactly(8)) == 8:
         kind, size = struct.unpack("<4sI", head)
         if kind == b"data":
-            if found is None:
+            if pcm is None:
                 break
-            known = 0 < size < UNKNOWN_WAV_BYTES
-            pipe.bytes, pipe.left = 0, size if known else None
-            return replace(found, bytes=size if known else None)
-        if size > LONGEST_CHUNK:
+            length = size if 0 < size < UNKNOWN_WAV_BYTES else None
+            pipe.bytes, pipe.remaining = 0, length
+            return replace(pcm, bytes=length)
+        if size > MAX_CHUNK:
             break
         chunk = pipe.exactly(size + size % 2)
         if len(chunk) < size:
@@ -124,10 +131,10 @@ def _wav(pipe: "_Pipe", name: str) -> Pcm:
             code, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", chunk)
             if code == EXTENSIBLE and size >= 26:
                 (code,) = struct.unpack_from("<H", chunk, 24)
-            sound = (code, bits) in PCM and frame == channels * bits // 8
-            if not (sound and RATES[0] <= rate <= RATES[1] and 1 <= channels <= MAX_CHANNELS):
-                raise AudioError(f"{name}: a WAV of a kind that is not read; send 16-bit PCM")
-            found = Pcm(PCM[code, bits], rate, channels, frame)
+            valid = (code, bits) in PCM and frame == channels * bits // 8
+            if not (valid and RATES[0] <= rate <= RATES[1] and 1 <= channels <= MAX_CHANNELS):
+                raise AudioError(f"{name}: this kind of WAV is not supported; send 16-bit PCM")
+            pcm = PCMFormat(PCM[code, bits], rate, channels, frame)
     raise AudioError(f"{name}: a WAV with a damaged header; check its source")
 
 
@@ -156,7 +163,7 @@ def _url_pieces(url: str, name: str) -> Iterator[NDArray[np.float32]]:
         container = av.open(url, mode="r", options=options, timeout=TIMEOUT, **TAGS)
     except FFMPEG_ERRORS as error:
         raise AudioError(
-            f"{name}: cannot be opened ({one_line(error)}); check the address"
+            f"{name}: cannot be opened ({error_line(error)}); check the address"
         ) from error
     with container:
         yield from _pieces(name, container, endless=container.duration is None)
@@ -165,40 +172,38 @@ def _url_pieces(url: str, name: str) -> Iterator[NDArray[np.float32]]:
 def _pieces(
     name: str, container: InputContainer, endless: bool = False
 ) -> Iterator[NDArray[np.float32]]:
-    """All audio of a container. endless: it should not end. Raises AudioError at its end if that
-    is too early.
-    """
+    """All audio of a container. endless: it should not end. Raises AudioError for an early end."""
     stream = choose_stream(name, container)
-    for other in container.streams:  # of HLS, other qualities are not fetched
+    for other in container.streams:  # do not fetch other qualities of HLS
         if other is not stream:
             other.discard = Discard.all
-    run, samples = Run(), 0
+    run, samples = FFmpegPass(), 0
     try:
-        for piece in mono(run.frames(container, stream)):
+        for piece in converted(run.frames(container, stream)):
             samples += len(piece)
             yield np.multiply(piece, np.float32(1 / 32768), dtype=np.float32)
     except FFMPEG_ERRORS as error:
-        raise AudioError(f"{name}: cannot be decoded ({one_line(error)})") from error
-    heard = f"after {samples / SAMPLE_RATE:.1f} s"
+        raise AudioError(f"{name}: cannot be decoded ({error_line(error)})") from error
     if run.cut_off or endless:
         raise AudioError(
-            f"{name}: ended, or the connection was lost, {heard}; start the command again to go on"
+            f"{name}: ended, or the connection was lost, after {samples / SAMPLE_RATE:.1f} s; "
+            "start the command again to continue"
         )
     if not samples:
-        raise AudioError(f"{name}: holds no samples; check its source")
+        raise AudioError(f"{name}: has no samples; check its source")
 
 
 class _Pipe:
-    """What FFmpeg reads a pipe through: what there is, without waiting for more.
+    """A pipe as a file for FFmpeg: a read returns the available bytes without waiting for more.
 
-    It reads the descriptor: a thread that waits in Python's own reader would block the exit.
+    It reads the descriptor, as a thread that waits in Python's own reader would block the exit.
     """
 
     name = "audio"
 
     def __init__(self, file: int) -> None:
-        self.bytes = 0  # that have been read
-        self.left: int | None = None  # that may be read; None: all
+        self.bytes = 0  # read so far
+        self.remaining: int | None = None  # to read; None: all
         self._file, self._head = file, b""
 
     def peek(self, count: int) -> bytes:
@@ -216,13 +221,13 @@ class _Pipe:
 
     def read(self, count: int) -> bytes:
         """Some of the next bytes; none at the end."""
-        if self.left is not None:
-            count = min(count, self.left)
+        if self.remaining is not None:
+            count = min(count, self.remaining)
         if self._head:
-            found, self._head = self._head[:count], self._head[count:]
+            data, self._head = self._head[:count], self._head[count:]
         else:
-            found = os.read(self._file, count) if count else b""
-        if self.left is not None:
-            self.left -= len(found)
-        self.bytes += len(found)
-        return found
+            data = os.read(self._file, count) if count else b""
+        if self.remaining is not None:
+            self.remaining -= len(data)
+        self.bytes += len(data)
+        return data

@@ -11,21 +11,21 @@ _LOCK = threading.Lock()
 
 @contextmanager
 def one_thread(count: int = 1) -> Iterator[None]:
-    """From here on torch uses one thread, or `count`, in the calling thread; all other threads keep
-    their number, whatever the body does.
+    """Sets torch's number of threads for the calling thread: one, or `count`. All other threads
+    keep theirs, also if the body, such as an import, changes the number globally.
 
     For threads that work alongside a model: two thread pools on the same cores wait for each
-    other. The body is for imports that set one thread globally.
+    other.
     """
     with _LOCK:
-        usual = usual_threads()
-        torch.get_num_threads()  # a thread whose first call comes later would get the usual number
+        default = usual_threads()
+        torch.get_num_threads()  # a first call after the body would set the default
         try:
             yield
         finally:
             torch.set_num_threads(count)
-            # That also applies to all threads started later: another thread reverts it for them.
-            restore = threading.Thread(target=torch.set_num_threads, args=(usual,))
+            # this applies to all threads started later, too; another thread reverts it for them
+            restore = threading.Thread(target=torch.set_num_threads, args=(default,))
             restore.start()
             restore.join()
 
@@ -42,9 +42,9 @@ def use_threads(count: int) -> None:
 
 
 def usual_threads() -> int:
-    """The number that a new thread starts with."""
-    found: list[int] = []
-    probe = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    """torch's number of threads in a new thread."""
+    numbers: list[int] = []
+    probe = threading.Thread(target=lambda: numbers.append(torch.get_num_threads()))
     probe.start()
     probe.join()
-    return found[0]
+    return numbers[0]

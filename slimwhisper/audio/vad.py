@@ -1,4 +1,4 @@
-"""Where a recording has speech: silero-vad's network on frames of 32 ms, block by block."""
+"""Voice activity: silero-vad's network on frames of 32 ms, block by block."""
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -20,52 +20,57 @@ from slimwhisper.types import SAMPLE_RATE
 Region = tuple[int, int]  # samples [start, stop)
 
 FRAME = 512  # samples per probability
-_CONTEXT = 64  # samples before a frame that it sees too
+_CONTEXT = 64  # samples before a frame that are also its input
 _BLOCK_FRAMES = 938  # 30 s
-DROP = 0.15  # speech goes on while its probability is above the threshold less this, as in silero
+DROP = 0.15  # speech ends at a probability below the threshold less this, as in silero
 
 
 def speech_regions(
     samples: Samples,
     *,
     threshold: float = 0.5,
+    end_threshold: float | None = None,
     min_speech_ms: int = 0,
+    max_speech_s: float = float("inf"),
     min_silence_ms: int = 2000,
     pad_ms: int = 400,
     block_frames: int = _BLOCK_FRAMES,
 ) -> list[Region]:
-    """Where there is speech, in order and without overlap; defaults are faster-whisper's.
+    """The regions with speech, in order and without overlap; defaults are faster-whisper's.
 
-    Speech starts where a frame's probability reaches `threshold`, and ends where it stays lower by
-    `DROP` for `min_silence_ms`; `pad_ms` are added on both sides. At most `block_frames` of 32 ms
-    are held at a time. Raises DependencyError without silero-vad.
+    Speech starts where a frame's probability reaches `threshold`, and ends where it stays below
+    `end_threshold` (None: lower by `DROP`) for `min_silence_ms`; `pad_ms` are added on both sides.
+    Speech of more than `max_speech_s` is cut at its longest pauses. `block_frames` of 32 ms are
+    read at a time. Raises DependencyError without silero-vad.
     """
     probabilities = array("f")
     # In a separate thread, because torch sets its number of threads per calling thread.
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit
         make_regions, model = run(_load_package).result()
-        network = run(Network, model).result()
+        network = run(VadNetwork, model).result()
         state = network.begin()
         for start in range(0, len(samples), block_frames * FRAME):
             block = samples.read(start, min(start + block_frames * FRAME, len(samples)))
             probabilities.frombytes(run(network.next, state, block).result().tobytes())
-    found = make_regions(
+    regions = make_regions(
         probabilities,
         threshold=threshold,
+        neg_threshold=end_threshold,
+        max_speech_duration_s=max_speech_s,
         sampling_rate=SAMPLE_RATE,
         min_speech_duration_ms=min_speech_ms,
         min_silence_duration_ms=min_silence_ms,
         speech_pad_ms=pad_ms,
         audio_length_samples=len(samples),
     )
-    return [(int(region["start"]), int(region["end"])) for region in found]
+    return [(int(region["start"]), int(region["end"])) for region in regions]
 
 
 class SpeechStream:
-    """Speech probabilities of audio that is still going on, for one stream.
+    """Speech probabilities of one live stream.
 
-    All streams share one network, and one thread of its own in which torch uses one thread. Raises
+    All streams share one network, and one thread for it, in which torch uses one thread. Raises
     DependencyError without silero-vad.
     """
 
@@ -73,18 +78,18 @@ class SpeechStream:
         self.state = _shared_network().begin()
 
     def probabilities(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
-        """float32 [n] samples, the next ones -> [frames], as `Network.next` gives."""
+        """The next samples, float32 [n] -> [frames], as by `VadNetwork.next`."""
         return _shared_thread().submit(_shared_network().next, self.state, block).result()
 
     @staticmethod
-    def together(
+    def next_batch(
         streams: "Sequence[SpeechStream]", blocks: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """The same for S streams in one call, which takes hardly longer than for one: float32
-        [S, n], whole frames -> [S, frames].
+        """The same for S streams in one call, in hardly more time than for one: float32 [S, n],
+        whole frames -> [S, frames].
         """
         states = [stream.state for stream in streams]
-        return _shared_thread().submit(_shared_network().together, states, blocks).result()
+        return _shared_thread().submit(_shared_network().next_batch, states, blocks).result()
 
 
 @cache
@@ -93,9 +98,9 @@ def _shared_thread() -> ThreadPoolExecutor:
 
 
 @cache
-def _shared_network() -> "Network":
+def _shared_network() -> "VadNetwork":
     run = _shared_thread().submit
-    return run(Network, run(_load_package).result()[1]).result()
+    return run(VadNetwork, run(_load_package).result()[1]).result()
 
 
 def merge_regions(regions: Iterable[Region], gap: int, limit: int) -> list[Region]:
@@ -115,8 +120,8 @@ def merge_regions(regions: Iterable[Region], gap: int, limit: int) -> list[Regio
 def _load_package() -> tuple[Callable[..., list[dict[str, int]]], Any]:
     """silero-vad's function from probabilities to regions, and its TorchScript model.
 
-    From here on torch uses one thread in the calling thread: with more, the network's small steps
-    are up to a thousand times slower on a busy machine.
+    Sets one thread for torch in the calling thread: with more, the network's small steps are up to
+    a thousand times slower on a busy machine.
     """
     with one_thread():
         try:
@@ -129,22 +134,22 @@ def _load_package() -> tuple[Callable[..., list[dict[str, int]]], Any]:
 
 
 @dataclass(slots=True)
-class State:
-    """What the network remembers of a recording."""
+class VadState:
+    """The network's state within a recording."""
 
     lstm: tuple[torch.Tensor, torch.Tensor]  # [1, 1, width] each
-    before: NDArray[np.float32]  # the last samples of the block before
+    context: NDArray[np.float32]  # the last samples of the block before
 
 
-class Network:
+class VadNetwork:
     """silero-vad's network on recordings, each from its first block to its last.
 
-    Frames depend on each other only through the LSTM. Computing the rest for a whole block is about
-    ten times faster than frame by frame, as the package does it.
+    Frames depend on each other only through the LSTM. Everything else is computed for a whole
+    block, which is about ten times faster than frame by frame, as in the package.
     """
 
     def __init__(self, model: Any) -> None:
-        # private, but its parts are ten times faster by blocks; for 16 kHz
+        # a private name, as only the parts allow blocks; for 16 kHz
         network = model._model
         self.spectrum, self.encoder = network.run_extractors, network.encoder
         self.output = network.decoder.decoder
@@ -152,32 +157,34 @@ class Network:
         self.lstm = nn.LSTM(weights["weight_ih_l0"].shape[1], weights["weight_hh_l0"].shape[1])
         self.lstm.load_state_dict(weights)
 
-    def begin(self) -> State:
-        """The state before a recording."""
+    def begin(self) -> VadState:
+        """The state at the start of a recording."""
         zeros = torch.zeros(1, 1, self.lstm.hidden_size)
-        return State((zeros, zeros), np.zeros(_CONTEXT, np.float32))
+        return VadState((zeros, zeros), np.zeros(_CONTEXT, np.float32))
 
-    def next(self, state: State, block: NDArray[np.float32]) -> NDArray[np.float32]:
+    def next(self, state: VadState, block: NDArray[np.float32]) -> NDArray[np.float32]:
         """float32 [n] samples -> speech probabilities [frames]; only the last block may end within
         a frame.
         """
         padded = np.pad(block, (0, -len(block) % FRAME))
-        found: NDArray[np.float32] = self.together([state], padded[None])[0]
-        return found
+        probabilities: NDArray[np.float32] = self.next_batch([state], padded[None])[0]
+        return probabilities
 
     @torch.inference_mode()
-    def together(self, states: Sequence[State], blocks: NDArray[np.float32]) -> NDArray[np.float32]:
+    def next_batch(
+        self, states: Sequence[VadState], blocks: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
         """The next blocks of S recordings, whole frames: float32 [S, n] -> [S, frames]."""
         count = len(states)
-        sound = np.concatenate([np.stack([s.before for s in states]), blocks], axis=1)
-        frames = torch.from_numpy(sound).unfold(1, _CONTEXT + FRAME, FRAME)  # [S, frames, 576]
+        audio = np.concatenate([np.stack([s.context for s in states]), blocks], axis=1)
+        frames = torch.from_numpy(audio).unfold(1, _CONTEXT + FRAME, FRAME)  # [S, frames, 576]
         features = self.encoder(self.spectrum(frames.flatten(0, 1)))  # [S frames, 128, 1]
         steps = features.view(count, -1, features.shape[1]).transpose(0, 1)
         hidden, cell = (torch.cat([s.lstm[i] for s in states], dim=1) for i in (0, 1))
         outputs, (hidden, cell) = self.lstm(steps.contiguous(), (hidden, cell))
         for i, state in enumerate(states):
-            state.before = sound[i, -_CONTEXT:]
+            state.context = audio[i, -_CONTEXT:]
             state.lstm = hidden[:, i : i + 1], cell[:, i : i + 1]
         speech = self.output(outputs.flatten(0, 1).unsqueeze(2))
-        found: NDArray[np.float32] = speech.view(-1, count).T.numpy()
-        return found
+        probabilities: NDArray[np.float32] = speech.view(-1, count).T.numpy()
+        return probabilities

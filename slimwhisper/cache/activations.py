@@ -1,4 +1,4 @@
-"""What a decoder's attention blocks see: recorded once, for the guard and for forms that learn."""
+"""The inputs of a decoder's attention blocks, recorded for the guard and for forms that learn."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,29 +9,23 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Of one window, or of several one after the other; float32."""
+    """Of one window, or of several in a row; float32."""
 
     features: Tensor  # [p, d]: the encoder's output
-    self_: Sequence[Tensor]  # per layer: [T, d], the layer-normed input of its self-attention
-    asking: Sequence[Tensor]  # per layer: [T, d], the layer-normed input of its cross-attention
+    self_inputs: Sequence[Tensor]  # per layer: [T, d], the layer-normed input of self-attention
+    cross_inputs: Sequence[Tensor]  # per layer: [T, d], the layer-normed input of cross-attention
 
-    def of(self, attention: str, layer: int) -> Tensor:
-        """[n, d]: what a layer's "cross" or "self" attention makes keys and values of."""
-        return self.features if attention == "cross" else self.self_[layer]
+    def source(self, attention: str, layer: int) -> Tensor:
+        """[n, d]: from which a layer's "cross" or "self" attention makes keys and values."""
+        return self.features if attention == "cross" else self.self_inputs[layer]
 
-    def queries(self, attention: str, layer: int) -> Tensor:
-        """[T, d]: what a layer's "cross" or "self" attention makes queries of."""
-        return self.asking[layer] if attention == "cross" else self.self_[layer]
+    def query_inputs(self, attention: str, layer: int) -> Tensor:
+        """[T, d]: from which a layer's "cross" or "self" attention makes queries."""
+        return (self.cross_inputs if attention == "cross" else self.self_inputs)[layer]
 
     @staticmethod
-    def joined(several: Sequence["Activations"]) -> "Activations":
-        """One window after the other."""
-
-        def layers(lists: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-            return [torch.cat(of_a_layer) for of_a_layer in zip(*lists, strict=True)]
-
-        return Activations(
-            torch.cat([a.features for a in several]),
-            layers([a.self_ for a in several]),
-            layers([a.asking for a in several]),
-        )
+    def joined(windows: Sequence["Activations"]) -> "Activations":
+        """Those of several windows as one."""
+        parts = [(a.features, *a.self_inputs, *a.cross_inputs) for a in windows]
+        features, *inputs = [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
+        return Activations(features, inputs[: len(inputs) // 2], inputs[len(inputs) // 2 :])

@@ -1,10 +1,10 @@
-"""What every cache shares: the rows of a call, the protocols, and the attention of one block.
+"""The rows of a call, the shape of stores, and the classes that every cache form implements.
 
-A SLOT holds one window's audio; a ROW is one text that is being decoded. Adjacent rows (beams,
-samples) may read one slot. What is kept of a text lies in PAGES of `PAGE` tokens, which a block
-table lists for each row, as in vLLM (arXiv 2309.06180, section 4.2); neither audio nor text moves.
-A cache owns its block's projections, because the forms move weights between the query, the kept
-latent and the output; the decoder never knows which form it runs.
+A SLOT holds one window's audio; a ROW is one text in progress. Adjacent rows (beams, samples) may
+share a slot. A text's cache lies in PAGES of `PAGE` tokens, which a block table lists for each row,
+as in vLLM (arXiv 2309.06180, section 4.2); neither audio nor text moves. A cache layer holds its
+block's projections too, because forms move weights between the query, the latent and the output;
+the decoder is independent of the forms.
 """
 
 from abc import ABC, abstractmethod
@@ -19,28 +19,28 @@ from torch import Tensor
 from slimwhisper.cache.pool import PAGE
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.norm import Place
+from slimwhisper.kernels.norm import CacheWrite
 from slimwhisper.kernels.reads import Reads
 
-Kept = TypeVar("Kept", Tensor, Latent)  # [slots or rows, ...]
-Shape = tuple[tuple[int, ...], torch.dtype]  # of what a page holds
+Store = TypeVar("Store", Tensor, Latent)  # [slots or rows, ...]
+Shape = tuple[tuple[int, ...], torch.dtype]  # of one tensor of a page
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Which texts a call works on, and which slot each one reads.
 
-    The R rows of a call are W windows of `group` texts with `tokens` rows each; a window's are
-    adjacent. In a step of several tokens a text, each of them is a row of the call.
+    The R rows of a call are W windows of `group` texts with `tokens` rows each; the rows of a
+    window are adjacent. A step of several tokens per text has one row for each token.
     """
 
-    ids: Tensor  # [R] int64: of each row's text; where the forms that have no pages keep it
+    ids: Tensor  # [R] int64: the index of each row's text in the stores without pages
     slots: Tensor  # [W] int64
     group: int = 1
     table: Tensor | None = None  # [W * group, pages] int64; None: text i has the i-th pages
-    lengths: Tensor | None = None  # [R] int64: of prompts that are padded
+    lengths: Tensor | None = None  # [R] int64: of padded prompts
     tokens: int = 1  # of each text
-    # where the ids, or the slots, begin, if they are consecutive: then they are read without a copy
+    # the first id, the first slot, if they are consecutive: they are then read without a copy
     first_row: int | None = None
     first_slot: int | None = None
 
@@ -55,14 +55,14 @@ class Rows:
         device: torch.device | str = "cpu",
     ) -> "Rows":
         """`slots` consecutive slots with `group` consecutive rows each; R = slots * group. pages:
-        of each text; with it, the table is made once, not in every layer.
+        of each text; the table is then made once, not in every layer.
         """
         ids = first_row + torch.arange(slots * group, device=device)
-        every = first_slot + torch.arange(slots, device=device)
+        slot_ids = first_slot + torch.arange(slots, device=device)
         table = None
         if pages is not None:
             table = ids[:, None] * pages + torch.arange(pages, device=device)
-        return Rows(ids, every, group, table, first_row=first_row, first_slot=first_slot)
+        return Rows(ids, slot_ids, group, table, first_row=first_row, first_slot=first_slot)
 
     @staticmethod
     def of(ids: Tensor, slots: Tensor | None = None, lengths: Tensor | None = None) -> "Rows":
@@ -70,64 +70,60 @@ class Rows:
         return Rows(ids, ids if slots is None else slots, lengths=lengths)
 
     def spread(self, tokens: int) -> "Rows":
-        """The same texts with `tokens` rows each, one for each of a step's tokens."""
+        """The same texts with `tokens` rows each, one for each token of a step."""
         return replace(self, ids=self.ids.repeat_interleave(tokens), tokens=tokens)
 
-    def first_of_each(self, lengths: Tensor) -> "Rows":
-        """The first row of each window, for prompts of `lengths` [W] int64."""
-        table = None if self.table is None else self.table[:: self.group]
-        return Rows(self.ids[:: self.group], self.slots, table=table, lengths=lengths)
-
     @property
-    def together(self) -> int:
-        """How many adjacent rows read a slot in one pass."""
+    def rows_per_slot(self) -> int:
+        """How many adjacent rows share a slot."""
         return self.group * self.tokens
 
     def prompt_lengths(self, tokens: int) -> Tensor:
-        """[R] int64: of prompts [R, tokens], without their padding."""
+        """[R] int64: lengths of prompts [R, tokens] without their padding."""
         return torch.full_like(self.ids, tokens) if self.lengths is None else self.lengths
 
-    def of_slots(self, kept: Kept) -> tuple[Kept, Tensor | None]:
-        """What to read of `kept` [S, ...], which is held by slot: a view [W, ...] and None, or all
-        of it and the slot that each window reads, [W] int64.
+    def of_slots(self, store: Store) -> tuple[Store, Tensor | None]:
+        """What to read of a store [S, ...] by slot: a view [W, ...] and None, or all of the store
+        and the slot of each window, [W] int64.
         """
         if self.first_slot is None:
-            return kept, self.slots
-        return kept[self.first_slot : self.first_slot + len(self.slots)], None
+            return store, self.slots
+        return store[self.first_slot : self.first_slot + len(self.slots)], None
 
-    def of_rows(self, kept: Kept) -> tuple[Kept, Tensor | None]:
-        """The same for `kept` [rows, ...], which is held by text, and read once by all its tokens:
-        a view [R / tokens, ...] and None, or all of it and the texts' ids [R / tokens] int64.
+    def of_rows(self, store: Store) -> tuple[Store, Tensor | None]:
+        """What to read of a store [rows, ...] by text, once for all tokens of a text: a view
+        [R / tokens, ...] and None, or all of the store and the texts' ids [R / tokens] int64.
         """
         if self.first_row is None:
-            return kept, self.ids[:: self.tokens].contiguous()
-        return kept[self.first_row : self.first_row + len(self.ids) // self.tokens], None
+            return store, self.ids[:: self.tokens].contiguous()
+        return store[self.first_row : self.first_row + len(self.ids) // self.tokens], None
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One token for each of R rows. All rows of a text keep theirs before any of them attends."""
+class DecodeStep:
+    """One token for each of R rows. The tokens of all rows are stored before any row attends."""
 
     rows: Rows
     positions: Tensor  # [R] int64: the position of each row's token, 0 .. n_text_ctx - 1
     extent: int  # tokens to read: the largest position + 1, known without a device sync
     # both None: all rows are full
-    lengths: Tensor | None  # [R] int64: how many tokens each row has
+    lengths: Tensor | None  # [R] int64: tokens of each row
     bias: Callable[[], Tensor] | None  # [R, 1, extent]: -inf where a row has no token yet
-    places: tuple[Tensor, Tensor] | None = None  # [R] int64: page and place of each row's token
+    locations: tuple[Tensor, Tensor] | None = None  # [R] int64: each token's page, index within it
 
     @staticmethod
-    def at(rows: Rows, positions: Tensor, extent: int, full: bool, dtype: torch.dtype) -> "Step":
-        """positions [R] int64 -> the step; its bias is in `dtype`.
-
-        full: every row's position is extent - 1, so neither is needed.
+    def at(
+        rows: Rows, positions: Tensor, extent: int, full: bool, dtype: torch.dtype
+    ) -> "DecodeStep":
+        """The step at positions [R] int64, with a bias in `dtype`. full: every position is
+        extent - 1, so the step needs no lengths and no bias.
         """
-        places = None
+        locations = None
         if rows.table is not None:
             pages = rows.table.gather(1, positions.view(-1, rows.tokens) // PAGE)
-            places = pages.flatten(), positions % PAGE
+            locations = pages.flatten(), positions % PAGE
         if full:
-            return Step(rows, positions, extent, None, None, places)
+            return DecodeStep(rows, positions, extent, None, None, locations)
 
         @cache
         def bias() -> Tensor:
@@ -136,35 +132,34 @@ class Step:
             zeros = torch.zeros(unseen.shape, dtype=dtype, device=positions.device)
             return zeros.masked_fill_(unseen, float("-inf")).unsqueeze(1)
 
-        return Step(rows, positions, extent, positions + 1, bias, places)
+        return DecodeStep(rows, positions, extent, positions + 1, bias, locations)
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """What a store is allocated for. A store is allocated once and never grows."""
+class StoreShape:
+    """The sizes to allocate a store with. A store is allocated once and never grows."""
 
     count: int  # slots of a `CrossStore`, rows of a `SelfLayer`
     length: int  # tokens of each: p encoder positions, or n_text_ctx
-    device: torch.device  # "meta" takes no memory, but the sizes are right
+    device: torch.device  # "meta" has the right sizes and takes no memory
     dtype: torch.dtype
     kernels: Kernels
-    # of a `SelfLayer` with pages, [pages, ...]: its tensors, as its `page` says
-    pages: Sequence[Tensor] = ()
+    pages: Sequence[Tensor] = ()  # the tensors of a `PagedLayer`, [pages, ...]
 
 
 class Buffers:
-    """Tensors [slots, ...], [rows, ...] or [pages, ...], allocated once for all of them."""
+    """Tensors [slots, ...], [rows, ...] or [pages, ...]."""
 
     def __init__(self, *tensors: Tensor) -> None:
         self.tensors = tensors
 
     def nbytes(self) -> int:
-        """Bytes of all slots or rows together."""
+        """Bytes of all slots, rows or pages."""
         return sum(t.nbytes for t in self.tensors)
 
 
 class CrossStore(Buffers, ABC):
-    """What is kept of the audio, for one layer or shared by several."""
+    """The cache of the audio, of one layer or shared by several."""
 
     @abstractmethod
     def put(self, slots: Tensor, features: Tensor) -> None:
@@ -174,8 +169,8 @@ class CrossStore(Buffers, ABC):
 class CrossLayer(ABC):
     """One layer's attention to the audio of the slots.
 
-    Constructed as `CrossLayer(weights, room, store)`. `store` belongs to another layer of the same
-    form, which this one shares; None: this layer allocates its own.
+    Constructed as `CrossLayer(weights, shape, store)`. store: of another layer of the same form, to
+    share; None: the layer allocates one.
     """
 
     store: CrossStore
@@ -185,44 +180,44 @@ class CrossLayer(ABC):
         """x [R, T, d] -> [R, T, d], output projection included; T = 1 in a step."""
 
     def step(self, x: Tensor, rows: Rows) -> Tensor:
-        """`attend` in a step, x [R, 1, d]; for forms that attend otherwise to a prompt, of which
-        one token may be all.
+        """`attend` in a step, x [R, 1, d]; for forms that treat a prompt, which may have one token,
+        differently.
         """
         return self.attend(x, rows)
 
     @abstractmethod
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
-        """x [R, T, d], heads [n] int64 -> [R, n, T, p]: scaled scores before the softmax. Each
-        row has a window to itself.
+        """x [R, T, d], heads [n] int64 -> [R, n, T, p]: scaled scores before the softmax. No rows
+        share a window.
         """
 
     def read_bytes(self, slot: int) -> float:
-        """Bytes of the store that a step of one row reads; here, all of its slot."""
+        """Bytes of the store that a step of one row reads: its whole slot, unless overridden."""
         return sum(t[slot].nbytes for t in self.store.tensors)
 
 
 class SelfLayer(Buffers, ABC):
-    """One layer's attention to the text so far, and what is kept of that text.
+    """One layer's attention to the text so far, and the cache of that text.
 
-    Constructed as `SelfLayer(weights, room)`, by rows; a `PagedLayer` by pages.
+    Constructed as `SelfLayer(weights, shape)`.
     """
 
-    length: int  # tokens that a row has room for
+    length: int  # most tokens of a row
 
     @abstractmethod
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
         """Start new texts in `rows`, T tokens at positions 0 .. T-1: x [R, T, d] -> [R, T, d].
 
-        Rows shorter than T are padded on the right; their padding is overwritten by later steps.
+        Shorter texts are padded on the right; later steps overwrite the padding.
         """
 
-    def place(self, step: Step) -> Place | None:
-        """Where the norm before `step` keeps the step's tokens; None: `step` keeps them itself."""
+    def cache_write(self, step: DecodeStep) -> CacheWrite | None:
+        """Where the norm before `step` stores the step's tokens; None: `step` stores them."""
         return None
 
     @abstractmethod
-    def step(self, x: Tensor, step: Step) -> Tensor:
-        """Append one token per row, unless its `place` has it, then attend: x [R, 1, d] -> same."""
+    def step(self, x: Tensor, step: DecodeStep) -> Tensor:
+        """Append one token per row, unless the norm has, then attend: x [R, 1, d] -> [R, 1, d]."""
 
     def copy_rows(self, rows: Tensor, sources: Tensor) -> None:
         """Row rows[i] becomes a copy of row sources[i], both [R] int64."""
@@ -230,28 +225,28 @@ class SelfLayer(Buffers, ABC):
             t[rows] = t[sources]
 
     def read_bytes(self, row: int, tokens: int) -> float:
-        """Bytes that a step of one row reads with `tokens` tokens; here, of all of them."""
+        """Bytes that a step of one row with `tokens` tokens reads: all, unless overridden."""
         return sum(t[row].nbytes for t in self.tensors) * tokens / self.length
 
 
 class PagedLayer(SelfLayer):
-    """A layer that keeps texts in pages. With `page` = n_text_ctx, each row is one page."""
+    """A layer that stores texts in pages. With `page` = n_text_ctx, each row is one page."""
 
-    page: int  # tokens
+    page: int  # tokens of a page
 
     @staticmethod
     @abstractmethod
     def shapes(weights: Any, page: int, dtype: torch.dtype) -> list[Shape]:
-        """What a page of `page` tokens is made of, for folded `weights`."""
+        """The tensors of a page of `page` tokens, for folded `weights`."""
 
-    def paged(self, weights: Any, room: Room) -> Sequence[Tensor]:
-        """Its tensors [pages, ...]: the room's, or for each row a page of its own."""
-        pages, self.length, self.page = room.pages, room.length, PAGE
+    def allocate_pages(self, weights: Any, shape: StoreShape) -> Sequence[Tensor]:
+        """The layer's tensors [pages, ...]: those of `shape`, or new ones with a page per row."""
+        pages, self.length, self.page = shape.pages, shape.length, PAGE
         if not pages:
-            self.page = room.length
+            self.page = shape.length
             pages = [
-                torch.zeros((room.count, *shape), device=room.device, dtype=dtype)
-                for shape, dtype in self.shapes(weights, room.length, room.dtype)
+                torch.zeros((shape.count, *size), device=shape.device, dtype=dtype)
+                for size, dtype in self.shapes(weights, shape.length, shape.dtype)
             ]
         return pages
 
@@ -259,35 +254,35 @@ class PagedLayer(SelfLayer):
         """The pages of each text, [R / tokens, pages] int64."""
         if rows.table is not None and self.page == PAGE:
             return rows.table
-        each = -(-self.length // self.page)
-        firsts = rows.ids[:: rows.tokens, None] * each
-        return firsts + torch.arange(each, device=firsts.device)
+        count = -(-self.length // self.page)
+        first_pages = rows.ids[:: rows.tokens, None] * count
+        return first_pages + torch.arange(count, device=first_pages.device)
 
-    def places(self, rows: Rows, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Page and place of the tokens at positions [R] or [R, T] int64 of each row."""
+    def locations(self, rows: Rows, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Page, and index within it, of the tokens at positions [R] or [R, T] int64 of each row."""
         table = self.table(rows).repeat_interleave(rows.tokens, dim=0)
         pages = table.gather(1, (positions // self.page).view(len(table), -1))
         return pages.view_as(positions), positions % self.page
 
-    def step_places(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Page and place of each row's token, [R] int64."""
-        if step.places is not None and self.page == PAGE:
-            return step.places
-        return self.places(step.rows, step.positions)
+    def step_locations(self, step: DecodeStep) -> tuple[Tensor, Tensor]:
+        """Page, and index within it, of each row's token, [R] int64."""
+        if step.locations is not None and self.page == PAGE:
+            return step.locations
+        return self.locations(step.rows, step.positions)
 
     def begin(self, rows: Rows, tokens: int) -> tuple[Tensor, Tensor]:
-        """Start new texts: page and place of every token of prompts, [R, tokens] int64."""
+        """Start new texts: page, and index within it, of each prompt token, [R, tokens] int64."""
         if self.page != PAGE:  # a NaN of the previous text would pass the mask of some forms
             for t in self.tensors:
                 t[rows.ids] = 0
-        every = torch.arange(tokens, device=rows.ids.device).expand(len(rows.ids), tokens)
-        return self.places(rows, every)
+        positions = torch.arange(tokens, device=rows.ids.device).expand(len(rows.ids), tokens)
+        return self.locations(rows, positions)
 
     def read_bytes(self, row: int, tokens: int) -> float:
-        """Of its tokens alone; any page is as large."""
+        """The same; all pages have one size."""
         return sum(t[:1].nbytes for t in self.tensors) * tokens / self.page
 
-    def reads(self, step: Step) -> Reads:
-        """What an attention call reads of the step's texts."""
+    def reads(self, step: DecodeStep) -> Reads:
+        """What a step's attention reads of its texts."""
         table = self.table(step.rows)
-        return Reads(lengths=step.lengths, bias=step.bias, table=table, extent=step.extent)
+        return Reads(lengths=step.lengths, bias=step.bias, block_table=table, extent=step.extent)

@@ -5,8 +5,8 @@ A safetensors file. Its metadata, all strings, has exactly these keys: `format` 
 `cross` and `self`, the two specs; `measured`, JSON. Its tensors are what forms have learned, in
 float32: `cross.0.NAME` of one layer.
 
-A file may come from anyone: sizes are bounded, names and shapes checked, and nothing is unpickled.
-What is wrong with it is one line, a `CacheError`.
+Files are not trusted: sizes are bounded, names and shapes checked, and nothing is unpickled. An
+invalid file raises `CacheError`, one line.
 """
 
 import json
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimwhisper.atomic import atomic_write
 from slimwhisper.errors import CacheError, OutputError
-from slimwhisper.text import one_line, shown
+from slimwhisper.text import error_line, escape_line
 
 if TYPE_CHECKING:  # the command line starts without torch
     from torch import Tensor
@@ -31,14 +31,14 @@ FORMAT, VERSION, SUFFIX = "slimwhisper-cache", "1", ".safetensors"
 KEYS = ("format", "version", "checkpoint", "cross", "self", "measured")
 MAX_MEASURED = 1 << 20  # characters
 MAX_FILE = 4 << 30  # bytes
-MAX_SPEC, MAX_SHOWN = 300, 60  # characters
+MAX_SPEC, MAX_QUOTED = 300, 60  # characters
 DIMENSIONS = 4  # of a tensor
 NAME = re.compile(r"((?:cross|self)\.(0|[1-9]\d{0,2}))\.([A-Za-z_]\w{0,63})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file says besides its tensors. The specs are not checked yet."""
+    """The metadata of a file, and the shapes of its tensors. The specs are not checked yet."""
 
     path: Path
     checkpoint: str  # digest
@@ -49,7 +49,7 @@ class Header:
 
 
 def looks_like_file(cache: str) -> bool:
-    """Whether this is a file, or should be one, and no preset."""
+    """Whether this is the path of a file, and not a preset's name."""
     return cache.endswith(SUFFIX) or Path(cache).is_file()
 
 
@@ -60,47 +60,49 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     path = Path(path)
     try:
         if path.stat().st_size > MAX_FILE:
-            raise _no_file(path)
+            raise _not_a_cache_file(path)
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
             slices = {name: file.get_slice(name) for name in file.keys()}
             kinds = {name: (s.get_dtype(), tuple(s.get_shape())) for name, s in slices.items()}
     except OSError as error:
         raise CacheError(
-            f"{shown(path)}: cannot be read ({one_line(error)}); give a file that slimwhisper "
-            "calibrate wrote"
+            f"{escape_line(path)}: cannot be read ({error_line(error)}); give a file from "
+            "slimwhisper calibrate"
         ) from error
     except SafetensorError as error:
-        raise _no_file(path) from error
+        raise _not_a_cache_file(path) from error
     if metadata.get("format") != FORMAT:
-        raise _no_file(path)
+        raise _not_a_cache_file(path)
     if metadata.get("version") != VERSION:
-        version = str(metadata.get("version"))[:MAX_SHOWN]
-        raise _wrong(path, f"has version {version!r}, and this program reads {VERSION!r}")
+        version = str(metadata.get("version"))[:MAX_QUOTED]
+        raise _invalid(path, f"has version {version!r}, and this program reads {VERSION!r}")
     for key in sorted({*metadata, *KEYS}):
         if key not in KEYS or key not in metadata:
-            verb = "has an unknown entry" if key not in KEYS else "lacks the text"
-            raise _wrong(path, f"{verb} {key[:MAX_SHOWN]!r}")
+            problem = "unknown" if key not in KEYS else "missing"
+            raise _invalid(path, f"{problem} entry {key[:MAX_QUOTED]!r}")
         if len(metadata[key]) > (MAX_MEASURED if key == "measured" else MAX_SPEC):
-            raise _wrong(path, f"its {key} is too long")
+            raise _invalid(path, f"{key} is too long")
     try:
         measured = json.loads(metadata["measured"])
     except (ValueError, RecursionError) as error:
-        raise _wrong(path, "its measurements are no JSON") from error
+        raise _invalid(path, "measured is not JSON") from error
     for name, (dtype, shape) in kinds.items():
-        _parts(path, name)
+        _split_name(path, name)
         if dtype != "F32":
-            raise _wrong(path, f"tensor {name!r} is not float32")
+            raise _invalid(path, f"tensor {name!r} is not float32")
         if len(shape) > DIMENSIONS or not 0 < math.prod(shape):
-            raise _wrong(path, f"tensor {name!r} has no shape of up to {DIMENSIONS} dimensions")
+            raise _invalid(
+                path, f"tensor {name!r} is empty, or has more than {DIMENSIONS} dimensions"
+            )
     checkpoint, cross, self_ = (metadata[key] for key in ("checkpoint", "cross", "self"))
     shapes = {name: shape for name, (_, shape) in kinds.items()}
     return Header(path, checkpoint, cross, self_, measured, shapes)
 
 
 def read_learned(header: Header, checkpoint: str, layers: int) -> "Learned":
-    """A file's tensors by site and name, in float64; for a checkpoint of this digest, with so many
-    decoder layers. Raises CacheError, also for another checkpoint.
+    """A file's tensors by site and name, in float64. checkpoint: the digest of the one in use;
+    layers: its decoder layers. Raises CacheError, also if the file is for another checkpoint.
     """
     import torch
     from safetensors import SafetensorError
@@ -109,29 +111,29 @@ def read_learned(header: Header, checkpoint: str, layers: int) -> "Learned":
     path = header.path
     if header.checkpoint != checkpoint:
         raise CacheError(
-            f"{shown(path.name)}: was made for a checkpoint with digest "
-            f"{header.checkpoint[:MAX_SHOWN]!r}, not for this one, {checkpoint!r}; run slimwhisper "
-            "calibrate for this one, or choose a preset"
+            f"{escape_line(path.name)}: was made for a checkpoint with digest "
+            f"{header.checkpoint[:MAX_QUOTED]!r}, but this one has {checkpoint!r}; run slimwhisper "
+            "calibrate for this checkpoint, or choose a preset"
         )
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError, ValueError) as error:
-        raise _wrong(path, f"cannot be read ({one_line(error)})") from error
+        raise _invalid(path, f"cannot be read ({error_line(error)})") from error
     if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != header.shapes:
-        raise _wrong(path, "has changed while it was read")
+        raise _invalid(path, "the file changed while it was read")
     learned: dict[str, dict[str, Tensor]] = {}
     for full, tensor in sorted(tensors.items()):
-        site, layer, name = _parts(path, full)
+        site, layer, name = _split_name(path, full)
         if layer >= layers:
-            raise _wrong(path, f"has {full!r}, and the model has {layers} decoder layers")
+            raise _invalid(path, f"has {full!r}, and the model has {layers} decoder layers")
         if not bool(torch.isfinite(tensor).all()):
-            raise _wrong(path, f"{full!r} holds NaN or infinity")
+            raise _invalid(path, f"{full!r} holds NaN or infinity")
         learned.setdefault(site, {})[name] = tensor.double()
     return learned
 
 
 def as_stored(learned: "Learned") -> "Learned":
-    """What a file gives back: rounded to float32, in float64."""
+    """The tensors as a file returns them: rounded to float32, in float64."""
     return {
         site: {name: t.float().double() for name, t in tensors.items()}
         for site, tensors in learned.items()
@@ -141,8 +143,8 @@ def as_stored(learned: "Learned") -> "Learned":
 def write_file(
     path: Path, checkpoint: str, forms: tuple[str, str], learned: "Learned", measured: Any
 ) -> None:
-    """Write a file, complete or not at all. `forms` are the canonical specs of cross and self;
-    the others as `read_learned` and `Header` have them. Raises OutputError.
+    """Write a file, complete or not at all. forms: the canonical specs of cross and self; for the
+    others see `read_learned` and `Header`. Raises OutputError.
     """
     from safetensors.torch import save
 
@@ -164,24 +166,26 @@ def write_file(
             file.write(save(tensors, metadata))
     except OSError as error:
         raise OutputError(
-            f"{shown(path)}: cannot be written ({one_line(error)}); choose another -o"
+            f"{escape_line(path)}: cannot be written ({error_line(error)}); choose another -o"
         ) from error
 
 
-def _parts(path: Path, name: str) -> tuple[str, int, str]:
+def _split_name(path: Path, name: str) -> tuple[str, int, str]:
     """ "cross.0.rotation" -> ("cross.0", 0, "rotation")."""
-    found = NAME.fullmatch(name)
-    if found is None:
-        raise _wrong(path, f"has an unknown tensor {shown(name)[:MAX_SHOWN]!r}")
-    return found[1], int(found[2]), found[3]
+    parts = NAME.fullmatch(name)
+    if parts is None:
+        raise _invalid(path, f"unknown tensor {escape_line(name)[:MAX_QUOTED]!r}")
+    return parts[1], int(parts[2]), parts[3]
 
 
-def _wrong(path: Path, what: str) -> CacheError:
-    return CacheError(f"{shown(path.name)}: {shown(what)}; run slimwhisper calibrate again")
-
-
-def _no_file(path: Path) -> CacheError:
+def _invalid(path: Path, reason: str) -> CacheError:
     return CacheError(
-        f"{shown(path.name)}: is no file that slimwhisper calibrate wrote, or it is damaged; give "
-        "such a file, or a preset's name"
+        f"{escape_line(path.name)}: {escape_line(reason)}; run slimwhisper calibrate again"
+    )
+
+
+def _not_a_cache_file(path: Path) -> CacheError:
+    return CacheError(
+        f"{escape_line(path.name)}: not a file from slimwhisper calibrate, or damaged; give such a "
+        "file, or a preset's name"
     )

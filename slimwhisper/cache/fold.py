@@ -1,8 +1,7 @@
 """Offline folding of an attention block into the form that its cache needs, in float64.
 
-Every form but `kv` is latent attention (docs/caches.md): each token keeps a latent Z = X P, head
-i's query is mapped to q_i A_i and scored against Z, and the weighted sum of Z is mapped back by
-B_i.
+Every form but `kv` is latent attention (docs/caches.md): each token has a latent Z = X P, head i's
+query is mapped to q_i A_i and scored against Z, and the weighted sum of Z is mapped back by B_i.
 
     form    P      A_i           B_i          source
     x, e    1      W_K,i^T       W_V,i        slim attention (arXiv 2503.05840), option 2
@@ -13,7 +12,7 @@ B_i.
 
 Softmax rows sum to 1, so b_V moves into the output bias, c* = b_V W_O + b_O. A key bias adds the
 same number to all of a query's scores, so it is dropped. The source X of `x8` and `e8` is the
-output of a layer norm, n G + B. They keep (X - B) / S with column scales S of about |G|, so that
+output of a layer norm, n G + B. They store (X - B) / S with column scales S of about |G|, so that
 all columns have a similar range; B adds the same number to all scores, and B W_V goes into the
 output bias. Matrices here are in `torch.nn.Linear`'s layout [out, in], so x W is `linear(x, W)`
 and W_K^-1 W_V is solved on transposes.
@@ -34,7 +33,7 @@ from slimwhisper.kernels.linear import Weight, pack
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """One attention block as the checkpoint has it: [d, d] in [out, in] layout, [d] biases."""
+    """One attention block of a checkpoint: [d, d] weights in [out, in] layout, [d] biases."""
 
     query: Tensor
     query_bias: Tensor
@@ -46,23 +45,18 @@ class Attention:
 
     @staticmethod
     def from_state(state: Mapping[str, Tensor], prefix: str, heads: int) -> "Attention":
-        """Read the weights [d, d] and biases [d] whose names start with `prefix`.
-
-        prefix: such as "decoder.blocks.0.attn.".
+        """The weights [d, d] and biases [d] whose names start with a prefix, such as
+        "decoder.blocks.0.attn.".
         """
-
-        def get(name: str) -> Tensor:
-            return state[prefix + name]
-
-        out = get("out.weight")
+        weights = {
+            name: state[f"{prefix}{name}.weight"] for name in ("query", "key", "value", "out")
+        }
+        value_bias, out_bias = (state[f"{prefix}{name}.bias"].double() for name in ("value", "out"))
         return Attention(
-            query=get("query.weight"),
-            query_bias=get("query.bias"),
-            key=get("key.weight"),
-            value=get("value.weight"),
-            out=out,
-            out_bias=out.double() @ get("value.bias").double() + get("out.bias").double(),
+            query_bias=state[f"{prefix}query.bias"],
+            out_bias=weights["out"].double() @ value_bias + out_bias,
             heads=heads,
+            **weights,
         )
 
 
@@ -70,8 +64,8 @@ class Attention:
 class Folded:
     """One attention block, ready for its cache. None: the map is a selection or the identity.
 
-    `kv` uses `project` for K and `values` for V and has no maps. `zack` too, with fewer rows of
-    `query`, `project` and `values`, and columns of `out`.
+    `kv` and `zack` use `project` for K and `values` for V, and have no maps; with `zack`, `query`,
+    `project` and `values` have fewer rows, and `out` fewer columns.
     """
 
     form: str
@@ -80,15 +74,15 @@ class Folded:
     query_bias: Tensor  # [d]
     out: Weight  # [d, d]
     out_bias: Tensor  # [d]
-    project: Weight | None = None  # [d, d]: P, source -> what is kept
-    values: Weight | None = None  # [d, d]: source -> V, `kv` alone
+    project: Weight | None = None  # [d, d]: P, source -> latent, or K
+    values: Weight | None = None  # [d, d]: source -> V
     key_map: Tensor | None = None  # [h, d_k, d]: A_i
     value_map: Tensor | None = None  # [h, d_k, d]: B_i^T
-    columns: Tensor | None = None  # [d]: S, where what is kept is rounded to float8
-    offset: Tensor | None = None  # [d]: B, taken from the source
+    column_scales: Tensor | None = None  # [d]: S, for a latent in float8
+    offset: Tensor | None = None  # [d]: B, subtracted from the source
     settings: Any = None  # of the form, if it has some
     layer: int = 0  # of the decoder
-    # by name, what a form that learns has found in the recorded activations; float64
+    # by name, what a form has learned from recorded activations; float64
     learned: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -98,29 +92,28 @@ class Folded:
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> "Folded":
         """The same on `device`, rounded once to `dtype`."""
-
-        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
         moved: dict[str, Any] = {
-            name: value.to(device, dtype).contiguous()
-            for name, value in tensors.items()
-            if isinstance(value, Tensor)
+            f.name: value.to(device, dtype).contiguous()
+            for f in fields(self)
+            if isinstance(value := getattr(self, f.name), Tensor)
         }
         return replace(self, **moved)
 
     def packed(self) -> "Folded":
         """The same with its [d, d] matrices packed for `slimwhisper.kernels.linear`."""
-        names = ("query", "out", "project", "values")
-        matrices = {name: getattr(self, name) for name in names}
         packed: dict[str, Any] = {
-            name: pack(m, few=True) for name, m in matrices.items() if isinstance(m, Tensor)
+            name: pack(matrix, small_batches=True)
+            for name in ("query", "out", "project", "values")
+            if isinstance(matrix := getattr(self, name), Tensor)
         }
         return replace(self, **packed)
 
 
 def solve(source: Tensor, target: Tensor) -> Tensor:
-    """W_source^-1 W_target [d, d], which turns source's projection into target's; all [out, in].
+    """W_source^-1 W_target [d, d], which maps the projection of source to that of target; all
+    [out, in].
 
-    Solved in float64. A singular source gives inf or NaN, which the guard then rejects.
+    Solved in float64. A singular source gives inf or NaN, which the guard rejects.
     """
     solution, _ = torch.linalg.solve_ex(source.double().T, target.double().T)
     return solution.T
@@ -128,18 +121,18 @@ def solve(source: Tensor, target: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What some forms need in addition to the block's own weights."""
+    """What some forms need in addition to the block's weights."""
 
     first_key: Tensor | None = None  # [d, d]: layer 0's cross W_K
     norm: tuple[Tensor, Tensor] | None = None  # [d], [d]: weight, bias of the latent's norm
     settings: Any = None  # of the form, if it has some
     attention: Literal["cross", "self"] = "cross"
     layer: int = 0  # of the decoder
-    blocks: Sequence[Attention] = ()  # the blocks of all layers, this one's among them
-    # of forms that learn: the activations to learn from, and what was learned from others before
+    blocks: Sequence[Attention] = ()  # of all layers
+    # for forms that learn: the activations to learn from, or what was learned before
     activations: Activations | None = None
     learned: Mapping[str, Tensor] | None = None
-    # by form, what the fold of the first layer has made for all layers of this attention
+    # by form, results of the first layer's fold for all layers of this attention
     shared: dict[str, Any] = field(default_factory=dict)
 
 
@@ -176,8 +169,8 @@ def fold_v(block: Attention, context: Context) -> Folded:
 
 
 def fold_hybrid(block: Attention, context: Context) -> Folded:
-    """`hybrid`: keys and values are rebuilt from the first layer's keys, which are the first
-    layer's own: it is option 1, and reads no key map.
+    """`hybrid`: keys and values are rebuilt from the first layer's keys. In the first layer this is
+    `k`, without a key map.
     """
     first = context.first_key
     assert first is not None
@@ -193,22 +186,22 @@ def fold_float8(block: Attention, context: Context) -> Folded:
     """`x8` and `e8`: column scales and the norm's bias go into the weights."""
     assert context.norm is not None
     weight, bias = context.norm[0].double(), context.norm[1].double()
-    # of a nearly constant column, only rounding error would be kept
-    columns = torch.maximum(weight.abs(), bias.abs() / 64).clamp(min=1e-6)
+    # a nearly constant column would store only rounding errors
+    column_scales = torch.maximum(weight.abs(), bias.abs() / 64).clamp(min=1e-6)
     return replace(
         _blank(block),
-        key_map=_by_head(block.key * columns, block),
-        value_map=_by_head(block.value * columns, block),
+        key_map=_by_head(block.key * column_scales, block),
+        value_map=_by_head(block.value * column_scales, block),
         out_bias=block.out_bias + block.out.double() @ (block.value.double() @ bias),
-        columns=columns,
+        column_scales=column_scales,
         offset=bias,
     )
 
 
 def fold(block: Attention, form: str, context: Context | None = None) -> Folded:
-    """One block, folded for a spec of `slimwhisper.cache.forms`, which stays its `form`.
+    """One block, folded for a form or spec of `slimwhisper.cache.forms`.
 
-    Raises ValueError for an unknown form, or settings that make no sense.
+    Raises ValueError for an unknown form or invalid settings.
     """
     name = split_spec(form)[0]
     if name not in FORMS:

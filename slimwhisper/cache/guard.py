@@ -1,7 +1,7 @@
-"""Is a cache form exact for these weights in this dtype? Measured, layer by layer.
+"""The guard: whether a cache form is exact for these weights in this dtype, measured by layer.
 
-`k`, `v` and `hybrid` rebuild what they drop through an inverse. That multiplies the rounding error
-of what they keep by up to the condition number, which reaches 5e9 in real checkpoints. In half
+`k`, `v` and `hybrid` rebuild keys or values through an inverse. This multiplies the rounding error
+of what they store by up to the condition number, which reaches 5e9 in real checkpoints. In half
 precision such a form is therefore seldom exact, and the guard replaces it with a form of the same
 size that needs no inverse: `e` for cross-attention, `x` for self-attention.
 """
@@ -25,14 +25,14 @@ MARGIN = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What the guard measured on one layer's attention block, and what it decided."""
+    """The guard's measurement of one layer's attention block, and its decision."""
 
     layer: int
     attention: str  # "cross" or "self"
     form: str  # requested
     used: str  # the same, or the exact form that replaces it
     condition: float  # of the matrix that the form inverts, else of W_K
-    largest: float  # largest magnitude among the folded weights
+    largest: float  # largest magnitude of the folded weights
     fits: bool  # whether that is finite in the dtype
     error: float  # relative, of the keys and values in the dtype; see `measure`
     baseline_error: float  # the same for form `kv`
@@ -58,11 +58,11 @@ def measure(
 ) -> tuple[float, float]:
     """(error of the form, error of the baseline) in `dtype` against float64.
 
-    `source` [n, d]: what the block attends to, encoder output or layer-normed input. An error is
-    that of the form's keys and values, whether kept or rebuilt: relative per token, root mean
-    square over the tokens, for the worst head, and the worse of keys and values; NaN counts as
-    inf. Queries are left out, so no attention pattern can hide an error. Products are rounded to
-    `dtype` and accumulated in float32, as on a GPU, whatever the device.
+    `source` [n, d]: what the block attends to, encoder output or layer-normed input. The error is
+    that of the form's keys and values, stored or rebuilt: relative per token, root mean square over
+    the tokens, for the worst head, and the worse of keys and values; NaN counts as inf. Queries are
+    left out, so no attention pattern can hide an error. Products are rounded to `dtype` and
+    accumulated in float32, as on a GPU, on any device.
     """
     x = _rounded(source, dtype)
     truth = [F.linear(x.double(), weight.double()) for weight in (block.key, block.value)]
@@ -71,12 +71,12 @@ def measure(
         """[n, in], [out, in] -> [n, out], rounded."""
         return _rounded(F.linear(data, _rounded(weight, dtype)), dtype)
 
-    def error(found: Sequence[Tensor]) -> float:
+    def error(keys_values: Sequence[Tensor]) -> float:
         """Of keys and values, each [n, d], against `truth`."""
         worst = 0.0
-        for ours, true in zip(found, truth, strict=True):
+        for rounded, true in zip(keys_values, truth, strict=True):
             heads = true.unflatten(-1, (block.heads, -1))
-            difference = ours.double().unflatten(-1, (block.heads, -1)) - heads
+            difference = rounded.double().unflatten(-1, (block.heads, -1)) - heads
             relative = (difference.norm(dim=-1) / heads.norm(dim=-1)).pow(2).mean(dim=0).sqrt()
             worst = max(worst, float(relative.nan_to_num(nan=float("inf")).max()))
         return worst
@@ -84,9 +84,9 @@ def measure(
     baseline = error([project(x, block.key), project(x, block.value)])
     if folded.form == "kv":
         return baseline, baseline
-    kept = project(x, folded.project) if isinstance(folded.project, Tensor) else x
+    latent = project(x, folded.project) if isinstance(folded.project, Tensor) else x
     maps = (folded.key_map, folded.value_map)
-    rebuilt = [kept if m is None else project(kept, m.flatten(0, 1)) for m in maps]
+    rebuilt = [latent if m is None else project(latent, m.flatten(0, 1)) for m in maps]
     return error(rebuilt), baseline
 
 
@@ -96,8 +96,8 @@ def fits_dtype(largest: float, dtype: torch.dtype) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """Which attention block of a decoder."""
+class AttentionSite:
+    """One attention block of a decoder, by its layer and kind."""
 
     layer: int
     attention: Literal["cross", "self"]
@@ -105,7 +105,7 @@ class Site:
 
     @property
     def prefix(self) -> str:
-        """How OpenAI's names of its tensors begin."""
+        """The start of OpenAI's names of its tensors."""
         name = "cross_attn" if self.attention == "cross" else "attn"
         return f"decoder.blocks.{self.layer}.{name}."
 
@@ -115,12 +115,12 @@ class Site:
 
 
 def inspect_layer(
-    state: Mapping[str, Tensor], site: Site, form: str, source: Tensor, dtype: torch.dtype
+    state: Mapping[str, Tensor], site: AttentionSite, form: str, source: Tensor, dtype: torch.dtype
 ) -> tuple[Folded, Inspection]:
-    """Fold one decoder block for `form`, measure it, and fall back where it is not exact.
+    """Fold one decoder block for `form`, measure it, and fall back if it is not exact.
 
-    `state` has OpenAI's names; `source` [n, d] as in `measure`.
-    Returns the folded weights of the form to use, not yet rounded, and the record.
+    `state` has OpenAI's names; `source` [n, d] as in `measure`. Returns the folded weights of the
+    form to use, not yet rounded, and the record.
     """
     block = site.read(state)
     first_key, inverse = state[replace(site, layer=0).prefix + "key.weight"], form_of(form).inverse
@@ -131,16 +131,7 @@ def inspect_layer(
     error, baseline_error = measure(block, folded, source, dtype)
     fits = fits_dtype(largest, dtype)
     exact = inverse is None or (fits and error <= MARGIN * baseline_error)
-    used = form if exact else EXACT[site.attention]
-    record = Inspection(
-        layer=site.layer,
-        attention=site.attention,
-        form=form,
-        used=used,
-        condition=condition_number(inverted),
-        largest=largest,
-        fits=fits,
-        error=error,
-        baseline_error=baseline_error,
-    )
+    used, condition = form if exact else EXACT[site.attention], condition_number(inverted)
+    location = (site.layer, site.attention)
+    record = Inspection(*location, form, used, condition, largest, fits, error, baseline_error)
     return (folded if exact else fold(block, used)), record

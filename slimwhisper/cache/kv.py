@@ -3,7 +3,15 @@
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossLayer, CrossStore, PagedLayer, Room, Rows, Shape, Step
+from slimwhisper.cache.base import (
+    CrossLayer,
+    CrossStore,
+    DecodeStep,
+    PagedLayer,
+    Rows,
+    Shape,
+    StoreShape,
+)
 from slimwhisper.cache.fold import Folded
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
@@ -38,17 +46,17 @@ class HeadAttention:
 
 
 def _shape(weights: Folded, length: int) -> tuple[int, ...]:
-    """Of keys, or of values: [h, length, d_k]."""
+    """[h, length, d_k], for keys and for values."""
     return weights.heads, length, weights.width // weights.heads
 
 
 class KVStore(CrossStore):
     """K and V of the audio for one layer, each [slots, h, p, d_k]."""
 
-    def __init__(self, heads: HeadAttention, room: Room) -> None:
+    def __init__(self, heads: HeadAttention, shape: StoreShape) -> None:
         self.heads = heads
-        shape = (room.count, *_shape(heads.weights, room.length))
-        self.keys = torch.zeros(shape, device=room.device, dtype=room.dtype)
+        size = (shape.count, *_shape(heads.weights, shape.length))
+        self.keys = torch.zeros(size, device=shape.device, dtype=shape.dtype)
         self.values = torch.zeros_like(self.keys)
         super().__init__(self.keys, self.values)
 
@@ -58,22 +66,22 @@ class KVStore(CrossStore):
 
 
 class KVCross(CrossLayer):
-    """Cross-attention of one layer over kept K and V."""
+    """Cross-attention of one layer over stored K and V."""
 
     store: KVStore
 
-    def __init__(self, weights: Folded, room: Room, store: CrossStore | None = None) -> None:
+    def __init__(self, weights: Folded, shape: StoreShape, store: CrossStore | None = None) -> None:
         assert store is None, "every layer has its own keys and values"
-        self.heads = HeadAttention(weights, room.kernels)
-        self.store = KVStore(self.heads, room)
+        self.heads = HeadAttention(weights, shape.kernels)
+        self.store = KVStore(self.heads, shape)
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d]."""
         queries = self.heads.queries(x)  # [R, h, T, d_k]
         (keys, slots), (values, _) = map(rows.of_slots, (self.store.keys, self.store.values))
-        asked = queries.transpose(1, 2)
-        mixed = self.heads.kernels.heads(asked.flatten(0, 1), keys, values, Reads(slots))
-        return self.heads.output(mixed.view(asked.shape).transpose(1, 2))
+        by_token = queries.transpose(1, 2)
+        mixed = self.heads.kernels.heads(by_token.flatten(0, 1), keys, values, Reads(slots))
+        return self.heads.output(mixed.view(by_token.shape).transpose(1, 2))
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
         """x [R, T, d], heads [n] int64 -> [R, n, T, p], before the softmax."""
@@ -83,11 +91,11 @@ class KVCross(CrossLayer):
 
 
 class KVSelf(PagedLayer):
-    """Self-attention of one layer over kept K and V, each [pages, h, page, d_k]."""
+    """Self-attention of one layer over stored K and V, each [pages, h, page, d_k]."""
 
-    def __init__(self, weights: Folded, room: Room) -> None:
-        self.heads = HeadAttention(weights, room.kernels)
-        self.keys, self.values = self.paged(weights, room)
+    def __init__(self, weights: Folded, shape: StoreShape) -> None:
+        self.heads = HeadAttention(weights, shape.kernels)
+        self.keys, self.values = self.allocate_pages(weights, shape)
         super().__init__(self.keys, self.values)
 
     @staticmethod
@@ -95,23 +103,23 @@ class KVSelf(PagedLayer):
         """Keys and values, each [h, page, d_k]."""
         return [(_shape(weights, page), dtype)] * 2
 
-    def keep(self, places: tuple[Tensor, Tensor], keys: Tensor, values: Tensor) -> None:
-        """Store keys and values [..., h, d_k] at pages and places [...] int64."""
-        pages, inside = places
-        self.keys[pages, :, inside] = keys
-        self.values[pages, :, inside] = values
+    def write(self, locations: tuple[Tensor, Tensor], keys: Tensor, values: Tensor) -> None:
+        """Store keys and values [..., h, d_k] at pages and indices within them [...] int64."""
+        pages, indices = locations
+        self.keys[pages, :, indices] = keys
+        self.values[pages, :, indices] = values
 
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
-        """x [R, T, d] -> [R, T, d]; keeps K and V, each [R, h, T, d_k]."""
+        """x [R, T, d] -> [R, T, d]; stores K and V, each [R, h, T, d_k]."""
         keys, values = self.heads.keys_values(x)
-        places = self.begin(rows, x.shape[1])
-        self.keep(places, keys.transpose(1, 2), values.transpose(1, 2))
+        locations = self.begin(rows, x.shape[1])
+        self.write(locations, keys.transpose(1, 2), values.transpose(1, 2))
         return self.heads.output(head_attention(self.heads.queries(x), keys, values, causal=True))
 
-    def step(self, x: Tensor, step: Step) -> Tensor:
-        """x [R, 1, d] -> [R, 1, d]; keeps K and V of the token, reads step.extent of them."""
+    def step(self, x: Tensor, step: DecodeStep) -> Tensor:
+        """x [R, 1, d] -> [R, 1, d]; stores K and V of the tokens, reads step.extent a row."""
         keys, values = self.heads.keys_values(x)
-        self.keep(self.step_places(step), keys[:, :, 0], values[:, :, 0])
+        self.write(self.step_locations(step), keys[:, :, 0], values[:, :, 0])
         queries = self.heads.queries(x)[:, :, 0]
         mixed = self.heads.kernels.heads(queries, self.keys, self.values, self.reads(step))
         return self.heads.output(mixed.unsqueeze(2))

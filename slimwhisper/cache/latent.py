@@ -1,19 +1,27 @@
 """Forms `x`, `e`, `k`, `v`, `hybrid`, `x8` and `e8`: one latent per token, and folded queries.
 
-d values per token are kept, for each layer (`x`, `k`, `v`) or once for all layers that share them
-(`e`, `hybrid`). See `slimwhisper.cache.fold` for the maps A_i and B_i.
+The store has d values per token, for each layer (`x`, `k`, `v`) or once for all layers (`e`,
+`hybrid`). See `slimwhisper.cache.fold` for the maps A_i and B_i.
 """
 
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossLayer, CrossStore, PagedLayer, Room, Rows, Shape, Step
+from slimwhisper.cache.base import (
+    CrossLayer,
+    CrossStore,
+    DecodeStep,
+    PagedLayer,
+    Rows,
+    Shape,
+    StoreShape,
+)
 from slimwhisper.cache.fold import Folded
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
-from slimwhisper.kernels.latent import EIGHT, Latent
+from slimwhisper.kernels.latent import FP8, Latent
 from slimwhisper.kernels.linear import linear
-from slimwhisper.kernels.norm import Place, scaled
+from slimwhisper.kernels.norm import CacheWrite, scale_columns
 from slimwhisper.kernels.reads import Reads
 
 
@@ -24,8 +32,8 @@ class LatentAttention:
         self.weights, self.kernels = weights, kernels
         self.heads = weights.heads
         self.scale = (weights.width // weights.heads) ** -0.5
-        like = weights.query_bias
-        self.own = torch.eye(self.heads, device=like.device, dtype=like.dtype)[:, :, None]
+        bias = weights.query_bias
+        self.identity = torch.eye(self.heads, device=bias.device, dtype=bias.dtype)[:, :, None]
 
     def queries(self, x: Tensor) -> Tensor:
         """[R, T, d] -> [R, T, h, d_k]."""
@@ -35,17 +43,17 @@ class LatentAttention:
     def fold_queries(self, q: Tensor) -> Tensor:
         """q_i A_i: [N, h, d_k] -> [N, h, d]."""
         if self.weights.key_map is None:  # head i reads its own columns of the latent
-            return (self.own * q.unsqueeze(2)).flatten(2)
-        return self.kernels.by_head(q, self.weights.key_map)
+            return (self.identity * q.unsqueeze(2)).flatten(2)
+        return self.kernels.multiply_heads(q, self.weights.key_map)
 
     def by_latent(self, q: Tensor, latent: Latent, reads: Reads) -> Tensor:
         """q [N, h, d_k] -> [N, h, d_k]; `reads` as in `Kernels.latent`."""
         folded, maps = self.fold_queries(q), self.weights.value_map
-        found = self.kernels.latent(folded, latent, self.scale, reads, maps)
+        mixed = self.kernels.latent(folded, latent, self.scale, reads, maps)
         if maps is not None:
-            return found
+            return mixed
         # head i's values are its own columns of the latent
-        return found.unflatten(-1, (self.heads, -1)).diagonal(dim1=1, dim2=2).transpose(1, 2)
+        return mixed.unflatten(-1, (self.heads, -1)).diagonal(dim1=1, dim2=2).transpose(1, 2)
 
     def by_heads(
         self, q: Tensor, latent: Tensor, bias: Tensor | None = None, causal: bool = False
@@ -75,28 +83,28 @@ class LatentAttention:
         return linear(heads.flatten(2), self.weights.out, self.weights.out_bias)
 
 
-def kept(weights: Folded, x: Tensor) -> Tensor:
-    """What a form keeps of x, x P or (x - B) / S before it is rounded: [..., d] -> [..., d]."""
-    if weights.columns is not None:
-        return scaled(x, weights.columns, weights.offset)
+def latent_of(weights: Folded, x: Tensor) -> Tensor:
+    """The latent of x, x P or (x - B) / S, before it is rounded: [..., d] -> [..., d]."""
+    if weights.column_scales is not None:
+        return scale_columns(x, weights.column_scales, weights.offset)
     return x if weights.project is None else linear(x, weights.project)
 
 
 class LatentStore(CrossStore):
-    """What is kept of the audio: [slots, p, d], for one layer or shared by many."""
+    """The latent of the audio, [slots, p, d], of one layer or shared by several."""
 
     # [slots, positions] at least float32, added to the scores of each position
     position_bias: Tensor | None = None
 
-    def __init__(self, weights: Folded, room: Room) -> None:
+    def __init__(self, weights: Folded, shape: StoreShape) -> None:
         self.weights = weights
-        shape, eight = (room.count, room.length, weights.width), weights.columns is not None
-        self.latent = Latent.allocate(shape, room.device, room.dtype, eight)
+        size, float8 = (shape.count, shape.length, weights.width), weights.column_scales is not None
+        self.latent = Latent.allocate(size, shape.device, shape.dtype, float8)
         super().__init__(*self.latent.tensors())
 
     def put(self, slots: Tensor, features: Tensor) -> None:
         """features [G, p, d] -> latents [G, p, d] in `slots` [G] int64."""
-        self.latent.write(slots, kept(self.weights, features))
+        self.latent.write(slots, latent_of(self.weights, features))
 
 
 class LatentCross(CrossLayer):
@@ -104,79 +112,83 @@ class LatentCross(CrossLayer):
 
     store: LatentStore
 
-    def __init__(self, weights: Folded, room: Room, store: LatentStore | None = None) -> None:
-        self.attention = LatentAttention(weights, room.kernels)
-        self.store = store or LatentStore(weights, room)
+    def __init__(
+        self, weights: Folded, shape: StoreShape, store: LatentStore | None = None
+    ) -> None:
+        self.attention = LatentAttention(weights, shape.kernels)
+        self.store = store or LatentStore(weights, shape)
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d], in the cheaper of the two orders."""
         attention, (_, t, d) = self.attention, x.shape
         q = attention.queries(x)  # [R, T, h, d_k]
-        group = rows.together
+        tokens = rows.rows_per_slot * t
         latent, slots = rows.of_slots(self.store.latent)
         bias = self.store.position_bias
         if bias is not None:
             bias, _ = rows.of_slots(bias)
-        if prefers_latent(group * t, attention.heads, d):
+        if prefers_latent(tokens, attention.heads, d):
             reads = Reads(slots, position_bias=bias)
             return attention.output(attention.by_latent(q.flatten(0, 1), latent, reads).view_as(q))
         if slots is not None:
             latent, bias = latent[slots], None if bias is None else bias[slots]
-        plain = latent.plain(x.dtype)
-        together = q.reshape(len(plain), group * t, *q.shape[2:])
-        return attention.output(attention.by_heads(together, plain, bias).reshape(q.shape))
+        plain = latent.dequantized(x.dtype)
+        queries = q.reshape(len(plain), tokens, *q.shape[2:])
+        return attention.output(attention.by_heads(queries, plain, bias).reshape(q.shape))
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
         """x [R, T, d], heads [n] int64 -> [R, n, T, p], before the softmax."""
         queries = self.attention.queries(x).transpose(1, 2)[:, heads] * self.attention.scale
-        keys = self.attention.keys(self.store.latent[rows.slots].plain(x.dtype))[:, heads]
+        keys = self.attention.keys(self.store.latent[rows.slots].dequantized(x.dtype))[:, heads]
         return queries @ keys.transpose(2, 3)
 
 
 def prefers_latent(tokens: int, heads: int, d: int) -> bool:
     """Whether l = `tokens` queries per slot are cheaper on the latent than on temporary K and V.
 
-    Operations per position of the slot: 4 l h d against 4 d^2 + 4 l d. `k` and `v` take as many,
-    as their queries are padded to all of d.
+    Operations per position of the slot: 4 l h d against 4 d^2 + 4 l d. `k` and `v` need as many,
+    because their queries are padded to d.
     """
     return tokens * heads < d + tokens
 
 
 class LatentSelf(PagedLayer):
-    """Self-attention of one layer over a kept latent, [pages, page, d]."""
+    """Self-attention of one layer over a stored latent, [pages, page, d]."""
 
-    def __init__(self, weights: Folded, room: Room) -> None:
-        self.attention = LatentAttention(weights, room.kernels)
-        self.latent = Latent(*self.paged(weights, room))
+    def __init__(self, weights: Folded, shape: StoreShape) -> None:
+        self.attention = LatentAttention(weights, shape.kernels)
+        self.latent = Latent(*self.allocate_pages(weights, shape))
         super().__init__(*self.latent.tensors())
 
     @staticmethod
     def shapes(weights: Folded, page: int, dtype: torch.dtype) -> list[Shape]:
         """[page, d]; in float8, also factors [page]."""
-        if weights.columns is None:
+        if weights.column_scales is None:
             return [((page, weights.width), dtype)]
-        return [((page, weights.width), EIGHT), ((page,), torch.float32)]
+        return [((page, weights.width), FP8), ((page,), torch.float32)]
 
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
-        """x [R, T, d] -> [R, T, d]; keeps latents [R, T, d]."""
-        fresh = kept(self.attention.weights, x)
-        self.latent.write(self.begin(rows, x.shape[1]), fresh)
+        """x [R, T, d] -> [R, T, d]; stores latents [R, T, d]."""
+        latent = latent_of(self.attention.weights, x)
+        self.latent.write(self.begin(rows, x.shape[1]), latent)
         # always by heads: K and V cost 4 l d^2, little next to cross-attention's 4 p d^2
-        mixed = self.attention.by_heads(self.attention.queries(x), fresh, causal=True)
+        mixed = self.attention.by_heads(self.attention.queries(x), latent, causal=True)
         return self.attention.output(mixed)
 
-    def place(self, step: Step) -> Place | None:
-        """Of forms that keep the normed token as it is, or in float8."""
+    def cache_write(self, step: DecodeStep) -> CacheWrite | None:
+        """Of forms that store the normed token itself, or in float8."""
         weights = self.attention.weights
         if weights.project is not None:
             return None
-        return Place(self.latent, *self.step_places(step), weights.columns, weights.offset)
+        return CacheWrite(
+            self.latent, *self.step_locations(step), weights.column_scales, weights.offset
+        )
 
-    def step(self, x: Tensor, step: Step) -> Tensor:
-        """x [R, 1, d] -> [R, 1, d]; keeps the token's latent [R, d], reads step.extent of them."""
+    def step(self, x: Tensor, step: DecodeStep) -> Tensor:
+        """x [R, 1, d] -> [R, 1, d]; stores the tokens' latents [R, d], reads step.extent a row."""
         weights = self.attention.weights
         if weights.project is not None:
-            self.latent.write(self.step_places(step), kept(weights, x[:, 0]))
+            self.latent.write(self.step_locations(step), latent_of(weights, x[:, 0]))
         q = self.attention.queries(x)
         mixed = self.attention.by_latent(q.flatten(0, 1), self.latent, self.reads(step))
         return self.attention.output(mixed.view_as(q))

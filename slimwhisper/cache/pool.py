@@ -1,4 +1,4 @@
-"""Which pages of the text cache are free: on the host, without a tensor."""
+"""The free pages of the text cache, on the host, without tensors."""
 
 import heapq
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ PAGE = 16  # tokens
 
 
 def pages_of(tokens: int) -> int:
-    """How many pages a text of so many tokens takes."""
+    """How many pages a text of this many tokens takes."""
     return -(-tokens // PAGE)
 
 
@@ -30,12 +30,12 @@ class PagePool:
         return self.count - len(self._free)
 
     def take(self, count: int) -> list[int]:
-        """Take so many free pages; there must be as many."""
+        """Take free pages; there must be enough."""
         taken = [heapq.heappop(self._free) for _ in range(count)]
         self.peak = max(self.peak, self.used)
         return taken
 
     def release(self, pages: Iterable[int]) -> None:
-        """Give pages back that were taken."""
+        """Return taken pages."""
         for page in pages:
             heapq.heappush(self._free, page)

@@ -2,7 +2,7 @@
 
 The settings of a form are a frozen dataclass with defaults for all fields, of the types int,
 float, bool, str, or one of the first two or None, which is written `all`. Its `__post_init__`
-raises ValueError, with what would work, for values that make no sense.
+raises ValueError for invalid values, and says which are valid.
 """
 
 from dataclasses import fields
@@ -22,14 +22,15 @@ def split_spec(spec: str) -> tuple[str, str]:
 def parse_settings(kind: type[Settings], text: str) -> Settings:
     """ "r=16,k=all" -> settings of this kind, with its defaults for the rest.
 
-    Raises ValueError: one line that says which word is wrong, and what would work.
+    Raises ValueError: one line that says which setting is wrong, and what is valid.
     """
     hints, names = get_type_hints(kind), [f.name for f in fields(kind)]  # type: ignore[arg-type]
     values: dict[str, Any] = {}
-    for word in text.split(",") if text else ():
-        name, equals, value = (part.strip() for part in word.partition("="))
+    for pair in text.split(",") if text else ():
+        name, equals, value = (part.strip() for part in pair.partition("="))
         if name not in names or not equals:
-            raise ValueError(f"{word.strip()!r} is no setting; give {_examples(kind)}")
+            example = describe_settings(kind())
+            raise ValueError(f"{pair.strip()!r} is not a setting; give for example {example}")
         if name in values:
             raise ValueError(f"{name} is given twice")
         values[name] = _value(name, value, hints[name])
@@ -39,7 +40,7 @@ def parse_settings(kind: type[Settings], text: str) -> Settings:
 def describe_settings(settings: Any) -> str:
     """The inverse, with every value: "r=16,k=all"."""
     pairs = ((f.name, getattr(settings, f.name)) for f in fields(settings))
-    return ",".join(f"{name}={_written(value)}" for name, value in pairs)
+    return ",".join(f"{name}={_format(value)}" for name, value in pairs)
 
 
 def _value(name: str, text: str, hint: Any) -> Any:
@@ -54,15 +55,11 @@ def _value(name: str, text: str, hint: Any) -> Any:
         return kinds[0](text)
     except ValueError:
         kind = {int: "a whole number", float: "a number"}[kinds[0]]
-        more = f" or {ALL}" if type(None) in kinds else ""
-        raise ValueError(f"{name}={text} is not {kind}{more}") from None
+        or_all = f" or {ALL}" if type(None) in kinds else ""
+        raise ValueError(f"{name}={text} is not {kind}{or_all}") from None
 
 
-def _written(value: Any) -> str:
+def _format(value: Any) -> str:
     if value is None:
         return ALL
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _examples(kind: type[Any]) -> str:
-    return describe_settings(kind())

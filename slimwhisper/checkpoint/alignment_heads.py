@@ -1,4 +1,4 @@
-"""Which cross-attention heads follow the audio word by word; word timestamps are read from them."""
+"""Knows the cross-attention heads that follow the audio, from which word timestamps are read."""
 
 import base64
 import gzip
@@ -23,12 +23,10 @@ def default_heads(dims: Dims) -> Heads:
 def official_heads(name: str, dims: Dims) -> Heads | None:
     """The heads that OpenAI found for one of its checkpoints; None for other names."""
     dump = alignment_dumps().get(name)
-    if dump is None:
-        return None
-    return dumped_heads(dump, dims)
+    return None if dump is None else parse_head_dump(dump, dims)
 
 
-def dumped_heads(dump: bytes, dims: Dims) -> Heads:
+def parse_head_dump(dump: bytes, dims: Dims) -> Heads:
     """The heads of a dump in `whisper`'s format: base85 of gzipped booleans [layers, heads].
 
     Raises OptionError for an invalid dump, or for another model's.
@@ -37,27 +35,25 @@ def dumped_heads(dump: bytes, dims: Dims) -> Heads:
         flags = np.frombuffer(gzip.decompress(base64.b85decode(dump)), dtype=bool)
         pairs = np.argwhere(flags.reshape(dims.n_text_layer, dims.n_text_head)).tolist()
     except (ValueError, OSError, EOFError) as error:
-        raise OptionError(
-            f"alignment heads: no dump of {dims.n_text_layer} layers of {dims.n_text_head} heads; "
-            "give the one of this model"
-        ) from error
+        shape = f"{dims.n_text_layer} layers of {dims.n_text_head} heads"
+        raise OptionError(f"alignment heads: not a dump for {shape}; give the model's") from error
     return _by_layer(pairs)
 
 
-def heads_of(pairs: Any, dims: Dims) -> Heads | None:
+def parse_head_pairs(pairs: Any, dims: Dims) -> Heads | None:
     """The heads of a folder's "alignment_heads", [layer, head] each; None if they are not valid."""
     try:
-        found = [(int(layer), int(head)) for layer, head in pairs]
+        valid = [(int(layer), int(head)) for layer, head in pairs]
     except (ValueError, TypeError):
         return None
     layers, heads = range(dims.n_text_layer), range(dims.n_text_head)
-    if not found or any(layer not in layers or head not in heads for layer, head in found):
+    if not valid or any(layer not in layers or head not in heads for layer, head in valid):
         return None
-    return _by_layer(found)
+    return _by_layer(valid)
 
 
 def _by_layer(pairs: Sequence[Sequence[int]]) -> Heads:
-    found: dict[int, list[int]] = {}
+    by_layer: dict[int, list[int]] = {}
     for layer, head in sorted((layer, head) for layer, head in pairs):
-        found.setdefault(layer, []).append(head)
-    return found
+        by_layer.setdefault(layer, []).append(head)
+    return by_layer

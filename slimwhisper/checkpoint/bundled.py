@@ -4,10 +4,9 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "models"
 
-# name -> what its users should know
+# name -> a warning for its users
 BUNDLED = {
-    "digits": "'digits' reads the English words zero to nine and nothing else; for other speech "
-    "choose a Whisper model, such as --model turbo, small or tiny"
+    "digits": "'digits' knows only the English words zero to nine; choose --model turbo or small"
 }
 
 

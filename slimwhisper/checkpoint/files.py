@@ -1,7 +1,7 @@
 """Readers for untrusted model files: JSON, safetensors, and pickled tensors.
 
-Nothing outside the chosen folder is read, nothing except tensors is unpickled, and no archive is
-unpacked. Every error is a CheckpointError of one line, with the file and the remedy.
+They read nothing outside the chosen folder, unpickle nothing except tensors, and decompress no
+archive. Every error is a CheckpointError of one line, with the file and the remedy.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.errors import CheckpointError
 
 _AGAIN = "copy or download it again"
@@ -28,46 +28,45 @@ def expand_user(path: str | PathLike[str]) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise problem(f"{os.fspath(path)}: {error} Give a path without ~") from error
+        raise load_error(f"{os.fspath(path)}: {error} Give a path without ~.") from error
 
 
 def inside(folder: Path, name: str) -> Path:
     """The file of this name in a folder, which need not exist.
 
     Raises CheckpointError if it lies elsewhere: `name` is a path, or a link leads out.
-    The hub's cache is the exception, where snapshots/REVISION holds links into blobs beside it.
+    Exception: in the hub's cache, snapshots/REVISION contains links into ../../blobs.
     """
     path = folder / name
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise problem(
-            f"{folder}: {name!r} is no file name in this folder; download the model again"
-        )
-    root = folder.resolve()
-    allowed = [root]
-    if root.parent.name == "snapshots":
-        allowed.append((root.parents[1] / "blobs").resolve())
+        raise load_error(f"{folder}: {name!r} is not the name of a file in this folder; {_AGAIN}")
+    resolved = folder.resolve()
+    allowed = [resolved]
+    if resolved.parent.name == "snapshots":
+        allowed.append((resolved.parents[1] / "blobs").resolve())
     try:
         target = path.resolve()
     except (OSError, RuntimeError) as error:  # a circle of links
-        raise problem(f"{path}: is a link that leads nowhere; {_AGAIN}") from error
-    if not any(target.is_relative_to(place) for place in allowed):
-        raise problem(f"{path}: is a link out of its folder, to {target}; copy that file here")
+        raise load_error(f"{path}: broken link; {_AGAIN}") from error
+    if not any(target.is_relative_to(root) for root in allowed):
+        raise load_error(f"{path}: links outside its folder, to {target}; copy that file here")
     return path
 
 
 @contextmanager
 def reading(file: Path, what: str) -> Iterator[None]:
-    """Whatever fails inside becomes a CheckpointError that names the file, and says what it is:
-    empty, a web page, a pointer, or `what`.
+    """Turns any exception inside into a CheckpointError that names the file and what is wrong: it
+    is empty, a web page or a git-lfs pointer, or else `what`.
     """
     try:
         yield
     except CheckpointError:
         raise
     except PermissionError as error:
-        raise problem(f"{file}: permission denied; make the file readable for this user") from error
+        raise load_error(f"{file}: permission denied; make it readable for this user") from error
     except Exception as error:  # damaged files fail inside torch.load in a dozen ways
-        raise problem(f"{file}: {_no_content(file) or f'{what}; {_AGAIN}'}") from error
+        reason = _placeholder_reason(file) or f"{what}; {_AGAIN}"
+        raise load_error(f"{file}: {reason}") from error
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -75,7 +74,7 @@ def read_json(file: Path) -> dict[str, Any]:
     with reading(file, "cannot be read as JSON"):
         content = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
-        raise problem(f"{file}: is not a JSON object; copy it again")
+        raise load_error(f"{file}: is not a JSON object; copy it again")
     return content
 
 
@@ -85,8 +84,8 @@ def read_json_of(folder: Path, name: str) -> dict[str, Any] | None:
     return read_json(file) if file.is_file() else None
 
 
-class Fields:
-    """The values of a JSON object from an untrusted file, by name; null is as good as missing."""
+class JSONFields:
+    """The values of a JSON object from an untrusted file, by name; null counts as missing."""
 
     def __init__(self, file: Path, content: Mapping[str, Any]) -> None:
         self.file, self.content = file, content
@@ -98,45 +97,45 @@ class Fields:
             return default
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             kinds = kind if isinstance(kind, tuple) else (kind,)
-            raise self.wrong(key, f"not of the kind {' or '.join(k.__name__ for k in kinds)}")
+            raise self.invalid(key, f"not of type {' or '.join(k.__name__ for k in kinds)}")
         return value
 
     def whole(self, key: str, low: int, high: int = 1 << 62) -> int | None:
         """A whole number within these limits; None: not given. Raises CheckpointError."""
         value: int | None = self.get(key, int)
         if value is not None and not low <= value <= high:
-            raise self.wrong(key, f"not {low} or more" if value < low else f"beyond {high}")
+            raise self.invalid(key, f"less than {low}" if value < low else f"more than {high}")
         return value
 
-    def wrong(self, key: str, what: str) -> CheckpointError:
+    def invalid(self, key: str, what: str) -> CheckpointError:
         """The error for a value, such as `what` = "not a list"."""
         value = f"{self.content.get(key)!r}"[:80]
-        return problem(f"{self.file}: {key} is {value}, {what}; correct it, or copy the file again")
+        return load_error(f"{self.file}: {key} is {value}, {what}; correct it, or copy it again")
 
 
 def read_safetensors(file: Path) -> dict[str, Tensor]:
     """name -> tensor [...], mapped, not read."""
     from safetensors.torch import load_file
 
-    with reading(file, "truncated, damaged or no safetensors file"):
+    with reading(file, "truncated, damaged or not a safetensors file"):
         return load_file(file)
 
 
 def read_pickle(file: Path) -> Any:
-    """What `torch.save` wrote: tensors, mapped where it is a zip archive, in plain containers."""
-    with reading(file, "truncated, damaged or no checkpoint"):
+    """The object that `torch.save` wrote: tensors, mapped if the file is a zip archive, in plain
+    containers.
+    """
+    with reading(file, "truncated, damaged or not a checkpoint"):
         mapped = zipfile.is_zipfile(file)
         if mapped:
-            _refuse_packed(file)
+            _refuse_compressed(file)
         try:
             return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
         except pickle.UnpicklingError as error:
-            if "global" not in str(error).lower():  # it names a function that it refuses to call
+            if "global" not in str(error).lower():  # names a function that may not be called
                 raise
-            raise problem(
-                f"{file}: refused: it holds Python objects, not tensors alone, and could run code; "
-                "use a checkpoint from a source that you trust, saved as tensors"
-            ) from error
+            what = "other objects than tensors, which could run code; use one that has only tensors"
+            raise load_error(f"{file}: refused: it has {what}") from error
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
@@ -145,32 +144,31 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         return read_safetensors(file)
     content = read_pickle(file)
     if not isinstance(content, dict):
-        raise problem(f"{file}: holds a {type(content).__name__}, no named tensors; {_AGAIN}")
+        kind = type(content).__name__
+        raise load_error(f"{file}: contains a {kind}, not named tensors; {_AGAIN}")
     for name, tensor in content.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise problem(
-                f"{file}: {name!s:.200} is no named tensor; save it as a state dictionary"
-            )
+            raise load_error(f"{file}: {name!s:.200} is not a named tensor; save the state_dict")
     return dict(content)
 
 
-def _refuse_packed(file: Path) -> None:
-    """Raise unless the zip archive `file` holds its entries as they are, as PyTorch writes them.
+def _refuse_compressed(file: Path) -> None:
+    """Raise unless the zip archive `file` is uncompressed, as PyTorch writes them.
 
-    A packed entry may grow a thousandfold while it is read.
+    A compressed entry may grow a thousandfold while it is read.
     """
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
     packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
     if packed or sum(entry.file_size for entry in entries) > file.stat().st_size:
-        raise problem(
-            f"{file}: is a compressed archive, which PyTorch does not write and which may unpack "
-            "to any size; save it again with torch.save"
-        )
+        reason = "compressed archives can expand to any size; save it again with torch.save"
+        raise load_error(f"{file}: refused: {reason}")
 
 
-def _no_content(file: Path) -> str | None:
-    """What a file is that was never a model's, and what to do; None: something else."""
+def _placeholder_reason(file: Path) -> str | None:
+    """Why a file has no model in it, and what to do: it is empty, a git-lfs pointer or a web page.
+    None: it is none of these.
+    """
     try:
         with file.open("rb") as data:
             head = data.read(64).lstrip().lower()
@@ -181,5 +179,5 @@ def _no_content(file: Path) -> str | None:
     if head.startswith(b"version https://git-lfs"):
         return "is a git-lfs pointer, not the file itself; run `git lfs pull` in its folder"
     if head.startswith((b"<!doctype html", b"<html")):
-        return "is a web page, not the file itself; download it again, logged in if need be"
+        return "is a web page, not the file itself; download it again, logged in if necessary"
     return None

@@ -1,4 +1,4 @@
-"""Models and adapters of the Hugging Face hub: downloaded once, then read from its cache."""
+"""Downloads models and adapters from the Hugging Face hub once, then finds them in its cache."""
 
 import re
 from collections.abc import Sequence
@@ -6,13 +6,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.formats.ctranslate2 import CTRANSLATE2, CTRANSLATE2_TOKENS
 from slimwhisper.checkpoint.formats.shards import WHOLE, index_of, shards
 from slimwhisper.errors import CheckpointError
 
-# without these, Whisper's own tokens and settings serve: a file, and those of other versions of the
-# library, which a model may have instead
+# files that a model may lack, and then has Whisper's own tokens and settings; after each, the files
+# that models of other versions of the library have in its place
 OPTIONAL: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("generation_config.json", ()),
     ("preprocessor_config.json", ("processor_config.json",)),
@@ -44,15 +44,15 @@ class _Repository:
         from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
 
         try:
-            if self.offline:  # the download function may use the network even so
+            if self.offline:  # hf_hub_download may use the network nevertheless
                 cached = try_to_load_from_cache(self.name, file, revision=revision)
                 return Path(cached) if isinstance(cached, str) else None
             return Path(hf_hub_download(self.name, file, revision=revision))
         except errors.GatedRepoError as error:
-            reason = "access has to be granted on huggingface.co, then `hf auth login`"
+            reason = "request access on huggingface.co, then run `hf auth login`"
             raise self.failure(reason) from error
         except errors.RepositoryNotFoundError as error:
-            reason = "no such model there (or a private one), and no such file or folder here"
+            reason = "no such model there (or it is private), and no such local file or folder"
             raise self.failure(reason) from error
         except errors.EntryNotFoundError as error:
             # Also raised if the network fails and the file is not cached; the cause says why.
@@ -62,30 +62,30 @@ class _Repository:
         except Exception as error:  # the hub's HTTP errors have no base class of their own
             raise self.failure(f"{error}" or type(error).__name__) from error
 
-    def need(self, file: str, revision: str | None = None) -> Path:
+    def require(self, file: str, revision: str | None = None) -> Path:
         """As `fetch`; raises CheckpointError if there is no such file."""
-        if (found := self.fetch(file, revision)) is None:
-            raise self.lacks(file)
-        return found
+        if (path := self.fetch(file, revision)) is None:
+            raise self.missing(file)
+        return path
 
-    def fetch_any(self, wanted: Sequence[tuple[str, Sequence[str]]], revision: str) -> None:
-        """Files that need not be there; without a first one, those in its place."""
-        for file, others in wanted:
+    def fetch_any(self, files: Sequence[tuple[str, Sequence[str]]], revision: str) -> None:
+        """Fetch optional files; where the first of a pair is missing, its replacements."""
+        for file, replacements in files:
             with suppress(CheckpointError):
                 if self.fetch(file, revision) is None:
-                    for other in others:
-                        self.fetch(other, revision)
+                    for replacement in replacements:
+                        self.fetch(replacement, revision)
 
-    def lacks(self, file: str) -> CheckpointError:
+    def missing(self, file: str) -> CheckpointError:
         from huggingface_hub import constants
 
-        where = f"its cache ({constants.HF_HUB_CACHE}), and downloads are off"
-        return self.failure(f"no {file} in {where if self.offline else 'the model'}")
+        cache = f"its cache ({constants.HF_HUB_CACHE}), and downloads are off"
+        return self.failure(f"no {file} in {cache if self.offline else 'the model'}")
 
     def failure(self, reason: str) -> CheckpointError:
-        return problem(
-            f"cannot fetch {self.name!r} from the Hugging Face hub: {' '.join(reason.split())} "
-            "(give a local folder or .pt file instead)"
+        what = f"cannot fetch {self.name!r} from the Hugging Face hub"
+        return load_error(
+            f"{what}: {' '.join(reason.split())} (or give a local folder or .pt file)"
         )
 
 
@@ -96,41 +96,41 @@ def _repository(name: str, local_files_only: bool) -> _Repository:
 
 
 def fetch_model(repository: str, local_files_only: bool) -> Path:
-    """The local folder of a hub model's config and weights; downloads what is not in the cache.
+    """The local folder of a hub model's config and weights; downloads files that are not cached.
 
     All files have the revision of config.json. For a revision that is completely cached, only
     config.json is looked up on the network, and it loads without the network too.
 
-    Raises CheckpointError if that fails, or if something is not cached and downloads are disabled
-    by `local_files_only` or by HF_HUB_OFFLINE in the environment.
+    Raises CheckpointError if a download fails, or if a file is not cached and downloads are
+    disabled by `local_files_only` or by HF_HUB_OFFLINE in the environment.
     """
     hub = _repository(repository, local_files_only)
-    folder = hub.need("config.json").parent
+    folder = hub.require("config.json").parent
     revision = folder.name
     hub.fetch_any(OPTIONAL, revision)
-    found = _fetch_first(hub, folder, [n for w in WHOLE for n in (w, index_of(w))])
-    if found is None:
+    weights = _fetch_first(hub, folder, [n for w in WHOLE for n in (w, index_of(w))])
+    if weights is None:
         if _fetch_first(hub, folder, [CTRANSLATE2]) is None:
-            raise hub.lacks(" or ".join(WHOLE))
+            raise hub.missing(" or ".join(WHOLE))
         if _fetch_first(hub, folder, CTRANSLATE2_TOKENS) is None:
-            raise hub.lacks(" or ".join(CTRANSLATE2_TOKENS))
-    elif found not in WHOLE:
-        for shard in sorted(set(shards(folder / found).values())):
-            hub.need(shard, revision)
+            raise hub.missing(" or ".join(CTRANSLATE2_TOKENS))
+    elif weights not in WHOLE:
+        for shard in sorted(set(shards(folder / weights).values())):
+            hub.require(shard, revision)
     return folder
 
 
 def fetch_adapter(repository: str, local_files_only: bool) -> Path:
     """The local folder of a hub adapter's config and weights; as `fetch_model`."""
     hub = _repository(repository, local_files_only)
-    folder = hub.need(ADAPTER_CONFIG).parent
+    folder = hub.require(ADAPTER_CONFIG).parent
     if _fetch_first(hub, folder, ADAPTER_WEIGHTS) is None:
-        raise hub.lacks(" or ".join(ADAPTER_WEIGHTS))
+        raise hub.missing(" or ".join(ADAPTER_WEIGHTS))
     return folder
 
 
 def _fetch_first(hub: _Repository, folder: Path, names: Sequence[str]) -> str | None:
-    """The first of these files that is in the folder or, if none is, in the repository."""
+    """The first of these files in the folder, else the first in the repository."""
     for name in names:
         if (folder / name).is_file():
             return name

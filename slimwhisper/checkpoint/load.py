@@ -1,4 +1,4 @@
-"""Name or file -> dimensions and weights, under OpenAI's tensor names.
+"""Loads a checkpoint by name or path: dimensions, and weights under OpenAI's tensor names.
 
 Supported: bundled models, openai-whisper's names and `.pt` files, Hugging Face folders, ids and
 short names (see `names`), unquantised models of faster-whisper and whisper.cpp (see `formats`), and
@@ -18,14 +18,14 @@ from torch import Tensor
 from slimwhisper.checkpoint.adapters import adapter_folder, merge_adapters, read_adapter
 from slimwhisper.checkpoint.alignment_heads import Heads, official_heads
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
-from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import expand_user
 from slimwhisper.checkpoint.formats.detect import reader_of
 from slimwhisper.checkpoint.formats.hugging_face import read_folder
 from slimwhisper.checkpoint.formats.openai import fetch_openai
 from slimwhisper.checkpoint.hub import fetch_model, looks_like_hub_id
 from slimwhisper.checkpoint.names import HUB_IDS
-from slimwhisper.checkpoint.settings import WHISPERS, Settings, read_settings
+from slimwhisper.checkpoint.settings import DEFAULT_SETTINGS, GenerationSettings, read_settings
 from slimwhisper.checkpoint.validate import validate
 from slimwhisper.checkpoint.vocabulary import read_vocabulary
 from slimwhisper.errors import CheckpointError
@@ -55,13 +55,13 @@ class Checkpoint:
     changed is float32.
     """
 
-    name: str  # with those of its adapters
+    name: str  # followed by the names of its adapters
     dims: Dims
     state: Mapping[str, Tensor]
     alignment_heads: Heads | None = None  # None: `default_heads`
     vocabulary: Vocabulary | None = None  # None: `get_vocabulary` of the dimensions
-    settings: Settings = WHISPERS  # that came with the model
-    folder: Path | None = None  # Hugging Face's, that it was read from
+    settings: GenerationSettings = DEFAULT_SETTINGS  # that came with the model
+    folder: Path | None = None  # Hugging Face folder that it was read from
 
     @property
     def tokens(self) -> Vocabulary:
@@ -93,36 +93,34 @@ def load_checkpoint(
             allows it.
         adapter: PEFT's adapter folders or hub ids, one or several, merged in this order.
     Raises:
-        CheckpointError: in one line, the file, what is wrong and what would work.
+        CheckpointError: one line with the file, what is wrong and what to do.
     """
     label = os.fspath(name)
     try:
-        path = _locate(name, download_root, local_files_only)
-        adapters = [
-            read_adapter(adapter_folder(each, local_files_only)) for each in as_adapters(adapter)
-        ]
-        found = _read(path, label)
+        path = locate_checkpoint(name, download_root, local_files_only)
+        folders = [adapter_folder(each, local_files_only) for each in as_adapters(adapter)]
+        adapters = list(map(read_adapter, folders))
+        checkpoint = _read(path, label)
     except OSError as error:  # a parent folder is not readable, or a name is too long
-        raise problem(
-            f"{label[:300]}: cannot be read: {error.strerror or error}; give another file, "
-            "or make this one readable for this user"
-        ) from error
+        reason = f"cannot be read: {error.strerror or error}"
+        raise load_error(f"{label[:300]}: {reason}; make it readable for this user") from error
     if adapters:
         names = ", ".join(Path(each).name for each in as_adapters(adapter))
-        state = merge_adapters(found.state, adapters)
-        found = replace(found, name=f"{label} with {names}", state=state)
-    for row in found.settings.ignored:
-        file = found.settings.file
-        logger.warning("%s: %s %s is %s, %s", found.name, file, row.name, row.value, row.effect)
+        state = merge_adapters(checkpoint.state, adapters)
+        checkpoint = replace(checkpoint, name=f"{label} with {names}", state=state)
+    label, settings = checkpoint.name, checkpoint.settings
+    for row in settings.ignored:
+        logger.warning("%s: %s %s is %s, %s", label, settings.file, row.name, row.value, row.effect)
     if in_memory:
-        found = replace(found, state={name: t.clone() for name, t in found.state.items()})
-    return found
+        state = {key: tensor.clone() for key, tensor in checkpoint.state.items()}
+        checkpoint = replace(checkpoint, state=state)
+    return checkpoint
 
 
-def _locate(
+def locate_checkpoint(
     name: str | PathLike[str], download_root: str | PathLike[str] | None, local_files_only: bool
 ) -> Path:
-    """The file or folder of a model, downloaded if need be. Raises CheckpointError."""
+    """The file or folder of a model, downloaded if necessary. Raises CheckpointError."""
     label = os.fspath(name)
     if label in BUNDLED:
         logger.warning(BUNDLED[label])
@@ -141,10 +139,8 @@ def _read(path: Path, label: str) -> Checkpoint:
     reader = reader_of(path)
     dims, tensors = reader(path)
     if path.is_file() and dims.n_vocab not in SIZES:
-        raise problem(
-            f"{label}: a vocabulary of {dims.n_vocab} is not one of Whisper's own {SIZES}; give a "
-            "Hugging Face folder with its tokenizer"
-        )
+        size = f"{dims.n_vocab} tokens is not one of Whisper's own {SIZES}"
+        raise load_error(f"{label}: a vocabulary of {size}; give a folder with its tokenizer")
     validate(label, dims, tensors)
     state = {name: tensor.detach() for name, tensor in tensors.items()}
     if path.is_file():
@@ -156,12 +152,11 @@ def _read(path: Path, label: str) -> Checkpoint:
 
 def _unknown(label: str) -> CheckpointError:
     if "/" in label or Path(label).suffix in (".pt", ".pth", ".bin", ".safetensors"):
-        return problem(
-            f"{label}: no such file or folder; give an existing one, or a name such as 'turbo'"
+        return load_error(
+            f"{label}: no such file or folder; check the path, or give a name like turbo"
         )
     names = available_models()
     near = get_close_matches(label.lower(), names, n=3)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return problem(
-        f"model {label[:300]!r}: no such name, file or folder; {hint}names are {', '.join(names)}"
-    )
+    known = f"{hint}names are {', '.join(names)}"
+    return load_error(f"model {label[:300]!r}: no such name, file or folder; {known}")

@@ -12,26 +12,14 @@ class HubModel:
     shape: str | None  # a model of OpenAI's or distil-whisper's with the same dimensions, if known
 
 
-def _distil(name: str) -> HubModel:
-    return HubModel(f"distil-whisper/{name}", "en", name)
-
-
+SIZES = ("tiny", "base", "small", "medium")
+DISTIL = ("small.en", "medium.en", "large-v2", "large-v3", "large-v3.5")
 HUB_MODELS = {
-    "distil-small.en": _distil("distil-small.en"),
-    "distil-medium.en": _distil("distil-medium.en"),
-    "distil-large-v2": _distil("distil-large-v2"),
-    "distil-large-v3": _distil("distil-large-v3"),
-    "distil-large-v3.5": _distil("distil-large-v3.5"),
+    **{f"distil-{n}": HubModel(f"distil-whisper/distil-{n}", "en", f"distil-{n}") for n in DISTIL},
     "kotoba-whisper-v2.0": HubModel("kotoba-tech/kotoba-whisper-v2.0", "ja", "distil-large-v3"),
-    "kb-whisper-tiny": HubModel("KBLab/kb-whisper-tiny", "sv", "tiny"),
-    "kb-whisper-base": HubModel("KBLab/kb-whisper-base", "sv", "base"),
-    "kb-whisper-small": HubModel("KBLab/kb-whisper-small", "sv", "small"),
-    "kb-whisper-medium": HubModel("KBLab/kb-whisper-medium", "sv", "medium"),
+    **{f"kb-whisper-{n}": HubModel(f"KBLab/kb-whisper-{n}", "sv", n) for n in SIZES},
     "kb-whisper-large": HubModel("KBLab/kb-whisper-large", "sv", "large-v3"),
-    "nb-whisper-tiny": HubModel("NbAiLab/nb-whisper-tiny", "no", "tiny"),
-    "nb-whisper-base": HubModel("NbAiLab/nb-whisper-base", "no", "base"),
-    "nb-whisper-small": HubModel("NbAiLab/nb-whisper-small", "no", "small"),
-    "nb-whisper-medium": HubModel("NbAiLab/nb-whisper-medium", "no", "medium"),
+    **{f"nb-whisper-{n}": HubModel(f"NbAiLab/nb-whisper-{n}", "no", n) for n in SIZES},
     "nb-whisper-large": HubModel("NbAiLab/nb-whisper-large", "no", None),
 }
 HUB_IDS = {name: model.repository for name, model in HUB_MODELS.items()}

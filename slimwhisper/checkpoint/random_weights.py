@@ -1,4 +1,4 @@
-"""Whisper models of any shape with seeded random weights, for benchmarks and tests."""
+"""Makes Whisper models of any shape with seeded random weights, for benchmarks and tests."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.validate import EMBEDDING, expected_shapes
 from slimwhisper.types import Dims
 
-_GAINS = {  # a part of a layer's name: of what its inputs give together
+_GAINS = {  # part of a layer's name: gain of the sum over its inputs
     "conv": 2.0,
     "cross_attn.out": 1.2,
     "query": 1.4,

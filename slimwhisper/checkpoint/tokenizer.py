@@ -1,4 +1,4 @@
-"""The files of a folder's tokenizer: tokenizer.json, or those of before it."""
+"""Reads a folder's tokenizer: tokenizer.json, or the older files that it replaced."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import inside, read_json_of, reading
 
 if TYPE_CHECKING:  # it takes a moment to import
@@ -15,12 +15,8 @@ if TYPE_CHECKING:  # it takes a moment to import
 
 TOKENIZER = "tokenizer.json"
 # older folders have these instead; normalizer.json is for scoring texts, and is not needed
-VOCABULARY, MERGES, ADDED, SPECIAL = (
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
-    "special_tokens_map.json",
-)
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
+ADDED, SPECIAL = "added_tokens.json", "special_tokens_map.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +29,11 @@ class Tokens:
 
 
 def read_tokens(folder: Path) -> Tokens | None:
-    """None: the folder has no tokenizer. Raises CheckpointError in one line."""
+    """None: the folder has no tokenizer. Raises CheckpointError."""
     content = read_json_of(folder, TOKENIZER)
     if content is None:
         return _read_older(folder)
-    with reading(folder / TOKENIZER, "not a tokenizer's file"):
+    with reading(folder / TOKENIZER, "not a tokenizer file"):
         table, added = content["model"]["vocab"], content.get("added_tokens") or []
         if isinstance(table, list):  # of [name, score]
             table = {entry[0]: i for i, entry in enumerate(table)}
@@ -59,7 +55,7 @@ def _read_older(folder: Path) -> Tokens | None:
         return None
     merges_file = inside(folder, MERGES)
     if not merges_file.is_file():
-        raise problem(f"{folder}: {VOCABULARY} without {MERGES}; copy the tokenizer's files again")
+        raise load_error(f"{folder}: has {VOCABULARY} but not {MERGES}; copy the tokenizer again")
     with reading(folder / VOCABULARY, f"this, {MERGES} or {ADDED} is damaged"):
         lines = merges_file.read_text(encoding="utf-8").split("\n")
         ids = {name: int(i) for name, i in table.items()}
@@ -72,12 +68,8 @@ def _read_older(folder: Path) -> Tokens | None:
     def make() -> "FastTokenizer":
         from slimwhisper.tokens.byte_level import byte_level_tokenizer
 
-        merges = [
-            (first, second)
-            for line in lines
-            if line and not line.startswith("#version")
-            for first, second in [line.split(" ")]
-        ]
+        pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+        merges = [(first, second) for first, second in pairs]
         added = sorted(special | more.keys(), key=every.__getitem__)
         return byte_level_tokenizer(ids, merges, {name: name in special for name in added})
 
@@ -85,16 +77,15 @@ def _read_older(folder: Path) -> Tokens | None:
 
 
 def fast_tokenizer(folder: Path, tokens: Tokens) -> "FastTokenizer":
-    """With just the ids that the files give. Raises CheckpointError in one line."""
+    """The tokenizer, with exactly the ids in the files. Raises CheckpointError."""
     try:
         fast = tokens.make()
     except Exception as error:  # it raises plain Exceptions
         reason = " ".join(str(error).split())[:200]
-        raise problem(f"{folder}: the tokenizer cannot be read: {reason}; copy it again") from error
+        message = f"{folder}: the tokenizer cannot be read: {reason}; copy it again"
+        raise load_error(message) from error
     for name, i in tokens.ids.items():
         if fast.token_to_id(name) != i:
-            raise problem(
-                f"{folder}: the tokenizer's token {name[:40]!r} should be {i}, and the tokens "
-                "before it leave a gap; save the tokenizer again"
-            )
+            what = f"{name[:40]!r} should have id {i}, but ids before it are missing"
+            raise load_error(f"{folder}: the tokenizer's token {what}; save the tokenizer again")
     return fast

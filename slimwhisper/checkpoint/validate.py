@@ -6,12 +6,12 @@ from dataclasses import astuple
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.types import DTYPES, Dims
 
 EMBEDDING = "decoder.token_embedding.weight"  # [V, d], also for the logits, unless there is
 OUTPUT = "proj_out.weight"  # [V, d]
-LONGEST_TEXT = 4096  # tokens; Whisper's context has 448
+TEXTS = range(8, 4097)  # tokens of a text's context; Whisper's has 448
 
 
 def expected_shapes(dims: Dims) -> dict[str, tuple[int, ...]]:
@@ -55,72 +55,52 @@ def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
     state: OpenAI's name -> tensor, matrices [out, in].
     """
     if min(astuple(dims)) < 1:
-        raise problem(f"{name}: its dimensions are {list(astuple(dims))}; copy it again")
-    width = dims.n_text_state
-    wrong = {
-        f"{dims.n_mels} mel bands are not Whisper's 80 or 128": dims.n_mels not in (80, 128),
-        f"{dims.n_audio_ctx} audio positions are beyond 1500, the last timestamp's": (
-            dims.n_audio_ctx > 1500
-        ),
-        f"{dims.n_text_ctx} text positions are not 8 to {LONGEST_TEXT}": (
-            not 8 <= dims.n_text_ctx <= LONGEST_TEXT
-        ),
-        f"encoder and decoder differ in width: {dims.n_audio_state}, {width}": (
-            dims.n_audio_state != width
-        ),
+        raise load_error(f"{name}: invalid dimensions {list(astuple(dims))}; copy it again")
+    mels, audio, text, width = dims.n_mels, dims.n_audio_ctx, dims.n_text_ctx, dims.n_text_state
+    problems = {
+        f"{mels} mel bands are not Whisper's 80 or 128": mels not in (80, 128),
+        f"{audio} audio positions are more than 1500, the last timestamp's": audio > 1500,
+        f"{text} text positions are not {TEXTS.start} to {TEXTS[-1]}": text not in TEXTS,
+        f"the widths {dims.n_audio_state} and {width} differ": dims.n_audio_state != width,
         f"{width} is not divisible by {dims.n_audio_head} heads": width % dims.n_audio_head,
         f"{width} is not divisible by {dims.n_text_head} heads": width % dims.n_text_head,
     }
-    for reason, holds in wrong.items():
-        if holds:
-            raise problem(f"{name}: {reason}; it cannot be run as Whisper")
+    if wrong := next((reason for reason, holds in problems.items() if holds), None):
+        raise load_error(f"{name}: {wrong}; it cannot be run as Whisper")
 
     layers = dims.n_audio_layer + dims.n_text_layer
-    if layers > len(state):  # before anything grows with a number that a file gave
-        raise problem(
-            f"{name}: {len(state)} tensors are too few for its {layers} layers; copy it again"
+    if layers > len(state):  # checked first: memory must not grow with a number from the file
+        raise load_error(
+            f"{name}: {len(state)} tensors are too few for {layers} layers; copy it again"
         )
     expected = expected_shapes(dims)
-    optional = {
-        n.removesuffix("weight") + "bias": shape[:1]
-        for n, shape in expected.items()
-        if n.endswith(".key.weight")
-    }  # cancels in the softmax; folding drops it
+    keys = [n.removesuffix("weight") for n in expected if n.endswith(".key.weight")]
+    optional = {f"{key}bias": expected[f"{key}weight"][:1] for key in keys}  # dropped by folding
     optional[OUTPUT] = expected[EMBEDDING]
     shapes = expected | optional
     missing = [n for n in expected if n not in state]
     extra = [n for n in state if n not in shapes]
-    for kind, names in (("misses", missing), ("has unknown", extra)):
+    for kind, names in (("is missing", missing), ("has unknown", extra)):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise problem(
-                f"{name}: {kind} tensor {names[0]!s:.200}{more}; it is no Whisper model of its "
-                f"dimensions, {dims.n_audio_layer} + {dims.n_text_layer} layers"
-            )
+            counts = f"{dims.n_audio_layer} encoder and {dims.n_text_layer} decoder layers"
+            what = f"{kind} tensor {names[0]!s:.200}{more}"
+            raise load_error(f"{name}: {what}; it is not a Whisper model with {counts}")
     for key, tensor in state.items():
         shape = shapes[key]
         if not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape:
             has = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise problem(
-                f"{name}: tensor {key} has shape {has}, its dimensions ask for {list(shape)}; "
-                "it is no whole Whisper model"
-            )
+            what = f"tensor {key} has shape {has}, but its dimensions require {list(shape)}"
+            raise load_error(f"{name}: {what}; it is not a complete Whisper model")
         check_numbers(name, key, tensor)
 
 
 def check_numbers(name: str, key: str, tensor: Tensor) -> None:
     """Raise CheckpointError unless a tensor [...] is plain and its numbers are finite."""
-    if (
-        f"{tensor.dtype}".removeprefix("torch.") not in (*DTYPES, "float64")
-        or tensor.layout != torch.strided
-        or tensor.is_meta
-    ):
-        raise problem(
-            f"{name}: tensor {key} is {tensor.dtype}, {tensor.layout} on {tensor.device}; "
-            "plain float16, bfloat16, float32 and float64 work"
-        )
-    # one pass, no copy: a NaN anywhere is the least and the greatest number
+    is_float = f"{tensor.dtype}".removeprefix("torch.") in (*DTYPES, "float64")
+    if not is_float or tensor.layout != torch.strided or tensor.is_meta:
+        what = f"tensor {key} is {tensor.dtype}, {tensor.layout} on {tensor.device}"
+        raise load_error(f"{name}: {what}; give dense tensors in {', '.join(DTYPES)} or float64")
+    # one pass, no copy: with a NaN anywhere, both the minimum and the maximum are NaN
     if tensor.numel() and not all(torch.isfinite(end) for end in torch.aminmax(tensor)):
-        raise problem(
-            f"{name}: tensor {key} holds NaN or infinity, no finite numbers; copy it again"
-        )
+        raise load_error(f"{name}: tensor {key} contains NaN or infinity; copy it again")

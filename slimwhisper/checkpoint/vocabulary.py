@@ -1,7 +1,7 @@
-"""The vocabulary of a Hugging Face folder: its tokenizer's tokens, and what its settings say.
+"""Reads the vocabulary of a Hugging Face folder from its tokenizer and its settings.
 
-Where the tokens are those of openai-whisper's table, that table serves: it is faster. Otherwise
-`tokenizers` reads the folder's files.
+If the tokens are those of openai-whisper's table, that table is used, because it is faster.
+Otherwise `tokenizers` reads the folder's files.
 """
 
 import re
@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.settings import Setting, Settings
+from slimwhisper.checkpoint.errors import load_error
+from slimwhisper.checkpoint.settings import GenerationSettings, Setting
 from slimwhisper.checkpoint.tokenizer import TOKENIZER, Tokens, fast_tokenizer, read_tokens
 from slimwhisper.tokens.openai import OLD_NAMES, full_table, is_openai_table, suppressed
 from slimwhisper.tokens.vocabulary import (
@@ -30,91 +30,89 @@ if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer
 
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3}(?:[-_][A-Za-z]{2,8})?)\|>")
-_STAMP = re.compile(r"<\|\d+\.\d\d\|>")
+_TIMESTAMP = re.compile(r"<\|\d+\.\d\d\|>")
+_COPY = "copy the tokenizer of this model there"
 
 
-def read_vocabulary(folder: Path, dims: Dims, settings: Settings) -> tuple[Vocabulary, Settings]:
-    """A folder's vocabulary, and the settings with what its `forced` tokens mean.
+def read_vocabulary(
+    folder: Path, dims: Dims, settings: GenerationSettings
+) -> tuple[Vocabulary, GenerationSettings]:
+    """A folder's vocabulary, and the settings with the language and task that it forces.
 
-    Raises CheckpointError in one line.
+    Raises CheckpointError.
     """
     tokens = read_tokens(folder)
     if tokens is None and dims.n_vocab not in SIZES:
-        raise problem(
-            f"{folder}: no {TOKENIZER}, and a vocabulary of {dims.n_vocab} is not one of Whisper's "
-            f"own {SIZES}; copy the tokenizer's files there too"
-        )
-    own = dims.n_vocab in SIZES and (tokens is None or _is_whispers(tokens, dims))
-    found = _whispers(dims, settings) if own else None
-    if found is None:
+        problem = f"there is no {TOKENIZER}, and {dims.n_vocab} tokens are not one of {SIZES}"
+        raise load_error(f"{folder}: {problem}; {_COPY}")
+    is_whispers = dims.n_vocab in SIZES and (tokens is None or _is_whispers(tokens, dims))
+    vocabulary = _whispers(dims, settings) if is_whispers else None
+    if vocabulary is None:
         if tokens is None:
-            raise problem(
-                f"{folder / settings.file}: its token ids are not Whisper's, and there is no "
-                f"{TOKENIZER}; copy the tokenizer's files there too"
-            )
-        found = _of_tokens(folder, dims, tokens, settings)
-    return found, _with_forced(found, settings)
+            problem = f"its token ids are not Whisper's, and there is no {TOKENIZER}"
+            raise load_error(f"{folder / settings.file}: {problem}; {_COPY}")
+        vocabulary = _of_tokens(folder, dims, tokens, settings)
+    return vocabulary, _with_forced(vocabulary, settings)
 
 
 # -- openai-whisper's table ------------------------------------------------------------------------
 
 
 def _is_whispers(tokens: Tokens, dims: Dims) -> bool:
-    """Whether they are openai-whisper's, with all special tokens; timestamps may be left out."""
+    """Whether they are openai-whisper's, with all special tokens; timestamps may be missing."""
     t = get_tokenizer(dims)
     named = {OLD_NAMES.get(name, name) for name in tokens.ids}
-    special = {name for name in t.special_tokens if not _STAMP.fullmatch(name)}
+    special = {name for name in t.special_tokens if not _TIMESTAMP.fullmatch(name)}
     return special <= named and is_openai_table(tokens.ids, full_table(t))
 
 
-def _whispers(dims: Dims, settings: Settings) -> Vocabulary | None:
-    """openai-whisper's vocabulary as the settings want it; None if they name other tokens."""
+def _whispers(dims: Dims, settings: GenerationSettings) -> Vocabulary | None:
+    """openai-whisper's vocabulary with the model's settings; None if those name other tokens."""
     base = get_vocabulary(dims)
     tasks = get_tokenizer(dims)
-    wanted = {
+    chosen = {  # id in openai-whisper's table: in the settings
         base.eot: settings.eos_token_id,
         base.sot: settings.decoder_start_token_id,
         base.no_timestamps: settings.no_timestamps_token_id,
         base.sot_prev: settings.prev_sot_token_id,
     }
-    if any(given not in (None, ours) for ours, given in wanted.items()):
+    if any(token not in (None, own_id) for own_id, token in chosen.items()):
         return None
-    for task, token in (settings.task_to_id or {}).items():
-        if task in TASKS and token != getattr(tasks, task):
-            return None
-    codes = settings.lang_to_id
-    if codes is not None and base.languages and {i: c for c, i in codes.items()} != base.languages:
+    ids = settings.task_to_id or {}
+    if any(ids.get(task, getattr(tasks, task)) != getattr(tasks, task) for task in TASKS):
         return None
-    given = (settings.suppress_tokens, settings.begin_suppress_tokens)
+    codes = {i: code for code, i in (settings.lang_to_id or {}).items()}
+    if settings.lang_to_id is not None and base.languages and codes != base.languages:
+        return None
+    suppress = (settings.suppress_tokens, settings.begin_suppress_tokens)
     lists = [
-        None if i is not None and {*i} == {*own} else i
-        for i, own in zip(given, suppressed(tasks), strict=True)
+        None if tokens is not None and {*tokens} == {*default} else tokens
+        for tokens, default in zip(suppress, suppressed(tasks), strict=True)
     ]
-    found = base
+    result = base
     if lists != [None, None]:
-        found = replace(base, suppressed=lists[0], suppressed_first=lists[1])
+        result = replace(base, suppressed=lists[0], suppressed_first=lists[1])
     if settings.is_multilingual is False and base.languages:
         plain = replace(tasks, language=None, task=None)
-        found = replace(
-            found, languages={}, tasks=TASKS[:1], make_tokenizer=lambda language, task: plain
-        )
-    return found
+        single: dict[str, Any] = {"languages": {}, "tasks": TASKS[:1]}
+        result = replace(result, make_tokenizer=lambda *_: plain, **single)
+    return result
 
 
 # -- other tables ----------------------------------------------------------------------------------
 
 
-def _of_tokens(folder: Path, dims: Dims, tokens: Tokens, settings: Settings) -> Vocabulary:
+def _of_tokens(
+    folder: Path, dims: Dims, tokens: Tokens, settings: GenerationSettings
+) -> Vocabulary:
     ids = {OLD_NAMES.get(name, name): i for name, i in tokens.ids.items()}
     size = dims.n_vocab
-    beyond = [name for name, i in ids.items() if not 0 <= i < size]
-    if beyond:
-        raise problem(
-            f"{folder}: the tokenizer's token {beyond[0][:40]!r} is {ids[beyond[0]]}, and the "
-            f"model has {size} tokens; copy the tokenizer of this model"
-        )
+    too_large = [name for name, i in ids.items() if not 0 <= i < size]
+    if too_large:
+        what = f"the tokenizer's token {too_large[0][:40]!r} has id {ids[too_large[0]]}"
+        raise load_error(f"{folder}: {what}, but the model has {size} tokens; {_COPY}")
 
-    named = {  # as the settings say, else as the tokenizer does
+    named = {  # by the settings, else by the tokenizer
         "<|endoftext|>": settings.eos_token_id,
         "<|startoftranscript|>": settings.decoder_start_token_id,
         "<|startoflm|>": None,
@@ -122,16 +120,14 @@ def _of_tokens(folder: Path, dims: Dims, tokens: Tokens, settings: Settings) -> 
         "<|nospeech|>": None,
         "<|notimestamps|>": settings.no_timestamps_token_id,
     }
-    found = {name: ids.get(name) if i is None else i for name, i in named.items()}
-    special = {name: i for name, i in found.items() if i is not None}
+    ids_by_name = {name: ids.get(name) if i is None else i for name, i in named.items()}
+    special = {name: i for name, i in ids_by_name.items() if i is not None}
     for name in ("<|endoftext|>", "<|startoftranscript|>"):
         if name not in special:
-            raise problem(
-                f"{folder}: the tokenizer has no {name}, and no {settings.file} names it; copy the "
-                "tokenizer of this model"
-            )
+            sources = f"neither the tokenizer nor {settings.file or 'a settings file'}"
+            raise load_error(f"{folder}: {sources} defines {name}; {_COPY}")
     eot, sot = special["<|endoftext|>"], special["<|startoftranscript|>"]
-    timestamps = _timestamps(ids, found["<|notimestamps|>"], size)
+    timestamps = _timestamps(ids, ids_by_name["<|notimestamps|>"], size)
     named_tasks = {task: ids[f"<|{task}|>"] for task in TASKS if f"<|{task}|>" in ids}
     tasks = named_tasks | {k: i for k, i in (settings.task_to_id or {}).items() if k in TASKS}
     languages = _languages(ids, sot, min(tasks.values(), default=size), settings)
@@ -142,12 +138,12 @@ def _of_tokens(folder: Path, dims: Dims, tokens: Tokens, settings: Settings) -> 
     core = {*special.values(), *timestamps}
     texts = ranges_of(i for n, i in tokens.ids.items() if n not in tokens.special and i not in core)
     if not texts:
-        raise problem(f"{folder}: the tokenizer has no token of text; copy it again")
+        raise load_error(f"{folder}: the tokenizer has no text tokens; copy it again")
 
-    from slimwhisper.tokens.tokenizer import Encoding, FolderTokenizer
+    from slimwhisper.tokens.tokenizer import FolderEncoding, FolderTokenizer
 
-    # now, so that a damaged file is refused when the model is loaded
-    encoding = Encoding(fast_tokenizer(folder, tokens), eot, size)
+    # read it now, so that a damaged file is refused when the model is loaded
+    encoding = FolderEncoding(fast_tokenizer(folder, tokens), eot, size)
 
     @lru_cache(maxsize=256)
     def tokenizer(language: str | None, task: str) -> "Tokenizer":
@@ -158,21 +154,21 @@ def _of_tokens(folder: Path, dims: Dims, tokens: Tokens, settings: Settings) -> 
         size=size,
         eot=eot,
         sot=sot,
-        no_speech=found["<|nospeech|>"],
-        no_timestamps=found["<|notimestamps|>"],
+        no_speech=ids_by_name["<|nospeech|>"],
+        no_timestamps=ids_by_name["<|notimestamps|>"],
         timestamps=timestamps,
         languages=languages,
         texts=texts,
         make_tokenizer=tokenizer,
         tasks=tuple(tasks),
-        sot_prev=found["<|startofprev|>"],
+        sot_prev=ids_by_name["<|startofprev|>"],
         suppressed=settings.suppress_tokens,
         suppressed_first=settings.begin_suppress_tokens,
     )
 
 
 def _timestamps(ids: Mapping[str, int], no_timestamps: int | None, size: int) -> range:
-    """By their names; where those are not in the file, as in older folders, behind
+    """The timestamps by their names, or, in older folders, which do not name them, those after
     <|notimestamps|>. Empty if there are none.
     """
     begin = ids.get("<|0.00|>")
@@ -182,14 +178,14 @@ def _timestamps(ids: Mapping[str, int], no_timestamps: int | None, size: int) ->
             count += 1
         return range(begin, begin + count)
     if no_timestamps is not None and no_timestamps + 1 + TIMESTAMPS <= size:
-        behind = range(no_timestamps + 1, no_timestamps + 1 + TIMESTAMPS)
-        if not any(i in behind for i in ids.values()):
-            return behind
+        following = range(no_timestamps + 1, no_timestamps + 1 + TIMESTAMPS)
+        if not any(i in following for i in ids.values()):
+            return following
     return range(size, size)
 
 
 def _languages(
-    ids: Mapping[str, int], sot: int, first_task: int, settings: Settings
+    ids: Mapping[str, int], sot: int, first_task: int, settings: GenerationSettings
 ) -> dict[int, str]:
     """Token -> code: those of the settings, else Whisper's codes and others between <|start...|>
     and the tasks.
@@ -198,17 +194,18 @@ def _languages(
 
     if settings.lang_to_id is not None:
         return {i: code for code, i in sorted(settings.lang_to_id.items(), key=lambda p: p[1])}
-    found = {}
+    languages = {}
     for name, i in ids.items():
         code = _LANGUAGE.fullmatch(name)
         if code and (code[1] in LANGUAGES or sot < i < first_task):
-            found[i] = code[1]
-    return dict(sorted(found.items()))
+            languages[i] = code[1]
+    return dict(sorted(languages.items()))
 
 
-def _with_forced(vocabulary: Vocabulary, settings: Settings) -> Settings:
-    """What forced_decoder_ids mean: a language and a task. `language` and `task` go first, as in
-    transformers; <|notimestamps|> is not followed, as segments are cut at timestamps.
+def _with_forced(vocabulary: Vocabulary, settings: GenerationSettings) -> GenerationSettings:
+    """The settings with the language and task that forced_decoder_ids mean. `language` and `task`
+    have priority, as in transformers; <|notimestamps|> is ignored, as segments are cut at
+    timestamps.
     """
     if settings.language is not None or settings.task is not None:
         return settings

@@ -1,1 +1,1 @@
-"""The other commands, one module each, and the code they share."""
+"""The commands except `transcribe` and `serve`, one module each, and the code they share."""

@@ -1,7 +1,7 @@
-"""The `bench` command: compares caches, batch sizes and openai-whisper on this machine.
+"""Runs the `bench` command: compares caches, batch sizes and openai-whisper on this machine.
 
-Each measurement runs in a process of its own (see `measurement`), one at a time. They take turns,
-so that a machine that slows down slows all of them.
+Each measurement runs in a process of its own (see `measurement`), one at a time. The cases take
+turns, so that a slowdown of the machine affects all of them.
 """
 
 import argparse
@@ -27,11 +27,11 @@ from tqdm import tqdm
 from slimwhisper import __version__
 from slimwhisper.commands.measurement import RECORDING_SECONDS, Case, measure
 from slimwhisper.commands.tables import console, table
-from slimwhisper.errors import OptionError, SlimWhisperError, as_ours
+from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
 from slimwhisper.text import human_size
 
 WHISPER = "openai-whisper"
-AS_ASKED = ("tokens", "model_dir", "adapter", "device", "dtype", "threads", "beam_size")
+CASE_FLAGS = ("tokens", "model_dir", "adapter", "device", "dtype", "threads", "beam_size")
 FEWEST, MOST = 4, 128  # windows of a measurement, unless a batch takes more
 
 Row = dict[str, Any]  # of the JSON, see `summarize`
@@ -52,20 +52,20 @@ COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
 def run_bench(arguments: argparse.Namespace) -> int:
     """The `bench` command: measure, print a table, then one line of JSON."""
     cases = make_cases(arguments)
-    found = measure_in_turns(cases, arguments.rounds)
-    place = found[0][0]["place"]
+    measurements = measure_in_turns(cases, arguments.rounds)
+    environment = measurements[0][0]["place"]
     answer = {
         "bench": "decode",
-        "machine": describe_machine(place["threads"], place["gpu"]),
+        "machine": describe_machine(environment["threads"], environment["gpu"]),
         "model": cases[0].model,
         "random": cases[0].random,
-        "device": place["device"],
-        "dtype": place["dtype"],
+        "device": environment["device"],
+        "dtype": environment["dtype"],
         "tokens": arguments.tokens,
         "beam_size": arguments.beam_size,
         "rounds": arguments.rounds,
         "recording_seconds": RECORDING_SECONDS,
-        "rows": summarize(cases, found),
+        "rows": summarize(cases, measurements),
     }
     if not arguments.json:
         print_bench(answer)
@@ -76,9 +76,9 @@ def run_bench(arguments: argparse.Namespace) -> int:
 def make_cases(arguments: argparse.Namespace) -> list[Case]:
     """The measurements to make, openai-whisper first."""
     if arguments.random and arguments.model is None:
-        raise OptionError("--random: name the shape, such as --model tiny")
+        raise OptionError("--random needs a shape; add --model, such as --model tiny")
     if arguments.adapter and (arguments.random or arguments.model is None):
-        raise OptionError("--adapter: random weights have none; give its --model")
+        raise OptionError("--adapter cannot be used with random weights; give its --model")
     pairs: list[tuple[str | None, int, int]] = [
         (cache, batch, arguments.windows or max(FEWEST, batch, min(2 * batch, MOST)))
         for cache in dict.fromkeys(arguments.cache)
@@ -93,7 +93,7 @@ def make_cases(arguments: argparse.Namespace) -> list[Case]:
             windows=windows,
             model=arguments.model or "tiny",
             random=arguments.random or arguments.model is None,
-            **{name: getattr(arguments, name) for name in AS_ASKED},
+            **{name: getattr(arguments, name) for name in CASE_FLAGS},
         )
         for cache, batch, windows in pairs
     ]
@@ -101,34 +101,32 @@ def make_cases(arguments: argparse.Namespace) -> list[Case]:
 
 def measure_in_turns(cases: Sequence[Case], rounds: int) -> list[list[Row]]:
     """All cases in each round; every other round in reverse order."""
-    found: list[list[Row]] = [[] for _ in cases]
+    measurements: list[list[Row]] = [[] for _ in cases]
     with tqdm(total=rounds * len(cases), disable=None) as bar:
         for number in range(rounds):
             order = range(len(cases))
             for i in order if number % 2 == 0 else reversed(order):
                 bar.set_description(_title(cases[i]))
-                found[i].append(measure_apart(cases[i]))
+                measurements[i].append(measure_in_process(cases[i]))
                 bar.update()
-    return found
+    return measurements
 
 
-def measure_apart(case: Case) -> Row:
-    """One measurement in a process of its own. Raises what that raised."""
+def measure_in_process(case: Case) -> Row:
+    """One measurement in a process of its own. Raises SlimWhisperError."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawn, _begin) as process:
         try:
             return process.submit(measure, case).result()
         except BrokenProcessPool as error:
-            raise SlimWhisperError(
-                f"{_title(case)}: its process was ended, perhaps for want of memory; choose a "
-                "smaller --batch"
-            ) from error
+            remedy = "perhaps because memory ran out; choose a smaller --batch"
+            raise SlimWhisperError(f"{_title(case)}: its process was killed, {remedy}") from error
         except Exception as error:
-            raise as_ours(error, f"{_title(case)}: ") from None
+            raise wrap_unexpected(error, f"{_title(case)}: ") from None
 
 
 def _begin() -> None:
-    """In the process: what there is to say is in its answer, and Ctrl-C needs no words."""
+    """Set the process up: no log lines or warnings, and Ctrl-C ends it without a traceback."""
     logging.disable()
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -138,12 +136,12 @@ def _title(case: Case) -> str:
     return WHISPER if case.cache is None else f"{case.cache}, batch {case.batch}"
 
 
-def summarize(cases: Sequence[Case], found: Sequence[Sequence[Row]]) -> list[Row]:
+def summarize(cases: Sequence[Case], measurements: Sequence[Sequence[Row]]) -> list[Row]:
     """A row for each case: medians over the rounds. Rates are per second unless stated otherwise;
     "decode": of the time outside the encoder; "times_whisper": of openai-whisper's files per hour.
     """
     rows: list[Row] = []
-    for case, rounds in zip(cases, found, strict=True):
+    for case, rounds in zip(cases, measurements, strict=True):
 
         def median(key: str, less: str | None = None, rounds: Sequence[Row] = rounds) -> float:
             return statistics.median(r[key] - (r[less] if less else 0) for r in rounds)
@@ -177,9 +175,9 @@ def describe_machine(threads: int, gpu: str | None) -> dict[str, Any]:
     """The machine and the versions."""
     cpu, memory = platform.processor() or platform.machine(), None
     with suppress(OSError):
-        if found := re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text()):
-            cpu = found[1].strip()
-    with suppress(ValueError, OSError):
+        if match := re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text()):
+            cpu = match[1].strip()
+    with suppress(AttributeError, ValueError, OSError):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpu": cpu,
@@ -196,14 +194,14 @@ def describe_machine(threads: int, gpu: str | None) -> dict[str, Any]:
 
 
 def print_bench(answer: dict[str, Any]) -> None:
-    """Print the table and what its numbers mean."""
+    """Print the table and explain its numbers."""
     page, rows = console(None), answer["rows"]
     machine, random = answer["machine"], ", random weights" if answer["random"] else ""
     search = f"{answer['beam_size']} beams" if answer["beam_size"] else "greedy"
-    place = machine["gpu"] or f"threads: {machine['threads']}"
+    device = machine["gpu"] or f"threads: {machine['threads']}"
     memory = f", {machine['memory_bytes'] / 2**30:.0f} GiB" if machine["memory_bytes"] else ""
     page.print(
-        f"{answer['model']}{random}, {answer['dtype']} on {answer['device']} ({place}), {search}, "
+        f"{answer['model']}{random}, {answer['dtype']} on {answer['device']} ({device}), {search}, "
         f"{answer['tokens']} tokens a window; medians of {answer['rounds']}",
         style="bold",
     )
@@ -218,15 +216,12 @@ def print_bench(answer: dict[str, Any]) -> None:
     page.print(table(headings, cells, ("cache",), gap=1))
     page.print(
         f"Files: recordings of {RECORDING_SECONDS} s, one window each, read from memory. Decode "
-        "alone: tokens a second of the time outside the encoder. First token: from the call, one "
-        "recording. Memory: the peak, less what was in use with the model loaded."
+        "alone: tokens per second outside the encoder. First token: time from the call, with one "
+        "recording. Memory: the peak, minus the memory in use when the model was loaded."
     )
-    texts = [
-        f"{row['cache']} {human_size(row['text_bytes'])} at batch {row['batch']}"
-        for row in rows
-        if row["text_bytes"]
-    ]
-    page.print(f"Of it, all texts together had at most: {', '.join(texts) or 'not known'}.")
+    sizes = ((r["cache"], r["text_bytes"], r["batch"]) for r in rows if r["text_bytes"])
+    texts = [f"{cache} {human_size(size)} at batch {batch}" for cache, size, batch in sizes]
+    page.print(f"Most memory of all texts at a time: {', '.join(texts) or 'not known'}.")
     for row in rows:
         for line in row["fallbacks"]:
             page.print(f"{row['cache']}, batch {row['batch']}: {line}")

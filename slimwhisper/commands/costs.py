@@ -1,4 +1,4 @@
-"""What the caches cost: the paper's predictions from a model's dimensions, and the live buffers.
+"""Computes the costs of caches: the paper's predictions, and the sizes of the engine's buffers.
 
 Predictions are those of slim attention (arXiv 2503.05840, Whisper table), in VALUES: they do not
 depend on the dtype, and nothing was timed. Allocations are BYTES of the engine's own
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
+from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Attention, Folded, fold
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.cache.plan import CachePlan, DecoderCache
 from slimwhisper.checkpoint.names import HUB_MODELS
 from slimwhisper.types import Dims
 
@@ -47,7 +47,7 @@ OFFICIAL_DIMS = {name: _dims(name, *size) for size, ns in _SIZES.items() for nam
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class PaperOption:
     """One of the paper's options; values, not bytes."""
 
     option: str  # "baseline", "option1" or "option2"
@@ -55,8 +55,8 @@ class Predicted:
     cache_with_e: int  # per window, with E if the option reads it
     parameters: int  # of the decoder, read for every token
     reads: float  # per token: parameters / batch + cache
-    reads_with_e: float  # the same if every layer reads E, as where no cache of the chip holds it
-    cross_phase: int  # multiplications and additions to keep a window's audio, encoder not counted
+    reads_with_e: float  # the same if every layer reads E, as where no on-chip memory holds it
+    cross_phase: int  # multiplications and additions to make a window's cache, without the encoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def known_dims(name: str) -> Dims | None:
     return OFFICIAL_DIMS.get(short)
 
 
-def predict(dims: Dims, batch: int) -> tuple[Predicted, ...]:
+def predict(dims: Dims, batch: int) -> tuple[PaperOption, ...]:
     """The paper's numbers for baseline, option 1 and option 2 at a batch of windows.
 
     Matrices that decoding reads in each layer, in units of d^2: 8 in the MLP, 4 in self-attention,
@@ -95,12 +95,12 @@ def predict(dims: Dims, batch: int) -> tuple[Predicted, ...]:
     e, self_ = dims.n_audio_ctx * d, 2 * dims.n_text_ctx * d * layers
     whole = 2 * e * layers + self_
 
-    def option(name: str, cache: int, copies: int, matrices: int, projections: int) -> Predicted:
-        """copies: of E that are kept. projections: of E, in each layer."""
+    def option(name: str, cache: int, copies: int, matrices: int, projections: int) -> PaperOption:
+        """copies: of E in the cache. projections: of E, in each layer."""
         parameters = dims.n_vocab * d + matrices * d * d * layers
         reads = parameters / batch + cache
         with_e, phase = reads + copies * layers * e, 2 * e * d * projections * layers
-        return Predicted(name, cache, cache + copies * e, parameters, reads, with_e, phase)
+        return PaperOption(name, cache, cache + copies * e, parameters, reads, with_e, phase)
 
     return (
         option("baseline", whole, 0, 14, 2),
@@ -118,13 +118,13 @@ def allocate(dims: Dims, batch: int, dtype: torch.dtype) -> tuple[Allocated, ...
     def folded(form: str) -> list[Folded]:
         return [fold(block, form).to(META, dtype)] * dims.n_text_layer
 
-    found: list[Allocated] = []
+    allocations: list[Allocated] = []
     for preset, forms in PRESETS.items():  # the baseline comes first
         crossing, inner = map(folded, forms)
         plan = CachePlan(crossing, inner)
         cache = DecoderCache.allocate(plan, batch, dims.n_audio_ctx, dims.n_text_ctx)
         cross, self_ = cache.cross.nbytes(), cache.self_.nbytes()
         total = cross + self_
-        saving = (found[0].total_bytes if found else total) / total
-        found.append(Allocated(preset, *forms, cross, self_, total, total // batch, saving))
-    return tuple(found)
+        saving = (allocations[0].total_bytes if allocations else total) / total
+        allocations.append(Allocated(preset, *forms, cross, self_, total, total // batch, saving))
+    return tuple(allocations)

@@ -20,10 +20,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slimwhisper.text import human_size, one_line
+from slimwhisper.text import error_line, human_size, install_command
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -31,30 +32,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the answer."""
+    """The result of one check."""
 
     value: str
-    ok: bool | None  # False: prevents transcribing; None: does not, but is worth knowing
+    ok: bool | None  # False: prevents transcribing; None: does not, but users should know
     advice: str = ""  # what to do, if anything
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
     """The `doctor` command (`json`); 1 if something prevents transcribing."""
-    found = checks()
-    bad = [name for name, check in found.items() if check.ok is False]
+    results = checks()
+    bad = [name for name, check in results.items() if check.ok is False]
     if arguments.json:
-        rows = [{"name": name, **asdict(check)} for name, check in found.items()]
+        rows = [{"name": name, **asdict(check)} for name, check in results.items()]
         print(json.dumps({"healthy": not bad, "checks": rows}))
     else:
-        print_doctor(found)
-        verdict = f"In the way of transcribing: {', '.join(bad)}." if bad else ""
-        print(verdict or "Nothing stands in the way of transcribing.")
+        print_doctor(results)
+        verdict = f"Problems that prevent transcription: {', '.join(bad)}." if bad else ""
+        print(verdict or "No problems: slimwhisper can transcribe.")
     return 1 if bad else 0
 
 
 def checks() -> dict[str, Check]:
     """Run all checks, by name; takes some seconds. Never raises."""
-    found = {}
+    results = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         packages = {}
@@ -62,15 +63,15 @@ def checks() -> dict[str, Check]:
             packages = package_checks()
         for name, (needed, check) in (packages | CHECKS).items():
             try:
-                found[name] = check()
+                results[name] = check()
             except Exception as error:
-                advice = "put right what this names first" if needed else ""
+                advice = "fix this first" if needed else ""
                 failed = False if needed else None
-                found[name] = Check(f"fails: {one_line(error, kind=True)}", failed, advice)
-    return found
+                results[name] = Check(f"fails: {error_line(error, kind=True)}", failed, advice)
+    return results
 
 
-def print_doctor(found: Mapping[str, Check]) -> None:
+def print_doctor(results: Mapping[str, Check]) -> None:
     """A paragraph for each check."""
     from rich.table import Table
 
@@ -79,18 +80,17 @@ def print_doctor(found: Mapping[str, Check]) -> None:
     page = Table.grid(padding=(0, 2, 0, 0))
     for whole in (True, True, False):
         page.add_column(no_wrap=whole, overflow="fold")
-    for name, check in found.items():
-        mark = {True: "ok", False: "BAD", None: "-"}[check.ok]
-        page.add_row(mark, name, check.value + (f"\n-> {check.advice}" if check.advice else ""))
+    for name, check in results.items():
+        verdict = {True: "ok", False: "BAD", None: "-"}[check.ok]
+        page.add_row(verdict, name, check.value + (f"\n-> {check.advice}" if check.advice else ""))
     console(None).print(page)
 
 
 # requirements whose modules have other names; "": importing it would set torch's threads
 MODULES = {"openai-whisper": "whisper", "safetensors": "safetensors.torch", "silero-vad": ""}
-OPTIONAL = {  # requirements without which recordings are transcribed, too
-    "triton": "for kernels on a GPU; elsewhere not used",
-    "torchaudio": "not needed, as soxr resamples too; but `transformers` does not load beside it: "
-    "install torchaudio from the index that torch came from, or pip uninstall torchaudio",
+OPTIONAL = {  # requirements that transcription does not need
+    "torchaudio": "not needed, as soxr resamples too; but `transformers` does not import with it: "
+    "install torchaudio from the same index as torch, or pip uninstall torchaudio",
 }
 
 
@@ -98,14 +98,14 @@ def package_checks() -> dict[str, tuple[bool, Callable[[], Check]]]:
     """A row of `CHECKS` for each of slimwhisper's own requirements."""
     from packaging.requirements import Requirement  # comes with huggingface_hub
 
-    found = (Requirement(text) for text in metadata.requires("slimwhisper") or ())
-    wanted = [r for r in found if r.marker is None or r.marker.evaluate({"extra": ""})]
-    return {r.name: (r.name not in OPTIONAL, partial(check_package, r)) for r in wanted}
+    requirements = (Requirement(text) for text in metadata.requires("slimwhisper") or ())
+    required = [r for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
+    return {r.name: (r.name not in OPTIONAL, partial(check_package, r)) for r in required}
 
 
-def check_package(wanted: "Requirement") -> Check:
+def check_package(requirement: "Requirement") -> Check:
     """Its version, whether slimwhisper supports that version, and whether it imports."""
-    name, specifier = wanted.name, wanted.specifier
+    name, specifier = requirement.name, requirement.specifier
     failed, install = None if name in OPTIONAL else False, f"pip install '{name}{specifier}'"
     try:
         version = metadata.version(name)
@@ -116,9 +116,9 @@ def check_package(wanted: "Requirement") -> Check:
             importlib.import_module(module)
     except Exception as error:
         advice = OPTIONAL.get(name, f"{install} --force-reinstall")
-        return Check(f"{version}, does not import: {one_line(error, kind=True)}", failed, advice)
+        return Check(f"{version}, does not import: {error_line(error, kind=True)}", failed, advice)
     if not specifier.contains(version, prereleases=True):
-        return Check(version, None, f"slimwhisper is made for {specifier}; {install}")
+        return Check(version, None, f"slimwhisper supports {specifier}; {install}")
     return Check(version, True)
 
 
@@ -140,6 +140,8 @@ def _cpu() -> Check:
 def _gpu() -> Check:
     import torch
 
+    from slimwhisper.devices import choose_device, device_warning, unused_gpu
+
     if torch.cuda.is_available():
         seen = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
         names = [
@@ -147,60 +149,66 @@ def _gpu() -> Check:
             f"{p.major}.{p.minor}"
             for i, p in enumerate(seen)
         ]
-        return Check(f"{'; '.join(names)}; CUDA {torch.version.cuda}", True)
+        built = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+        advice = device_warning(torch.device("cuda"), True)
+        if not advice and find_spec("triton") is None:
+            advice = f"decoding is faster with Triton: {install_command('gpu')}"
+        return Check(f"{'; '.join(names)}; {built}", None if advice else True, advice)
+    if (device := choose_device(None)).type != "cpu":
+        return Check(f"{device.type}, by PyTorch's operators", None, device_warning(device, True))
     if torch.version.cuda is None:
-        value = "none: this PyTorch is built for the CPU"
+        value = "none: this is PyTorch's CPU build"
         advice = "with an NVIDIA GPU, install PyTorch's CUDA build: https://pytorch.org/get-started"
     else:
         value = f"none that PyTorch's CUDA {torch.version.cuda} can use"
-        advice = "see whether nvidia-smi lists one; a container needs --gpus all"
-    return Check(value, None, f"the CPU is used, slower; {advice}")
+        advice = unused_gpu() or "check that nvidia-smi lists one; a container needs --gpus all"
+    return Check(value, None, f"the CPU is used, which is slower; {advice}")
 
 
 def _kernels() -> Check:
-    """Which kernels are used; on a GPU one is run."""
+    """The kernels that are used; on a GPU, one is run."""
     import torch
 
+    from slimwhisper.kernels.cpu.library import why_not_compiled
     from slimwhisper.kernels.dispatch import Kernels
     from slimwhisper.kernels.latent import Latent
 
     if not torch.cuda.is_available():
         kernels = Kernels(torch.device("cpu"), torch.float32)
-        fast = kernels.library is not None or kernels.processor is not None
-        return Check(kernels.describe(), fast or None, "" if fast else _NOT_COMPILED)
+        fast = kernels.library is not None or kernels.triton_device is not None
+        slow = f"one window at a time is about half as fast: {why_not_compiled()}"
+        return Check(kernels.describe(), fast or None, "" if fast else slow)
     kernels = Kernels(torch.device("cuda"), torch.float16)
     latent = torch.ones((1, 16, 384), device="cuda", dtype=torch.float16)
     ones = kernels.latent(latent[0, :6, None], Latent(latent), 1.0)
     if not bool((ones == 1).all()):
-        return Check("the attention on the GPU gives a wrong result", False, _TORCH_ONLY)
+        return Check("attention on the GPU gives a wrong result", False, _TORCH_ONLY)
     by_triton = kernels.used["latent", "triton"] > 0
     return Check(kernels.describe(), by_triton or None, "" if by_triton else _WITHOUT_TRITON)
 
 
-_NOT_COMPILED = (
-    "one window at a time is about half as fast: the functions in C were not compiled, or are "
-    "turned off, or the processor has no AVX2; install gcc, then slimwhisper again"
-)
 _WITHOUT_TRITON = (
-    "slower than with Triton: see triton above and the C compiler below; or set TRITON_CACHE_DIR "
-    "to a folder that can be written"
+    "slower than with Triton: check the C compiler below, or set TRITON_CACHE_DIR to a writable "
+    "folder"
 )
-_TORCH_ONLY = "set SLIMWHISPER_KERNELS=torch and report it"
+_TORCH_ONLY = "set SLIMWHISPER_KERNELS=torch, and report this as a bug"
 
 
 def _c_compiler() -> Check:
     """Triton compiles each kernel's launcher with $CC, gcc or clang against Python's headers."""
-    wanted = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
-    path = next(filter(None, map(shutil.which, wanted)), None)
+    if find_spec("triton") is None:
+        return Check("not needed without Triton", True)
+    names = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    path = next(filter(None, map(shutil.which, names)), None)
     headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if path is not None and headers.is_file():
         return Check(f"{path}, Python.h found", True)
-    lacking = f"no {' or '.join(wanted)}" if path is None else f"{path}, but no {headers}"
-    return Check(lacking, None, "apt-get install gcc python3-dev; Triton starts kernels with them")
+    problem = f"no {' or '.join(names)}" if path is None else f"{path}, but no {headers}"
+    return Check(problem, None, "apt-get install gcc python3-dev; Triton starts kernels with them")
 
 
 def _decoding() -> Check:
-    """A tenth of a second at 44.1 kHz in stereo, which only FFmpeg's libraries can decode."""
+    """Decodes a tenth of a second at 44.1 kHz in stereo with FFmpeg's libraries."""
     from slimwhisper.audio.load import load_audio
 
     file = io.BytesIO()
@@ -213,8 +221,8 @@ def _decoding() -> Check:
             raise ValueError(f"{len(samples)} samples of {samples.mean():.2f}, not 1600 of 0.25")
     except Exception as error:
         advice = "pip install av --force-reinstall"
-        return Check(f"PyAV fails: {one_line(error, kind=True)}", False, advice)
-    return Check("PyAV decodes; the ffmpeg program is not needed", True)
+        return Check(f"PyAV fails: {error_line(error, kind=True)}", False, advice)
+    return Check("PyAV works; the ffmpeg program is not needed", True)
 
 
 def _resampling() -> Check:
@@ -231,35 +239,35 @@ def _speakers() -> Check:
     if ready:
         return Check(f"--diarize can use {', '.join(ready)}", True)
     advice = f"to find who speaks: {BACKENDS['embedding'].install}"
-    return Check("--diarize can only read .rttm files", None, advice)
+    return Check("--diarize can read only .rttm files", None, advice)
 
 
 def _models() -> Check:
     from slimwhisper.checkpoint.formats.openai import default_download_root
 
     advice = "pass --model_dir FOLDER, or set XDG_CACHE_HOME"
-    return _place(Path(default_download_root()), False, advice)
+    return _folder_check(Path(default_download_root()), False, advice)
 
 
 def _hub() -> Check:
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    return _place(Path(HF_HUB_CACHE), None, "set HF_HUB_CACHE to another folder")
+    return _folder_check(Path(HF_HUB_CACHE), None, "set HF_HUB_CACHE to another folder")
 
 
-def _place(folder: Path, failed: bool | None, elsewhere: str) -> Check:
-    """Whether a folder of models can be written or made, and the free disk space."""
+def _folder_check(folder: Path, failed: bool | None, remedy: str) -> Check:
+    """Whether a folder for models is or can be made writable, and the free disk space."""
     exists = folder
     while not exists.exists():
         exists = exists.parent
     if not (exists.is_dir() and os.access(exists, os.W_OK | os.X_OK)):
-        return Check(f"{folder}: {exists} cannot be written", failed, elsewhere)
+        return Check(f"{folder}: {exists} is not writable", failed, remedy)
     free = shutil.disk_usage(exists).free
-    advice = f"large-v3 takes 3.1 GB; to keep models on another disk, {elsewhere}"
+    advice = f"large-v3 takes 3.1 GB; to keep models on another disk, {remedy}"
     return Check(f"{folder}; {human_size(free)} free", True, advice if free < 4e9 else "")
 
 
-# by name: whether it is needed, and the check; after those of packages
+# name -> whether it is needed, and the check; those of packages come first
 CHECKS: dict[str, tuple[bool, Callable[[], Check]]] = {
     "python": (False, _python),
     "slimwhisper": (False, _slimwhisper),

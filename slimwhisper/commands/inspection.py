@@ -1,4 +1,4 @@
-"""The `inspect` command: which cache forms the guard accepts for a model, layer by layer."""
+"""Runs the `inspect` command: reports the cache forms that the guard accepts, layer by layer."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from slimwhisper.audio.load import as_waveform
 from slimwhisper.audio.mel import first_window
 from slimwhisper.cache.forms import cross_names, self_names
 from slimwhisper.cache.guard import MARGIN, Inspection
-from slimwhisper.checkpoint.settings import Settings
+from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.commands.tables import console, table
 from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.flags import load_weights
@@ -27,13 +27,11 @@ def run_inspect(arguments: argparse.Namespace) -> int:
         dims = checkpoint.dims
         mel = first_window(as_waveform(arguments.audio), dims.n_mels, dims.window_frames)
     activations = record_activations(checkpoint, mel)
-    every: tuple[tuple[Literal["cross", "self"], str], ...] = (
-        *(("cross", form) for form in cross_names()),
-        *(("self", form) for form in self_names()),
-    )
+    specs: list[tuple[Literal["cross", "self"], str]] = [("cross", f) for f in cross_names()]
+    specs += [("self", f) for f in self_names()]
     records = [
         record
-        for attention, form in every
+        for attention, form in specs
         if form != "kv"
         for record in inspect_form(checkpoint, attention, form, dtype, activations)[1]
     ]
@@ -44,7 +42,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
         content = {"model": checkpoint.name, "dtype": name, "margin": MARGIN}
         print(json.dumps({**content, "layers": layers, "settings": rows}))
     else:
-        source = arguments.audio or "bursts of noise (--audio FILE measures on real speech)"
+        source = arguments.audio or "bursts of noise (use --audio FILE for real speech)"
         print_inspections(checkpoint.name, name, source, records)
         print_settings(settings)
     return 0
@@ -75,17 +73,17 @@ def print_inspections(model: str, dtype: str, source: str, records: Sequence[Ins
     words = ("attention", "form", "decision")
     page.print(table((*words[:2], *numbers, words[2]), cells, words))
     page.print(
-        "condition: of the matrix that the form inverts, else of W_K; max folded: largest folded "
-        "weight;\nerror: of keys and values against float64, relative; baseline: the same of form "
-        f"kv.\nA form is exact where its error is at most {MARGIN:g} times the baseline's."
+        "condition: number of the matrix that the form inverts, else of W_K; max folded: largest\n"
+        "folded weight; error: relative error of keys and values against float64; baseline: the\n"
+        f"same for form kv. A form is exact if its error is at most {MARGIN:g} times baseline."
     )
 
 
-def print_settings(settings: Settings) -> None:
-    """What came with the model about decoding, and the flags that override it."""
+def print_settings(settings: GenerationSettings) -> None:
+    """Print the model's own decoding settings, and the flags that override them."""
     page, rows = console(), settings.rows()
     if not rows:
-        page.print("\nsettings: Whisper's own; none came with the model")
+        page.print("\nsettings: Whisper's; the model has none of its own")
         return
     page.print(f"\nsettings of {settings.file}, see docs/checkpoints.md")
     headings = ("setting", "value", "effect", "overridden by")

@@ -1,5 +1,5 @@
-"""One measurement for the `bench` command, in a process of its own: memory that an earlier one has
-freed would distort the peak.
+"""Makes one measurement for the `bench` command, in a process of its own: memory that an earlier
+measurement has freed would distort the peak.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.cache.forms import choose_forms
+from slimwhisper.cache.choice import choose_forms
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.checkpoint.validate import OUTPUT
@@ -40,7 +40,7 @@ Audio = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is measured."""
+    """The settings of one measurement."""
 
     cache: str | None  # a preset; None: openai-whisper, one recording after the other
     batch: int  # windows decoded together
@@ -64,7 +64,7 @@ class EncoderClock:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all calls."""
+        """Discard all calls."""
         self.windows = 0
         self._spans: list[tuple[Any, Any]] = []
 
@@ -81,7 +81,7 @@ class EncoderClock:
         return timed
 
     def seconds(self) -> float:
-        """The time of all calls together."""
+        """The total time of all calls."""
         if self._cuda:
             torch.cuda.synchronize()
             return sum(start.elapsed_time(end) for start, end in self._spans) / 1000
@@ -99,7 +99,7 @@ class Memory:
     """The peak memory use of this process, or of its GPU."""
 
     def __init__(self, device: torch.device) -> None:
-        """`grown` does not count what is in use now."""
+        """`grown` does not count memory that is in use now."""
         self._device, self._cuda = device, device.type == "cuda"
         gc.collect()
         with suppress(OSError, AttributeError):  # memory freed after loading must not hide a rise
@@ -116,8 +116,8 @@ class Memory:
         if self._cuda:
             return torch.cuda.max_memory_allocated(self._device)
         with suppress(OSError):  # ru_maxrss would begin with the parent's peak
-            found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-            return int(found[1]) * 1024 if found else 0
+            match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+            return int(match[1]) * 1024 if match else 0
         return 0
 
     def grown(self) -> int:
@@ -134,12 +134,12 @@ def recordings(count: int) -> list[Audio]:
         envelope = np.repeat(rng.uniform(0, 0.3, RECORDING_SECONDS * 4), SAMPLE_RATE // 4)
         return (rng.standard_normal(n) * envelope).astype(np.float32)
 
-    made = [noise(seed) for seed in range(min(count, DIFFERENT))]
-    return [made[i % DIFFERENT] for i in range(count)]
+    distinct = [noise(seed) for seed in range(min(count, DIFFERENT))]
+    return [distinct[i % DIFFERENT] for i in range(count)]
 
 
 def fixed_length(vocabulary: Vocabulary, case: Case, tokens: int) -> dict[str, Any]:
-    """The options with which every window samples exactly `tokens` tokens, ours and whisper's."""
+    """The options, also of whisper, with which every window samples exactly `tokens` tokens."""
     banned = [-1, vocabulary.eot]
     if not case.random:  # random models never sample timestamps, which would move the window
         banned += vocabulary.timestamps
@@ -161,14 +161,15 @@ def _checkpoint(case: Case) -> Checkpoint:
     if not case.random:
         return load_checkpoint(case.model, download_root=case.model_dir, adapter=case.adapter)
     if case.model not in OFFICIAL_DIMS:
-        raise OptionError(f"no official shape {case.model!r}; known: {', '.join(OFFICIAL_DIMS)}")
+        shapes = ", ".join(OFFICIAL_DIMS)
+        raise OptionError(f"--model {case.model!r} is not an official shape; give one of: {shapes}")
     return random_checkpoint(OFFICIAL_DIMS[case.model])
 
 
 Run = Callable[[list[Audio], dict[str, Any]], Iterator[int]]  # yields each text's tokens
 
 
-def _ours(case: Case, model: SlimWhisper, clock: EncoderClock) -> Run:
+def _slimwhisper_run(case: Case, model: SlimWhisper, clock: EncoderClock) -> Run:
     vars(model.network)["encoder"] = clock.wrap(model.network.encoder)
 
     def run(audio: list[Audio], options: dict[str, Any]) -> Iterator[int]:
@@ -181,16 +182,16 @@ def _ours(case: Case, model: SlimWhisper, clock: EncoderClock) -> Run:
     return run
 
 
-def _theirs(
+def _whisper_run(
     checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, clock: EncoderClock
 ) -> Run:
     half = dtype == torch.float16
     if dtype != torch.float32 and (not half or device.type == "cpu"):
         raise OptionError(
-            "openai-whisper decodes in float32, and on a GPU in float16; choose one as --dtype"
+            "openai-whisper decodes only in float32, or on a GPU in float16; choose one as --dtype"
         )
     if OUTPUT in checkpoint.state:
-        raise OptionError(f"{checkpoint.name}: openai-whisper has no {OUTPUT}; leave it out")
+        raise OptionError(f"{checkpoint.name}: openai-whisper has no {OUTPUT}; drop openai-whisper")
     model = whisper.model.Whisper(whisper.model.ModelDimensions(**asdict(checkpoint.dims)))
     names = model.state_dict().keys()  # without key biases, which have no effect
     model.load_state_dict({name: checkpoint.state[name] for name in names})
@@ -208,8 +209,8 @@ def _theirs(
 def measure(case: Case) -> dict[str, Any]:
     """Load the model, time first tokens, then decode all windows.
 
-    Returns what a row of the answer has of one round (`bench.summarize`), and its "place": on what,
-    and in which dtype. Raises `SlimWhisperError`, also if the number of sampled tokens is not the
+    Returns the values of one round for a row of the answer (`bench.summarize`), and its "place":
+    the device and dtype. Raises `SlimWhisperError`, also if the number of sampled tokens is not the
     requested one.
     """
     if case.threads:
@@ -220,20 +221,18 @@ def measure(case: Case) -> dict[str, Any]:
     checkpoint = _checkpoint(case)
     dims, vocabulary, name = checkpoint.dims, checkpoint.tokens, checkpoint.name
     if dims.window_frames != WINDOW_FRAMES:
-        seconds = dims.window_frames / FRAMES_PER_SECOND
-        raise OptionError(
-            f"{name}: bench measures windows of 30 s, and this model's are {seconds:g} s"
-        )
+        length = f"{dims.window_frames / FRAMES_PER_SECOND:g} s long, but bench measures 30 s"
+        raise OptionError(f"{name}: its windows are {length}; choose another model")
     forms, fallbacks = None, list[str]()
     model: SlimWhisper | None = None
     if case.cache is None:
-        run = _theirs(checkpoint, device, dtype, clock)
+        run = _whisper_run(checkpoint, device, dtype, clock)
     else:
         chosen = choose_forms(case.cache)
         network = Model(checkpoint, device, dtype, chosen, int8=case.dtype == INT8)
         forms, fallbacks = "+".join(chosen), network.fallbacks
         model = SlimWhisper(network)
-        run = _ours(case, model, clock)
+        run = _slimwhisper_run(case, model, clock)
     del checkpoint
     audio = recordings(case.windows)
     once, all_of_it = (fixed_length(vocabulary, case, n) for n in (1, case.tokens))
@@ -243,10 +242,9 @@ def measure(case: Case) -> dict[str, Any]:
     clock.clear()
     seconds, counts = _seconds(run, audio, all_of_it)
     if counts != [case.tokens] * case.windows or clock.windows != case.windows:
-        raise SlimWhisperError(
-            f"{name}: {clock.windows} windows sampled {sum(counts)} tokens, not {case.windows} "
-            f"with {case.tokens} each; use --random"
-        )
+        sampled = f"{clock.windows} windows sampled {sum(counts)} tokens"
+        expected = f"{case.windows} with {case.tokens} each"
+        raise SlimWhisperError(f"{name}: {sampled}, not {expected}; use --random")
     return {
         "forms": forms,
         "tokens_sampled": sum(counts),

@@ -1,4 +1,4 @@
-"""The `models` command: the names that `--model` knows, and which of them are here."""
+"""Runs the `models` command: lists the names for `--model`, and the models on this machine."""
 
 import argparse
 import json
@@ -29,8 +29,8 @@ PRESET = "slim"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A name, and what is known about its model without loading it."""
+class KnownModel:
+    """A name, and facts about its model that need no loading."""
 
     name: str
     source: str  # "bundled", "openai", or a repository's id on the Hugging Face hub
@@ -38,22 +38,22 @@ class Known:
     parameters: int | None  # computed from the dimensions; None: they are not known
     weights_bytes: int | None  # in float16, computed
     window_bytes: int | None  # the caches of a window, preset slim, in float16, computed
-    path: str | None  # where it is on this machine; None: it would be downloaded
+    path: str | None  # on this machine; None: it would be downloaded
 
 
 def run_models(arguments: argparse.Namespace) -> int:
     """The `models` command: `model_dir`, `json`."""
     root = arguments.model_dir
     folder = default_download_root() if root is None else expand_user(root)
-    found = [_known(name, folder) for name in available_models()]
+    models = [_describe(name, folder) for name in available_models()]
     if arguments.json:
-        print(json.dumps([asdict(model) for model in found]))
+        print(json.dumps([asdict(model) for model in models]))
     else:
-        print_models(found)
+        print_models(models)
     return 0
 
 
-def _known(name: str, root: Path) -> Known:
+def _describe(name: str, root: Path) -> KnownModel:
     """root: the folder of downloaded models."""
     if name in BUNDLED:
         source, path = "bundled", _existing(bundled_file(name))
@@ -73,7 +73,8 @@ def _known(name: str, root: Path) -> Known:
         if name not in HUB_MODELS:
             languages = language_count(dims)
     size = None if parameters is None else parameters * torch.float16.itemsize
-    return Known(name, source, languages, parameters, size, window, str(path) if path else None)
+    place = None if path is None else str(path)
+    return KnownModel(name, source, languages, parameters, size, window, place)
 
 
 def _existing(file: Path) -> Path | None:
@@ -88,7 +89,7 @@ def _cached(repository: str) -> Path | None:
         return None
 
 
-def print_models(models: Sequence[Known]) -> None:
+def print_models(models: Sequence[KnownModel]) -> None:
     """Print a table, never cut at the terminal's width, and what its columns mean."""
     headings = ("name", "here", "languages", "weights", "a window", "source")
     cells = (
@@ -105,8 +106,8 @@ def print_models(models: Sequence[Known]) -> None:
     page = console()
     page.print(table(headings, cells, (*headings[:3], "source")))
     page.print(
-        "languages: how many, or the code of the one that it was trained for. weights, a window:\n"
-        f"in float16, computed from the dimensions; a window: its caches, preset {PRESET}. Any\n"
+        "languages: how many, or the code of the one it was trained for. weights, a window:\n"
+        f"in float16, computed from the dimensions; a window: its caches with preset {PRESET}. A\n"
         "Hugging Face id, folder or .pt file works too."
     )
 

@@ -1,4 +1,4 @@
-"""The flags of every command except `transcribe`; its flags are in `slimwhisper.jobs.flags`."""
+"""Defines the flags of the smaller commands; see also `jobs/flags.py`, `serve_flags.py`."""
 
 import argparse
 from typing import Any
@@ -49,7 +49,7 @@ def add_models(commands: Any) -> None:
     """The parsers of `models` and `convert`."""
     p = commands.add_parser(
         "models",
-        help="list the models that have a name: size, languages, memory, whether they are here",
+        help="list the models that have a name: size, languages, memory, presence",
         description="Lists the names that --model knows. Nothing is downloaded.",
     )
     p.add_argument("--model_dir", **MODEL_DIR)
@@ -70,12 +70,12 @@ def add_models(commands: Any) -> None:
     p.add_argument("--model_dir", **MODEL_DIR)
 
 
-def add_looks(commands: Any) -> None:
+def add_inspection(commands: Any) -> None:
     """The parsers of `inspect`, `report` and `doctor`."""
-    p = commands.add_parser("inspect", help="which cache forms are exact for a model")
+    p = commands.add_parser("inspect", help="check which cache forms are exact for a model")
     p.add_argument("model", help=MODEL)
     add_model_flags(p, caches=False)
-    p.add_argument("--audio", help="real speech to measure on [bursts of noise]")
+    p.add_argument("--audio", help="recording of speech to measure on [bursts of noise]")
     p.add_argument("--json", action="store_true", help="print JSON")
 
     p = commands.add_parser(
@@ -88,7 +88,7 @@ def add_looks(commands: Any) -> None:
     p.add_argument("--dtype", choices=DTYPES, default="float16", help="of the caches [float16]")
     p.add_argument("--json", action="store_true", help="print JSON")
 
-    p = commands.add_parser("doctor", help="what is installed, what works, how to fix the rest")
+    p = commands.add_parser("doctor", help="check the installation, and how to fix it")
     p.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -129,12 +129,12 @@ def add_approximations(commands: Any) -> None:
 
 
 def _add_comparison(p: argparse.ArgumentParser) -> None:
-    """What both compare."""
+    """Add the flags of both commands."""
     p.add_argument("model", help=MODEL)
     p.add_argument(
         "audio",
         nargs="+",
-        help="files, or folders (searched recursively); NAME.txt beside NAME.wav is what was said",
+        help="files, or folders (searched recursively); NAME.txt beside NAME.wav has its text",
     )
     add_model_flags(p, caches=False)
     p.add_argument("--language", default="en", help="spoken in all recordings [en]")

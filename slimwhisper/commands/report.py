@@ -1,4 +1,4 @@
-"""The `report` command: models side by side, as tables or as JSON."""
+"""Runs the `report` command: compares the caches of models, as tables or as JSON."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slimwhisper.cache.pool import pages_of
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.commands.costs import Allocated, Predicted, allocate, known_dims, predict
+from slimwhisper.commands.costs import Allocated, PaperOption, allocate, known_dims, predict
 from slimwhisper.commands.tables import console, table
 from slimwhisper.devices import as_dtype
 from slimwhisper.errors import OptionError
@@ -22,27 +22,27 @@ TEXTS = (328, 104, 24)  # tokens: a full prompt and 100; 30 s of speech; a comma
 NOTES = """\
 Predicted: from the dimensions alone. Source: slim attention, arXiv 2503.05840, Whisper table (its
 large is large-v2). Reads are values per token, parameters / batch + cache, E not counted: the
-paper assumes that E stays on the chip. A predicted speed-up is the ratio of reads; where E is too
+paper assumes that E stays on the chip. A predicted speed-up is the ratio of reads. If E is too
 large for the chip, as on a GPU with many windows, every layer reads it, and option 2 gains no
-more than option 1. Cross-phase: operations that make keys and values of a window's E, before its
-first token; slim has none. Nothing was timed.
+more than option 1. Cross-phase: operations that make the keys and values of a window's E before
+its first token; slim has none. Nothing was timed.
 
 Allocated: the engine's own buffers, E counted once for all layers. In brackets: the forms of the
 cross- and the self-attention cache. A text takes pages of 16 tokens as it grows; where no length
-is given, it has all of its context. Option 1 and option 2 rest on an inverse that few checkpoints
-allow in half precision; slim needs none. `slimwhisper inspect MODEL` measures it."""
+is given, it has its whole context. Options 1 and 2 need an inverse that is inaccurate in half
+precision for most checkpoints; slim needs none. `slimwhisper inspect MODEL` measures it."""
 Row = tuple[str, str]  # a label, and a model's cell
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What one model's caches cost, for `batch` windows in `dtype`."""
+class CacheReport:
+    """The cost of one model's caches, for `batch` windows in `dtype`."""
 
     model: str
     dims: Dims
     batch: int
     dtype: str  # such as "float16"
-    predicted: tuple[Predicted, ...]  # values
+    predicted: tuple[PaperOption, ...]  # values
     allocated: tuple[Allocated, ...]  # bytes, E counted
 
 
@@ -60,18 +60,20 @@ def run_report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def make_report(model: str, batch: int = 64, dtype: str = "float16") -> Report:
+def make_report(model: str, batch: int = 64, dtype: str = "float16") -> CacheReport:
     """Report on a model: an official name (nothing is loaded), a file or a folder.
 
     Raises `OptionError` for an invalid batch or dtype, `CheckpointError` for the model.
     """
     if not 1 <= batch <= MAX_BATCH:
-        raise OptionError(f"batch {batch!r} is not between 1 and {MAX_BATCH:,}")
+        raise OptionError(f"batch {batch!r} is not a number from 1 to {MAX_BATCH:,}")
     number, dims = as_dtype(dtype), known_dims(model) or load_checkpoint(model).dims
-    return Report(model, dims, batch, dtype, predict(dims, batch), allocate(dims, batch, number))
+    return CacheReport(
+        model, dims, batch, dtype, predict(dims, batch), allocate(dims, batch, number)
+    )
 
 
-def print_report(reports: Sequence[Report]) -> None:
+def print_report(reports: Sequence[CacheReport]) -> None:
     """Print models side by side; all with the same batch and dtype."""
     page, (one, *_) = console(), reports
     names = [Path(report.model).name[:MAX_NAME] for report in reports]
@@ -90,7 +92,7 @@ def _millions(values: float) -> str:
     return f"{values / 1e6:,.1f}"
 
 
-def _paper_rows(report: Report) -> Iterator[Row]:
+def _paper_rows(report: CacheReport) -> Iterator[Row]:
     """The paper's table."""
     dims, batch, many = report.dims, report.batch, report.predicted
     one, names = predict(dims, 1), ("baseline", "option 1", "option 2")
@@ -120,21 +122,21 @@ def _paper_rows(report: Report) -> Iterator[Row]:
         yield f"cross-phase, 10^9, {name}", f"{option.cross_phase / 1e9:,.1f}"
 
 
-def _live_rows(report: Report) -> Iterator[Row]:
-    """What the presets allocate."""
+def _live_rows(report: CacheReport) -> Iterator[Row]:
+    """The rows for the presets' allocations."""
     presets = {f"{a.preset} ({a.cross_form}, {a.self_form})": a for a in report.allocated}
-    for label, found in presets.items():
-        yield f"a window, {label}", human_size(found.bytes_per_window)
+    for label, allocated in presets.items():
+        yield f"a window, {label}", human_size(allocated.bytes_per_window)
     bare = report.predicted[2].cache * as_dtype(report.dtype).itemsize
     yield "paper's option 2, E not counted", human_size(bare)
     context = pages_of(report.dims.n_text_ctx)
-    for found in report.allocated:
-        for tokens in TEXTS if found.preset in ("slim", "baseline") else ():
-            text = found.self_bytes * min(pages_of(tokens) / context, 1)
-            size = (found.cross_bytes + text) / report.batch
-            yield f"{found.preset}, a text of {tokens} tokens", human_size(size)
-    for label, found in presets.items():
+    for allocated in report.allocated:
+        for tokens in TEXTS if allocated.preset in ("slim", "baseline") else ():
+            text = allocated.self_bytes * min(pages_of(tokens) / context, 1)
+            size = (allocated.cross_bytes + text) / report.batch
+            yield f"{allocated.preset}, a text of {tokens} tokens", human_size(size)
+    for label, allocated in presets.items():
         if report.batch > 1:
-            yield f"{report.batch} windows, {label}", human_size(found.total_bytes)
-    for label, found in list(presets.items())[1:]:
-        yield f"saving, {label}", f"{found.saving:.1f}x"
+            yield f"{report.batch} windows, {label}", human_size(allocated.total_bytes)
+    for label, allocated in list(presets.items())[1:]:
+        yield f"saving, {label}", f"{allocated.saving:.1f}x"

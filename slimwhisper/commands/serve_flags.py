@@ -1,4 +1,4 @@
-"""The flags of `serve`."""
+"""Defines the flags of `serve`."""
 
 import argparse
 import os
@@ -12,22 +12,22 @@ from slimwhisper.live.types import POLICIES
 
 
 def secret(text: str) -> str:
-    """A key or a login; of "@FILE", the file's text. Files do not show in lists of processes."""
+    """A key or a login; for "@FILE", the file's text, which process lists do not show."""
     if text.startswith("@"):
         try:
             text = Path(text[1:]).read_text("utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise argparse.ArgumentTypeError(f"{text[1:]} cannot be read: {error}") from None
     if not text:
-        raise argparse.ArgumentTypeError("is empty; leave it out if everybody may use the server")
+        raise argparse.ArgumentTypeError("is empty; drop the flag if anyone may use the server")
     return text
 
 
 def api_key(text: str) -> str:
-    """A key that fits into a header of HTTP."""
+    """A key that is valid in an HTTP header."""
     key = secret(text)
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise argparse.ArgumentTypeError("use letters, digits and punctuation of ASCII, no spaces")
+        raise argparse.ArgumentTypeError("use ASCII letters, digits and punctuation, no spaces")
     return key
 
 
@@ -42,14 +42,14 @@ def login(text: str) -> tuple[str, str]:
 def host_name(text: str) -> str:
     """A host's name or address as browsers send it, without a port."""
     if not text or (set(text) & set("/:*@ ") and not text.startswith("[")):
-        raise argparse.ArgumentTypeError(f"{text!r}: give a name alone, such as speech.example.com")
+        raise argparse.ArgumentTypeError(f"{text!r}: give only a name, such as speech.example.com")
     return text.strip("[]").lower()
 
 
 def origin(text: str) -> str:
     """A site as browsers name it in Origin."""
     if not re.fullmatch(r"https?://[^/*@\s]+", text):
-        message = f"{text!r}: give scheme and host, and the port if any, as https://app.example.com"
+        message = f"{text!r}: give scheme, host and optional port, such as https://app.example.com"
         raise argparse.ArgumentTypeError(message)
     return text.lower()
 
@@ -83,13 +83,13 @@ NUMBERS: dict[str, tuple[tuple[str, Callable[[str], float], float | None, str], 
             "wyoming",
             positive,
             None,
-            "port on which to serve the Wyoming protocol, too, which asks for no key [not served]",
+            "port for the Wyoming protocol, which has no key [not served]",
         ),
         (
             "live_window",
             seconds,
             None,
-            "seconds of audio that an update encodes; fewer cost less, and are not exact "
+            "seconds of audio that an update encodes; fewer are cheaper, but not exact "
             "[the model's window]",
         ),
     ),
@@ -120,6 +120,9 @@ def add_serve(commands: Any) -> None:
     g.add_argument("--host", default="127.0.0.1", help="address to listen on [%(default)s]")
     g.add_argument("--port", type=int, default=7860, help="[%(default)s]")
     g.add_argument("--root_path", default="", help="its path behind a proxy")
+    for name, help in (("cert", "with the chain of certificates"), ("key", "with its key")):
+        help = f"PEM file {help}, to serve https and wss [http and ws]"
+        g.add_argument(f"--tls_{name}", metavar="FILE", help=help)
 
     for name, secrecy, help in (
         ("auth", login, "user:password, for page and API"),
@@ -134,8 +137,8 @@ def add_serve(commands: Any) -> None:
         type=host_name,
         default=[],
         metavar="NAME",
-        help="a name by which a proxy or a browser asks for the server; may be repeated "
-        "[without a key on 127.0.0.1: this machine's alone; else any]",
+        help="a host name by which clients or a proxy reach the server; may be repeated "
+        "[without a key on 127.0.0.1: only this machine's; else any]",
     )
     g.add_argument(
         "--allow_origin",
@@ -155,4 +158,10 @@ def add_serve(commands: Any) -> None:
         group = FlagGroup(p, title)
         for name, kind, default, help in rows:
             group.add(f"--{name}", type=kind, default=default, help=help)
+    group.add(
+        "--discover",
+        action="store_true",
+        default=False,
+        help="announce the Wyoming port on the local network, for Home Assistant [no]",
+    )
     group.add("--policy", choices=POLICIES, default=POLICIES[0], help="when text is committed")

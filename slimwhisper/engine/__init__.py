@@ -1,4 +1,4 @@
-"""Windows in, answers out: batch decoding in slots and rows."""
+"""Batch decoding: windows of audio in slots, their texts in rows, answers to their owners."""
 
 from typing import TYPE_CHECKING
 

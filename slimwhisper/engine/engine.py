@@ -1,36 +1,44 @@
-"""Windows in, answers out: slots of audio, each refilled as soon as its window is done.
+"""The decoding engine: windows of audio in slots, each refilled as soon as its window is done.
 
     plan = scheduler.plan()              which windows are encoded, started, stepped; their pages
     results = runner.run(plan)           tensors: the encoder, prompts, one token of every text
-    answers = scheduler.update(results)  whose texts have ended
+    answers = scheduler.update(results)  of the texts that have ended
 
 The engine knows nothing about files, text or tokenization.
 """
 
 from collections.abc import Container, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from slimwhisper.cache.pool import PAGE, PagePool
-from slimwhisper.engine.agreement import may_draft
-from slimwhisper.engine.drafting.pace import LENGTHS
-from slimwhisper.engine.lane_runner import LaneRunner
+from slimwhisper.engine.drafting.draft_length import LENGTHS
+from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import Answer, OneAnswer, Owner, Search, Window
 from slimwhisper.engine.runner import MakeDrafter, Runner
 from slimwhisper.engine.scheduler import Scheduler
-from slimwhisper.engine.tickets import Lane, State, Ticket
+from slimwhisper.engine.tickets import RowGroup, Ticket, TicketState
+from slimwhisper.engine.verification import may_draft
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels.graphs import CUDAGraphs, Recorder
+from slimwhisper.kernels.graphs import CUDAGraphs, Recorder, stream_of
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import Vocabulary
 
 ENCODE_BATCH = 8  # windows encoded, or aligned, together on a GPU; bounds the activations
-CPU_POSITIONS = 1500  # encoded together: their activations fit a CPU's caches, others' do not
+CPU_POSITIONS = 1500  # encoded together; the activations of more do not fit a CPU's caches
+
+
+def choose_encode_batch(model: Model) -> int:
+    """How many windows to encode together."""
+    if model.device.type != "cpu":
+        return ENCODE_BATCH
+    return min(max(CPU_POSITIONS // model.dims.n_audio_ctx, 1), ENCODE_BATCH)
 
 
 class Engine:
-    """Decodes windows side by side. `submit` windows, then `step` until `idle`; their owners are
-    told the answers, and say what to do next.
+    """Decodes windows in batches. `submit` windows, then `step` until `idle`; their owners receive
+    the answers and return the next requests.
 
     Rows are computed independently: a result depends on its neighbours only through rounding.
     """
@@ -46,58 +54,59 @@ class Engine:
         draft: MakeDrafter | None = None,
         pages: int | None = None,
     ) -> None:
-        """search: None: greedy, one text per window. check_every: tokens; None: 1 on a CPU,
+        """slots: windows decoded together; `slots` of the engine are the windows whose audio it
+        holds. search: None: greedy, one text per window. check_every: tokens; None: 1 on a CPU,
         `CHECK_EVERY` on a GPU. recorder: of the steps; None: CUDA graphs on a GPU, none on a CPU.
-        draft: makes what drafts the texts; not with beams. pages: of the text's cache; None: enough
-        for texts of all of the context in every slot, once.
+        draft: makes the drafter; not with beams. pages: of the text's cache; None: enough for a
+        text as long as the context in every slot.
 
         Raises `OptionError` if there are fewer pages than one window's texts may need.
         """
         if recorder is None and model.device.type == "cuda":
             recorder = CUDAGraphs(model.device)
-        self.model, self.slots, self.search = model, slots, search or Search()
-        self.encode_batch = ENCODE_BATCH
-        if model.device.type == "cpu":
-            self.encode_batch = min(max(CPU_POSITIONS // model.dims.n_audio_ctx, 1), ENCODE_BATCH)
+        self.model, self.batch_size, self.search = model, slots, search or Search()
+        self.encode_batch = choose_encode_batch(model)
         width, context = self.search.beams or 1, model.dims.n_text_ctx
-        ahead = max(LENGTHS) if draft is not None else 0
-        resumes = self.search.beams is None and may_draft(model.plan)
-        first = Lane(width, slots, ahead, resumes)
+        lookahead = max(LENGTHS) if draft is not None else 0
+        resumable = self.search.beams is None and may_draft(model.plan)
+        main_group = RowGroup(width, slots, lookahead, resumable)
         least, usual = self.search.least_pages(context), self.search.usual_pages(context, slots)
         pages = usual if pages is None else pages
         if pages < least:
             raise OptionError(
-                f"cache_memory: it holds {pages} pages of {PAGE} tokens, and the texts of one "
-                f"window may need {least}; give {least / max(pages, 1):.1f} times as much"
+                f"cache_memory: too small: it holds {pages} pages of {PAGE} tokens, and one "
+                f"window may need {least}; raise it at least {least / max(pages, 1):.1f} times"
             )
         self.pool = PagePool(pages)
-        self.scheduler = Scheduler(slots, self.pool, context, self.search, first)
-        self.runner = Runner(
-            model,
-            vocabulary,
-            slots,
-            self.pool.count,
-            self.search,
-            self.encode_batch,
-            check_every,
-            recorder,
-        )
-        drafter = None
-        if draft is not None:
-            assert self.search.beams is None
-            drafter = draft(self.runner.cross, slots, self.pool.count)
-        self.runner.add(first, self.search.beams is not None, drafter)
+        # a GPU encodes windows before they can start, as it encodes several at a time much faster
+        self.slots = slots
+        if model.device.type == "cuda" and slots:  # without, as an engine that is not used has none
+            self.slots += 2 * self.encode_batch
+        self.scheduler = Scheduler(self.slots, self.pool, context, self.search, main_group)
+        if model.device.type == "cuda":  # the weights come by the caller's stream
+            loaded = torch.cuda.current_stream(model.device)
+            stream_of(model.device, "decoder").wait_stream(loaded)
+        with self._stream():
+            self.runner = Runner(
+                *(model, vocabulary, self.slots, self.pool.count, self.search, self.encode_batch),
+                *(check_every, recorder),
+            )
+            drafter = None
+            if draft is not None:
+                assert self.search.beams is None
+                drafter = draft(self.runner.cross, slots, self.pool.count)
+            self.runner.add(main_group, self.search.beams is not None, drafter)
 
     @property
-    def lanes(self) -> list[LaneRunner]:
-        """Those in use: of greedy texts or beams; of samples, once there are some."""
-        return list(self.runner.lanes.values())
+    def group_runners(self) -> list[GroupRunner]:
+        """Of greedy texts or beams, and of samples, once one is needed."""
+        return list(self.runner.group_runners.values())
 
     # -- requests ------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
-        """Whether no window is here."""
+        """Whether there are no windows."""
         return self.scheduler.idle
 
     @property
@@ -112,18 +121,18 @@ class Engine:
 
     def unencoded(self, owners: Container[Owner]) -> int:
         """How many windows of some owners wait for the encoder, or are in it."""
-        found = self.scheduler.tickets(State.WAITING, State.ENCODING)
-        return sum(ticket.owner in owners for ticket in found)
+        tickets = self.scheduler.tickets(TicketState.WAITING, TicketState.ENCODING)
+        return sum(ticket.owner in owners for ticket in tickets)
 
     @property
-    def ahead(self) -> int:
-        """How many windows to have at the encoder, so that it is never idle."""
+    def prefetch(self) -> int:
+        """How many windows should wait for the encoder or be in it, so that it is never idle."""
         if self.runner.encoder.shares_cores:
             return 2
         return self.encode_batch * (1 if self.model.device.type == "cpu" else 2)
 
     def share_cores(self, share: bool) -> None:
-        """On a CPU, encode beside the decoder, as on a GPU, or no longer; for live streams."""
+        """On a CPU, encode in parallel with the decoder, or stop doing so; for live streams."""
         self.runner.encoder.share_cores(share)
 
     def nbytes(self) -> int:
@@ -132,28 +141,28 @@ class Engine:
 
     @property
     def preemptions(self) -> int:
-        """How often a text has given its pages back for an older one."""
+        """How often a text has lost its pages to an older one."""
         return self.scheduler.preemptions
 
     def text_bytes(self, peak: bool = False) -> int:
-        """Bytes of the pages that texts have now; peak: that they have had at most."""
+        """Bytes of the pages that texts have now; peak: the most that they have had."""
         return (self.pool.peak if peak else self.pool.used) * self.runner.pages.page_bytes
 
     def submit(self, owner: Owner, window: Window) -> None:
-        """Queue a window, whose answers its owner gets."""
+        """Queue a window; `owner` receives its answers."""
         assert window.mel is not None
         self.scheduler.submit(owner, window)
 
     def stop(self, owners: Container[Owner]) -> None:
-        """End the windows of some owners: those that are decoding are answered at the next check,
-        all others are dropped without an answer.
+        """End the windows of some owners: texts in progress are answered at the next check, all
+        other windows are dropped without an answer.
         """
         self.scheduler.stop(owners)
 
     # -- work ----------------------------------------------------------------------------------
 
-    def ask(self, windows: Sequence[Window]) -> list[Answer]:
-        """One answer to each window, in their order; nothing else may be here."""
+    def run(self, windows: Sequence[Window]) -> list[Answer]:
+        """Decode windows to their end: one answer to each, in order. The engine must be idle."""
         owners = [OneAnswer() for _ in windows]
         for owner, window in zip(owners, windows, strict=True):
             self.submit(owner, window)
@@ -162,16 +171,23 @@ class Engine:
         return [owner.answer for owner in owners if owner.answer is not None]
 
     def step(self) -> None:
-        """Decode one token of every text, start what can be started, and tell the answers."""
-        for ticket, answer in self._step():
+        """Decode one token of every text, start new ones, and pass answers to their owners."""
+        for ticket, answer in self._run_step():
             self.scheduler.reply(ticket, ticket.owner.accept(answer))
 
+    def _stream(self) -> AbstractContextManager[object]:
+        """On a GPU, the stream of all decoders. Its small kernels come before the encoder's."""
+        if self.model.device.type != "cuda":
+            return nullcontext()
+        return torch.cuda.stream(stream_of(self.model.device, "decoder"))
+
     @torch.inference_mode()
-    def _step(self) -> list[tuple[Ticket, Answer]]:
+    def _run_step(self) -> list[tuple[Ticket, Answer]]:
         answers: list[tuple[Ticket, Answer]] = []
         while True:
-            plan = self.scheduler.plan(self.encode_batch, self.runner.encoder.at_once)
-            results = self.runner.run(plan)
+            plan = self.scheduler.plan(self.encode_batch, self.runner.encoder.synchronous)
+            with self._stream():
+                results = self.runner.run(plan)
             answers += self.scheduler.update(results)
-            if not (plan.idle and results.encoded):  # else what was waited for can start
+            if not (plan.idle and results.encoded):  # else the encoded windows can start
                 return answers

@@ -1,4 +1,4 @@
-"""What goes into the engine and what comes out: requests and answers, frozen."""
+"""The engine's requests and answers, all immutable."""
 
 from __future__ import annotations
 
@@ -14,18 +14,26 @@ if TYPE_CHECKING:  # the command line starts without torch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rules:
-    """What may be sampled in a window; one object for all windows of a file."""
+    """Which tokens may be sampled in a window; one object for all windows of a file."""
 
     suppress: Tensor  # [n] int64: tokens never sampled
     suppress_first: Tensor  # [n] int64: tokens never sampled first
     timestamps: bool  # sample timestamps, in pairs and in order
     max_initial_timestamp: int | None  # tokens of 20 ms; None: no limit
     sample_len: int  # most tokens sampled
+    # limits on what the text repeats, as in `repetition.RepetitionLimits`
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+
+    @property
+    def limits_repetition(self) -> bool:
+        """Whether there are such limits."""
+        return self.repetition_penalty != 1 or self.no_repeat_ngram_size > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How a window's text is searched for; the same for all windows of an engine."""
+    """The decoding strategy; the same for all windows of an engine."""
 
     beams: int | None = None  # where temperature is 0; None: greedy
     patience: float = 1.0  # beams * patience finished texts end a search
@@ -34,11 +42,11 @@ class Search:
     expected: bool = False  # windows have expected texts, which are drafts
 
     def least_pages(self, context: int) -> int:
-        """That one window's texts may need. context: n_text_ctx."""
+        """The pages that one window's texts may need. context: n_text_ctx."""
         return max(self.beams or 1, self.samples) * pages_of(context)
 
     def usual_pages(self, context: int, slots: int) -> int:
-        """Enough for texts of all of the context in every slot, at temperature 0."""
+        """Pages for texts as long as the context in every slot, at temperature 0."""
         return max(slots * (self.beams or 1) * pages_of(context), self.least_pages(context))
 
 
@@ -54,16 +62,17 @@ class Attempt:
 class Window:
     """A request to the engine: decode 30 s of audio after a prompt."""
 
-    mel: Tensor | None  # [n_mels, 3000] float32; None: the audio already in the slot
+    # [n_mels, 3000] float32, or the encoder's output [p, d]; None: the audio already in the slot
+    mel: Tensor | None
     prompt: tuple[int, ...]  # [<|startofprev|> previous text] <|startoftranscript|> ... [prefix]
     sot_index: int  # the index of <|startoftranscript|> in `prompt`
     rules: Rules | None  # None: answer with the languages' probabilities, decode nothing
     attempt: Attempt = Attempt()
     logprobs: bool = False  # answer with each token's
-    # tokens that may be the text's first: checked at once, and kept as far as greedy decoding would
-    # write them. The same text in fewer steps; ignored with beams and at a temperature above 0
+    # tokens that the text may begin with: verified in one pass, and accepted as far as greedy
+    # decoding would write them. The same text in fewer steps; ignored with beams and when sampling
     draft: tuple[int, ...] = ()
-    # text tokens that it may follow somewhere, for an engine whose drafter is `lookup.Lookup`
+    # text tokens that parts of it may repeat, for an engine whose drafter is `lookup.Lookup`
     expected: tuple[int, ...] = ()
 
     def without_mel(self) -> Window:
@@ -100,8 +109,8 @@ class Decoded:
     no_speech_prob: float = float("nan")
     temperature: float = 0.0
     drafted: int = 0  # how many of the tokens were the window's draft
-    # if the window asks: each token's under the rules, at temperature 1, and <|endoftext|>'s where
-    # the text ended with it; their sum is `avg_logprob * (len(tokens) + 1)`
+    # if requested: each token's under the rules, at temperature 1, and <|endoftext|>'s where the
+    # text ended with it; their sum is `avg_logprob * (len(tokens) + 1)`
     logprobs: tuple[float, ...] = ()
 
 
@@ -111,8 +120,8 @@ class Languages:
 
     probs: dict[str, float]  # language code: probability
 
-    def likeliest(self, among: Sequence[str] = ()) -> str:
-        """The code of the most probable language, of these; (): of all."""
+    def most_likely(self, among: Sequence[str] = ()) -> str:
+        """The code of the most probable language among these; (): among all."""
         return max(among or self.probs, key=self.probs.__getitem__)
 
 
@@ -133,17 +142,17 @@ Answer = Decoded | Languages | Alignment
 
 
 class Owner(Protocol):
-    """Who has submitted a window."""
+    """The submitter of a window, which receives its answers."""
 
     def accept(self, answer: Answer) -> Request | None:
-        """Take the answer to the last request. Returns what to do next with the window; None: its
-        slot is free. Must not raise for what is one window's fault.
+        """Process the answer to the last request. Returns the window's next request; None: its
+        slot becomes free. Must not raise for an error that concerns one window only.
         """
 
 
 @dataclass(slots=True, eq=False)
 class OneAnswer:
-    """An owner that wants one answer."""
+    """An owner that makes one request."""
 
     answer: Answer | None = None  # None: not there yet
 

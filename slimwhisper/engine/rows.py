@@ -1,7 +1,7 @@
-"""The rows of a lane: what is kept of each text but its cache, a few kB, on the device.
+"""The rows of a group: each text's tokens, sums and rules, a few kB, on the device.
 
 Active rows are the first ones, so that a step reads them in place. When a window ends, the last
-one's rows take the place of its rows; the caches of audio and text stay where they are.
+window's rows move to its rows; the caches of audio and text stay where they are.
 """
 
 from collections.abc import Sequence
@@ -9,187 +9,256 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from slimwhisper.cache.base import Rows
 from slimwhisper.cache.pool import pages_of
-from slimwhisper.engine.agreement import Agreed
-from slimwhisper.engine.rules import BannedTokens, TimestampState
-from slimwhisper.engine.snapshots import Texts
+from slimwhisper.engine.repetition import RepetitionLimits
+from slimwhisper.engine.rules import NO_TOKEN, BannedTokens, TimestampState
+from slimwhisper.engine.snapshots import TextBuffers
 from slimwhisper.engine.tickets import Ticket
+from slimwhisper.engine.uploads import padded
+from slimwhisper.engine.verification import AcceptedPrefix
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims
 
 
 @dataclass(slots=True)
-class Call:
-    """The rows of one call; only `extent` changes while the tickets stay the same."""
+class StepBatch:
+    """The rows of one step; only `extent` changes while the tickets stay the same."""
 
     rows: Rows
-    block: slice  # of the lane's rows
-    here: Tensor  # [R] int64: the same
+    block: slice  # of the group's rows
+    indices: Tensor  # [R] int64: the rows in `block`
     extent: int  # tokens to read of each row
-    drawing: Tensor | None  # [n] int64 within the block: temperature > 0
+    sampling_rows: Tensor | None  # [n] int64 within the block: temperature > 0
     timestamps: bool  # at least one row samples them
-    logprobs: bool = False  # at least one row's are kept token by token
+    logprobs: bool = False  # at least one row records each token's
+    # the largest `no_repeat_ngram_size` of its rows; None: no row limits what it repeats
+    ngrams: int | None = None
 
 
 class RowState:
-    """Tensors [rows, ...], or [places, ...] for what the rows of a window have in common."""
+    """Tensors [rows, ...], or [windows, ...] for what the rows of a window have in common."""
 
     def __init__(
-        self, dims: Dims, device: torch.device, places: int, width: int, nobody: tuple[int, int]
+        self, dims: Dims, device: torch.device, windows: int, width: int, scratch: tuple[int, int]
     ) -> None:
-        """nobody: the row and the page of the caches that belong to no text."""
-        rows = places * width
-        self.width, self.context, self.nobody = width, dims.n_text_ctx, nobody
+        """scratch: the row and the page of the caches that padding is written to."""
+        rows = windows * width
+        self.width, self.context, self.scratch = width, dims.n_text_ctx, scratch
         self.limit = dims.n_text_ctx // 2 + 1  # most tokens sampled, plus one
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self.texts = Texts(
+        self.texts = TextBuffers(
             last=zeros(rows),
             sampled=zeros(rows, self.limit),
             logprobs=zeros(rows, dtype=torch.float32),
             token_logprobs=zeros(rows, self.limit, dtype=torch.float32),
-            no_speech=zeros(places, dtype=torch.float32),
+            no_speech=zeros(windows, dtype=torch.float32),
         )
-        self.every = torch.arange(rows, device=device)
+        self.row_indices = torch.arange(rows, device=device)
         self.positions = zeros(rows)
         self.temperatures = zeros(rows, dtype=torch.float32)
         self.keys = zeros(rows, self.limit)  # of random draws
         self.banned = BannedTokens.allocate(rows, device)
         self.stamps = TimestampState.allocate(rows, device)
-        # where the caches have them
+        self.repetition: RepetitionLimits | None = None  # of all rows, once one has limits
+        # where the caches have their texts and audio
         pages = pages_of(dims.n_text_ctx)
-        self.cached = Rows(
-            ids=torch.full((rows,), nobody[0], device=device),
-            slots=zeros(places),
+        self.locations = Rows(
+            ids=torch.full((rows,), scratch[0], device=device),
+            slots=zeros(windows),
             group=width,
-            table=torch.full((rows, pages), nobody[1], device=device),
+            table=torch.full((rows, pages), scratch[1], device=device),
         )
 
     @property
     def table(self) -> Tensor:
         """[rows, pages] int64: the block table."""
-        assert self.cached.table is not None
-        return self.cached.table
+        assert self.locations.table is not None
+        return self.locations.table
 
     def by_row(self) -> Sequence[Tensor]:
-        """Everything kept by row."""
+        """All tensors [rows, ...]."""
         texts = self.texts
         return (
             *(texts.last, texts.sampled, texts.logprobs, texts.token_logprobs),
-            *(self.positions, self.temperatures, self.keys, self.cached.ids, self.table),
+            *(self.positions, self.temperatures, self.keys, self.locations.ids, self.table),
             *(*self.banned.tensors(), *self.stamps.tensors()),
+            *(() if self.repetition is None else self.repetition.tensors()),
         )
 
-    def by_place(self) -> Sequence[Tensor]:
-        """Everything kept by place."""
-        return self.texts.no_speech, self.cached.slots
+    def by_window(self) -> Sequence[Tensor]:
+        """All tensors [windows, ...]."""
+        return self.texts.no_speech, self.locations.slots
 
-    def call(self, first: int, places: int, tickets: Sequence[Ticket] = ()) -> Call:
-        """The rows of some places. tickets: of all of them; without, nothing is known of them but
-        what the device keeps, as in a graph.
+    def batch(self, first: int, count: int, tickets: Sequence[Ticket] = ()) -> StepBatch:
+        """The rows of windows first ... first + count - 1. tickets: theirs; a graph has none, as it
+        reads all that it needs on the device.
         """
-        cached, width = self.cached, self.width
-        begin, end = first * width, (first + places) * width
-        drawing = [
-            place * width + i
-            for place, ticket in enumerate(tickets)
-            if ticket.window.attempt.temperature > 0
-            for i in range(width)
-        ]
-        device, windows = cached.ids.device, [t.window for t in tickets]
+        locations, width = self.locations, self.width
+        begin, end = first * width, (first + count) * width
+        device, windows = locations.ids.device, [t.window for t in tickets]
+        sampled, sampling_rows = [w.attempt.temperature > 0 for w in windows], None
+        if any(sampled) and device.type == "cpu":
+            sampling_rows = torch.tensor(sampled).repeat_interleave(width).nonzero().flatten()
+        elif any(sampled):  # a step of all rows asks the host for nothing
+            sampling_rows = self.row_indices[: end - begin]
         rows = Rows(
-            ids=cached.ids[begin:end],
-            slots=cached.slots[first : first + places],
+            ids=locations.ids[begin:end],
+            slots=locations.slots[first : first + count],
             group=width,
             table=self.table[begin:end],
             first_slot=_consecutive([t.slot for t in tickets]),
-            first_row=_consecutive([t.home for t in tickets], width),
+            first_row=_consecutive([t.cache_index for t in tickets], width),
         )
-        return Call(
+        return StepBatch(
             rows,
             slice(begin, end),
-            self.every[begin:end],
+            self.row_indices[begin:end],
             0,
-            torch.tensor(drawing, device=device) if drawing else None,
+            sampling_rows,
             any(w.rules is not None and w.rules.timestamps for w in windows),
             any(w.logprobs for w in windows),
+            max(
+                (
+                    w.rules.no_repeat_ngram_size
+                    for w in windows
+                    if w.rules is not None and w.rules.limits_repetition
+                ),
+                default=None,
+            ),
         )
 
+    def filter(self, batch: StepBatch, logits: Tensor) -> None:
+        """Forbid what the rows may not sample, and penalize what they repeat: logits [R, V], which
+        are changed. The timestamp rules come after it.
+        """
+        self.banned.apply(logits, batch.block)
+        if batch.ngrams is not None:
+            assert self.repetition is not None
+            texts, counts = self.texts.sampled[batch.block], self.stamps.count[batch.block]
+            self.repetition.apply(logits, batch.block, texts, counts, batch.ngrams)
+
     def move(
-        self, source: int, target: int, more: Sequence[Tensor], places: Sequence[Tensor]
+        self, source: int, target: int, by_row: Sequence[Tensor], by_window: Sequence[Tensor]
     ) -> None:
-        """Place `target` becomes place `source`, which then belongs to nobody. more, places: what
-        else is kept by row and by place.
+        """Window `source` moves to the rows of window `target`. by_row, by_window: the tensors to
+        move that are kept elsewhere.
         """
         width = self.width
         if source != target:
-            for t in (*self.by_row(), *more):
+            for t in (*self.by_row(), *by_row):
                 t[target * width :][:width] = t[source * width :][:width]
-            for t in (*self.by_place(), *places):
+            for t in (*self.by_window(), *by_window):
                 t[target] = t[source]
-        rows, (row, page) = slice(source * width, (source + 1) * width), self.nobody
-        self.table[rows], self.cached.ids[rows] = page, row
+        rows, (row, page) = slice(source * width, (source + 1) * width), self.scratch
+        self.table[rows], self.locations.ids[rows] = page, row
 
-    def begin(
+    def locations_of(self, tickets: Sequence[Ticket]) -> list[NDArray[np.int64]]:
+        """Where n windows are in the caches, for `put_locations`: the pages of their rows
+        [n * width, pages], the rows [n * width], and the slots [n].
+        """
+        pages = np.full((len(tickets), self.width, self.table.shape[1]), self.scratch[1])
+        for entry, ticket in zip(pages, tickets, strict=True):
+            for index, page in enumerate(ticket.pages):
+                entry[:, index] = page
+        firsts = np.array([t.cache_index for t in tickets])[:, None] * self.width
+        rows = (firsts + np.arange(self.width)).ravel()
+        return [pages.reshape(len(rows), -1), rows, np.array([t.slot for t in tickets])]
+
+    def put_locations(self, first: int, pages: Tensor, rows: Tensor, slots: Tensor) -> None:
+        """Windows first, first + 1 ... are where `locations_of` said, now on the device."""
+        begin, end = first * self.width, first * self.width + len(rows)
+        self.table[begin:end] = pages
+        self.locations.ids[begin:end] = rows
+        self.locations.slots[first : first + len(slots)] = slots
+
+    def start_of(
+        self, tickets: Sequence[Ticket], accepted: Sequence[AcceptedPrefix], vocabulary: Vocabulary
+    ) -> list[ArrayLike]:
+        """What `start` needs, on the host, of n texts: their rules, and the tokens that they begin
+        with.
+        """
+        windows, numbers = [t.window for t in tickets], []
+        rules = [w.rules for w in windows if w.rules is not None]
+        for window, rule, prefix in zip(windows, rules, accepted, strict=True):
+            limit = rule.max_initial_timestamp
+            limit = vocabulary.size if limit is None else limit
+            numbers.append((rule.timestamps, limit, *prefix.history, len(window.prompt)))
+        temperatures = [w.attempt.temperature for w in windows]
+        first = [
+            [] if prefix.tokens else rule.suppress_first.tolist()
+            for rule, prefix in zip(rules, accepted, strict=True)
+        ]
+        keys = np.zeros((len(tickets) * any(temperatures), self.width, self.limit), dtype=np.int64)
+        for entry, window in zip(keys, windows, strict=False):
+            if window.attempt.temperature > 0:
+                generator = np.random.Generator(np.random.PCG64(window.attempt.seed))
+                entry[:] = generator.integers(-(2**63), 2**63, entry.shape)
+        return [
+            numbers,
+            np.array([temperatures, [sum(p.logprobs) for p in accepted]], dtype=np.float32),
+            padded([rule.suppress.tolist() for rule in rules], NO_TOKEN),
+            padded(first, NO_TOKEN),
+            padded([p.tokens for p in accepted], 0),
+            padded([p.logprobs for p in accepted], 0, dtype=np.float32),
+            keys,
+        ]
+
+    def start(
         self,
         first: int,
-        tickets: Sequence[Ticket],
-        agreed: Sequence[Agreed],
-        vocabulary: Vocabulary,
-    ) -> bool:
-        """New texts in places first, first + 1 ...: their rules, and what they begin with. Returns
-        whether a buffer was replaced.
+        numbers: Tensor,
+        floats: Tensor,
+        banned: Tensor,
+        banned_first: Tensor,
+        tokens: Tensor,
+        logprobs: Tensor,
+        keys: Tensor,
+    ) -> tuple[BannedTokens, bool]:
+        """Start the texts of windows first, first + 1 ... as `start_of` said, now on the device.
+
+        Returns the tokens that none of the windows' rows may sample first, and whether a buffer
+        was replaced.
         """
-        width, moved = self.width, False
-        for place, ticket, said in zip(
-            range(first, first + len(tickets)), tickets, agreed, strict=True
-        ):
-            rows, window, done = (
-                slice(place * width, (place + 1) * width),
-                ticket.window,
-                len(said.tokens),
-            )
-            rules, attempt = window.rules, window.attempt
+        width, texts = self.width, self.texts
+        rows = slice(first * width, (first + len(numbers)) * width)
+
+        def each_row(t: Tensor) -> Tensor:
+            """[n, ...] -> [n * width, ...]."""
+            return t.repeat_interleave(width, dim=0) if width > 1 else t
+
+        numbers = each_row(numbers)
+        self.stamps.start(rows, TimestampState.of(numbers[:, :6]))
+        self.positions[rows] = numbers[:, 5] + numbers[:, 6] - 1
+        replaced = self.banned.start(rows, BannedTokens.of(each_row(banned)))
+        self.temperatures[rows], texts.logprobs[rows] = each_row(floats.T).unbind(1)
+        if tokens.shape[1]:
+            texts.sampled[rows, : tokens.shape[1]] = each_row(tokens)
+            texts.token_logprobs[rows, : tokens.shape[1]] = each_row(logprobs)
+        if len(keys):
+            self.keys[rows] = keys.flatten(0, 1)
+        return BannedTokens.of(banned_first), replaced
+
+    def limit_repetition(self, first: int, tickets: Sequence[Ticket]) -> None:
+        """Set the limits of windows first, first + 1 ...: numbers, of which nothing is uploaded."""
+        for index, ticket in enumerate(tickets, first):
+            rules = ticket.window.rules
             assert rules is not None
-            limit = rules.max_initial_timestamp
-            latest = vocabulary.size if limit is None else limit
-            self.stamps.start(rows, rules.timestamps, latest, said.said)
-            moved |= self.banned.start(rows, rules.suppress)
-            self.positions[rows] = len(window.prompt) - 1 + done
-            self.texts.logprobs[rows] = sum(said.logprobs)
-            self.temperatures[rows] = attempt.temperature
-            if attempt.temperature > 0:
-                numbers = np.random.Generator(np.random.PCG64(attempt.seed))
-                drawn = numbers.integers(-(2**63), 2**63, (width, self.limit))
-                self.keys[rows] = torch.from_numpy(drawn).to(self.keys.device)
-            if done:
-                given = torch.tensor(said.tokens, device=self.texts.sampled.device)
-                self.texts.sampled[rows, :done] = given
-                if window.logprobs:
-                    each = torch.tensor(said.logprobs, device=given.device)
-                    self.texts.token_logprobs[rows, :done] = each
-        return moved
-
-    def locate(self, first: int, tickets: Sequence[Ticket]) -> None:
-        """Upload where the caches have the texts of new tickets."""
-        cached, width, end = self.cached, self.width, first + len(tickets)
-        pages = np.full((len(tickets), width, self.table.shape[1]), self.nobody[1])
-        for own, ticket in zip(pages, tickets, strict=True):
-            for index, page in enumerate(ticket.pages):
-                own[:, index] = page
-        self.table[first * width : end * width] = torch.from_numpy(pages).flatten(0, 1)
-        homes = torch.tensor([t.home for t in tickets])[:, None] * width + torch.arange(width)
-        cached.ids[first * width : end * width] = homes.flatten()
-        cached.slots[first:end] = torch.tensor([t.slot for t in tickets])
+            if self.repetition is None and rules.limits_repetition:
+                self.repetition = RepetitionLimits.allocate(len(self.positions), self.keys.device)
+            if self.repetition is not None:
+                rows = slice(index * self.width, (index + 1) * self.width)
+                self.repetition.start(rows, rules.repetition_penalty, rules.no_repeat_ngram_size)
 
 
-def _consecutive(numbers: Sequence[int], each: int = 1) -> int | None:
-    """Where they begin, if they are consecutive, times `each`; else None."""
+def _consecutive(numbers: Sequence[int], width: int = 1) -> int | None:
+    """The first of them times `width`, if they are consecutive; else None."""
     first = numbers[0] if numbers else -1
-    same = list(numbers) == list(range(first, first + len(numbers)))
-    return first * each if numbers and same else None
+    consecutive = list(numbers) == list(range(first, first + len(numbers)))
+    return first * width if numbers and consecutive else None

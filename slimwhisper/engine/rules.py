@@ -1,10 +1,9 @@
-"""Which token comes next: logit filters and the choice, for all rows together.
+"""Whisper's decoding rules: logit filters and the choice of a token, for all rows in parallel.
 
 Functions over tensors: logits [R, V] are changed in place, and nothing is copied to the host.
 The timestamp rules are those of `whisper.decoding.ApplyTimestampRules`, without its loop over rows.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import NamedTuple
@@ -13,36 +12,36 @@ import torch
 from torch import Tensor
 
 from slimwhisper.engine.requests import Rules
-from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.splitmix64 import uniform
+from slimwhisper.tokens.suppression import suppressed_first_tokens, suppressed_tokens
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Dims, Options
 
 NEVER = float("-inf")
 
 
-class Said(NamedTuple):
-    """What the timestamp rules remember of one text: the last four fields of `TimestampState`."""
+class TimestampHistory(NamedTuple):
+    """The timestamp rules' state of one text: the last four fields of `TimestampState`."""
 
     last: bool = False
     before_last: bool = True
     latest: int = -1
-    tokens: int = 0  # how many
+    tokens: int = 0  # sampled
 
-    def then(self, token: int, stamps: range) -> "Said":
-        """After one more token. stamps: the tokens that are timestamps."""
+    def extended(self, token: int, stamps: range) -> "TimestampHistory":
+        """The state after one more token. stamps: the tokens that are timestamps."""
         stamp = token in stamps
         latest = token - stamps.start if stamp else self.latest
-        return Said(stamp, self.last if self.tokens else True, latest, self.tokens + 1)
+        return TimestampHistory(stamp, self.last if self.tokens else True, latest, self.tokens + 1)
 
 
-UNSAID = Said()
+NO_HISTORY = TimestampHistory()
 
 
 @dataclass(frozen=True, slots=True)
 class TimestampState:
-    """What the timestamp rules remember of each row's sampled tokens."""
+    """The timestamp rules' state of each row."""
 
     enabled: Tensor  # [R] bool: False where timestamps are not sampled
     initial_limit: Tensor  # [R] int64: largest first timestamp, in tokens from <|0.00|>
@@ -64,13 +63,10 @@ class TimestampState:
         )
 
     @staticmethod
-    def of(
-        said: Sequence[Said], enabled: bool, initial_limit: int, device: torch.device
-    ) -> "TimestampState":
-        """Of R texts that follow the same rules."""
-        rules = [torch.full((len(said),), value) for value in (enabled, initial_limit)]
-        remembered = [torch.tensor(column) for column in zip(*said, strict=True)]
-        return TimestampState(*(t.to(device) for t in (*rules, *remembered)))
+    def of(numbers: Tensor) -> "TimestampState":
+        """The state of R texts: numbers [R, 6] int64, in the order of the fields."""
+        enabled, limit, last, before_last, latest, count = numbers.T.contiguous().unbind(0)
+        return TimestampState(enabled.bool(), limit, last.bool(), before_last.bool(), latest, count)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Each [R], in the order of the fields."""
@@ -84,14 +80,13 @@ class TimestampState:
         )
 
     def view(self, rows: slice) -> "TimestampState":
-        """Some of the rows, in the same memory."""
+        """A view of some rows."""
         return TimestampState(*(t[rows] for t in self.tensors()))
 
-    def start(self, rows: slice, enabled: bool, initial_limit: int, said: Said = UNSAID) -> None:
-        """Start new texts in some rows. said: of the tokens that they begin with."""
-        values = (enabled, initial_limit, *said)
-        for tensor, value in zip(self.tensors(), values, strict=True):
-            tensor[rows] = value
+    def start(self, rows: slice, texts: "TimestampState") -> None:
+        """Start new texts in some rows."""
+        for tensor, started in zip(self.tensors(), texts.tensors(), strict=True):
+            tensor[rows] = started
 
     def advance(self, tokens: Tensor, begin: int, end: int | None = None) -> None:
         """Record one more token per row, [R] int64. Timestamps are the tokens from `begin` up,
@@ -106,54 +101,55 @@ class TimestampState:
         self.count.add_(1)
 
 
-def suppress(logits: Tensor, tokens: Tensor) -> None:
-    """Forbid tokens [n] int64 in logits [..., V]."""
-    logits.index_fill_(-1, tokens.to(logits.device), NEVER)
+NO_TOKEN = -1  # pads lists of tokens
 
 
 @dataclass(slots=True)
 class BannedTokens:
-    """The tokens that each row may never sample, padded, as rows differ in how many."""
+    """The tokens that each row may never sample, padded to the same number."""
 
     tokens: Tensor  # [R, n] int64; 0 where a row has fewer
     penalties: Tensor  # [R, n] float32: -inf, or 0 for the padding
 
     @staticmethod
+    def of(tokens: Tensor) -> "BannedTokens":
+        """tokens [R, n] int64, padded with `NO_TOKEN`."""
+        penalties = torch.full(tokens.shape, NEVER, device=tokens.device)
+        return BannedTokens(tokens.clamp(min=0), penalties.masked_fill_(tokens < 0, 0))
+
+    @staticmethod
     def allocate(rows: int, device: torch.device) -> "BannedTokens":
-        shape = (rows, 0)
-        return BannedTokens(
-            torch.zeros(shape, dtype=torch.int64, device=device),
-            torch.zeros(shape, dtype=torch.float32, device=device),
-        )
+        """For Whisper's list, which has about 90 tokens; graphs hold the address."""
+        return BannedTokens.of(torch.full((rows, 128), NO_TOKEN, device=device))
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Both [R, n]."""
         return self.tokens, self.penalties
 
-    def start(self, rows: slice, tokens: Tensor) -> bool:
-        """Ban just `tokens` [n] int64 in some rows. Returns whether the buffers were replaced."""
-        more = len(tokens) - self.tokens.shape[1]
-        if more > 0:
+    def start(self, rows: slice, banned: "BannedTokens") -> bool:
+        """Ban exactly some tokens in some rows. Returns whether buffers were replaced."""
+        count, width = banned.tokens.shape[1], self.tokens.shape[1]
+        if count > width:
+            more = (1 << (count - 1).bit_length()) - width
             self.tokens, self.penalties = (
                 torch.nn.functional.pad(t, (0, more)) for t in self.tensors()
             )
-        self.tokens[rows] = 0
-        self.penalties[rows] = 0
-        self.tokens[rows, : len(tokens)] = tokens.to(self.tokens.device)
-        self.penalties[rows, : len(tokens)] = NEVER
-        return more > 0
+        for tensor, started in zip(self.tensors(), banned.tensors(), strict=True):
+            tensor[rows] = 0
+            tensor[rows, :count] = started
+        return count > width
 
     def apply(self, logits: Tensor, rows: slice | Tensor) -> None:
-        """Forbid them in the logits [R, V] of these rows, float32 or float64."""
+        """Forbid the tokens in the logits [R, V] of these rows, float32 or float64."""
         penalties = self.penalties[rows].to(logits.dtype)
         logits.scatter_add_(1, self.tokens[rows], penalties)
 
 
 def apply_timestamp_rules(logits: Tensor, state: TimestampState, vocabulary: Vocabulary) -> None:
-    """Timestamps come in pairs, never decrease, come first, and win if likelier than any text.
+    """Timestamps come in pairs, never decrease, come first, and win if they are more likely,
+    summed, than any other token.
 
-    logits [R, V] of the next token, of a vocabulary with timestamps. The text part, by far the
-    widest, is read and written once.
+    logits [R, V] of the next token. The text part, by far the widest, is read and written once.
     """
     on = state.enabled
     stamps = logits[:, vocabulary.timestamps.start : vocabulary.timestamps.stop]
@@ -211,46 +207,22 @@ def log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def sample(logits: Tensor, temperatures: Tensor, keys: Tensor) -> Tensor:
-    """Draw one token per row: logits [R, V], temperatures [R] > 0, keys [R] int64 -> [R] int64.
+    """Sample one token per row: logits [R, V], temperatures [R] > 0, keys [R] int64 -> [R] int64.
 
     Every token gets a random waiting time, exponential with its probability as the rate, and the
-    shortest wins. Rounding of `weights` then matters only in near ties; looking up a number in
-    the cumulative sum of 50,000 probabilities would turn rounding into other tokens.
+    shortest wins. So rounding of `weights` matters only in near ties. With inverse transform
+    sampling, the rounding of a cumulative sum of 50,000 probabilities would change tokens.
     """
     weights = (logits / temperatures[:, None]).softmax(dim=-1)
-    columns = torch.arange(1, logits.shape[1] + 1, device=keys.device)
-    waits = -uniform(keys[:, None], columns, 53, torch.float64).log()
+    index = torch.arange(1, logits.shape[1] + 1, device=keys.device)
+    # MPS has no float64
+    size = (23, torch.float32) if keys.device.type == "mps" else (53, torch.float64)
+    waits = -uniform(keys[:, None], index, *size).log()
     return (weights / waits).argmax(dim=-1)
 
 
-def suppressed_tokens(vocabulary: Vocabulary, wanted: str | tuple[int, ...] | None) -> list[int]:
-    """Tokens never sampled: those requested, and special tokens that only a prompt may contain.
-
-    -1 in `wanted` means the model's own list, or all symbols that are not spoken. None or ""
-    suppresses nothing.
-    """
-    if wanted is None or wanted in ("", ()):
-        return []
-    try:
-        ids = [int(t) for t in wanted.split(",")] if isinstance(wanted, str) else list(wanted)
-    except ValueError:
-        raise OptionError(
-            f"suppress_tokens {wanted!r}: give token ids with commas between, or -1"
-        ) from None
-    if any(not -1 <= t < vocabulary.size for t in ids):
-        raise OptionError(f"suppress_tokens {wanted!r}: token ids are -1 to {vocabulary.size - 1}")
-    given = [t for t in ids if t >= 0]
-    if -1 in ids and vocabulary.suppressed is not None:
-        return [*given, *vocabulary.suppressed]
-    t = vocabulary.tokenizer()
-    if -1 in ids:
-        given += t.non_speech_tokens
-    prompts = (t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech)
-    return [*given, *(token for token in prompts if token is not None)]
-
-
 def make_rules(dims: Dims, options: Options, vocabulary: Vocabulary | None = None) -> Rules:
-    """The sampling rules that the options ask for; equal rules are the same object.
+    """The sampling rules of some options; equal rules are the same object.
 
     vocabulary: None: Whisper's for these dimensions.
     """
@@ -262,6 +234,8 @@ def make_rules(dims: Dims, options: Options, vocabulary: Vocabulary | None = Non
         not options.without_timestamps,
         options.max_initial_timestamp,
         options.sample_len or dims.n_text_ctx // 2,
+        options.repetition_penalty,
+        options.no_repeat_ngram_size,
     )
 
 
@@ -269,26 +243,24 @@ def make_rules(dims: Dims, options: Options, vocabulary: Vocabulary | None = Non
 def _rules(
     dims: Dims,
     vocabulary: Vocabulary,
-    suppressed: str | tuple[int, ...] | None,
+    suppressed: str | tuple[int | str, ...] | None,
     blank: bool,
     timestamps: bool,
     latest_first: float | None,
     sample_len: int,
+    repetition_penalty: float,
+    no_repeat_ngram_size: int,
 ) -> Rules:
     limit = None
     if latest_first:
         limit = round(latest_first * FRAMES_PER_SECOND / MEL_FRAMES_PER_POSITION)
+    first = suppressed_first_tokens(vocabulary) if blank else []
     return Rules(
         suppress=torch.tensor(suppressed_tokens(vocabulary, suppressed), dtype=torch.int64),
-        suppress_first=torch.tensor(_blank(vocabulary) if blank else [], dtype=torch.int64),
+        suppress_first=torch.tensor(first, dtype=torch.int64),
         timestamps=timestamps,
         max_initial_timestamp=limit,
         sample_len=sample_len,
+        repetition_penalty=repetition_penalty,
+        no_repeat_ngram_size=no_repeat_ngram_size,
     )
-
-
-def _blank(vocabulary: Vocabulary) -> list[int]:
-    """What a text does not begin with: the model's own list, or a space and the end."""
-    if vocabulary.suppressed_first is not None:
-        return list(vocabulary.suppressed_first)
-    return [*vocabulary.tokenizer().encode(" "), vocabulary.eot]

@@ -1,37 +1,37 @@
-"""Does what a plan says: the only place with the model, its caches, graphs and streams."""
+"""Executes plans: the only part of the engine with the model, its caches, graphs and streams."""
 
 from collections.abc import Callable, Sequence
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from slimwhisper.cache.base import Rows
-from slimwhisper.cache.plan import CrossCache, DecoderCache, Pages
-from slimwhisper.engine.agreement import Agreed, agree, usable_draft
-from slimwhisper.engine.alignment import align
+from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages
 from slimwhisper.engine.beams import BeamSampler
 from slimwhisper.engine.drafting.drafter import Drafter
 from slimwhisper.engine.drafting.speculation import Speculation
-from slimwhisper.engine.encoder import EncoderBeside
-from slimwhisper.engine.lane_runner import LaneRunner
+from slimwhisper.engine.group_runner import GroupRunner
+from slimwhisper.engine.passes.alignment import align
+from slimwhisper.engine.passes.encoder import AsyncEncoder
+from slimwhisper.engine.passes.prompts import PromptReader
 from slimwhisper.engine.requests import Align, Answer, Languages, Search, Window
 from slimwhisper.engine.rows import RowState
 from slimwhisper.engine.sampling import GreedySampler, Sampler
 from slimwhisper.engine.snapshots import BeamSnapshot, Snapshot
-from slimwhisper.engine.tickets import Lane, Plan, Results, Start, Ticket
+from slimwhisper.engine.tickets import Plan, Results, RowGroup, TextStart, Ticket
+from slimwhisper.engine.uploads import upload
+from slimwhisper.engine.verification import AcceptedPrefix, usable_draft, verify
 from slimwhisper.kernels.graphs import Graphs, Recorder
-from slimwhisper.kernels.memory import FreeMemory
+from slimwhisper.kernels.memory import HeapTrimmer
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import Vocabulary
 
-CHECK_EVERY = 4  # tokens between snapshots on a GPU, each judged at the next one
-MakeDrafter = Callable[
-    [CrossCache, int, int], Drafter
-]  # of the slots' audio, for so many texts, pages
+CHECK_EVERY = 2  # tokens between snapshots on a GPU, each evaluated when the next one is taken
+MakeDrafter = Callable[[CrossCache, int, int], Drafter]  # (the cache of the audio, texts, pages)
 
 
 class Runner:
-    """The device's side of an engine."""
+    """The engine's part that works on the device."""
 
     def __init__(
         self,
@@ -50,18 +50,20 @@ class Runner:
         self.recorder = recorder
         self.cross = model.allocate_cross(slots)
         self.pages = Pages(model.plan, pages, model.device)
-        self.encoder = EncoderBeside(model, encode_batch)
-        self._free = FreeMemory()
-        self.lanes: dict[Lane, LaneRunner] = {}
+        self.encoder = AsyncEncoder(model, encode_batch)
+        self._heap = HeapTrimmer()
+        self.group_runners: dict[RowGroup, GroupRunner] = {}
         self._steps = 0
 
-    def add(self, lane: Lane, beams: bool = False, drafter: Drafter | None = None) -> LaneRunner:
-        """Allocate what a lane needs."""
-        model, vocabulary, rows = self.model, self.vocabulary, lane.capacity * lane.width
+    def add(
+        self, group: RowGroup, beams: bool = False, drafter: Drafter | None = None
+    ) -> GroupRunner:
+        """Allocate the caches, rows and sampler of a group."""
+        model, vocabulary, rows = self.model, self.vocabulary, group.capacity * group.width
         cache = DecoderCache(self.cross, model.allocate_self(rows + 1, self.pages))
         graphs = None if self.recorder is None else Graphs(self.recorder)
-        nobody = (rows, self.pages.nobody)
-        state = RowState(model.dims, model.device, lane.capacity, lane.width, nobody)
+        scratch = (rows, self.pages.scratch)
+        state = RowState(model.dims, model.device, group.capacity, group.width, scratch)
         sampler: Sampler
         greedy = sampler = GreedySampler(state, vocabulary, model.plan.kernels)
         if beams:
@@ -70,179 +72,197 @@ class Runner:
         speculation = None
         if drafter is not None:
             speculation = Speculation(model, vocabulary, cache, greedy, drafter)
-        made = LaneRunner(model, vocabulary, lane, cache, sampler, state, graphs, speculation)
-        self.lanes[lane] = made
-        return made
+        prompts = PromptReader(model, cache, self.encoder.max_batch, scratch, graphs)
+        runner = GroupRunner(
+            *(model, vocabulary, group, cache, sampler, state, graphs, prompts, speculation)
+        )
+        self.group_runners[group] = runner
+        return runner
 
     def nbytes(self) -> int:
         """Bytes of the caches."""
         pages = self.pages.count * self.pages.page_bytes
-        return self.cross.nbytes() + pages + sum(lane.nbytes() for lane in self.lanes.values())
+        return self.cross.nbytes() + pages + sum(r.nbytes() for r in self.group_runners.values())
 
     def run(self, plan: Plan) -> Results:
         """One step of the engine."""
         results = Results()
-        for lane in plan.step:
-            if lane not in self.lanes:
-                self.add(lane)
+        for group in plan.step:
+            if group not in self.group_runners:
+                self.add(group)
         for move in plan.moves:
-            self.lanes[move.lane].move(move)
-        self._give_pages(plan)
-        most = self.encoder.most
-        for begin in range(0, len(plan.align), most):
-            results.answers += self._align(plan.align[begin : begin + most])
-        for begin in range(0, len(plan.encode), most):
-            self.encode(plan.encode[begin : begin + most], results)
-        if plan.encode and self.cross.slots > 1 and self.encoder.at_once:  # else needed again soon
-            self._free.give_back()
+            self.group_runners[move.group].move(move)
+        self._upload_pages(plan)
+        max_batch = self.encoder.max_batch
+        for first in range(0, len(plan.align), max_batch):
+            results.answers += self._align(plan.align[first : first + max_batch])
+        for first in range(0, len(plan.encode), max_batch):
+            self.encode(plan.encode[first : first + max_batch], results)
+        # with one slot, or an encoder in parallel, its memory is reused soon
+        if plan.encode and self.cross.slots > 1 and self.encoder.synchronous:
+            self._heap.trim()
         self._receive(results, wait=plan.idle)
-        for begin in range(0, len(plan.languages), most):
-            results.answers += self._languages(plan.languages[begin : begin + most])
+        for first in range(0, len(plan.languages), max_batch):
+            results.answers += self._languages(plan.languages[first : first + max_batch])
         for start in plan.start:
             self._start(start, results)
-        for lane in plan.step:
-            self.lanes[lane].step(lane.tickets)
+        for group in plan.step:
+            self.group_runners[group].step(group.tickets)
         self._steps += 1
-        for lane in plan.step:
-            if self._steps % self.check_every == 0 or any(t.full for t in lane.tickets):
-                self._look(self.lanes[lane], results)
+        for group in plan.step:
+            if self._steps % self.check_every == 0 or any(t.full for t in group.tickets):
+                self._check_finished(self.group_runners[group], results)
         return results
 
     # -- rows ----------------------------------------------------------------------------------
 
-    def _give_pages(self, plan: Plan) -> None:
-        """Upload the pages that texts have been given."""
-        for lane in {lane for lane, *_ in plan.pages}:
-            given = [entry for of, *entry in plan.pages if of is lane]
-            rows, indices, pages = self._upload(given).unbind(1)
-            self.lanes[lane].state.table[rows, indices] = pages
+    def _upload_pages(self, plan: Plan) -> None:
+        """Write the texts' new pages to the block tables."""
+        for group in {group for group, *_ in plan.pages}:
+            entries = [entry for owner, *entry in plan.pages if owner is group]
+            rows, indices, pages = upload(self.model.device, entries)[0].unbind(1)
+            self.group_runners[group].state.table[rows, indices] = pages
 
-    def _upload(self, numbers: list[list[int]]) -> Tensor:
-        """int64, on the device; the host does not wait for it."""
-        found = torch.tensor(numbers)
-        if self.model.device.type == "cuda":
-            found = found.pin_memory()
-        return found.to(self.model.device, non_blocking=True)
-
-    def _look(self, lane: LaneRunner, results: Results) -> None:
-        """Answer the windows whose texts have ended. On a GPU: by the last snapshot, which has
-        arrived by now, so that it is never idle while we judge.
+    def _check_finished(self, runner: GroupRunner, results: Results) -> None:
+        """Answer the windows whose texts have ended. A GPU's snapshot is evaluated when the next
+        one is taken, so that the host need not wait for the copy and the GPU is never idle.
         """
-        snapshot = lane.snapshot(0, lane.lane.tickets)
-        if self.model.device.type == "cpu":
-            self._judge(snapshot, results)
+        snapshot = runner.snapshot(0, runner.group.tickets)
+        if self.model.device.type != "cuda":
+            self._collect_finished(snapshot, results)
             return
-        last, lane.pending = lane.pending, snapshot
-        if last is not None:
-            self._judge(last, results)
+        previous, runner.pending = runner.pending, snapshot
+        if previous is not None:
+            self._collect_finished(previous, results)
 
-    def _judge(self, snapshot: Snapshot, results: Results) -> None:
+    def _collect_finished(self, snapshot: Snapshot, results: Results) -> None:
         penalty = self.search.length_penalty
         answered = {ticket for ticket, _ in results.answers}
-        ended = [i for i in snapshot.ended() if snapshot.moments[i].ticket not in answered]
+        ended = [i for i in snapshot.ended() if snapshot.tickets[i].ticket not in answered]
         for index in ended:
-            moment = snapshot.moments[index]
-            results.answers.append((moment.ticket, snapshot.result(index, penalty)))
+            snap = snapshot.tickets[index]
+            results.answers.append((snap.ticket, snapshot.result(index, penalty)))
         if isinstance(snapshot, BeamSnapshot):
-            results.read += snapshot.read_pages(ended, self.check_every)
+            results.read_pages += snapshot.read_pages(ended, self.check_every)
 
-    def _start(self, start: Start, results: Results) -> None:
-        """Prefill prompts, with what may follow them, and sample the first token of each text."""
-        lane, tickets = self.lanes[start.lane], start.tickets
-        state, windows = lane.state, [t.window for t in tickets]
-        context, eot = self.model.dims.n_text_ctx, self.vocabulary.eot
+    def _start(self, start: TextStart, results: Results) -> None:
+        """Prefill prompts and their drafts, and sample each text's next token.
+
+        All that the device needs is uploaded together; with drafts, in two parts, as what follows
+        depends on how much of them is accepted.
+        """
+        runner, tickets, first = self.group_runners[start.group], start.tickets, start.first
+        state, windows = runner.state, [t.window for t in tickets]
+        context, eot, device = self.model.dims.n_text_ctx, self.vocabulary.eot, self.model.device
         drafts: list[tuple[int, ...]] = [() for _ in tickets]
-        if start.lane.resumes:
+        if start.group.resumable:
             drafts = [usable_draft(t.window, t.draft, context, eot) for t in tickets]
-        state.locate(start.first, tickets)
         texts = [[*w.prompt, *draft] for w, draft in zip(windows, drafts, strict=True)]
-        hidden = self._prefill(texts, state.call(start.first, len(tickets)).rows, lane.cache)
-        agreed = [self._agreed(w, d, h) for w, d, h in zip(windows, drafts, hidden, strict=True)]
-        at_start, following = self._logits(
-            hidden,
-            [
-                [w.sot_index, len(w.prompt) - 1 + len(a.tokens)]
-                for w, a in zip(windows, agreed, strict=True)
-            ],
-        )
-        if state.begin(start.first, tickets, agreed, self.vocabulary) and lane.graphs is not None:
-            lane.graphs.forget()
-        no_speech = self._no_speech(at_start)
-        lane.start(start.first, tickets, following, no_speech, agreed)
+        pages, rows, slots = locations = state.locations_of(tickets)
+        packed = runner.prompts.pack(texts, slots, rows[:: state.width], pages[:: state.width])
+
+        accepted = [AcceptedPrefix() for _ in tickets]
+        beginnings = [] if any(drafts) else self._beginnings(runner, tickets, accepted)
+        prompts, *uploaded = upload(device, packed, *locations, *beginnings)
+        state.put_locations(first, *uploaded[:3])
+        hidden, started = runner.prompts.read(prompts), uploaded[3:]
+        if any(drafts):
+            accepted = [self._verify(*each) for each in zip(windows, drafts, hidden, strict=False)]
+            started = upload(device, *self._beginnings(runner, tickets, accepted))
+
+        at_start, following = self._logits(hidden, started[0])
+        banned_first, replaced = state.start(first, *started[1:])
+        state.limit_repetition(first, tickets)
+        if replaced and runner.graphs is not None:
+            runner.graphs.discard()
+        banned_first.apply(following, slice(None))
+        tokens = runner.prompts.tokens(prompts)[: len(tickets)]
+        runner.start(first, tickets, following, self._no_speech(at_start), accepted, tokens)
         if self.check_every == 1 or any(t.full for t in tickets):
-            self._judge(lane.snapshot(start.first, tickets), results)
+            self._collect_finished(runner.snapshot(first, tickets), results)
 
-    def _prefill(self, texts: Sequence[Sequence[int]], rows: Rows, cache: DecoderCache) -> Tensor:
-        """Read texts in the first rows of windows: hidden [n, T, d]."""
-        longest = max(map(len, texts))
-        padded = [[*text, *[0] * (longest - len(text))] for text in texts]
-        lengths = torch.tensor([len(text) for text in texts], device=self.model.device)
-        rows = rows.first_of_each(lengths)
-        return self.model.decoder.prefill(
-            torch.tensor(padded, device=self.model.device), rows, cache
-        )
+    def _beginnings(
+        self, runner: GroupRunner, tickets: Sequence[Ticket], accepted: Sequence[AcceptedPrefix]
+    ) -> list[ArrayLike]:
+        """What the start of n texts needs after their prompts are read: the positions of their
+        logits [n, 2], and what `RowState.start` needs.
+        """
+        positions = [
+            (t.window.sot_index, len(t.window.prompt) - 1 + len(prefix.tokens))
+            for t, prefix in zip(tickets, accepted, strict=True)
+        ]
+        return [positions, *runner.state.start_of(tickets, accepted, self.vocabulary)]
 
-    def _logits(self, hidden: Tensor, at: list[list[int]]) -> tuple[Tensor, Tensor]:
-        """hidden [n, T, d], two positions of each -> the logits there, [n, V] both."""
-        every = torch.arange(len(hidden), device=hidden.device)[:, None]
-        first, second = self.model.decoder.logits(
-            hidden[every, torch.tensor(at, device=hidden.device)]
-        ).unbind(1)
+    def _logits(self, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """hidden [R, T, d], positions [n, 2] in the first n -> the logits there, [n, V] twice."""
+        every = torch.arange(len(positions), device=hidden.device)[:, None]
+        first, second = self.model.decoder.logits(hidden[every, positions]).unbind(1)
         return first, second
 
-    def _agreed(self, window: Window, draft: Sequence[int], hidden: Tensor) -> Agreed:
-        """How far decoding agrees with a draft; hidden [T, d], after the last norm."""
+    def _verify(self, window: Window, draft: Sequence[int], hidden: Tensor) -> AcceptedPrefix:
+        """The part of a draft that decoding accepts; hidden [T, d], after the last norm."""
         if not draft:
-            return Agreed()
+            return AcceptedPrefix()
         first = len(window.prompt) - 1
         logits = self.model.decoder.logits(hidden[first : first + len(draft)])
-        return agree(window, draft, logits, self.vocabulary, self.model.plan.kernels)
+        return verify(window, draft, logits, self.vocabulary, self.model.plan.kernels)
 
     # -- audio ---------------------------------------------------------------------------------
 
     def encode(self, tickets: Sequence[Ticket], results: Results) -> None:
-        """Start to encode new windows, and keep what has been encoded."""
-        mels = [t.window.mel for t in tickets]
-        self.encoder.begin(tickets, torch.stack([m for m in mels if m is not None]))
+        """Start to encode new windows, and store what has been encoded."""
+        spectrum = (self.model.dims.n_mels, self.model.dims.window_frames)
+        new: list[tuple[Ticket, Tensor]] = []
+        encoded: list[tuple[Ticket, Tensor]] = []
         for ticket in tickets:
+            audio = ticket.window.mel
+            assert audio is not None
+            (new if audio.shape == spectrum else encoded).append((ticket, audio))
             ticket.window = ticket.window.without_mel()
+        if new:
+            self.encoder.begin([t for t, _ in new], torch.stack([audio for _, audio in new]))
+        if encoded:
+            features = torch.stack([audio for _, audio in encoded])
+            features = features.to(self.model.device, self.model.dtype)
+            self._store([t for t, _ in encoded], features, results)
         self._receive(results, wait=False)
 
     def _receive(self, results: Results, wait: bool) -> None:
-        """Put what has been encoded into its slots; wait: for one batch, if there is one."""
-        for tickets, features in self.encoder.arrived(wait):
-            slots = torch.tensor([t.slot for t in tickets], device=self.model.device)
-            self.cross.put(slots, features)
-            results.encoded += tickets
+        """Store encoder outputs in their slots; wait: for one batch, if there is one."""
+        for tickets, features in self.encoder.completed(wait):
+            self._store(tickets, features, results)
 
-    def _alone(self, tickets: Sequence[Ticket]) -> tuple[Rows, DecoderCache]:
-        """Rows that read the tickets' audio, and keep their texts nowhere."""
-        lane = next(iter(self.lanes.values()))
-        state, device = lane.state, self.model.device
-        row, page = state.nobody
-        return Rows(
-            ids=torch.full((len(tickets),), row, device=device),
-            slots=torch.tensor([t.slot for t in tickets], device=device),
-            table=torch.full_like(state.table[:1], page).expand(len(tickets), -1),
-        ), lane.cache
+    def _store(self, tickets: list[Ticket], features: Tensor, results: Results) -> None:
+        """Store the encoder's outputs [G, p, d]."""
+        (slots,) = upload(self.model.device, [t.slot for t in tickets])
+        self.cross.put(slots, features)
+        results.encoded += tickets
 
     def _languages(self, tickets: Sequence[Ticket]) -> list[tuple[Ticket, Answer]]:
-        """The probability of every language code, after <|startoftranscript|>."""
-        windows, (rows, cache) = [t.window for t in tickets], self._alone(tickets)
-        hidden = self._prefill([w.prompt for w in windows], rows, cache)
-        logits, _ = self._logits(hidden, [[w.sot_index] * 2 for w in windows])
+        """The probability of each language after <|startoftranscript|>."""
+        windows, reader = [t.window for t in tickets], self._reader
+        packed = reader.pack([w.prompt for w in windows], [t.slot for t in tickets])
+        prompts, positions = upload(
+            self.model.device, packed, [(w.sot_index, w.sot_index) for w in windows]
+        )
+        logits, _ = self._logits(reader.read(prompts), positions)
         codes = self.vocabulary.languages
         probs = logits[:, list(codes)].softmax(dim=-1).tolist()
         return [
-            (t, Languages(dict(zip(codes.values(), own, strict=True))))
-            for t, own in zip(tickets, probs, strict=True)
+            (t, Languages(dict(zip(codes.values(), row, strict=True))))
+            for t, row in zip(tickets, probs, strict=True)
         ]
 
     def _align(self, tickets: Sequence[Ticket]) -> list[tuple[Ticket, Answer]]:
         requests: list[Align] = [t.align for t in tickets if t.align is not None]
-        rows, cache = self._alone(tickets)
-        found = align(self.model, self.vocabulary, requests, rows, cache)
-        return list(zip(tickets, found, strict=True))
+        slots = [t.slot for t in tickets]
+        alignments = align(self.model, self.vocabulary, requests, slots, self._reader)
+        return list(zip(tickets, alignments, strict=True))
+
+    @property
+    def _reader(self) -> PromptReader:
+        """For texts that are read once, and whose caches are overwritten by the next ones."""
+        return next(iter(self.group_runners.values())).prompts
 
     def _no_speech(self, logits: Tensor) -> Tensor:
         """logits [n, V] after <|startoftranscript|> -> the probability of no speech, [n]; 0 where

@@ -1,4 +1,4 @@
-"""Greedy decoding and random draws: one token for every row of a call."""
+"""The sampler interface, and greedy and random sampling: one token for every row of a batch."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from slimwhisper.engine.rows import Call, RowState
+from slimwhisper.engine.rows import RowState, StepBatch
 from slimwhisper.engine.rules import (
     TimestampState,
     apply_timestamp_rules,
@@ -21,21 +21,21 @@ from slimwhisper.tokens.vocabulary import Vocabulary
 
 
 class Sampler(Protocol):
-    """Chooses the next tokens of a lane's rows. A new search is a class with these methods."""
+    """Chooses the next tokens of a group's rows. A new search is a class with these methods."""
 
     def begin(self, first: int, count: int) -> None:
-        """New texts in `count` places from `first` on."""
+        """Start the texts of windows first ... first + count - 1."""
 
-    def choose(self, call: Call, logits: Tensor, fresh: bool) -> None:
+    def choose(self, batch: StepBatch, logits: Tensor, fresh: bool) -> None:
         """Choose and append the next token of each row; logits [R, V], without banned tokens, may
         be changed. fresh: it is each text's first.
         """
 
-    def by_place(self, logprobs: bool) -> Sequence[Tensor]:
-        """What it keeps by place, [places, ...]; logprobs: of each token, too."""
+    def by_window(self, logprobs: bool) -> Sequence[Tensor]:
+        """Its state, [windows, ...] each; logprobs: with those of each token."""
 
     def snapshot(self, tickets: Sequence[Ticket], first: int, logprobs: bool) -> Snapshot:
-        """The texts of tickets in places first, first + 1 ...; logprobs: of each token, too."""
+        """The texts of windows first, first + 1 ...; logprobs: with those of each token."""
 
 
 class GreedySampler:
@@ -45,53 +45,62 @@ class GreedySampler:
         self.state, self.vocabulary, self.kernels = state, vocabulary, kernels
 
     def begin(self, first: int, count: int) -> None:
-        """Nothing is kept."""
+        """It has no state of its own."""
 
-    def choose(self, call: Call, logits: Tensor, fresh: bool) -> None:
+    def choose(self, batch: StepBatch, logits: Tensor, fresh: bool) -> None:
         """logits [R, V]."""
-        texts, block, eot = self.state.texts, call.block, self.vocabulary.eot
+        texts, block, eot = self.state.texts, batch.block, self.vocabulary.eot
         state = self.state.stamps.view(block)
-        tokens, logprobs = self.decide(call, logits, state)
+        tokens, logprobs = self.decide(batch, logits, state)
         if not fresh:  # a finished text does not change while its neighbours continue
             ended = texts.last[block] == eot
             tokens = tokens.masked_fill(ended, eot)
             logprobs = logprobs.masked_fill(ended, 0)
         texts.logprobs[block] += logprobs
-        if call.logprobs:
-            texts.token_logprobs[call.here, state.count] = logprobs.float()
-        append(self.state, call, tokens, state, self.vocabulary)
+        if batch.logprobs:
+            texts.token_logprobs[batch.indices, state.count] = logprobs.float()
+        append(self.state, batch, tokens, state, self.vocabulary)
 
-    def decide(self, call: Call, logits: Tensor, stamps: TimestampState) -> tuple[Tensor, Tensor]:
+    def decide(
+        self, batch: StepBatch, logits: Tensor, stamps: TimestampState
+    ) -> tuple[Tensor, Tensor]:
         """The tokens of the rows and their log-probabilities, [R] each; logits [R, V]."""
-        if call.drawing is None:
-            return most_likely(logits, stamps, self.vocabulary, call.timestamps, self.kernels)
-        if call.timestamps:
+        if batch.sampling_rows is None:
+            return most_likely(logits, stamps, self.vocabulary, batch.timestamps, self.kernels)
+        if batch.timestamps:
             apply_timestamp_rules(logits, stamps, self.vocabulary)
-        rows, tokens = call.drawing, logits.argmax(dim=-1)
-        keys, heat = self.state.keys[call.here, stamps.count], self.state.temperatures[call.here]
-        drawn = sample(logits[rows], heat[rows], keys[rows])
-        tokens[rows] = torch.where(heat[rows] > 0, drawn, tokens[rows])
+        rows, tokens = batch.sampling_rows, logits.argmax(dim=-1)
+        keys, temperatures = (
+            self.state.keys[batch.indices, stamps.count],
+            self.state.temperatures[batch.indices],
+        )
+        drawn = sample(logits[rows], temperatures[rows], keys[rows])
+        tokens[rows] = torch.where(temperatures[rows] > 0, drawn, tokens[rows])
         return tokens, log_probability(logits, tokens)
 
-    def by_place(self, logprobs: bool) -> Sequence[Tensor]:
-        """Nothing is kept."""
+    def by_window(self, logprobs: bool) -> Sequence[Tensor]:
+        """It has no state of its own."""
         return ()
 
     def snapshot(self, tickets: Sequence[Ticket], first: int, logprobs: bool) -> Snapshot:
-        """As they are now; on a GPU, once it has come so far."""
+        """The texts as they are now, copied asynchronously on a GPU."""
         texts = self.state.texts.of(first, len(tickets), self.state.width, logprobs)
         return Snapshot(tickets, texts, self.vocabulary.eot)
 
 
 def append(
-    state: RowState, call: Call, tokens: Tensor, stamps: TimestampState, vocabulary: Vocabulary
+    state: RowState,
+    batch: StepBatch,
+    tokens: Tensor,
+    stamps: TimestampState,
+    vocabulary: Vocabulary,
 ) -> None:
-    """Append tokens [R] int64 to the rows of a call. stamps: those of the rows, in place."""
-    block, texts = call.block, state.texts
-    texts.sampled[call.here, stamps.count] = tokens
+    """Append tokens [R] int64 to the rows of a batch, and advance their `stamps` in place."""
+    block, texts = batch.block, state.texts
+    texts.sampled[batch.indices, stamps.count] = tokens
     texts.last[block] = tokens
     state.positions[block] += 1
     stamps.advance(tokens, vocabulary.timestamps.start, vocabulary.timestamp_end)
-    # rows that are only there to fill a graph must stay within their buffers
+    # the rows that pad a graph must stay within their buffers
     state.positions[block].clamp_(max=state.context - 1)
     stamps.count.clamp_(max=state.limit - 1)

@@ -1,6 +1,7 @@
-"""What the host sees of a lane's texts: copies of one moment, judged now or a little later.
+"""Host-side snapshots of a row group's texts: copies of their state at one step.
 
-On a GPU the copies go to pinned memory while the lane decodes on, so that nobody waits for them.
+On a GPU they are copied to pinned memory asynchronously, and read a few steps later, so that
+neither host nor device waits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,56 +13,58 @@ from torch import Tensor
 
 from slimwhisper.cache.pool import PAGE
 from slimwhisper.engine.requests import Decoded
-from slimwhisper.engine.tickets import State, Ticket
+from slimwhisper.engine.tickets import Ticket, TicketState
 
 # sampled tokens; the sum of their log-probabilities; each, with <|endoftext|>'s, or none
 Candidate = tuple[list[int], float, list[float]]
 
 
 @dataclass(slots=True)
-class Texts:
-    """The buffers of n places, with `width` rows each: views of a lane's, or copies."""
+class TextBuffers:
+    """The texts of n windows, with `width` rows each: views of a group's buffers, or copies."""
 
     last: Tensor  # [n * width] int64: each row's last token
     sampled: Tensor  # [n * width, limit] int64
     logprobs: Tensor  # [n * width] floating: sums
-    token_logprobs: Tensor  # [n * width, limit] floating; [n * width, 0] if no window asks
+    token_logprobs: Tensor  # [n * width, limit] floating; [n * width, 0] if not requested
     no_speech: Tensor  # [n] floating: probabilities
 
     def tensors(self) -> tuple[Tensor, ...]:
         """In the order of the fields."""
         return self.last, self.sampled, self.logprobs, self.token_logprobs, self.no_speech
 
-    def of(self, first: int, places: int, width: int, logprobs: bool) -> "Texts":
-        """Some places; logprobs: with the log-probability of each token."""
-        rows = slice(first * width, (first + places) * width)
+    def of(self, first: int, count: int, width: int, logprobs: bool) -> "TextBuffers":
+        """Views of windows first ... first + count - 1; logprobs: with those of each token."""
+        rows = slice(first * width, (first + count) * width)
         each = self.token_logprobs[rows, : self.token_logprobs.shape[1] if logprobs else 0]
-        no_speech = self.no_speech[first : first + places]
-        return Texts(self.last[rows], self.sampled[rows], self.logprobs[rows], each, no_speech)
+        no_speech = self.no_speech[first : first + count]
+        return TextBuffers(
+            self.last[rows], self.sampled[rows], self.logprobs[rows], each, no_speech
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """A ticket as it was: which of its texts, and how long that was."""
+class TicketSnapshot:
+    """A ticket's state at one step."""
 
     ticket: Ticket
-    pages: list[list[int]]  # another list, once the text has ended or begun again
+    pages: list[list[int]]  # identifies the text: the ticket's next one has another list
     count: int
     length: int
     full: bool
 
     @property
-    def past(self) -> bool:
-        """Whether the text has been answered, or another one has begun."""
+    def stale(self) -> bool:
+        """Whether the text has been answered or restarted since."""
         ticket = self.ticket
-        return ticket.state is not State.DECODING or ticket.pages is not self.pages
+        return ticket.state is not TicketState.DECODING or ticket.pages is not self.pages
 
 
 class Snapshot:
-    """The texts of a lane's tickets at one moment."""
+    """The texts of a group's tickets at one step."""
 
-    def __init__(self, tickets: Sequence[Ticket], texts: Texts, eot: int) -> None:
-        self.moments = [Moment(t, t.pages, t.count, t.length, t.full) for t in tickets]
+    def __init__(self, tickets: Sequence[Ticket], texts: TextBuffers, eot: int) -> None:
+        self.tickets = [TicketSnapshot(t, t.pages, t.count, t.length, t.full) for t in tickets]
         self.eot = eot
         self.width = len(texts.last) // len(tickets)
         self._copied: torch.cuda.Event | None = None
@@ -71,24 +74,24 @@ class Snapshot:
             self._copied.record(torch.cuda.current_stream(texts.last.device))
 
     def wait(self) -> None:
-        """Until the copies are complete."""
+        """Wait until the copies are complete."""
         if self._copied is not None:
             self._copied.synchronize()
 
     def ended(self) -> list[int]:
-        """The tickets whose texts had ended, by index; none that is past."""
+        """The indices of tickets whose texts have ended, without stale ones."""
         self.wait()
-        full = np.array([m.full for m in self.moments])
+        full = np.array([t.full for t in self.tickets])
         ended = np.flatnonzero(full | self._ended().numpy()).tolist()
-        return [i for i in ended if not self.moments[i].past]
+        return [i for i in ended if not self.tickets[i].stale]
 
     def result(self, index: int, length_penalty: float | None) -> Decoded:
-        """The best text of a ticket that had ended."""
-        ticket, found = self.moments[index].ticket, []
+        """The best text of a ticket that has ended."""
+        ticket, candidates = self.tickets[index].ticket, []
         for tokens, logprob, each in self._texts(index):
             end = tokens.index(self.eot) if self.eot in tokens else len(tokens)
-            found.append((tokens[:end], logprob, each[: end + 1]))
-        best, logprob, each = max(found, key=lambda t: _score(len(t[0]), t[1], length_penalty))
+            candidates.append((tokens[:end], logprob, each[: end + 1]))
+        best, logprob, each = max(candidates, key=lambda t: _score(len(t[0]), t[1], length_penalty))
         return Decoded(
             tokens=tuple(best),
             avg_logprob=logprob / (len(best) + 1),
@@ -99,58 +102,58 @@ class Snapshot:
         )
 
     def _ended(self) -> Tensor:
-        """[n] bool: all texts of the place have ended."""
+        """[n] bool: all texts of the window have ended."""
         return (self.texts.last == self.eot).unflatten(0, (-1, self.width)).all(dim=1)
 
     def _texts(self, index: int) -> list[Candidate]:
-        """The candidates of a place."""
-        rows, count = slice(index * self.width, (index + 1) * self.width), self.moments[index].count
+        """A window's candidates."""
+        rows, count = slice(index * self.width, (index + 1) * self.width), self.tickets[index].count
         sampled = self.texts.sampled[rows, :count].tolist()
         each = self.texts.token_logprobs[rows, :count].tolist()
         return list(zip(sampled, self.texts.logprobs[rows].tolist(), each, strict=True))
 
 
 @dataclass(slots=True)
-class BeamTexts(Texts):
-    """The same, and the finished texts of each place."""
+class BeamTexts(TextBuffers):
+    """Beams, and the finished texts of each window."""
 
     lengths: Tensor  # [n * width] int64: tokens of each beam
     finished: Tensor  # [n, m, limit] int64
     finished_lengths: Tensor  # [n, m] int64
     finished_scores: Tensor  # [n, m] floating
-    finished_logprobs: Tensor  # [n, m, limit] floating; [n, m, 0] if no window asks
+    finished_logprobs: Tensor  # [n, m, limit] floating; [n, m, 0] if not requested
     finished_count: Tensor  # [n] int64
     table: Tensor  # [n * width, pages] int64: the pages of each beam
 
     def tensors(self) -> tuple[Tensor, ...]:
         """In the order of the fields."""
         return (
-            *Texts.tensors(self),
+            *TextBuffers.tensors(self),
             *(self.lengths, self.finished, self.finished_lengths),
             *(self.finished_scores, self.finished_logprobs, self.finished_count, self.table),
         )
 
 
 class BeamSnapshot(Snapshot):
-    """The beams and finished texts of a lane's tickets at one moment."""
+    """The beams and finished texts of a group's tickets at one step."""
 
     texts: BeamTexts
 
     def read_pages(
         self, ended: Sequence[int], every: int
     ) -> Iterator[tuple[Ticket, list[list[int]]]]:
-        """The whole pages that each beam of a ticket reads, of tickets that go on and have filled
-        one since the snapshot before, `every` tokens ago.
+        """The full pages that each beam of a ticket reads, for tickets that are not `ended` and
+        have filled a page since the previous snapshot, `every` tokens ago.
         """
-        for index, moment in enumerate(self.moments):
-            whole, tokens = divmod(moment.length - 1, PAGE)
-            if index in ended or moment.past or tokens >= every or not whole:
+        for index, snap in enumerate(self.tickets):
+            whole, tokens = divmod(snap.length - 1, PAGE)
+            if index in ended or snap.stale or tokens >= every or not whole:
                 continue
             rows = slice(index * self.width, (index + 1) * self.width)
-            yield moment.ticket, self.texts.table[rows, :whole].tolist()
+            yield snap.ticket, self.texts.table[rows, :whole].tolist()
 
     def _ended(self) -> Tensor:
-        """[n] bool: the place has enough finished texts; its last column takes those too late."""
+        """[n] bool: the window has enough finished texts; the last column is for late ones."""
         return self.texts.finished_count >= self.texts.finished.shape[1] - 1
 
     def _texts(self, index: int) -> list[Candidate]:
@@ -161,22 +164,22 @@ class BeamSnapshot(Snapshot):
         lengths = t.finished_lengths[index, :count].tolist()
         scores = t.finished_scores[index, :count].tolist()
         each = t.finished_logprobs[index, :count].tolist()
-        found = zip(tokens, lengths, scores, each, strict=True)
-        texts = [(tokens[:n], score, own[: n + 1]) for tokens, n, score, own in found]
+        finished = zip(tokens, lengths, scores, each, strict=True)
+        texts = [(tokens[:n], score, logprobs[: n + 1]) for tokens, n, score, logprobs in finished]
         if count < width:
             row = index * width
             best = t.logprobs[row : row + width].argsort().flip(0)
             for beam in (row + best[: width - count]).tolist():
                 length = int(t.lengths[beam])
-                own = t.token_logprobs[beam, :length].tolist()
-                texts.append((t.sampled[beam, :length].tolist(), float(t.logprobs[beam]), own))
+                logprobs = t.token_logprobs[beam, :length].tolist()
+                texts.append((t.sampled[beam, :length].tolist(), float(t.logprobs[beam]), logprobs))
         return texts
 
 
 def _to_host(t: Tensor) -> Tensor:
-    """A copy of a GPU's tensor, complete only once what was launched so far is; else t itself."""
+    """An asynchronous copy in pinned memory, with CUDA; of a CPU's tensor, t itself."""
     if t.device.type != "cuda":
-        return t
+        return t.cpu()
     if not t.numel():
         return torch.empty(t.shape, dtype=t.dtype)
     host = torch.empty(t.shape, dtype=t.dtype, pin_memory=True)
@@ -184,7 +187,7 @@ def _to_host(t: Tensor) -> Tensor:
 
 
 def _score(length: int, logprob: float, length_penalty: float | None) -> float:
-    """How texts are ranked: by mean log-probability, or Google NMT's score (arXiv 1609.08144)."""
+    """A text's rank: its mean log-probability, or Google NMT's score (arXiv 1609.08144)."""
     if length_penalty is None:
         return logprob / max(length, 1)
     return float(logprob / ((5 + length) / 6) ** length_penalty)

@@ -1,4 +1,4 @@
-"""What a job prints while it runs: text for people, or JSON lines for programs."""
+"""Prints a job's transcripts, progress and summary: text for people, or JSON for programs."""
 
 import json
 import logging
@@ -10,11 +10,11 @@ from typing import Any
 from tqdm import tqdm
 
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.jobs.progress import Tally
-from slimwhisper.jobs.results.sinks import Ended
+from slimwhisper.jobs.progress import JobTotals
+from slimwhisper.jobs.results.sinks import RecordingResult
 from slimwhisper.outputs.formats import segment_line
 from slimwhisper.storage.files import StoredFile
-from slimwhisper.text import printable, shown
+from slimwhisper.text import escape_line, replace_unencodable
 from slimwhisper.types import Segment, Transcript
 
 BAR_INTERVAL = 0.1  # seconds between updates of the progress bar
@@ -25,9 +25,9 @@ NO_SPEECH = "[no speech]"
 class TerminalConsole:
     """Prints transcripts on standard output; errors, progress and the summary on standard error.
 
-    Any thread may call `error` and `warning`, one thread at a time the others. `live`: print each
-    segment as it is decoded; otherwise print file by file. There is a progress bar only if standard
-    error is a terminal.
+    Any thread may call `error` and `warning`; the other methods, one thread at a time. `live`:
+    print each segment as it is decoded; otherwise print file by file. There is a progress bar only
+    if standard error is a terminal.
     """
 
     interval = BAR_INTERVAL
@@ -50,46 +50,46 @@ class TerminalConsole:
         if self._live:
             self._print(*spoken_lines(segments))
 
-    def ended(self, path: Path | StoredFile, ended: Ended) -> None:
+    def ended(self, path: Path | StoredFile, outcome: RecordingResult) -> None:
         """A file's outputs have been written, or it failed."""
-        if isinstance(ended.result, SlimWhisperError):
-            self.error(with_path(path, ended.result))
+        if isinstance(outcome.result, SlimWhisperError):
+            self.error(with_path(path, outcome.result))
         elif self._verbose:
-            lines = spoken_lines(ended.result.segments)
+            lines = spoken_lines(outcome.result.segments)
             if not self._live:
-                self._print(f"{shown(path)}:", *lines)
+                self._print(f"{escape_line(path)}:", *lines)
             if not lines:
                 self._print(NO_SPEECH)
 
     def error(self, text: str) -> None:
-        """Something other than a file went wrong."""
-        tqdm.write(f"slimwhisper: {shown(text)}", file=sys.stderr)
+        """An error that is not about one recording."""
+        tqdm.write(f"slimwhisper: {escape_line(text)}", file=sys.stderr)
 
     def warning(self, text: str) -> None:
-        """The user should know something."""
+        """A warning for the user."""
         self.error(f"warning: {text}")
 
-    def progress(self, tally: Tally) -> None:
+    def progress(self, totals: JobTotals) -> None:
         """The job has advanced; called every `interval` seconds."""
         if self._bar is not None:
-            self._bar.total = max(tally.total, 1e-3)
-            self._bar.n = tally.audio_so_far
-            self._bar.set_description_str(tally.line(), refresh=False)
+            self._bar.total = max(totals.total, 1e-3)
+            self._bar.n = totals.audio_so_far
+            self._bar.set_description_str(totals.line(), refresh=False)
             self._bar.refresh()
 
     def summary(self, facts: dict[str, Any], lines: Sequence[str]) -> None:
-        """The job has ended; `facts` and `lines` say the same, for programs and for people."""
-        print(*map(shown, lines), sep="\n", file=sys.stderr)
+        """The job has ended; `facts` (for programs) and `lines` (for people) say the same."""
+        print(*map(escape_line, lines), sep="\n", file=sys.stderr)
 
     def close(self) -> None:
-        """Only errors and the summary follow."""
+        """The job's work is done; only errors and the summary may follow."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
     def _print(self, *lines: str) -> None:
         for line in lines:
-            tqdm.write(printable(line, sys.stdout), file=sys.stdout)
+            tqdm.write(replace_unencodable(line, sys.stdout), file=sys.stdout)
         sys.stdout.flush()
 
 
@@ -111,20 +111,20 @@ class JSONConsole:
     def segments(self, path: Path | StoredFile, segments: Sequence[Segment]) -> None:
         if self._verbose:
             for segment in segments:
-                fields = Transcript("", [segment], "").as_dict()["segments"][0]
+                fields = Transcript("", [segment], "").segment_rows()[0]
                 self._emit("segment", path=str(path), **fields)
 
-    def ended(self, path: Path | StoredFile, ended: Ended) -> None:
-        result = ended.result
+    def ended(self, path: Path | StoredFile, outcome: RecordingResult) -> None:
+        result = outcome.result
         self._emit(
             "file",
             path=str(path),
-            status=ended.status,
-            seconds=ended.seconds,
+            status=outcome.status,
+            seconds=outcome.seconds,
             error=str(result) if isinstance(result, SlimWhisperError) else None,
-            elapsed=round(ended.elapsed or 0.0, 3),
+            elapsed=round(outcome.elapsed or 0.0, 3),
             language=result.language if isinstance(result, Transcript) else None,
-            outputs=list(ended.outputs),
+            outputs=list(outcome.outputs),
         )
 
     def error(self, text: str) -> None:
@@ -133,15 +133,15 @@ class JSONConsole:
     def warning(self, text: str) -> None:
         self._emit("warning", message=text)
 
-    def progress(self, tally: Tally) -> None:
-        fill = {worker: round(share, 3) for worker, share in tally.fill.items()}
+    def progress(self, totals: JobTotals) -> None:
+        fill = {worker: round(share, 3) for worker, share in totals.fill.items()}
         self._emit(
             "progress",
-            done=tally.done,
-            failed=tally.failed,
-            audio_seconds=round(tally.audio_so_far, 3),
-            speed=round(tally.speed, 3),
-            left=None if tally.left is None else round(tally.left, 1),
+            done=totals.done,
+            failed=totals.failed,
+            audio_seconds=round(totals.audio_so_far, 3),
+            speed=round(totals.speed, 3),
+            left=None if totals.remaining is None else round(totals.remaining, 1),
             **({"filled": fill} if fill else {}),
         )
 
@@ -162,7 +162,7 @@ Console = TerminalConsole | JSONConsole
 class LogHandler(logging.Handler):
     """Shows the library's warnings on a console, except those about caches.
 
-    The summary says which cache forms were replaced.
+    The summary lists the cache forms that were replaced.
     """
 
     def __init__(self, console: Console) -> None:

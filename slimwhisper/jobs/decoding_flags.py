@@ -1,4 +1,4 @@
-"""The decoding flags of the `transcribe` command: the fields of `Options`, by the same names."""
+"""Defines the decoding flags of `transcribe`: the fields of `Options`, with the same names."""
 
 import argparse
 from dataclasses import fields
@@ -9,7 +9,7 @@ from slimwhisper.flags import FlagGroup, add_options, boolean, none_or
 from slimwhisper.speakers.choice import named_file
 from slimwhisper.types import Options
 
-GROUPS = {  # titles, and what is said below them
+GROUPS = {  # titles, and the text below them
     "decoding": "same names and defaults as the whisper command",
     "prompting": "",
     "thresholds": "",
@@ -17,23 +17,23 @@ GROUPS = {  # titles, and what is said below them
     "speakers": "the others require --diarize; docs/speakers.md",
 }
 
-# where the whisper command and its library have different defaults, we follow the command
+# the whisper command's defaults, where those of its library differ
 COMMAND_DEFAULTS = {"temperature": 0.0, "beam_size": 5, "best_of": 5}
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Options)}
 
 
-class _Given(argparse.Action):
-    """Stores the value, and that the user gave it: it overrides what came with the model."""
+class _StoreExplicit(argparse.Action):
+    """Stores the value, and that the user gave it, so that it overrides the model's settings."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         setattr(namespace, self.dest, values)
-        namespace.given = {*getattr(namespace, "given", ()), self.dest}
+        namespace.explicit = {*getattr(namespace, "explicit", ()), self.dest}
 
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for each row of `Options`, and those that only the command has."""
-    groups = {name: FlagGroup(parser, name, words) for name, words in GROUPS.items()}
-    add_options(groups, Options, COMMAND_DEFAULTS, action=_Given)
+    """Add a flag for each field of `Options`, and those that only the command has."""
+    groups = {name: FlagGroup(parser, name, group) for name, group in GROUPS.items()}
+    add_options(groups, Options, COMMAND_DEFAULTS, action=_StoreExplicit)
     groups["decoding"].add(
         "--temperature_increment_on_fallback",
         type=none_or(float),
@@ -41,16 +41,16 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
         help="step to the next temperature, up to 1, when a window fails a threshold; "
         "None disables the fallback",
     )
-    words = groups["words"]
-    words.add(
+    group = groups["words"]
+    group.add(
         "--highlight_words",
         type=boolean,
         default=False,
         help="underline each word as it is spoken, in srt and vtt; colour it, in ass",
     )
-    words.add("--max_line_width", type=none_or(int), help="maximum number of characters per line")
-    words.add("--max_line_count", type=none_or(int), help="maximum number of lines per subtitle")
-    words.add(
+    group.add("--max_line_width", type=none_or(int), help="maximum number of characters per line")
+    group.add("--max_line_count", type=none_or(int), help="maximum number of lines per subtitle")
+    group.add(
         "--max_words_per_line",
         type=none_or(int),
         help="maximum number of words per line; ignored with --max_line_width",
@@ -62,7 +62,7 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
         type=_named_file,
         action=_Collect,
         default=(),
-        help="recording of one voice, by which this speaker is recognised; repeat it for others "
+        help="name of a speaker, and a recording of only this voice; repeat the flag for others "
         "[none]",
     )
 
@@ -82,21 +82,20 @@ class _Collect(argparse.Action):
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The decoding options from the parsed arguments: those given, and the command's defaults where
-    they are not the library's. Raises OptionError.
+    """The decoding options from the parsed arguments: those that the user gave, and the command's
+    defaults that differ from the library's. Raises OptionError.
     """
-    given = getattr(arguments, "given", ())
+    explicit = getattr(arguments, "explicit", ())
     drafts = getattr(arguments, "draft", None) or arguments.expected
-    if drafts is not None and "beam_size" not in given:
+    if drafts is not None and "beam_size" not in explicit:
         arguments.beam_size = None  # drafts are for greedy decoding
     options = {
         name: value
         for name, value in vars(arguments).items()
-        if name in DEFAULTS and (name in given or value != DEFAULTS[name])
+        if name in DEFAULTS and (name in explicit or value != DEFAULTS[name])
     }
-    options["temperature"] = temperatures(
-        arguments.temperature, arguments.temperature_increment_on_fallback
-    )
+    step = arguments.temperature_increment_on_fallback
+    options["temperature"] = temperatures(arguments.temperature, step)
     return options
 
 
@@ -110,16 +109,12 @@ def temperatures(first: float, increment: float | None) -> float | tuple[float, 
     if increment is None:
         return first
     if not increment > 0:
-        raise OptionError(
-            f"--temperature_increment_on_fallback {increment} is not a positive number; "
-            "None turns the fallback off"
-        )
+        what = f"{increment} is not a positive number; give one, or None for no fallback"
+        raise OptionError(f"--temperature_increment_on_fallback {what}")
     import numpy as np
 
     ladder = tuple(np.arange(first, 1.0 + 1e-6, increment).tolist())
     if not ladder:
-        raise OptionError(
-            f"--temperature {first} leaves nothing to fall back to below 1; "
-            "add --temperature_increment_on_fallback None"
-        )
+        what = f"--temperature {first} is more than 1, so nothing is left to fall back to"
+        raise OptionError(f"{what}; add --temperature_increment_on_fallback None")
     return ladder

@@ -1,4 +1,4 @@
-"""The flags of the `transcribe` command: those of `whisper`, with its defaults, and our own."""
+"""Defines the flags of `transcribe`: those of the whisper command, with its defaults, and more."""
 
 import argparse
 from typing import Any
@@ -39,7 +39,7 @@ def add_transcribe(commands: Any) -> None:
     )
     p.add_argument(
         "--audio_column",
-        help="column of a table, or key of a manifest, with the recordings [the usual ones]",
+        help="column of a table, or key of a manifest, with the recordings [common names]",
     )
     _add_outputs(p)
     _add_engine(p)
@@ -99,17 +99,17 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def check_engine(arguments: argparse.Namespace) -> None:
-    """Whether the flags about Ray agree. Raises OptionError."""
+    """Raise OptionError unless the flags for Ray fit together."""
     a = arguments
-    given = [name for name in ("ray_address", "workers", "devices") if getattr(a, name) is not None]
-    if given and a.engine != "ray":
-        raise OptionError(f"--{given[0]} is for workers of Ray; add --engine ray")
+    ray_flags = [n for n in ("ray_address", "workers", "devices") if getattr(a, n) is not None]
+    if ray_flags and a.engine != "ray":
+        raise OptionError(f"--{ray_flags[0]} needs --engine ray; add it")
     if a.devices is None or a.devices == "all":
         return
     if a.ray_address is not None:
-        raise OptionError("--devices is for this host; a cluster gives all GPUs that it has")
+        raise OptionError("--devices is for this host; drop it, as a cluster uses all its GPUs")
     if not all(part.isascii() and part.isdigit() for part in a.devices.split(",")):
-        raise OptionError(f"--devices {a.devices!r}: give all, or numbers such as 0,2")
+        raise OptionError(f"--devices {a.devices!r} is not valid; give all, or numbers such as 0,2")
 
 
 def layout_of(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -120,6 +120,6 @@ def layout_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def dtype_of(arguments: argparse.Namespace) -> str | None:
-    """The dtype asked for by --dtype or --fp16; None: the default of the device."""
+    """The dtype that --dtype or --fp16 chooses; None: the default of the device."""
     chosen: str | None = arguments.dtype
     return "float32" if chosen is None and not arguments.fp16 else chosen

@@ -1,6 +1,6 @@
-"""Command-line arguments -> recordings, each with the location of its outputs.
+"""Finds the recordings that command-line arguments name, each with the location of its outputs.
 
-No whole tree is ever held in memory: each folder is listed when the walk reaches it.
+No tree is ever in memory as a whole: each folder is listed when the walk reaches it.
 """
 
 import glob
@@ -16,15 +16,15 @@ from typing import BinaryIO, Literal
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.outputs.formats import FORMATS
-from slimwhisper.storage.digests import Digests, digest_of
+from slimwhisper.storage.digest_set import Digests, digest_of
 from slimwhisper.storage.files import InputFile
-from slimwhisper.storage.stamps import Stamp
+from slimwhisper.storage.fingerprints import Fingerprint
 
 OUTSIDE = Path("outside")  # subfolder for the outputs of recordings from outside the base folder
 EMPTY = {
     "folder": "no audio or video files in this folder; check the path",
     "glob": "matches no audio or video files; check the pattern",
-    "list": "no paths on standard input; pipe in a list with one path per line",
+    "list": "no paths on standard input; pipe a list in, with one path per line",
 }
 
 
@@ -59,9 +59,9 @@ class Inputs:
         for argument in self._arguments:
             is_empty = True
             self._walked.clear()
-            for found in self._expand(argument):
+            for entry in self._expand(argument):
                 is_empty = False
-                yield found
+                yield entry
             if is_empty and argument.kind in EMPTY:
                 yield AudioError(f"{argument.text}: {EMPTY[argument.kind]}")
 
@@ -97,8 +97,8 @@ class Inputs:
                 yield from self._walk(path)
             case "file":
                 yield self._file(path)
-            case "special":  # a pipe would wait for somebody who writes
-                yield AudioError(f"{path}: is no regular file; leave it out of the list")
+            case "special":  # reading a pipe would block until a process writes to it
+                yield AudioError(f"{path}: not a regular file; drop it from the list")
             case _:
                 yield AudioError(f"{path}: no such file; check the list")
 
@@ -124,20 +124,21 @@ class Inputs:
         for folder, folders, files in os.walk(top, onerror=unlisted.append):
             yield from errors()
             folders.sort()
-            place = self._place(_absolute(Path(folder)))
+            output_folder = self._output_folder(_absolute(Path(folder)))
             for name, output in Listing(files, folders).outputs.items():
                 path = Path(folder, name)
                 if _kind(path) != "special":  # a broken link is reported when it is opened
-                    yield InputFile(path, str(place / output), Stamp.of(path))
+                    yield InputFile(path, str(output_folder / output), Fingerprint.of(path))
         yield from errors()
 
     def _file(self, path: Path) -> InputFile:
         absolute = _absolute(path)
         name = self._listing(absolute.parent).output_of(absolute.name)
-        return InputFile(path, str(self._place(absolute.parent) / name), Stamp.of(path))
+        output = str(self._output_folder(absolute.parent) / name)
+        return InputFile(path, output, Fingerprint.of(path))
 
-    def _place(self, folder: Path) -> Path:
-        """Where the outputs of the recordings in an absolute folder go, below the output folder."""
+    def _output_folder(self, folder: Path) -> Path:
+        """The folder, relative to the output folder, for outputs of recordings in this folder."""
         if self._base is None:
             return Path()
         if folder.is_relative_to(self._base):
@@ -152,43 +153,43 @@ class Inputs:
 
         None for plain files with distinct names: their outputs go into the output folder itself.
         """
-        known = [a for a in self._arguments if a.kind != "missing"]
-        if all(a.kind == "file" for a in known):
-            paths = [_absolute(Path(a.text)) for a in known]
+        existing = [a for a in self._arguments if a.kind != "missing"]
+        if all(a.kind == "file" for a in existing):
+            paths = [_absolute(Path(a.text)) for a in existing]
             names = {self._listing(p.parent).output_of(p.name).casefold() for p in paths}
             if len(names) == len(paths):
                 return None
-        return Path(os.path.commonpath([a.base for a in known]))
+        return Path(os.path.commonpath([a.base for a in existing]))
 
 
 def distinct(
-    found: Iterable[InputFile | SlimWhisperError],
+    entries: Iterable[InputFile | SlimWhisperError],
 ) -> Iterator[InputFile | SlimWhisperError]:
-    """Each recording once. Two paths to a folder are one, but a link to a file is another file."""
+    """Each recording once. Two paths to one folder count once; a link to a file is another file."""
     seen, folder_of = Digests(), lru_cache(64)(os.path.realpath)
-    for one in found:
-        if isinstance(one, InputFile):
-            path, name = one.path, one.stamp.path
+    for entry in entries:
+        if isinstance(entry, InputFile):
+            path, name = entry.path, entry.fingerprint.path
             if isinstance(path, Path):
                 name = os.path.join(folder_of(path.parent), path.name)  # noqa: PTH118  (for speed)
             if not seen.add(digest_of(os.fsencode(name))):
                 continue
-        yield one
+        yield entry
 
 
 def read_list(stream: BinaryIO) -> Iterator[str]:
     """The paths of a list, as they arrive: one per line, or NUL-separated (`find -print0`)."""
     # read1 returns what has arrived, without waiting for a full block
     read = getattr(stream, "read1", stream.read)
-    separator = rest = b""
+    separator = remainder = b""
     while chunk := read(1 << 16):
-        rest += chunk
+        remainder += chunk
         if not separator:
-            separator = b"\0" if b"\0" in rest else b"\n" if b"\n" in rest else b""
+            separator = b"\0" if b"\0" in remainder else b"\n" if b"\n" in remainder else b""
         if separator:
-            *paths, rest = rest.split(separator)
+            *paths, remainder = remainder.split(separator)
             yield from filter(None, map(_path_text, paths))
-    if last := _path_text(rest):
+    if last := _path_text(remainder):
         yield last
 
 
@@ -221,7 +222,7 @@ def _classify(text: str) -> Argument:
 
 
 def _absolute(path: Path) -> Path:
-    """The absolute path. Links are kept, except before a `..`, which would change its meaning."""
+    """The absolute path. Links are not resolved, except before a `..`, whose target they change."""
     if path.name == os.pardir:
         return path.resolve()
     if os.pardir in path.parts:
@@ -243,7 +244,7 @@ class Listing:
 
     @staticmethod
     def of(folder: Path) -> "Listing":
-        """Of a folder; as if it were empty where it cannot be listed, but its files may be read."""
+        """The listing of a folder, empty if the folder cannot be listed: it may still be read."""
         _, folders, files = next(os.walk(folder), ("", [], []))
         return Listing(files, folders)
 
@@ -255,8 +256,8 @@ class Listing:
         if name in self.outputs:
             return self.outputs[name]
         output = self._distinct({name: None, **dict.fromkeys(self._files)})[name]
-        taken = {o.casefold() for o in self.outputs.values()}
-        while output.casefold() in taken:
+        used = {o.casefold() for o in self.outputs.values()}
+        while output.casefold() in used:
             output += "_"
         return output
 
@@ -264,13 +265,9 @@ class Listing:
         """Name -> output name: without the suffix, or with it where two names would collide."""
         outputs = {name: Path(name).stem for name in names}
         while True:
-            taken = Counter(output.casefold() for output in outputs.values())
-            clashing = [
-                name
-                for name, output in outputs.items()
-                if output != name
-                and (taken[output.casefold()] > 1 or output.casefold() in self._blocked)
-            ]
+            counts = Counter(output.casefold() for output in outputs.values())
+            taken = self._blocked | {output for output, count in counts.items() if count > 1}
+            clashing = [n for n, o in outputs.items() if o != n and o.casefold() in taken]
             if not clashing:
                 return outputs
             outputs.update((name, name) for name in clashing)

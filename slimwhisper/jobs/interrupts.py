@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during a job: finish the files in progress, or stop at once."""
+"""Handles Ctrl-C and SIGTERM during a job: finish the files in progress, or stop immediately."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from types import FrameType
 
 
 class StopNow(KeyboardInterrupt):
-    """Raised in the main thread to stop at once; unfinished outputs are removed."""
+    """Raised in the main thread to stop immediately; unfinished outputs are removed."""
 
     def __init__(self, status: int) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class StopNow(KeyboardInterrupt):
 class Interrupts:
     """While signals are `caught`, the first SIGINT sets `requested`; a second one raises `StopNow`.
 
-    SIGTERM raises `StopNow` at once, and so does the first SIGINT if `in_progress`, the number of
+    SIGTERM always raises `StopNow`, and so does the first SIGINT if `in_progress`, the number of
     files that would be finished, returns 0.
     """
 
@@ -51,4 +51,4 @@ class Interrupts:
         if not self._quiet:
             # unbuffered: the signal may have interrupted a write to sys.stderr
             line = f"finishing {files} file{'s' * (files > 1)} in progress"
-            os.write(2, f"\nslimwhisper: {line}; press Ctrl-C again to stop at once\n".encode())
+            os.write(2, f"\nslimwhisper: {line}; press Ctrl-C again to stop now\n".encode())

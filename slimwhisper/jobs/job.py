@@ -1,4 +1,4 @@
-"""The `transcribe` command: reads recordings, prints transcripts and writes output files."""
+"""Runs the `transcribe` command: reads recordings, prints transcripts and writes output files."""
 
 import argparse
 import logging
@@ -16,12 +16,12 @@ from slimwhisper.jobs.interrupts import StopNow
 from slimwhisper.jobs.ledger import Ledger
 from slimwhisper.jobs.plan import JobPlan
 from slimwhisper.jobs.progress import model_facts
-from slimwhisper.jobs.results.sinks import Ended, write_result
+from slimwhisper.jobs.results.sinks import RecordingResult, write_result
 from slimwhisper.jobs.survey import survey
 from slimwhisper.storage.files import InputFile
 
-# transcribes recordings, writes their outputs, and tells a ledger what happens meanwhile
-Outcomes = Generator[tuple[InputFile, Ended], None, None]
+# transcribes recordings, writes their outputs, and reports progress to a ledger
+Outcomes = Generator[tuple[InputFile, RecordingResult], None, None]
 Engine = Callable[[JobPlan, Iterator[InputFile], Ledger], Outcomes]
 
 
@@ -30,7 +30,7 @@ def run_transcribe(flags: argparse.Namespace) -> int:
 
     A file that fails is reported in one line, and the job continues.
     """
-    return run_job(JobPlan(flags), transcribe_here)
+    return run_job(JobPlan(flags), transcribe_locally)
 
 
 def run_job(plan: JobPlan, engine: Engine) -> int:
@@ -58,16 +58,16 @@ def run_job(plan: JobPlan, engine: Engine) -> int:
                     ledger.write_report([f"The job ended with an error: {error}"])
                 raise
     except SlimWhisperError as error:
-        if plan.flags.log_json:  # programs that read JSON lines are told what ends the job
+        if plan.flags.log_json:  # programs that read JSON lines need the reason, too
             console.error(str(error))
         raise
     return ledger.summarise(status or ledger.interrupts.status)
 
 
 def _run(plan: JobPlan, engine: Engine, ledger: Ledger) -> None:
-    """Transcribe what is found and not done."""
-    found = _found(plan, ledger)
-    first = next(found, None)
+    """Transcribe the recordings that are not done yet."""
+    recordings = _recordings(plan, ledger)
+    first = next(recordings, None)
     if first is None:
         return
     plan.files.folder.check()
@@ -75,27 +75,27 @@ def _run(plan: JobPlan, engine: Engine, ledger: Ledger) -> None:
         if (journal := plan.open_journal()) is not None:
             ledger.journal = stack.enter_context(closing(journal))
             if plan.report is not None:
-                plan.report.remember(journal.records())
+                plan.report.load_records(journal.records())
         ledger.sink = stack.enter_context(closing(plan.open_sink(journal)))
-        wanted = takewhile(lambda _: not ledger.stopping(), chain([first], found))
-        pending = filter(ledger.starts, wanted)
+        unstopped = takewhile(lambda _: not ledger.stopping(), chain([first], recordings))
+        pending = filter(ledger.should_start, unstopped)
         start = next(pending, None)  # load the model only if there is work
         if start is None:
             return
         _start_survey(plan, ledger, stack)
         with closing(engine(plan, chain([start], pending), ledger)) as results:
-            for recording, ended in results:
-                ledger.ended(recording, ended)
+            for recording, outcome in results:
+                ledger.ended(recording, outcome)
                 if ledger.halted:
                     break
 
 
-def transcribe_here(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledger) -> Outcomes:
+def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledger) -> Outcomes:
     """The engine of a job in this process."""
-    model, current = plan.load_model(), ledger.tally.current
+    model, current = plan.load_model(), ledger.totals.current
     batch_size = plan.flags.batch_size
     if batch_size is None and plan.inputs.is_one_file and not plan.flags.parallel:
-        batch_size = 1  # it decodes one window after the other: caches for more are not needed
+        batch_size = 1  # its windows depend on each other, so more caches would be unused
     if batch_size is None:
         batch_size = model.default_batch_size(**plan.options)
     facts = model_facts(model, batch_size)
@@ -115,26 +115,26 @@ def transcribe_here(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledg
     facts |= asdict(model.text_memory())
 
 
-def _found(plan: JobPlan, ledger: Ledger) -> Iterator[InputFile]:
-    """The recordings that the arguments name; reports errors."""
-    for found in plan.recordings():
-        if isinstance(found, InputFile):
-            yield found
+def _recordings(plan: JobPlan, ledger: Ledger) -> Iterator[InputFile]:
+    """The recordings that the arguments name; reports those that cannot be found."""
+    for entry in plan.recordings():
+        if isinstance(entry, InputFile):
+            yield entry
         else:
-            ledger.unfound(found)
+            ledger.input_failed(entry)
             if ledger.halted:
                 return
 
 
 def _start_survey(plan: JobPlan, ledger: Ledger, stack: ExitStack) -> None:
-    """Let a thread find out how long the recordings are, if that is shown and can be known."""
-    shown = ledger.console.has_bar or plan.flags.engine == "ray"
-    if not shown or not isinstance(plan.inputs, Inputs) or plan.inputs.is_list:
+    """Start a thread that adds up the recordings' lengths, if they are shown and can be read."""
+    is_shown = ledger.console.has_bar or plan.flags.engine == "ray"
+    if not is_shown or not isinstance(plan.inputs, Inputs) or plan.inputs.is_list:
         return
     end, sink = Event(), ledger.sink
-    files = (found for found in plan.recordings() if isinstance(found, InputFile))
-    new = (file.local for file in files if file.local and sink.done_before(file) is None)
-    thread = Thread(target=survey, args=(new, ledger.tally, end), name="survey", daemon=True)
+    files = (entry for entry in plan.recordings() if isinstance(entry, InputFile))
+    new = (file.local for file in files if file.local and sink.earlier_status(file) is None)
+    thread = Thread(target=survey, args=(new, ledger.totals, end), name="survey", daemon=True)
     thread.start()
     stack.callback(thread.join, 1)  # a header may hang
     stack.callback(end.set)

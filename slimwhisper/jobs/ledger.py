@@ -1,7 +1,7 @@
-"""What a job has done so far: its tally, marks, report and console, each told one event at a time.
+"""Keeps account of a running job: it passes each event to the totals, sink, report and console.
 
-Recordings are found in whichever thread an engine reads its sources in, and end in the main thread:
-a lock makes every event one.
+Recordings are found in the thread in which an engine reads its sources, and end in the main thread;
+a lock keeps each event atomic.
 """
 
 import time
@@ -19,22 +19,28 @@ from slimwhisper.jobs.journal.identity import identify_precision
 from slimwhisper.jobs.journal.journal import Journal
 from slimwhisper.jobs.journal.logs import JournalError
 from slimwhisper.jobs.plan import JobPlan
-from slimwhisper.jobs.progress import Current, Tally, model_terms, summary_facts, summary_lines
-from slimwhisper.jobs.results.sinks import Ended, Sink
+from slimwhisper.jobs.progress import (
+    FileProgress,
+    JobTotals,
+    model_terms,
+    summary_facts,
+    summary_lines,
+)
+from slimwhisper.jobs.results.sinks import RecordingResult, Sink
 from slimwhisper.storage.files import InputFile, StoredFile
 from slimwhisper.types import Segment, Transcript
 
-STOPPED = "The job was stopped early. Run the same command again to resume."
+STOPPED = "The job was stopped early. Run the same command again to resume it."
 
 
 class Ledger:
-    """See above. `sink` and `journal` are set once there is something to do."""
+    """See the module. `sink` and `journal` are set once there is a recording to transcribe."""
 
     sink: Sink
     journal: Journal | None = None
 
     def __init__(self, plan: JobPlan, console: Console) -> None:
-        self.tally = Tally()
+        self.totals = JobTotals()
         self.halted = False  # something failed, with --fail_fast
         self.facts: dict[str, Any] | None = None  # about the model, once it is loaded
         # the recordings that would be finished after an interrupt
@@ -46,116 +52,115 @@ class Ledger:
         self._next_progress = 0.0
 
     def stopping(self) -> bool:
-        """Whether no more recordings are to start."""
+        """Whether no more recordings may start."""
         return self.halted or self.interrupts.requested
 
-    def unfound(self, error: SlimWhisperError) -> None:
-        """Something that the arguments name cannot be found, listed or written."""
+    def input_failed(self, error: SlimWhisperError) -> None:
+        """An input cannot be found or listed, or its outputs cannot be written."""
         with self._lock:
-            self.tally.failed += 1
+            self.totals.failed += 1
             self.console.error(str(error))
             if (report := self._plan.report) is not None:
                 report.add("", None, error)
             self.halted |= self._plan.flags.fail_fast
 
-    def starts(self, recording: InputFile) -> bool:
-        """Whether a recording has to be transcribed; if so, it is in progress from now on."""
+    def should_start(self, recording: InputFile) -> bool:
+        """Whether a recording has to be transcribed; if so, it counts as in progress."""
         with self._lock:
-            match before := self.sink.done_before(recording):
+            match earlier := self.sink.earlier_status(recording):
                 case None:
-                    self.tally.current[recording.path] = Current(recording)
+                    self.totals.current[recording.path] = FileProgress(recording)
                     return True
                 case "done":
-                    self.tally.skipped += 1
+                    self.totals.skipped += 1
                 case _:
-                    self.tally.failed_earlier += 1
+                    self.totals.failed_earlier += 1
             if (report := self._plan.report) is not None:
-                report.settled(recording, before, self.sink)
+                report.add_earlier(recording, earlier, self.sink)
             return False
 
     def loaded(self, facts: dict[str, Any]) -> None:
-        """A model of these `model_facts` is loaded, and the clock starts; or another worker's.
+        """A model with these `model_facts` has been loaded; the first one starts the clock.
 
-        Raises OptionError if that computes otherwise than the first.
+        Raises OptionError if another worker's model has another precision than the first.
         """
         precision = identify_precision(facts["dtype"], facts["device"])
         if self.facts is not None:
-            ours = identify_precision(self.facts["dtype"], self.facts["device"])
-            if ours != precision:
-                raise OptionError(
-                    f"workers differ ({ours}, {precision}); "
-                    "choose one --dtype, and --device cuda or cpu"
-                )
+            first = identify_precision(self.facts["dtype"], self.facts["device"])
+            if first != precision:
+                remedy = "choose one with --dtype and --device cuda or cpu"
+                raise OptionError(f"workers compute differently ({first}, {precision}); {remedy}")
             return
         self.facts = facts
         if self.journal is not None:
             self.journal.record_variant(precision)
         self.console.start(facts | {"options": changed(self._plan.options)})
-        self.tally.began = time.perf_counter()
+        self.totals.began = time.perf_counter()
 
     def duration(self, path: Path | StoredFile, seconds: float) -> None:
         """A recording has been opened, and has this length."""
-        self.tally.current[path].seconds = seconds
-        self.tally.loaded += seconds
+        self.totals.current[path].seconds = seconds
+        self.totals.loaded += seconds
         self._progress()
 
     def segments(self, path: Path | StoredFile, segments: list[Segment], done: float) -> None:
         """More of a recording has been decoded, up to `done` seconds."""
-        self.tally.current[path].done = done
+        self.totals.current[path].done = done
         self.console.segments(path, segments)
         self._progress()
 
-    def ended(self, recording: InputFile, ended: Ended) -> None:
-        """A recording has ended: mark it, then it is told and counted. Raises JournalError."""
-        tally, path = self.tally, recording.path
-        current = tally.current[path]
-        if ended.seconds is None:
-            known = current.seconds is None
-            ended = replace(ended, seconds=(current.done or None) if known else current.seconds)
-        if ended.elapsed is None:
-            ended = replace(ended, elapsed=time.perf_counter() - current.began)
-        if ended.status == "done":
+    def ended(self, recording: InputFile, outcome: RecordingResult) -> None:
+        """A recording has ended: record, report and count it. Raises JournalError."""
+        totals, path = self.totals, recording.path
+        current = totals.current[path]
+        if outcome.seconds is None:
+            done = current.done or None
+            seconds = done if current.seconds is None else current.seconds
+            outcome = replace(outcome, seconds=seconds)
+        if outcome.elapsed is None:
+            outcome = replace(outcome, elapsed=time.perf_counter() - current.began)
+        if outcome.status == "done":
             try:
-                self.sink.mark(recording, ended)
+                self.sink.record(recording, outcome)
             except JournalError:
                 raise
             except OutputError as error:
-                ended = replace(ended, status="unwritten", result=error, outputs=())
+                outcome = replace(outcome, status="unwritten", result=error, outputs=())
         with self._lock:
-            if isinstance(ended.result, Transcript):
-                spoken = [s for s in ended.result.segments if s.text.strip()]
-                tally.done += 1
-                tally.segments += len(spoken)
-                tally.flagged += sum(bool(s.flags) for s in spoken)
+            if isinstance(outcome.result, Transcript):
+                spoken = [s for s in outcome.result.segments if s.text.strip()]
+                totals.done += 1
+                totals.segments += len(spoken)
+                totals.flagged += sum(bool(s.flags) for s in spoken)
             else:
-                tally.failed += 1
+                totals.failed += 1
                 self.halted |= self._plan.flags.fail_fast
-            self.console.ended(path, ended)
+            self.console.ended(path, outcome)
             if (report := self._plan.report) is not None:
-                report.add(path, ended.seconds, ended.result)
-            if ended.status != "done":
-                # after it was told: if the job is killed in between, the error appears twice
-                # rather than never
-                self.sink.mark(recording, ended)
-            tally.audio += ended.seconds or 0.0
-            del tally.current[path]
+                report.add(path, outcome.seconds, outcome.result)
+            if outcome.status != "done":
+                # after it was reported: if the job is killed in between, the error is reported
+                # twice rather than never
+                self.sink.record(recording, outcome)
+            totals.audio += outcome.seconds or 0.0
+            del totals.current[path]
         self._progress()
 
     def _progress(self) -> None:
         if time.monotonic() >= self._next_progress:
             self._next_progress = time.monotonic() + self.console.interval
-            self.console.progress(self.tally)
+            self.console.progress(self.totals)
 
     def summarise(self, status: int) -> int:
         """Write the report and print the summary; returns the exit status."""
-        if not status and (self.tally.failed or self.tally.failed_earlier):
+        if not status and (self.totals.failed or self.totals.failed_earlier):
             status = 1
         try:
             self.write_report([STOPPED] if status > 1 else [])
         except OutputError as error:
             self.console.error(str(error))
             status = status or 1
-        facts = summary_facts(self.tally, status, self.journal.path if self.journal else None)
+        facts = summary_facts(self.totals, status, self.journal.path if self.journal else None)
         if (report := self._plan.report) is not None:
             facts["report"] = str(report.path)
         self.console.summary(facts, summary_lines(facts, self.facts))
@@ -165,4 +170,4 @@ class Ledger:
         """Write the report, if there is one, with these lines at its top. Raises OutputError."""
         if (report := self._plan.report) is not None:
             terms = model_terms(self.facts, self._plan.flags.model)
-            report.write(notices, terms, self._plan.options_shown())
+            report.write(notices, terms, self._plan.changed_options())

@@ -1,4 +1,4 @@
-"""The progress and summary of a job: counts, files in progress, audio time, speed."""
+"""Counts a job's files, audio and speed, for its progress and its summary."""
 
 import time
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimwhisper.cache.forms import brief
 from slimwhisper.storage.files import InputFile, StoredFile
-from slimwhisper.text import clock, human_size, shorten, shown
+from slimwhisper.text import clock, escape_line, human_size, shorten
 
 if TYPE_CHECKING:  # a job with nothing to do does not import torch
     from slimwhisper.api import SlimWhisper
@@ -16,7 +16,7 @@ NAMES_SHOWN = 2  # files in progress that the bar names
 
 
 @dataclass(slots=True)
-class Current:
+class FileProgress:
     """A file in progress."""
 
     recording: InputFile
@@ -26,7 +26,7 @@ class Current:
 
 
 @dataclass(slots=True)
-class Tally:
+class JobTotals:
     """A job's counts, and the audio of this run."""
 
     done: int = 0
@@ -40,7 +40,7 @@ class Tally:
     surveyed: float = 0.0  # seconds of audio in files surveyed so far
     complete: bool = False  # the survey is complete
     began: float | None = None  # when transcription started, after loading the model
-    current: dict[Path | StoredFile, Current] = field(default_factory=dict)
+    current: dict[Path | StoredFile, FileProgress] = field(default_factory=dict)
     fill: dict[int, float] = field(default_factory=dict)  # worker of Ray -> share of slots in use
 
     @property
@@ -65,8 +65,8 @@ class Tally:
         return max(self.surveyed, self.loaded, self.audio_so_far)
 
     @property
-    def left(self) -> float | None:
-        """Seconds that the audio known so far will still take; None: it is not known."""
+    def remaining(self) -> float | None:
+        """Estimated seconds until the audio known so far is done; None: not known."""
         known = self.total - self.audio_so_far
         if self.speed > 0 and (known > 0 or self.complete):
             return known / self.speed
@@ -75,9 +75,9 @@ class Tally:
     def line(self) -> str:
         """`12:30 of 1:02:00+ | 24.1 x real time, 2:05+ left | 3 done, 1 failed | a.mp3, +7`."""
         more = "" if self.complete else "+"
-        left = "?" if self.left is None else clock(self.left) + more
+        remaining = "?" if self.remaining is None else clock(self.remaining) + more
         counts = f"{self.done} done" + (f", {self.failed} failed" if self.failed else "")
-        names = [shorten(shown(path.name)) for path in list(self.current)[:NAMES_SHOWN]]
+        names = [shorten(escape_line(path.name)) for path in list(self.current)[:NAMES_SHOWN]]
         if len(self.current) > NAMES_SHOWN:
             names.append(f"+{len(self.current) - NAMES_SHOWN}")
         if self.fill:
@@ -85,7 +85,7 @@ class Tally:
             counts += f" | {len(self.fill)} workers, {share:.0%} of slots filled"
         parts = [
             f"{clock(self.audio_so_far)} of {clock(self.total)}{more}",
-            f"{self.speed:.1f} x real time, {left} left",
+            f"{self.speed:.1f} x real time, {remaining} left",
             counts,
             ", ".join(names),
         ]
@@ -107,29 +107,25 @@ def model_facts(model: "SlimWhisper", batch_size: int) -> dict[str, Any]:
     }
 
 
-def model_terms(facts: dict[str, Any] | None, asked: str) -> dict[str, str]:
-    """What a report says about the model, from `model_facts`; None: none was loaded."""
+def model_terms(facts: dict[str, Any] | None, requested_model: str) -> dict[str, str]:
+    """The report's lines about the model, from `model_facts`; None: no model was loaded."""
     if facts is None:
-        return {"model": f"{asked}, not loaded: this run had nothing to transcribe"}
+        return {"model": f"{requested_model}, not loaded, as this run had nothing to transcribe"}
     keys = ("model", "device", "dtype", "batch_size", "cache")
     terms = {key.replace("_", " "): str(facts[key]) for key in keys}
     notes = [*facts["fallbacks"], *facts["settings"], *_text_memory(facts)]
     return terms | {"notes": "; ".join(notes) or "none"}
 
 
-def summary_facts(tally: Tally, status: int, journal: Path | str | None) -> dict[str, Any]:
+def summary_facts(totals: JobTotals, status: int, journal: Path | str | None) -> dict[str, Any]:
     """The numbers of a finished job."""
+    counts = ("done", "failed", "skipped", "failed_earlier", "segments")
+    seconds = {"audio_seconds": totals.audio, "elapsed": totals.elapsed, "speed": totals.speed}
     return {
         "status": status,
-        "done": tally.done,
-        "failed": tally.failed,
-        "skipped": tally.skipped,
-        "failed_earlier": tally.failed_earlier,
-        "segments": tally.segments,
-        "to_check": tally.flagged,
-        "audio_seconds": round(tally.audio, 3),
-        "elapsed": round(tally.elapsed, 3),
-        "speed": round(tally.speed, 3),
+        **{name: getattr(totals, name) for name in counts},
+        "to_check": totals.flagged,
+        **{name: round(value, 3) for name, value in seconds.items()},
         "journal": None if journal is None else str(journal),
     }
 
@@ -155,30 +151,30 @@ def summary_lines(facts: dict[str, Any], model: dict[str, Any] | None) -> list[s
 
 
 def _model_line(model: dict[str, Any]) -> str:
-    """Which model ran where, and how much its cache saved."""
-    kept, baseline = model["bytes_per_window"], model["baseline_bytes_per_window"]
+    """The model, its device, and how much smaller its cache is."""
+    size, baseline = model["bytes_per_window"], model["baseline_bytes_per_window"]
     line = (
         f"{model['model']} on {model['device']}, {model['dtype']}, batch {model['batch_size']}; "
-        f"cache {model['cache']}: {human_size(kept)} per window"
+        f"cache {model['cache']}: {human_size(size)} per window"
     )
-    if kept != baseline:
-        times = f"{baseline / kept:.1f} times smaller"
+    if size != baseline:
+        times = f"{baseline / size:.1f} times smaller"
         line += f", {times} than the baseline's {human_size(baseline)}"
-    return line + "".join(f"; {said}" for said in _text_memory(model))
+    return line + "".join(f"; {note}" for note in _text_memory(model))
 
 
 def _text_memory(model: dict[str, Any]) -> list[str]:
-    """What texts have taken; nothing if none was decoded here."""
-    found = []
+    """The memory that texts took; empty if no text was decoded in this process."""
+    notes = []
     if texts := model.get("peak_bytes"):
-        found.append(f"all texts together took {human_size(texts)} at most")
+        notes.append(f"the cache of texts took up to {human_size(texts)}")
     if times := model.get("preemptions"):
-        found.append(f"texts waited {times} times for memory, see --cache_memory")
-    return found
+        notes.append(f"texts waited for memory {times} times (see --cache_memory)")
+    return notes
 
 
 def _counts_line(facts: dict[str, Any]) -> str:
-    """How many files were transcribed, failed or skipped, and how fast."""
+    """The numbers of files transcribed, failed and skipped, and the speed."""
     done, failed = facts["done"], facts["failed"]
     outcomes = {"skipped": "already done", "failed_earlier": "failed in an earlier run"}
     earlier = [f"{facts[key]} {outcome}" for key, outcome in outcomes.items() if facts[key]]

@@ -1,18 +1,18 @@
-"""Adds up the length of a job's audio from file headers, while the job already runs."""
+"""Adds up the length of a job's audio from file headers, while the job runs."""
 
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
-from slimwhisper.jobs.progress import Tally
+from slimwhisper.jobs.progress import JobTotals
 
 
 def header_seconds(path: Path) -> float:
     """The length of a file's audio according to its header; 0 if unknown or unreadable."""
     import av  # slow: a single file needs it for some formats only
 
-    # opened here, and without protocols, so that FFmpeg cannot take a name for a pattern or a URL
+    # opened by Python, and without protocols, so that FFmpeg cannot treat a name as a URL
     allowed = {"protocol_whitelist": "none"}
     with suppress(OSError, ValueError, av.error.FFmpegError):
         with path.open("rb") as file, av.open(file, mode="r", options=allowed) as container:
@@ -20,14 +20,14 @@ def header_seconds(path: Path) -> float:
     return 0.0
 
 
-def survey(paths: Iterable[Path], tally: Tally, end: Event) -> None:
-    """Add the lengths of files to `tally.surveyed`, until `end` is set.
+def survey(paths: Iterable[Path], totals: JobTotals, end: Event) -> None:
+    """Add the lengths of files to `totals.surveyed`, until `end` is set.
 
-    Only the progress bar uses it, so an error ends it and not the job.
+    Only the progress bar uses them, so an error ends the survey and not the job.
     """
     with suppress(Exception):
         for path in paths:
             if end.is_set():
                 return
-            tally.surveyed += header_seconds(path)
-        tally.complete = True
+            totals.surveyed += header_seconds(path)
+        totals.complete = True

@@ -1,4 +1,4 @@
-"""Where to cut a buffer that is full: behind a committed sentence, or where it is quiet."""
+"""Chooses where to cut a full buffer: after a committed sentence, or where it is quiet."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -16,12 +16,12 @@ if TYPE_CHECKING:  # it imports numba, which is slow to start
     from whisper.tokenizer import Tokenizer
 
 
-QUIET = 5  # mel frames that are quiet together
+QUIET_FRAMES = 5  # successive mel frames whose loudness is averaged
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """What goes: the text's first tokens, and the buffer's first mel frames."""
+class BufferCut:
+    """How many of the text's first tokens and of the buffer's first mel frames to remove."""
 
     tokens: int
     frames: int
@@ -33,43 +33,44 @@ def choose_cut(
     mel: LiveMel,
     frames: int,
     tokenizer: "Tokenizer",
-) -> Cut:
-    """Where to cut a buffer of which an update heard `frames` mel frames.
+) -> BufferCut:
+    """Where to cut a buffer of which an update decoded `frames` mel frames.
 
-    alignment: of its text; None: there is none. committed: how many of the tokens are. The cut is
-    behind the last sentence, else at the quietest place between two words: of those committed ones
-    that end behind the first quarter. If none does, all words that have a length are as good as
-    committed (words without one are no speech, but a loop), and one in the latter half is chosen.
+    alignment: of its text; None: it has no text. committed: the number of tokens that are
+    committed. The cut is after the last sentence, else at the quietest point between two words,
+    among the committed words that end after the first quarter. If there are none, it is after a
+    word in the second half, committed or not; words of zero length are a loop, and do not count.
     """
     timings = [] if alignment is None else time_words(alignment, tokenizer, frames)
     ends = list(accumulate(len(t.tokens) for t in timings))
     seconds = frames / FRAMES_PER_SECOND
-    spoken = next((i for i, t in enumerate(timings) if t.end <= t.start), len(timings))
-    inner = range(len(timings) - 1)  # with a word after them
-    places = [i for i in inner if ends[i] <= committed and timings[i].end >= seconds / 4]
-    places = places or [i for i in inner[:spoken] if timings[i].end >= seconds / 2]
-    if not places:
-        return Cut(ends[spoken - 1] if spoken else 0, min(frames, mel.complete))
+    timed_words = next((i for i, t in enumerate(timings) if t.end <= t.start), len(timings))
+    followed = range(len(timings) - 1)
+    candidates = [i for i in followed if ends[i] <= committed and timings[i].end >= seconds / 4]
+    candidates = candidates or [i for i in followed[:timed_words] if timings[i].end >= seconds / 2]
+    if not candidates:
+        return BufferCut(ends[timed_words - 1] if timed_words else 0, min(frames, mel.complete))
     text = "".join(t.word for t in timings)
     before = accumulate(len(t.word) for t in timings)
-    lengths = dict(enumerate(before))
+    text_ends = dict(enumerate(before))
     sentences = [
         i
-        for i in places
-        if ends_sentence(text[: lengths[i]], text[lengths[i] :], tokenizer.language or "en")
+        for i in candidates
+        if ends_sentence(text[: text_ends[i]], text[text_ends[i] :], tokenizer.language or "en")
     ]
 
     def quietest(i: int) -> tuple[float, int]:
-        """Between the middles of a word and the next: how loud it is there, and the mel frame."""
-        first, last = (
+        """The loudness and the frame of the quietest point between the middles of two words."""
+        start, stop = (
             round((t.start + t.end) / 2 * FRAMES_PER_SECOND) for t in (timings[i], timings[i + 1])
         )
-        first = min(first, mel.complete - QUIET)
-        loud = mel.loudness(first, max(last, first + QUIET)).unfold(0, QUIET, 1).mean(dim=-1)
-        at = int(torch.argmin(loud))
-        return float(loud[at]), first + at + QUIET // 2
+        start = min(start, mel.complete - QUIET_FRAMES)
+        power = mel.loudness(start, max(stop, start + QUIET_FRAMES))
+        means = power.unfold(0, QUIET_FRAMES, 1).mean(dim=-1)
+        offset = int(torch.argmin(means))
+        return float(means[offset]), start + offset + QUIET_FRAMES // 2
 
     if sentences:
-        return Cut(ends[sentences[-1]], quietest(sentences[-1])[1])
-    chosen = min(places, key=lambda i: quietest(i)[0])
-    return Cut(ends[chosen], quietest(chosen)[1])
+        return BufferCut(ends[sentences[-1]], quietest(sentences[-1])[1])
+    chosen = min(candidates, key=lambda i: quietest(i)[0])
+    return BufferCut(ends[chosen], quietest(chosen)[1])

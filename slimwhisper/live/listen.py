@@ -1,4 +1,4 @@
-"""A stream with an engine of its own: what `SlimWhisper.live` returns."""
+"""Implements `SlimWhisper.live`: one stream in an engine of its own."""
 
 import asyncio
 import threading
@@ -14,23 +14,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Request, Search, Window
-from slimwhisper.errors import OptionError, SlimWhisperError, as_ours
-from slimwhisper.live.activity import BLOCK
-from slimwhisper.live.passage import Passage
+from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
+from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.stream import Stream, as_samples
 from slimwhisper.live.types import LiveEvent, LiveOptions
-from slimwhisper.longform.engines import EnginePool
+from slimwhisper.live.voice_activity import BLOCK
+from slimwhisper.longform.engine_pool import EnginePool
 from slimwhisper.types import SAMPLE_RATE
 
-AHEAD = 30.0  # seconds that are read ahead of the updates from an asynchronous source
+MAX_BACKLOG = 30.0  # seconds of audio read from an asynchronous source ahead of the updates
 POLL = 0.02  # seconds
 
 
 def listen(
     engines: EnginePool, options: LiveOptions, source: Iterable[ArrayLike]
 ) -> Iterator[LiveEvent]:
-    """The events of audio that `source` gives piece by piece. Each update runs as soon as it is
-    due, so they are the same in whatever pieces the audio comes. Errors: see `SlimWhisper.live`.
+    """The events of the audio in `source`. Each update runs as soon as it is due, so events do not
+    depend on how the audio is split into pieces. Errors: see `SlimWhisper.live`.
     """
     stream = open_stream(engines, options)
 
@@ -40,26 +40,26 @@ def listen(
                 samples = as_samples(piece)
                 for start in range(0, len(samples), BLOCK):
                     stream.append(samples[start : start + BLOCK])
-                    yield from _updates(engine, stream)
+                    yield from _run_due_updates(engine, stream)
             stream.finish()
-            yield from _updates(engine, stream)
+            yield from _run_due_updates(engine, stream)
 
     return events()
 
 
 class Live:
-    """A stream that other threads feed, and that is iterated for its events in one.
+    """A stream that any thread may feed, and that one thread iterates for its events.
 
-    An update that is due while another runs takes the newest audio, so there are fewer of them
-    where the machine is too slow.
+    An update that becomes due while another runs waits and takes the newest audio, so a slow
+    machine makes fewer of them.
     """
 
     def __init__(self, engines: EnginePool, options: LiveOptions) -> None:
         self._engines = engines
         self._stream = open_stream(engines, options)
-        self._orders: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+        self._commands: SimpleQueue[Callable[[], Any]] = SimpleQueue()
         self._closed = self._finished = self._iterated = False
-        self._queued, self._behind = 0, 0.0
+        self._queued, self._undecoded = 0, 0.0
         self._lock = threading.Lock()
 
     def append(self, samples: ArrayLike) -> None:
@@ -67,85 +67,85 @@ class Live:
         after `finish`.
         """
         if self._finished:
-            raise OptionError("the stream is finished; open another one for more audio")
+            raise OptionError("the stream is finished; open another stream for more audio")
         copied = as_samples(samples).copy()
         with self._lock:
             self._queued += len(copied)
-        self._orders.put(partial(self._append, copied))
+        self._commands.put(partial(self._append, copied))
 
     def commit(self) -> None:
         """End the utterance now."""
-        self._orders.put(self._stream.commit)
+        self._commands.put(self._stream.commit)
 
     def clear(self) -> None:
-        """Forget what is not committed."""
-        self._orders.put(self._stream.clear)
+        """Discard audio and text that are not committed."""
+        self._commands.put(self._stream.clear)
 
     def finish(self) -> None:
-        """No more audio comes; the iteration ends when all of it is decoded."""
+        """Mark the end of the audio; the iteration ends when all of it is decoded."""
         self._finished = True
-        self._orders.put(self._stream.finish)
+        self._commands.put(self._stream.finish)
 
     def close(self) -> None:
-        """End the iteration at once."""
+        """End the iteration immediately."""
         self._closed = True
-        self._orders.put(lambda: None)
+        self._commands.put(lambda: None)
 
     @property
     def backlog(self) -> float:
-        """Seconds that were appended and no update has known yet; silence is not counted."""
-        return self._queued / SAMPLE_RATE + self._behind
+        """Seconds of audio, without silence, that no update has decoded yet."""
+        return self._queued / SAMPLE_RATE + self._undecoded
 
     def __iter__(self) -> Iterator[LiveEvent]:
-        """The events, as they happen; waits for audio. Once only. Raises SlimWhisperError if the
-        model's output was not finite.
+        """The events, as they happen; waits for audio. Can be iterated once. Raises
+        SlimWhisperError if the model's output was not finite.
         """
         if self._iterated:
-            raise OptionError("a live stream is iterated once; open another one")
+            raise OptionError("a live stream can be iterated only once; open another stream")
         self._iterated = True
         stream = self._stream
         with self._engines.lend(Search(), 1) as engine:
             while not (stream.ended or self._closed):
-                waiting = self._orders.qsize()
+                waiting = self._commands.qsize()
                 for _ in range(max(waiting, stream.due is None)):
-                    self._orders.get()()
+                    self._commands.get()()
                 yield from stream.events()
                 if stream.due is not None and not self._closed:
-                    _update(engine, stream, lambda: self._closed)
-                    self._behind = stream.backlog
+                    _run_update(engine, stream, lambda: self._closed)
+                    self._undecoded = stream.backlog
                 yield from stream.events()
 
     def _append(self, samples: NDArray[np.float32]) -> None:
         with self._lock:
             self._queued -= len(samples)
         self._stream.append(samples)
-        self._behind = self._stream.backlog
+        self._undecoded = self._stream.backlog
 
 
 async def listen_async(live: Live, source: AsyncIterable[ArrayLike]) -> AsyncIterator[LiveEvent]:
-    """The events of audio that `source` gives. The engine works in a thread, which has ended when
-    this has, also where the consumer stops early.
+    """The events of the audio in `source`. The engine works in a thread, which ends before this
+    generator does, even if the consumer stops early.
     """
     loop = asyncio.get_running_loop()
-    found: asyncio.Queue[LiveEvent | SlimWhisperError | None] = asyncio.Queue()
+    events: asyncio.Queue[LiveEvent | SlimWhisperError | None] = asyncio.Queue()
 
-    def tell(event: LiveEvent | SlimWhisperError | None) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody listens
-            loop.call_soon_threadsafe(found.put_nowait, event)
+    def emit(event: LiveEvent | SlimWhisperError | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the consumer is gone
+            loop.call_soon_threadsafe(events.put_nowait, event)
 
     def work() -> None:
         try:
             for event in live:
-                tell(event)
+                emit(event)
         except Exception as error:
-            tell(as_ours(error))
-        tell(None)
+            emit(wrap_unexpected(error))
+        emit(None)
 
     async def read() -> None:
         try:
             async for piece in source:
                 live.append(piece)
-                while live.backlog > AHEAD:
+                while live.backlog > MAX_BACKLOG:
                     await asyncio.sleep(POLL)
             live.finish()
         except BaseException:
@@ -156,7 +156,7 @@ async def listen_async(live: Live, source: AsyncIterable[ArrayLike]) -> AsyncIte
     thread.start()
     reader = asyncio.create_task(read())
     try:
-        while (event := await found.get()) is not None:
+        while (event := await events.get()) is not None:
             if isinstance(event, SlimWhisperError):
                 raise event
             yield event
@@ -174,11 +174,11 @@ def open_stream(engines: EnginePool, options: LiveOptions) -> Stream:
     return Stream(model.dims, model.vocabulary, options, model.settings)
 
 
-def _updates(engine: Engine, stream: Stream) -> Iterator[LiveEvent]:
+def _run_due_updates(engine: Engine, stream: Stream) -> Iterator[LiveEvent]:
     """Run the updates that are due."""
     yield from stream.events()
     while stream.due is not None:
-        _update(engine, stream)
+        _run_update(engine, stream)
         yield from stream.events()
 
 
@@ -187,20 +187,22 @@ class _Update:
     """An update of a stream, as the owner of its window."""
 
     stream: Stream
-    passage: Passage
+    buffer: SpeechBuffer
     window: Window
-    given_up: bool = False
+    cancelled: bool = False
 
     def accept(self, answer: Answer) -> Request | None:
-        return None if self.given_up else self.stream.accept(self.passage, answer)
+        return None if self.cancelled else self.stream.accept(self.buffer, answer)
 
 
-def _update(engine: Engine, stream: Stream, given_up: Callable[[], bool] = lambda: False) -> None:
-    """Run one update, unless it is given up."""
+def _run_update(
+    engine: Engine, stream: Stream, cancelled: Callable[[], bool] = lambda: False
+) -> None:
+    """Run one update, unless it is cancelled."""
     update = _Update(stream, *stream.request())
     engine.submit(update, update.window)
     while not engine.idle:
-        if not update.given_up and given_up():
-            update.given_up = True
+        if not update.cancelled and cancelled():
+            update.cancelled = True
             engine.stop([update])
         engine.step()

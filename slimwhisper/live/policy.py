@@ -1,6 +1,7 @@
-"""When text is final while the speech goes on: pure functions over words and attention.
+"""Commit policies: which text of an update is final while speech continues.
 
-A policy says how many words of an update's new text are committed; `COMMITS` lists them.
+A policy is a pure function of words and attention, and returns how many words of an update's new
+text to commit; `COMMITS` lists them.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,11 +12,11 @@ from torch import Tensor
 # encoder positions of 20 ms: the default `frame_threshold` of SimulStreaming, Simul-Whisper's
 # successor (github.com/ufal/SimulStreaming)
 ALIGNATT_FRAMES = 25
-REWIND_FRAMES = 50  # ours: a second back; words that overlap in time go back less
+REWIND_FRAMES = 50  # one second; not in the paper. Words that overlap in time go back less
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """A word, or a punctuation mark, as the tokenizer splits texts."""
 
     text: str
@@ -24,41 +25,41 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
-    """What a policy judges: the text of an update after what was committed before."""
+class PartialText:
+    """The input of a policy: an update's text after the tokens committed before it."""
 
-    words: Sequence[Piece]
-    before: Sequence[Piece]  # the same of the last update
+    words: Sequence[TextPiece]
+    previous: Sequence[TextPiece]  # the same of the update before
     attended: Sequence[int]  # the position that each token of `words` attends to most
-    positions: int  # of the encoder, with audio
+    positions: int  # number of encoder positions that hold audio
 
 
-def agreement(update: Update) -> int:
-    """LocalAgreement-2 (Macháček et al., arXiv 2307.14743): what two updates both begin with."""
-    pairs = enumerate(zip(update.words, update.before, strict=False))
-    shorter = min(len(update.words), len(update.before))
+def agreement(update: PartialText) -> int:
+    """LocalAgreement-2 (Macháček et al., arXiv 2307.14743): the prefix that two updates share."""
+    pairs = enumerate(zip(update.words, update.previous, strict=False))
+    shorter = min(len(update.words), len(update.previous))
     return next((i for i, (a, b) in pairs if a.text != b.text), shorter)
 
 
-def alignatt(update: Update) -> int:
+def alignatt(update: PartialText) -> int:
     """AlignAtt (Papi et al., arXiv 2305.11408): the words before the first token that attends to
     the last `ALIGNATT_FRAMES` positions, whose sound may not be complete, or far back: a loop.
     """
-    first, latest = 0, 0
-    for number, word in enumerate(update.words):
-        for position in update.attended[first : first + len(word.tokens)]:
+    token_index, latest = 0, 0
+    for index, word in enumerate(update.words):
+        for position in update.attended[token_index : token_index + len(word.tokens)]:
             if position >= update.positions - ALIGNATT_FRAMES or position < latest - REWIND_FRAMES:
-                return number
+                return index
             latest = max(latest, position)
-        first += len(word.tokens)
+        token_index += len(word.tokens)
     return len(update.words)
 
 
 def most_attended(attention: Tensor) -> list[int]:
     """[n, p] floating, of n tokens -> the position that each attends to most, n."""
-    found: list[int] = attention.argmax(dim=-1).tolist()
-    return found
+    positions: list[int] = attention.argmax(dim=-1).tolist()
+    return positions
 
 
-COMMITS: dict[str, Callable[[Update], int]] = {"agreement": agreement, "alignatt": alignatt}
+COMMITS: dict[str, Callable[[PartialText], int]] = {"agreement": agreement, "alignatt": alignatt}
 NEED_ATTENTION = ("alignatt",)

@@ -1,9 +1,9 @@
-"""What all updates of a stream have in common: its options, checked, and the rules of sampling."""
+"""The settings shared by all updates of a stream: its checked options and its sampling rules."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from slimwhisper.checkpoint.settings import Settings
+from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.engine.requests import Rules
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
@@ -18,27 +18,30 @@ from slimwhisper.types import (
     Options,
 )
 
-QUIET_END = 2 * FRAMES_PER_SECOND  # mel frames of silence that end every window, at least
-SPARE = 12  # tokens that an update may sample beyond the usual
+END_SILENCE_FRAMES = 2 * FRAMES_PER_SECOND  # mel frames of silence at least, at a window's end
+EXTRA_TOKENS = 12  # tokens that an update may sample beyond the share of its audio
 
 
 @dataclass(frozen=True, eq=False)
-class Setup:
+class UpdateSettings:
     """How the updates of an utterance are decoded."""
 
     dims: Dims
     vocabulary: Vocabulary
     live: LiveOptions
     options: Options
-    first: Rules  # of a text's first token
-    later: Rules  # of what follows committed text, which may end at once
-    most: int  # mel frames of audio that an update hears; more are cut first
+    first_rules: Rules  # of a text's first token
+    later_rules: Rules  # of text after committed text, which may be empty
+    max_frames: int  # mel frames of audio in an update; a longer buffer is cut first
 
     @staticmethod
     def of(
-        dims: Dims, vocabulary: Vocabulary, live: LiveOptions, settings: Settings | None = None
-    ) -> "Setup":
-        """dims: of the model, shortened if `live.window` says so. Raises OptionError."""
+        dims: Dims,
+        vocabulary: Vocabulary,
+        live: LiveOptions,
+        settings: GenerationSettings | None = None,
+    ) -> "UpdateSettings":
+        """dims: of the model, shortened to `live.window`. Raises OptionError."""
         check(live)
 
         def options(**changes: Any) -> Options:
@@ -54,44 +57,45 @@ class Setup:
                 **changes,
             )
 
-        chosen = options()
+        checked_options = options()
         window = dims.window_frames
-        return Setup(
+        return UpdateSettings(
             dims,
             vocabulary,
             live,
-            chosen,
-            make_rules(dims, chosen, vocabulary),
+            checked_options,
+            make_rules(dims, checked_options, vocabulary),
             make_rules(dims, options(suppress_blank=False), vocabulary),
-            min(window - QUIET_END, window * 2 // 3),
+            min(window - END_SILENCE_FRAMES, window * 2 // 3),
         )
 
     @property
     def language(self) -> str | None:
-        """The code of the language; None: to be detected in each utterance."""
+        """The code of the language; None: it is detected in each utterance."""
         if self.options.language is not None:
             return language_code(self.options.language, self.vocabulary)
         return None if self.vocabulary.languages else "en"
 
     @property
-    def full(self) -> int:
-        """Mel frames of a buffer that is cut: the next update would not hear all that is new."""
-        return max(self.most - round(self.live.update * FRAMES_PER_SECOND), self.most // 2)
+    def full_frames(self) -> int:
+        """Mel frames from which a buffer is cut: the next update would exceed `max_frames`."""
+        update_frames = round(self.live.update * FRAMES_PER_SECOND)
+        return max(self.max_frames - update_frames, self.max_frames // 2)
 
-    def usual(self, frames: int) -> int:
-        """The most tokens that so many mel frames have: their share of those that may be sampled in
-        30 s, and some more.
+    def usual_tokens(self, frames: int) -> int:
+        """The most tokens to sample for this many mel frames: their share of the limit for 30 s,
+        and `EXTRA_TOKENS`.
         """
-        return SPARE + -(-self.later.sample_len * frames // WINDOW_FRAMES)
+        return EXTRA_TOKENS + -(-self.later_rules.sample_len * frames // WINDOW_FRAMES)
 
     @property
     def padding(self) -> int:
-        """Samples kept before speech begins."""
+        """Samples of audio before the start of speech that belong to its buffer."""
         return self.live.prefix_padding_ms * SAMPLE_RATE // 1000
 
 
 def live_options(**values: Any) -> LiveOptions:
-    """LiveOptions of these values. Raises OptionError for names or values that it cannot have."""
+    """LiveOptions of these values. Raises OptionError for unknown names and invalid values."""
     check_names(LiveOptions, values)
     options = LiveOptions(**values)
     check(options)
@@ -99,7 +103,7 @@ def live_options(**values: Any) -> LiveOptions:
 
 
 def check(live: LiveOptions) -> None:
-    """Raise OptionError for values that no model can follow."""
+    """Raise OptionError for values that are invalid for every model."""
     check_rows(live)
     for key in ("words", "turns"):
         if not isinstance(getattr(live, key), bool):

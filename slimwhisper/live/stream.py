@@ -1,4 +1,4 @@
-"""One stream of audio as its updates decode it: samples in, windows for an engine, events out."""
+"""The state machine of one stream: samples in, windows for an engine, events out."""
 
 import time
 from collections import deque
@@ -9,20 +9,20 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slimwhisper.checkpoint.settings import Settings
+from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import AudioError, OptionError
-from slimwhisper.live.activity import BLOCK
-from slimwhisper.live.passage import Passage
-from slimwhisper.live.setup import Setup
-from slimwhisper.live.speech import Samples, Speech
+from slimwhisper.live.segmenter import Samples, SpeechSegmenter
+from slimwhisper.live.setup import UpdateSettings
+from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.types import LiveEvent, LiveOptions
 from slimwhisper.live.utterance import Utterance
-from slimwhisper.live.warming import compile_beside
+from slimwhisper.live.voice_activity import BLOCK
+from slimwhisper.live.warming import compile_in_background
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims
 
-TOGETHER = 4  # updates of a stream that is behind
+MAX_PARALLEL_UPDATES = 4  # updates of a stream with a backlog
 
 
 def as_samples(piece: ArrayLike) -> NDArray[np.float32]:
@@ -36,20 +36,20 @@ def as_samples(piece: ArrayLike) -> NDArray[np.float32]:
             "one channel at 16 kHz in [-1, 1]"
         )
     if not np.isfinite(samples).all():
-        raise AudioError("samples that are not finite numbers; give float32 in [-1, 1]")
+        raise AudioError("some samples are not finite numbers; give float32 in [-1, 1]")
     return samples.astype(np.float32, copy=False)
 
 
 class Stream:
-    """The state machine of one stream. It knows no model, and belongs to one thread.
+    """The state machine of one stream. It has no model, and belongs to one thread.
 
-    `append` audio; whenever an update is `due`, give the engine what `request` returns, and
-    `accept` its answers; take the `events`. Passages that are over may have their updates side by
-    side; the one that goes on has one at a time, after them.
+    `append` audio; whenever an update is `due`, submit the window of `request` to an engine and
+    `accept` its answers; take the `events`. Closed buffers may have their updates in parallel; the
+    open one has one at a time, after them.
 
-    The events of each utterance are, in order: SpeechStarted, Text of its updates, SpeechStopped,
-    Text of the rest, Ended; the next one may start before that. Without turns too: an utterance
-    then reaches from its first speech to `commit`, and a pause in it commits the text so far.
+    The events of each utterance are, in order: SpeechStarted, TextUpdate per update, SpeechStopped,
+    TextUpdate of the rest, UtteranceEnded; the next one may start before that. Without turns, an
+    utterance lasts from its first speech to `commit`, and a pause in it commits the text so far.
     """
 
     def __init__(
@@ -57,23 +57,23 @@ class Stream:
         dims: Dims,
         vocabulary: Vocabulary,
         options: LiveOptions,
-        settings: Settings | None = None,
+        settings: GenerationSettings | None = None,
     ) -> None:
-        """dims: of the model, as `SlimWhisper.shortened` makes it where a `window` is asked for.
-        settings: that came with the model. Raises OptionError, and DependencyError without
+        """dims: of the model, shortened by `SlimWhisper.shortened` if options have a `window`.
+        settings: those in the model's files. Raises OptionError, and DependencyError without
         silero-vad.
         """
-        self._of_model = dims, vocabulary, settings
-        setup = Setup.of(dims, vocabulary, options, settings)
-        compile_beside()
-        self._passages: deque[Passage] = deque()  # not done
+        self._model_parts = dims, vocabulary, settings
+        setup = UpdateSettings.of(dims, vocabulary, options, settings)
+        compile_in_background()
+        self._buffers: deque[SpeechBuffer] = deque()  # not done
         self._events: list[LiveEvent] = []
         self._finished = False
-        self.speech = Speech(setup, self._passages, self._events.append)
-        self._running: set[Passage] = set()  # that have an update in the engine
-        self._next: Passage | None = None  # whose update is to begin
-        self.merged = 0  # updates that were due while another ran, and became one
-        self.updates = 0  # that are done
+        self.segmenter = SpeechSegmenter(setup, self._buffers, self._events.append)
+        self._running: set[SpeechBuffer] = set()  # with an update in the engine
+        self._next: SpeechBuffer | None = None  # whose update starts next
+        self.merged = 0  # updates that became due while another ran, and were merged into one
+        self.updates = 0  # completed
 
     # -- audio in --------------------------------------------------------------------------------
 
@@ -81,154 +81,155 @@ class Stream:
         """Floating [n] at 16 kHz, in [-1, 1]; any n. Raises AudioError for other arrays and for
         numbers that are not finite, OptionError after `finish`.
         """
-        self.take(samples)
-        hear_together([self])
+        self.enqueue(samples)
+        process_streams([self])
 
-    def take(self, samples: ArrayLike) -> None:
-        """`append`, but for what `hear_together` does."""
+    def enqueue(self, samples: ArrayLike) -> None:
+        """Add samples for `process_streams`, which processes those of many streams."""
         if self._finished:
             raise OptionError("the stream is finished; open another one for more audio")
-        self.speech.pending = np.concatenate([self.speech.pending, as_samples(samples)])
+        self.segmenter.pending = np.concatenate([self.segmenter.pending, as_samples(samples)])
 
-    def hear(self, block: Samples, judged: Samples) -> None:
-        """Judge the first block of what was taken. judged: as in `Activity.hear`."""
-        self.speech.pending = self.speech.pending[BLOCK:].copy()  # not a view of all that was given
-        self.speech.hear(block, judged)
-        self._look()
+    def process(self, block: Samples, probabilities: Samples) -> None:
+        """Process the first pending block. probabilities: as in `VoiceActivity.process`."""
+        self.segmenter.pending = self.segmenter.pending[BLOCK:].copy()  # not a view, to free memory
+        self.segmenter.process(block, probabilities)
+        self._advance()
 
     def commit(self) -> None:
-        """End the utterance now, whoever still speaks. Without turns, one that has no speech ends
-        too, if there was audio; with turns, nothing happens between utterances.
+        """End the utterance now, even in the middle of speech. Between utterances this has no
+        effect; but without turns, audio without speech becomes an utterance.
         """
-        self._hear_rest()
-        self.speech.commit()
-        self._look()
+        self._process_pending()
+        self.segmenter.commit()
+        self._advance()
 
     def clear(self) -> None:
-        """Forget what is not committed; the utterance that goes on ends with what is."""
-        self._hear_rest()
-        self.speech.clear()
-        self._look()
+        """Discard audio and text that are not committed; the current utterance ends."""
+        self._process_pending()
+        self.segmenter.clear()
+        self._advance()
 
     def finish(self) -> None:
-        """No more audio comes: the last utterance ends."""
+        """End the last utterance: no more audio follows."""
         if not self._finished:
-            self._hear_rest()
-            self.speech.finish()
+            self._process_pending()
+            self.segmenter.finish()
             self._finished = True
-            self._look()
+            self._advance()
 
-    def _hear_rest(self) -> None:
-        self.speech.hear_rest()
-        self._look()
+    def _process_pending(self) -> None:
+        self.segmenter.process_pending()
+        self._advance()
 
     def change(self, options: LiveOptions) -> None:
-        """Use these options from the next utterance on. The window stays the model's. Raises
+        """Use these options from the next utterance on. The window cannot change. Raises
         OptionError.
         """
-        dims, vocabulary, settings = self._of_model
-        if options.window != self.speech.setup.live.window:
-            raise OptionError("window: it cannot change within a stream; open another one")
-        self.speech.next_setup = Setup.of(dims, vocabulary, options, settings)
+        dims, vocabulary, settings = self._model_parts
+        if options.window != self.segmenter.setup.live.window:
+            raise OptionError("window cannot change within a stream; open another stream")
+        self.segmenter.next_setup = UpdateSettings.of(dims, vocabulary, options, settings)
 
     # -- updates ---------------------------------------------------------------------------------
 
     @property
     def backlog(self) -> float:
-        """Seconds that were appended and no update has known yet; silence is not counted."""
-        return sum(p.audio.unheard for p in self._passages)
+        """Seconds of audio, without silence, that no update has decoded yet."""
+        return sum(p.audio.undecoded_seconds for p in self._buffers)
 
     @property
     def due(self) -> float | None:
-        """When the next update became due, in seconds of `time.monotonic`, as a deadline: smallest
-        first. Of a passage that is closed: when it was. None: no update can begin.
+        """The deadline of the next update, in seconds of `time.monotonic`: across streams, the
+        earliest goes first. For a closed buffer, the time it was closed. None: none can start.
         """
         return None if self._next is None else self._next.deadline
 
-    def request(self) -> tuple[Passage, Window]:
-        """Begin the update that is `due`, with the newest audio: whose it is, and the window."""
-        passage = self._next
-        assert passage is not None
-        if passage.updates and not passage.audio.closed:
-            self.merged += max(int(passage.audio.unheard / passage.setup.live.update) - 1, 0)
-        if not passage.audio.closed:
-            passage.deadline = None
-        self._running.add(passage)
-        window = passage.request()
-        self._look()
-        return passage, window
+    def request(self) -> tuple[SpeechBuffer, Window]:
+        """Start the update that is `due`, with the newest audio: its buffer and its window."""
+        buffer = self._next
+        assert buffer is not None
+        if buffer.updates and not buffer.audio.closed:
+            periods = int(buffer.audio.undecoded_seconds / buffer.setup.live.update)
+            self.merged += max(periods - 1, 0)
+        if not buffer.audio.closed:
+            buffer.deadline = None
+        self._running.add(buffer)
+        window = buffer.request()
+        self._advance()
+        return buffer, window
 
-    def accept(self, passage: Passage, answer: Answer) -> Request | None:
-        """Take an answer to a running update. Returns the next request for the same slot; None:
+    def accept(self, buffer: SpeechBuffer, answer: Answer) -> Request | None:
+        """Process an answer to a running update. Returns the next request for the same slot; None:
         the update is done. Raises SlimWhisperError if the model's output was not finite; the
-        stream is of no use then.
+        stream is unusable then.
         """
-        if passage in self._passages:  # else cleared meanwhile
-            if (request := passage.accept(answer)) is not None:
+        if buffer in self._buffers:  # else cleared in the meantime
+            if (request := buffer.accept(answer)) is not None:
                 return request
             self.updates += 1
-        self._running.remove(passage)
-        self._look()
+        self._running.remove(buffer)
+        self._advance()
         return None
 
     # -- events ----------------------------------------------------------------------------------
 
     def events(self) -> list[LiveEvent]:
-        """What has happened since the last call."""
+        """The events since the last call."""
         events = self._events.copy()
         self._events.clear()
         return events
 
     @property
     def ended(self) -> bool:
-        """Whether the stream is finished, and all of it is told."""
-        return self._finished and not (self._passages or self._running or self._events)
+        """Whether the stream is finished and all its events were taken."""
+        return self._finished and not (self._buffers or self._running or self._events)
 
-    # -- what is done, and what is next ----------------------------------------------------------
+    # -- progress --------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Tell the texts that are decoded, in order, and see whether an update is due."""
-        while self._passages and self._passages[0] not in self._running:
-            passage = self._passages[0]
-            if passage.answered:
-                self._events.append(passage.commit())
-            if (rest := passage.settle()) is not None and rest.committed:
+    def _advance(self) -> None:
+        """Emit the decoded texts in order, and choose the next update."""
+        while self._buffers and self._buffers[0] not in self._running:
+            buffer = self._buffers[0]
+            if buffer.answered:
+                self._events.append(buffer.commit())
+            if (rest := buffer.finalize()) is not None and rest.committed:
                 self._events.append(rest)
-            if not passage.done:
+            if not buffer.done:
                 break
-            self._passages.popleft()
-            if passage.ends_utterance:
-                self._events.append(passage.utterance.ended())
+            self._buffers.popleft()
+            if buffer.ends_utterance:
+                self._events.append(buffer.utterance.end_event())
         now = time.monotonic()
-        for passage in self._passages:
-            if passage.ready():
-                known = inf if passage.deadline is None else passage.deadline
-                passage.deadline = min(known, now + passage.patience)
+        for buffer in self._buffers:
+            if buffer.update_due():
+                current = inf if buffer.deadline is None else buffer.deadline
+                buffer.deadline = min(current, now + buffer.slack)
             else:
-                passage.deadline = None
-        waiting = [(p.deadline, p) for p in self._may_begin() if p.deadline is not None]
+                buffer.deadline = None
+        waiting = [(p.deadline, p) for p in self._startable() if p.deadline is not None]
         self._next = min(waiting, key=itemgetter(0), default=(0.0, None))[1]
 
-    def _may_begin(self) -> Iterator[Passage]:
-        """The first passage, and those that are closed: unless an update of it runs, or is decoded,
-        or its language depends on a passage before it.
+    def _startable(self) -> Iterator[SpeechBuffer]:
+        """The first buffer and the closed ones, except those with an update that runs or is not
+        committed, and those whose language depends on a buffer before them.
         """
-        before: Utterance | None = None
-        for number, passage in enumerate(self._passages):
-            if len(self._running) == TOGETHER:
+        previous: Utterance | None = None
+        for index, buffer in enumerate(self._buffers):
+            if len(self._running) == MAX_PARALLEL_UPDATES:
                 return
-            alone = passage.utterance is before and passage.setup.language is None
-            if not (passage in self._running or passage.answered or alone):
-                if number == 0 or passage.audio.closed:
-                    yield passage
-            before = passage.utterance
+            language_unknown = buffer.utterance is previous and buffer.setup.language is None
+            if not (buffer in self._running or buffer.answered or language_unknown):
+                if index == 0 or buffer.audio.closed:
+                    yield buffer
+            previous = buffer.utterance
 
 
-def hear_together(streams: Sequence[Stream]) -> None:
-    """Judge what the streams have taken, block by block, with one call of the network for all."""
-    while waiting := [s for s in streams if len(s.speech.pending) >= BLOCK]:
-        blocks = np.stack([s.speech.pending[:BLOCK] for s in waiting])
-        networks = [s.speech.activity.speech for s in waiting]
-        judged = networks[0].together(networks, blocks)
-        for stream, block, found in zip(waiting, blocks, judged, strict=True):
-            stream.hear(block, found)
+def process_streams(streams: Sequence[Stream]) -> None:
+    """Process the streams' pending samples, block by block, each with one call of the network."""
+    while pending := [s for s in streams if len(s.segmenter.pending) >= BLOCK]:
+        blocks = np.stack([s.segmenter.pending[:BLOCK] for s in pending])
+        networks = [s.segmenter.activity.stream for s in pending]
+        batch = networks[0].next_batch(networks, blocks)
+        for stream, block, probabilities in zip(pending, blocks, batch, strict=True):
+            stream.process(block, probabilities)

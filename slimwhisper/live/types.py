@@ -1,4 +1,4 @@
-"""What a live stream is asked for, and what it tells."""
+"""The options of a live stream, and its events."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MOST_PADDING_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """The options of a live stream. Durations in seconds of audio, except where the name says ms,
-    as OpenAI's Realtime API has it. As in `Options`, a row gets its flag and its checks.
+    """The options of a live stream. Durations are seconds of audio, except where the name says ms,
+    as in OpenAI's Realtime API. As in `Options`, each row also defines a flag and its checks.
     """
 
     task: str = option("transcribe", "live", "translate into English, or transcribe", choices=TASKS)
@@ -61,7 +61,7 @@ class SpeechStarted:
 
     utterance: int  # counts from 0
     start: float  # seconds since the stream began
-    calls: int = 0  # of `commit` and `clear`, that came before it
+    calls: int = 0  # of `commit` and `clear` before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +73,31 @@ class SpeechStopped:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """An update of an utterance: its text is all that was committed so far, then `tentative`."""
+class TextUpdate:
+    """An update of an utterance: its text is all text committed so far, then `tentative`."""
 
     utterance: int
-    committed: str  # what this update adds to the committed text; "": nothing
-    tentative: str  # what follows for now; it may change
-    words: tuple[Word, ...] = ()  # of `committed`, if asked for
-    heard: float = 0.0  # seconds of audio that the update knew
+    committed: str  # added to the committed text by this update; may be ""
+    tentative: str  # follows the committed text for now; may change
+    words: tuple[Word, ...] = ()  # of `committed`, with `LiveOptions.words`
+    heard: float = 0.0  # seconds of audio decoded by the update, since the stream began
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """The whole utterance; nothing of it changes any more."""
+class UtteranceEnded:
+    """The whole utterance; its text is final."""
 
     utterance: int
     segments: tuple[Segment, ...]  # at least one; times in seconds since the stream began
-    text: str  # all that was committed; "": nothing was said
+    text: str  # all committed text; "": there was no speech
     language: str  # code
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class StreamFailed:
     """The stream has ended with an error."""
 
     error: SlimWhisperError
 
 
-LiveEvent = SpeechStarted | SpeechStopped | Text | Ended | Failed
+LiveEvent = SpeechStarted | SpeechStopped | TextUpdate | UtteranceEnded | StreamFailed

@@ -1,24 +1,24 @@
-"""What somebody says until a pause, and the text of its passages."""
+"""The text of an utterance, and that of its speech buffers."""
 
 from collections.abc import Sequence
 
 from slimwhisper.engine.requests import Decoded
-from slimwhisper.live.policy import Piece
-from slimwhisper.live.setup import Setup
-from slimwhisper.live.types import Ended
+from slimwhisper.live.policy import TextPiece
+from slimwhisper.live.setup import UpdateSettings
+from slimwhisper.live.types import UtteranceEnded
 from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.types import Segment, Word
 
 
-class PassageText:
-    """A passage's text since its last cut: committed tokens, and words that may still change."""
+class BufferText:
+    """A buffer's text since its last cut: committed tokens, and words that may still change."""
 
     def __init__(self) -> None:
         self.committed: list[int] = []  # tokens
-        self.logprobs: list[float] = []  # theirs
-        self.words: list[Piece] = []  # tentative
-        self.result = Decoded()  # of the update whose words were committed last
+        self.logprobs: list[float] = []  # of `committed`
+        self.words: list[TextPiece] = []  # tentative
+        self.result = Decoded()  # of the update that committed the last words
 
     @property
     def tentative(self) -> tuple[int, ...]:
@@ -34,27 +34,29 @@ class PassageText:
         return "".join(word.text for word in committed), tokens
 
     def words_within(self, tokens: int) -> int:
-        """How many words must be committed for so many tokens since the cut."""
-        held, count = len(self.committed), 0
-        while held < tokens and count < len(self.words):
-            held += len(self.words[count].tokens)
+        """How many words must be committed for this many committed tokens since the cut."""
+        total, count = len(self.committed), 0
+        while total < tokens and count < len(self.words):
+            total += len(self.words[count].tokens)
             count += 1
         return count
 
     def cut(self, tokens: int) -> None:
-        """The first tokens are part of a segment now."""
+        """Remove the first tokens, which became part of a segment."""
         del self.committed[:tokens], self.logprobs[:tokens]
 
 
 class Utterance:
-    """The text of one utterance; its audio is in passages."""
+    """The text of one utterance; its audio is in speech buffers."""
 
-    def __init__(self, number: int, start: float, setup: Setup, history: list[int]) -> None:
-        """start: seconds. history: tokens that were committed before, of all utterances; those of
-        this one are added.
+    def __init__(
+        self, number: int, start: float, setup: UpdateSettings, history: list[int]
+    ) -> None:
+        """start: seconds. history: committed tokens of all utterances; those of this one are
+        added.
         """
         self.number, self.start, self.end, self.setup = number, start, start, setup
-        self.text = ""  # all that is committed
+        self.text = ""  # all committed text
         self._history, self._segments = history, list[Segment]()
         self.language: str | None = None  # code; None: not known yet
         if setup.language is not None:
@@ -74,10 +76,10 @@ class Utterance:
         return (*prompt, *since), index
 
     def commit(self, text: str) -> str:
-        """Add to the text; returns what is told of it: without a space at the beginning."""
-        fresh = text if self.text else text.lstrip()
-        self.text += fresh
-        return fresh
+        """Add committed text. Returns it as emitted: the utterance does not begin with a space."""
+        added = text if self.text else text.lstrip()
+        self.text += added
+        return added
 
     def close_segment(
         self,
@@ -108,15 +110,15 @@ class Utterance:
                 words=None if words is None else list(words),
             )
         )
-        if result.temperature > 0.5:  # as `whisper` does: such text misleads
+        if result.temperature > 0.5:  # as in `whisper`: such text is a bad prompt
             self._history.clear()
         else:
             self._history += tokens
             del self._history[: -self.setup.dims.n_text_ctx // 2]
 
-    def ended(self) -> Ended:
+    def end_event(self) -> UtteranceEnded:
         """The event at its end."""
         segments = self._segments or [
             Segment(0, round(self.start * 100), self.start, self.end, "", [], 0.0, 0.0, 0.0, 1.0)
         ]
-        return Ended(self.number, tuple(segments), self.text, self.language or "en")
+        return UtteranceEnded(self.number, tuple(segments), self.text, self.language or "en")

@@ -1,4 +1,4 @@
-"""What the first stream would wait for, done beforehand."""
+"""Prepares what the first stream would otherwise wait for."""
 
 import threading
 from dataclasses import replace
@@ -8,15 +8,15 @@ import numpy as np
 
 from slimwhisper.audio.vad import SpeechStream
 from slimwhisper.engine.engine import Engine
-from slimwhisper.live.passage import Passage
-from slimwhisper.live.setup import Setup
+from slimwhisper.live.setup import UpdateSettings
+from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.live.utterance import Utterance
 from slimwhisper.longform.words import compile_warping
 from slimwhisper.types import SAMPLE_RATE
 
 
-def load_parts() -> None:
+def preload() -> None:
     """Load the voice activity's network, and compile the time warping, which takes seconds. Raises
     DependencyError without silero-vad.
     """
@@ -25,18 +25,20 @@ def load_parts() -> None:
 
 
 @cache
-def compile_beside() -> None:
-    """Compile the time warping beside other work, once: it takes seconds, and the first buffer that
-    is cut would wait for it.
+def compile_in_background() -> None:
+    """Compile the time warping in a thread, once: it takes seconds, for which the first buffer
+    that is cut would wait.
     """
     threading.Thread(target=compile_warping, name="slimwhisper-words", daemon=True).start()
 
 
 def warm_up(engine: Engine, options: LiveOptions) -> None:
-    """Decode a second of silence, in an idle engine: what a device prepares at its first window."""
+    """Decode a second of silence in an idle engine: a device prepares itself at its first
+    window.
+    """
     model = engine.model
-    known = replace(options, language=options.language or "en")  # no step before it is known
-    setup = Setup.of(model.dims, model.vocabulary, known, model.settings)
-    passage = Passage(Utterance(0, 0.0, setup, []), 0, 0)
-    passage.audio.mel.append(np.zeros(SAMPLE_RATE, np.float32))
-    engine.ask([passage.request()])
+    options = replace(options, language=options.language or "en")  # skips language detection
+    setup = UpdateSettings.of(model.dims, model.vocabulary, options, model.settings)
+    buffer = SpeechBuffer(Utterance(0, 0.0, setup, []), 0, 0)
+    buffer.audio.mel.append(np.zeros(SAMPLE_RATE, np.float32))
+    engine.run([buffer.request()])

@@ -1,83 +1,69 @@
-"""The attempts at one window's text: whether one failed, and which one is kept."""
+"""The attempts to decode one window: whether one failed, and which one to keep."""
 
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slimwhisper.engine.requests import Attempt, Decoded
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.types import Options
 
-COMPRESSION_RATIO = 2.4  # where the options have no threshold
+COMPRESSION_RATIO = 2.4  # if the options have no threshold
 
 
 def compression_ratio(text: str) -> float:
-    """How much zlib shrinks a text: above 2.4 it repeats itself. 0 for an empty text."""
+    """The length of a text over its length by zlib: above 2.4 it repeats itself. 0 if empty."""
     data = text.encode()
     return len(data) / len(zlib.compress(data))
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """One attempt's text."""
+class Candidate:
+    """The result of one attempt."""
 
     result: Decoded
-    ratio: float  # its compression ratio
+    ratio: float  # compression ratio of its text
 
     @staticmethod
-    def of(result: Decoded, text: str) -> "Tried":
+    def of(result: Decoded, text: str) -> "Candidate":
         """Raises SlimWhisperError if the model's output was not finite."""
         if result.avg_logprob != result.avg_logprob:
-            raise SlimWhisperError("the model gave NaN; use another dtype, such as float32")
-        return Tried(result, compression_ratio(text.strip()))
+            raise SlimWhisperError("the model returned NaN; use another dtype, such as float32")
+        return Candidate(result, compression_ratio(text.strip()))
 
     def failed(self, options: Options) -> bool:
         """Whether to try another temperature; not for silence."""
-        repeats, unsure = options.compression_ratio_threshold, options.logprob_threshold
-        improbable = unsure is not None and self.result.avg_logprob < unsure
+        max_ratio, min_logprob = options.compression_ratio_threshold, options.logprob_threshold
+        improbable = min_logprob is not None and self.result.avg_logprob < min_logprob
         silence = options.no_speech_threshold
         if silence is not None and self.result.no_speech_prob > silence and improbable:
             return False
-        return improbable or (repeats is not None and self.ratio > repeats)
+        return improbable or (max_ratio is not None and self.ratio > max_ratio)
 
     def is_silence(self, options: Options) -> bool:
-        """Whether there is probably no speech, and the text was not sampled with confidence."""
-        silence, sure = options.no_speech_threshold, options.logprob_threshold
+        """Whether there is probably no speech, and the text is not probable."""
+        silence, min_logprob = options.no_speech_threshold, options.logprob_threshold
         if silence is None or self.result.no_speech_prob <= silence:
             return False
-        return sure is None or self.result.avg_logprob <= sure
+        return min_logprob is None or self.result.avg_logprob <= min_logprob
 
 
-Ladder = Generator[Attempt, Tried, Tried]
-
-
-def ladder(options: Options, seed: tuple[int, ...]) -> Ladder:
-    """The attempts at one window's text: yields each, at the next temperature, is sent what came of
-    it, and returns the one to keep. seed: of the window; each attempt has its own.
+def attempts_of(options: Options, seed: tuple[int, ...]) -> list[Attempt]:
+    """The attempts at one window, in order, each at the next temperature until one does not fail.
+    seed: of the window; each attempt has its own.
     """
-    tried: list[Tried] = []
-    for number, temperature in enumerate(options.temperatures):
-        tried.append((yield Attempt(temperature, (*seed, number))))
-        if not tried[-1].failed(options):
-            return tried[-1]
-    return likeliest(tried, options) if options.on_failure == "best" else tried[-1]
+    temperatures = enumerate(options.temperatures)
+    return [Attempt(temperature, (*seed, number)) for number, temperature in temperatures]
 
 
-def climb(attempts: Ladder, tried: Tried) -> Attempt | Tried:
-    """The next attempt, or the text to keep."""
-    try:
-        return attempts.send(tried)
-    except StopIteration as stop:
-        kept: Tried = stop.value
-        return kept
-
-
-def likeliest(tried: Sequence[Tried], options: Options) -> Tried:
-    """Of attempts that all failed, the likeliest that does not repeat itself; if all do, the one
-    that does so least.
+def choose(failed: Sequence[Candidate], options: Options) -> Candidate:
+    """Which of the failed attempts to keep: the last one or, with `on_failure="best"`, the most
+    probable one that does not repeat itself; if all do, the one with the lowest compression ratio.
     """
-    most = options.compression_ratio_threshold or COMPRESSION_RATIO
-    varied = [t for t in tried if t.ratio <= most]
+    if options.on_failure != "best":
+        return failed[-1]
+    max_ratio = options.compression_ratio_threshold or COMPRESSION_RATIO
+    varied = [c for c in failed if c.ratio <= max_ratio]
     if varied:
-        return max(varied, key=lambda t: t.result.avg_logprob)
-    return min(tried, key=lambda t: t.ratio)
+        return max(varied, key=lambda c: c.result.avg_logprob)
+    return min(failed, key=lambda c: c.ratio)

@@ -1,4 +1,4 @@
-"""Several recordings in one engine: their windows share its slots."""
+"""Several recordings in one engine, whose slots their windows share."""
 
 import time
 from collections import deque
@@ -11,8 +11,8 @@ from slimwhisper.audio.read_ahead import WORKERS, Loader
 from slimwhisper.audio.readers import Readers
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Request, Window
-from slimwhisper.errors import SlimWhisperError, as_ours
-from slimwhisper.longform.engines import EnginePool, search_of
+from slimwhisper.errors import SlimWhisperError, wrap_unexpected
+from slimwhisper.longform.engine_pool import EnginePool, search_of
 from slimwhisper.longform.recording import Recording
 from slimwhisper.longform.session import Session
 from slimwhisper.types import Options, Segment, Transcript
@@ -25,17 +25,19 @@ OnStep = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Listeners:
-    """Callbacks while recordings are transcribed; they also get the source."""
+class Callbacks:
+    """Calls while recordings are transcribed; except for `on_step`, the source is the first
+    argument.
+    """
 
-    on_segments: OnSegments | None = None  # as windows end: new segments, the seconds done so far
-    on_duration: OnDuration | None = None  # as a recording begins: its length in seconds
-    on_step: OnStep | None = None  # after a step: slots in use, slots, seconds; without a source
+    on_segments: OnSegments | None = None  # after a window: new segments, seconds done so far
+    on_duration: OnDuration | None = None  # before a recording: its length in seconds
+    on_step: OnStep | None = None  # after a step: slots in use, slots, seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Turn:
-    """A session that has a slot, or waits for one, as the owner of its windows."""
+class SessionOwner:
+    """A session with a slot, or waiting for one, as the owner of its windows."""
 
     batch: "Batch[Any]"
     recording: Recording
@@ -55,11 +57,11 @@ class Batch(Generic[Source]):
         on_segments: OnSegments | None = None,
         slots: int | None = None,
     ) -> None:
-        """slots: at most so many of the engine's are used; None: all."""
+        """slots: the most of the engine's slots to use; None: all."""
         self.engine, self.on_segments = engine, on_segments
-        self.unused = 0 if slots is None else engine.slots - slots  # slots that are left free
-        self.running: dict[Recording, Source] = {}  # most recently given a slot last
-        self._turns: dict[Recording, set[Turn]] = {}  # in a slot
+        self.unused = 0 if slots is None else engine.slots - slots  # slots to leave free
+        self.running: dict[Recording, Source] = {}  # in the order in which they last got a slot
+        self._owners: dict[Recording, set[SessionOwner]] = {}  # in a slot
         self._paused: dict[Recording, deque[tuple[Session, Window]]] = {}
         self._ended: dict[Recording, Outcome] = {}  # in this step
 
@@ -70,7 +72,7 @@ class Batch(Generic[Source]):
 
     @property
     def filled(self) -> int:
-        """How many the next step uses."""
+        """How many slots the next step uses."""
         return self.engine.slots - self.engine.room
 
     def add(self, source: Source, recording: Recording) -> Transcript | None:
@@ -78,7 +80,7 @@ class Batch(Generic[Source]):
         if recording.done:  # shorter than one mel frame
             recording.close()
             return recording.transcript()
-        self.running[recording], self._turns[recording] = source, set()
+        self.running[recording], self._owners[recording] = source, set()
         return None
 
     def fill(self, most: int | None = None) -> bool:
@@ -86,24 +88,23 @@ class Batch(Generic[Source]):
 
         The recording with the fewest windows in slots comes first, then the one waiting longest.
 
-        most: windows of recordings that may wait for the encoder, or be in it; None: any number.
+        most: windows that may wait for the encoder, or be in it; None: any number.
         """
         while self.engine.room > self.unused:
-            if most is not None and self.engine.unencoded(self._in_slots()) >= most:
+            in_slots = set[SessionOwner]().union(*self._owners.values())
+            if most is not None and self.engine.unencoded(in_slots) >= most:
                 return False
-            for recording in sorted(self.running, key=lambda r: len(self._turns[r])):
-                if (found := self._next(recording)) is not None:
+            for recording in sorted(self.running, key=lambda r: len(self._owners[r])):
+                if (session_window := self._next(recording)) is not None:
                     break
             else:
                 return True
+            session, window = session_window
             self.running[recording] = self.running.pop(recording)
-            turn = Turn(self, recording, found[0])
-            self._turns[recording].add(turn)
-            self.engine.submit(turn, found[1])
+            owner = SessionOwner(self, recording, session)
+            self._owners[recording].add(owner)
+            self.engine.submit(owner, window)
         return False
-
-    def _in_slots(self) -> set[Turn]:
-        return set().union(*self._turns.values())
 
     def _next(self, recording: Recording) -> tuple[Session, Window] | None:
         """A session of the recording that needs a slot, and its window."""
@@ -126,11 +127,11 @@ class Batch(Generic[Source]):
         return ended
 
     def drop(self, recording: Recording) -> None:
-        """Abandon a recording: windows in progress are discarded, others never start."""
+        """Drop a recording: discard its windows in progress, and start no others."""
         del self.running[recording]
         self._paused.pop(recording, None)
-        if turns := self._turns.pop(recording):
-            self.engine.stop(turns)
+        if owners := self._owners.pop(recording):
+            self.engine.stop(owners)
         recording.close()
 
     def close(self) -> None:
@@ -138,28 +139,28 @@ class Batch(Generic[Source]):
         for recording in list(self.running):
             self.drop(recording)
 
-    def accept(self, turn: Turn, answer: Answer) -> Request | None:
-        """Pass an answer to a session. Returns its next request; None: it leaves its slot.
+    def accept(self, owner: SessionOwner, answer: Answer) -> Request | None:
+        """Pass an answer to a session. Returns its next request, or None to free its slot.
 
         After a window, a recording gives up its slot if another recording has none, or if no slot
-        may be used any more.
+        is to be used any more.
         """
-        recording, session = turn.recording, turn.session
-        if turn not in self._turns.get(recording, ()) or recording in self._ended:
+        recording, session = owner.recording, owner.session
+        if owner not in self._owners.get(recording, ()) or recording in self._ended:
             return None  # dropped
         request: Request | None = None
         try:
             session.accept(answer)
             request = session.next_request()
         except Exception as error:
-            self._ended[recording] = as_ours(error)
+            self._ended[recording] = wrap_unexpected(error)
         if isinstance(request, Window) and request.mel is not None:
-            others = (t for r, t in self._turns.items() if r not in self._ended)
+            others = (t for r, t in self._owners.items() if r not in self._ended)
             if not (all(others) and self.slots):
                 self._paused.setdefault(recording, deque()).append((session, request))
                 request = None
         if request is None:
-            self._turns[recording].discard(turn)
+            self._owners[recording].discard(owner)
         if recording not in self._ended:
             self._report(recording)
         return request
@@ -178,44 +179,43 @@ def transcribe_all(
     load: Callable[[Source], Recording],
     options: Options,
     slots: int,
-    listeners: Listeners,
+    callbacks: Callbacks,
     readers: Readers,
 ) -> Generator[tuple[Source, Outcome], None, None]:
-    """Transcribe recordings side by side; yields each result, or error, as it is ready.
+    """Transcribe recordings side by side; yields each transcript or error when it is ready.
 
-    `load` runs in worker threads, a few recordings ahead; `readers` are closed in the end.
+    `load` runs in worker threads, a few recordings ahead; `readers` are closed at the end.
     """
     workers = readers.count or WORKERS
     with engines.lend(search_of(options), slots) as engine, closing(readers):
         loader = Loader(sources, load, ahead=workers + 1, workers=workers)
-        batch: Batch[Source] = Batch(engine, listeners.on_segments, slots)
+        batch: Batch[Source] = Batch(engine, callbacks.on_segments, slots)
         try:
-            yield from _outcomes(batch, loader, listeners)
+            yield from _outcomes(batch, loader, callbacks)
         finally:
             loader.close(discard=Recording.close)
             batch.close()
 
 
 def _outcomes(
-    batch: Batch[Source], loader: Loader[Source, Recording], listeners: Listeners
+    batch: Batch[Source], loader: Loader[Source, Recording], callbacks: Callbacks
 ) -> Generator[tuple[Source, Outcome], None, None]:
-    """What `transcribe_all` yields."""
     while batch.running or not loader.exhausted:
         while batch.fill():
-            found = loader.next(block=batch.engine.idle)
-            if found is None:
+            loaded_source = loader.next(block=batch.engine.idle)
+            if loaded_source is None:
                 break
-            source, loaded = found
+            source, loaded = loaded_source
             if isinstance(loaded, SlimWhisperError):
                 yield source, loaded
                 continue
-            if listeners.on_duration is not None:
-                listeners.on_duration(source, loaded.seconds)
+            if callbacks.on_duration is not None:
+                callbacks.on_duration(source, loaded.seconds)
             result = batch.add(source, loaded)
             if result is not None:
                 yield source, result
         began, filled = time.perf_counter(), batch.filled
         ended = batch.step()
-        if listeners.on_step is not None and filled:
-            listeners.on_step(filled, batch.slots, time.perf_counter() - began)
+        if callbacks.on_step is not None and filled:
+            callbacks.on_step(filled, batch.slots, time.perf_counter() - began)
         yield from ended

@@ -1,4 +1,4 @@
-"""The text that a recording is expected to follow: read from a file, and turned into tokens."""
+"""The expected text of a recording: read from a file, and encoded as tokens."""
 
 from pathlib import Path
 
@@ -6,15 +6,14 @@ from slimwhisper.errors import OptionError
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Options
 
-MOST_BYTES = 4 << 20  # 4 MiB: some 80 hours of speech
+MAX_BYTES = 4 << 20  # 4 MiB: some 80 hours of speech
 SUFFIX = ".txt"
 
 
 def read_expected(options: Options, name: str) -> str:
     """The expected text of a recording; "" if there is none. Raises OptionError.
 
-    name: the recording's, without suffix: in a folder, NAME.txt is its text. A recording without
-    one is decoded as usual.
+    name: the recording's, without suffix; in a folder of texts, NAME.txt is its text.
     """
     if options.expected is None:
         return ""
@@ -25,8 +24,10 @@ def read_expected(options: Options, name: str) -> str:
             return ""
     try:
         size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise OptionError(f"{path}: {size:,} bytes are more than the {MOST_BYTES:,} allowed")
+        if size > MAX_BYTES:
+            raise OptionError(
+                f"expected: {path} has {size:,} bytes, more than {MAX_BYTES:,}; give a shorter text"
+            )
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise OptionError(
@@ -34,11 +35,11 @@ def read_expected(options: Options, name: str) -> str:
             "NAME.txt"
         ) from None
     except UnicodeDecodeError:
-        raise OptionError(f"expected: {path} is not a text in UTF-8") from None
+        raise OptionError(f"expected: {path} is not UTF-8; save it as UTF-8") from None
 
 
 def expected_tokens(vocabulary: Vocabulary, expected: str, hotwords: str | None) -> tuple[int, ...]:
-    """The tokens to look up; of the hot words, too, which may complete each other. (): none."""
+    """The tokens of the expected text and the hot words, for drafts by lookup; (): no text."""
     words = " ".join(expected.split())
     if not words:
         return ()

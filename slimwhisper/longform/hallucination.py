@@ -1,6 +1,6 @@
-"""What whisper treats as a hallucination, and where it continues. Needs only the words' times.
+"""Hallucinations, by whisper's rules, and where to continue after them. Needs only words' times.
 
-Text that the model made up over silence shows in its words: too long, too short, or improbable.
+Text that the model invented over silence has words that are too long, too short, or improbable.
 """
 
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from slimwhisper.types import FRAMES_PER_SECOND, WINDOW_FRAMES, Segment, Word
 
-_PUNCTUATION = "\"'“¿([{-\"'.。,，!！?？:：”)]}、"  # ignored, whatever the options merge
-_EDGE = 2.0  # seconds: this close to a window's edges there is too little context
+_PUNCTUATION = "\"'“¿([{-\"'.。,，!！?？:：”)]}、"  # ignored; not affected by the options
+_EDGE = 2.0  # seconds from a window's edges with too little context
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WindowSpan:
     """The position of a window in its recording, in mel frames."""
 
     start: int
@@ -27,33 +27,27 @@ class Place:
         return self.start / FRAMES_PER_SECOND
 
     @property
-    def content_end(self) -> float:
-        """Where the recording's part of the window ends, in seconds."""
-        return (self.start + self.frames) / FRAMES_PER_SECOND
-
-    @property
     def end(self) -> float:
         """The end of the window, padding included, in seconds."""
         return (self.start + self.window) / FRAMES_PER_SECOND
 
 
-def leading_silence(segments: Sequence[Segment], place: Place, threshold: float) -> int | None:
-    """Where to decode again if silence at the start may have caused the window's text.
-
-    That is the mel frame at which the first words start, if they look made up and more than
-    `threshold` seconds precede them; else None.
+def leading_silence(segments: Sequence[Segment], span: WindowSpan, threshold: float) -> int | None:
+    """Where to decode again if silence at the start may have caused the window's text: the mel
+    frame at which the first words start, if they are anomalous and more than `threshold` seconds
+    precede them; else None.
     """
     first = _next_with_words(segments)
     if first is None or not is_anomaly(first):
         return None
-    gap = first.start - place.offset
-    return place.start + round(gap * FRAMES_PER_SECOND) if gap > threshold else None
+    gap = first.start - span.offset
+    return span.start + round(gap * FRAMES_PER_SECOND) if gap > threshold else None
 
 
 def before_hallucination(
-    segments: Sequence[Segment], place: Place, threshold: float, last_speech: float
+    segments: Sequence[Segment], span: WindowSpan, threshold: float, last_speech: float
 ) -> tuple[list[Segment], int | None]:
-    """The segments before the first hallucination that is surrounded by silence or by others.
+    """The segments before the first hallucination that is between silences or hallucinations.
 
     Also the mel frame to continue from; None if all segments are kept.
     `threshold`: seconds of pause that count as silence. `last_speech`: seconds, before the window.
@@ -63,48 +57,50 @@ def before_hallucination(
             continue
         if is_anomaly(segment):
             following = _next_with_words(segments[i + 1 :])
-            if _after_silence(segment, place, threshold, last_speech) and _before_silence(
-                segment, following, place, threshold
+            if _after_silence(segment, span, threshold, last_speech) and _before_silence(
+                segment, following, span, threshold
             ):
-                seek = round(max(place.offset + 1, segment.start) * FRAMES_PER_SECOND)
-                if place.content / FRAMES_PER_SECOND - segment.end < threshold:
-                    seek = place.content
+                seek = round(max(span.offset + 1, segment.start) * FRAMES_PER_SECOND)
+                if span.content / FRAMES_PER_SECOND - segment.end < threshold:
+                    seek = span.content
                 return list(segments[:i]), seek
         last_speech = segment.end
     return list(segments), None
 
 
-def _after_silence(segment: Segment, place: Place, threshold: float, last_speech: float) -> bool:
+def _after_silence(
+    segment: Segment, span: WindowSpan, threshold: float, last_speech: float
+) -> bool:
     return (
         segment.start - last_speech > threshold
         or segment.start < threshold
-        or segment.start - place.offset < _EDGE
+        or segment.start - span.offset < _EDGE
     )
 
 
 def _before_silence(
-    segment: Segment, following: Segment | None, place: Place, threshold: float
+    segment: Segment, following: Segment | None, span: WindowSpan, threshold: float
 ) -> bool:
     if following is not None and following.words:
         next_start = following.words[0].start
     else:
-        next_start = place.offset + place.frames / FRAMES_PER_SECOND
+        next_start = span.offset + span.frames / FRAMES_PER_SECOND
     return (
         next_start - segment.end > threshold
         or (following is not None and is_anomaly(following))
-        or place.end - segment.end < _EDGE
+        or span.end - segment.end < _EDGE
     )
 
 
 def is_anomaly(segment: Segment) -> bool:
-    """Are the first eight words mostly anomalous?"""
+    """Whether the first eight words are mostly anomalous."""
     words = [w for w in segment.words or () if w.word not in _PUNCTUATION][:8]
     score = sum(anomaly_score(word) for word in words)
     return bool(segment.words) and (score >= 3 or score + 0.01 >= len(words))
 
 
 def anomaly_score(word: Word) -> float:
-    """0 for a normal word; the higher, the more anomalous."""
+    """How anomalous a word is; 0 for a normal one."""
     duration = word.end - word.start
     score = 1.0 if word.probability < 0.15 else 0.0
     if duration < 0.133:

@@ -14,30 +14,32 @@ class Prompts:
 
     def __init__(self, tokenizer: "Tokenizer", dims: Dims, options: Options) -> None:
         self._tokenizer, self._options = tokenizer, options
-        self._room = dims.n_text_ctx // 2 - 1  # tokens of previous text
+        self._limit = dims.n_text_ctx // 2 - 1  # most tokens of previous text
 
-        def encode(text: str | None) -> list[int]:
+        def encode(text: str | tuple[int, ...] | None) -> list[int]:
+            if isinstance(text, tuple):
+                return list(text)
             return tokenizer.encode(" " + text.strip()) if text else []
 
         self._tokens = encode(options.initial_prompt)  # followed by all segments' tokens
         self._initial = len(self._tokens)
-        self._since = 0  # where the text for the next window's prompt begins
-        self._hotwords = [] if options.prefix else encode(options.hotwords)[: self._room]
+        self._start = 0  # of the text that conditions the next window
+        self._hotwords = [] if options.prefix else encode(options.hotwords)[: self._limit]
         self._prefix = encode(options.prefix)
         most = dims.n_text_ctx // 2 - (options.sample_len or dims.n_text_ctx // 2)
         self._prefix = self._prefix[-most:]  # all of it if that is 0, as in `whisper.decode`
-        longest = self._room + len(self._prefix) + 8
+        longest = self._limit + len(self._prefix) + 8
         if longest >= dims.n_text_ctx:
             raise OptionError(
                 f"prefix: {len(self._prefix)} tokens leave no room for the text; "
-                f"give at most {dims.n_text_ctx - self._room - 9}"
+                f"give at most {dims.n_text_ctx - self._limit - 9}"
             )
 
     def add(self, tokens: list[int], keep: bool) -> None:
         """Add a window's tokens; `keep`: they condition the next window."""
         self._tokens += tokens
         if not keep:
-            self._since = len(self._tokens)
+            self._start = len(self._tokens)
 
     def text(self) -> str:
         """The text of all segments."""
@@ -57,12 +59,12 @@ class Prompts:
         return (*before, *sot, *self._prefix), len(before)
 
     def _previous(self) -> list[int]:
-        room = self._room - len(self._hotwords)
+        limit = self._limit - len(self._hotwords)
         if not self._options.carry_initial_prompt:
-            return self._hotwords + _last(self._tokens[self._since :], room)
-        initial = _last(self._tokens[: self._initial], room)
-        recent = self._tokens[max(self._initial, self._since) :]
-        return self._hotwords + initial + _last(recent, room - len(initial))
+            return self._hotwords + _last(self._tokens[self._start :], limit)
+        initial = _last(self._tokens[: self._initial], limit)
+        recent = self._tokens[max(self._initial, self._start) :]
+        return self._hotwords + initial + _last(recent, limit - len(initial))
 
 
 def _last(tokens: list[int], count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""One recording as its sessions decode it: whole, without silences, or in pieces side by side."""
+"""One recording, decoded whole, without silences, or in pieces side by side."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
 from slimwhisper.audio.vad import merge_regions, speech_regions
 from slimwhisper.longform.expected import read_expected
-from slimwhisper.longform.finish import Finish
+from slimwhisper.longform.postprocessing import PostProcessing
 from slimwhisper.longform.session import Session, clips_of
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import (
@@ -43,20 +43,21 @@ class Recording:
         vocabulary: Vocabulary | None = None,
         name: str = "",
     ) -> None:
-        """Reads all samples once, or again to find the speech, and the speakers. vocabulary: as in
-        `Session`. name: without suffix, by which an RTTM file or an expected text has it.
+        """Reads all samples, once more each to find speech and speakers. vocabulary: as in
+        `Session`. name: without suffix, for an RTTM file or an expected text.
         """
         self.options, self._samples, decoding = options, samples, options
-        self.seconds = len(samples) / SAMPLE_RATE
-        self._finish = Finish(samples, options, name)
-        self._excerpts: Excerpts | None = None  # what is decoded instead of all samples
+        self.seconds = self.seconds_of_speech = len(samples) / SAMPLE_RATE
+        self._finish = PostProcessing(samples, options, name)
+        self._excerpts: Excerpts | None = None  # to decode instead of all samples
         self._waiting: deque[Region] = deque()  # pieces for later sessions, in mel frames
         self._reported: list[Segment] = []
         clips: list[Region] | None = None
         if options.parallel or options.vad_filter:
             frames = clips_of(options, len(samples) // HOP_SAMPLES)
-            wanted = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
-            regions = _overlaps(_speech(samples, options), wanted)
+            selected = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
+            regions = _intersection(_speech(samples, options), selected)
+            self.seconds_of_speech = sum(b - a for a, b in regions) / SAMPLE_RATE
             if options.parallel:
                 merged = merge_regions(regions, PAUSE, dims.window_frames * HOP_SAMPLES)
                 pieces = [(a // HOP_SAMPLES, -(-b // HOP_SAMPLES)) for a, b in merged]
@@ -67,8 +68,8 @@ class Recording:
                 decoding = replace(options, clip_timestamps="0")
             else:
                 clips = []  # no speech; the language is still detected
-        heard = samples if self._excerpts is None else self._excerpts
-        self._mel = Spectrogram(heard, dims.n_mels, dims.window_frames)
+        decoded = samples if self._excerpts is None else self._excerpts
+        self._mel = Spectrogram(decoded, dims.n_mels, dims.window_frames)
         self._session = partial(
             Session,
             *(self._mel, dims, decoding),
@@ -76,18 +77,18 @@ class Recording:
             expected=read_expected(options, name),
         )
         self.sessions = [self._session(clips)]
-        self._handed_out = 0
+        self._started = 0  # sessions
 
     def next_session(self) -> Session | None:
-        """Another session that can begin; None if there is none, or none until the first one has
+        """The next session to start; None if there is none, or none before the first one has
         detected the language. Created on demand, as each holds a window's spectrogram.
         """
         language = self.sessions[0].language
-        if self._handed_out and self._waiting and language is not None:
+        if self._started and self._waiting and language is not None:
             self.sessions.append(self._session([self._waiting.popleft()], language))
-        if self._handed_out == len(self.sessions):
+        if self._started == len(self.sessions):
             return None
-        self._handed_out += 1
+        self._started += 1
         return self.sessions[-1]
 
     @property
@@ -104,22 +105,22 @@ class Recording:
         if self.done:
             return self.seconds
         if self.options.parallel:
-            share = sum(s.done for s in self.sessions)
-            return self.seconds * share / (len(self.sessions) + len(self._waiting))
+            done = sum(s.done for s in self.sessions)
+            return self.seconds * done / (len(self.sessions) + len(self._waiting))
         return self._original(self.sessions[0].position / FRAMES_PER_SECOND)
 
     def report(self) -> list[Segment]:
         """The new segments, in order of time."""
-        number = known = len(self._reported)
-        fresh: list[Segment] = []
+        number = skip = len(self._reported)
+        new: list[Segment] = []
         for session in self.sessions:
-            fresh += session.segments[known:]
-            known = max(known - len(session.segments), 0)
+            new += session.segments[skip:]
+            skip = max(skip - len(session.segments), 0)
             if not session.done:
                 break
-        fresh = [replace(self._in_place(s), id=i) for i, s in enumerate(fresh, start=number)]
-        self._reported += fresh
-        return fresh
+        new = [replace(self._with_original_times(s), id=i) for i, s in enumerate(new, number)]
+        self._reported += new
+        return new
 
     def transcript(self) -> Transcript:
         """The result; complete once `done`."""
@@ -135,42 +136,45 @@ class Recording:
         self._samples.close()
 
     def _original(self, seconds: float, end: bool = False) -> float:
-        """Seconds in the decoded audio -> in the recording; `end`: the time ends something."""
+        """Seconds in the decoded audio -> in the recording. end: of something that ends there."""
         if self._excerpts is None:
             return seconds
         position = self._excerpts.original(round(seconds * SAMPLE_RATE), end=end)
         return round(position / SAMPLE_RATE, 3)
 
-    def _in_place(self, segment: Segment) -> Segment:
+    def _with_original_times(self, segment: Segment) -> Segment:
         if self._excerpts is None:
             return segment
-        words = segment.words and [self._word_in_place(w) for w in segment.words]
+
+        def word(w: Word) -> Word:
+            start = self._original(w.start)
+            return replace(w, start=start, end=max(start, self._original(w.end, end=True)))
+
         return replace(
             segment,
             seek=round(self._original(segment.seek / FRAMES_PER_SECOND) * FRAMES_PER_SECOND),
             start=self._original(segment.start),
             end=self._original(segment.end, end=True),
-            words=words,
+            words=segment.words and [word(w) for w in segment.words],
         )
-
-    def _word_in_place(self, word: Word) -> Word:
-        start, end = self._original(word.start), self._original(word.end, end=True)
-        return replace(word, start=start, end=max(start, end))
 
 
 def _speech(samples: Samples, options: Options) -> list[Region]:
-    """Where there is speech; with `parallel`, cut at short pauses, and later joined up to 30 s."""
+    """The regions with speech; with `parallel`, cut at short pauses, later joined up to 30 s."""
     silence, pad = options.vad_min_silence_duration_ms, options.vad_speech_pad_ms
-    usual_silence, usual_pad = (300, 200) if options.parallel else (2000, 400)
+    default_silence, default_pad = (300, 200) if options.parallel else (2000, 400)
     return speech_regions(
         samples,
         threshold=options.vad_threshold,
-        min_silence_ms=usual_silence if silence is None else silence,
-        pad_ms=usual_pad if pad is None else pad,
+        end_threshold=options.vad_neg_threshold,
+        min_speech_ms=options.vad_min_speech_duration_ms,
+        max_speech_s=options.vad_max_speech_duration_s or float("inf"),
+        min_silence_ms=default_silence if silence is None else silence,
+        pad_ms=default_pad if pad is None else pad,
     )
 
 
-def _overlaps(regions: Iterable[Region], wanted: Sequence[Region]) -> list[Region]:
+def _intersection(regions: Iterable[Region], selected: Sequence[Region]) -> list[Region]:
     """The intersection of the two; `regions` in order."""
-    cut = ((max(a, c), min(b, d)) for c, d in wanted for a, b in regions)
-    return [(start, stop) for start, stop in cut if start < stop]
+    parts = ((max(a, c), min(b, d)) for c, d in selected for a, b in regions)
+    return [(start, stop) for start, stop in parts if start < stop]

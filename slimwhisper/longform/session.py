@@ -1,7 +1,7 @@
-"""How one file moves through its windows: seek, temperature, prompt, words, segments. No model.
+"""A recording's way through its windows: seek, temperature, prompt, words, segments. No model.
 
-`Session._run` and `_window` read from top to bottom as `whisper.transcribe`, whose rules they are:
-they yield what the engine should do next, and are sent its answer.
+`Session._run` and `_window` follow `whisper.transcribe` from top to bottom: they yield requests for
+the engine, and receive its answers.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -22,13 +22,13 @@ from slimwhisper.engine.requests import (
     Window,
 )
 from slimwhisper.engine.rules import make_rules
-from slimwhisper.longform.attempts import Tried, climb, ladder
+from slimwhisper.longform.attempts import Candidate, attempts_of, choose
 from slimwhisper.longform.expected import expected_tokens
-from slimwhisper.longform.hallucination import Place
+from slimwhisper.longform.hallucination import WindowSpan
 from slimwhisper.longform.prompts import Prompts
-from slimwhisper.longform.words import Cut, settle, text_tokens
+from slimwhisper.longform.words import WindowSegments, text_tokens, time_segments
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
-from slimwhisper.trust.flags import SURE, Heard, flagged
+from slimwhisper.trust.flags import CERTAIN_LANGUAGE, WindowEvidence, flagged
 from slimwhisper.trust.sound import WindowSound
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
@@ -53,16 +53,16 @@ def clips_of(options: Options, content_frames: int) -> list[Clip]:
 
 @dataclass(slots=True)
 class WindowState:
-    """What a window leaves to the next one."""
+    """What the next window needs to know of the ones before it."""
 
-    among: Sequence[str]  # codes: the languages to choose among; (): all
-    written: str | None = None  # code: the language of the text
-    spoken: str | None = None  # the language last detected
+    languages: Sequence[str]  # codes to choose among; (): all
+    text_language: str | None = None  # code
+    spoken_language: str | None = None  # code: the last one detected
     changed: bool = False  # with `multilingual`: an uncertain change of language
     last_speech: float = 0.0  # seconds
 
 
-Steps = Generator[Request, Answer, None]  # requests to the engine, each sent its answer
+Steps = Generator[Request, Answer, None]
 
 
 class Session:
@@ -88,21 +88,22 @@ class Session:
         self.language = language or (None if self.vocabulary.languages else "en")
         if options.language is not None:
             self.language = language_code(options.language, self.vocabulary)
-        among = [language_code(name, self.vocabulary) for name in options.languages]
-        if len(among) == 1:
-            self.language = among[0]
+        languages = [language_code(name, self.vocabulary) for name in options.languages]
+        if len(languages) == 1:
+            self.language = languages[0]
+        self.language_probs: dict[str, float] = {}  # by code; {}: the language was known
         self._expected = expected_tokens(self.vocabulary, expected, options.hotwords)
-        self._steps = self._run(clips, WindowState(among))
+        self._steps = self._run(clips, WindowState(languages))
         self._request: Request | None = next(self._steps, None)
 
     @property
     def done(self) -> bool:
-        """Whether the recording has come to its end."""
+        """Whether the recording is at its end."""
         return self._request is None
 
     def next_request(self) -> Request | None:
-        """What the engine should do next; None at the end of the recording. A window's audio is
-        given once: it is the engine's then.
+        """The next request for the engine; None at the end of the recording. A window's audio is
+        returned once, and not kept here.
         """
         request = self._request
         if isinstance(request, Window):
@@ -114,12 +115,12 @@ class Session:
 
         Raises `SlimWhisperError` if the model's output was not finite.
         """
-        known = len(self.segments)
+        count = len(self.segments)
         try:
             self._request = self._steps.send(answer)
         except StopIteration:
             self._request = None
-        return self.segments[known:]
+        return self.segments[count:]
 
     @property
     def position(self) -> int:
@@ -127,135 +128,144 @@ class Session:
         return min(self.seek, self.mel.frames)
 
     def _run(self, clips: Sequence[Clip] | None, state: WindowState) -> Steps:
-        """The language, then window after window."""
-        wanted = clips_of(self.options, self.mel.frames) if clips is None else clips
-        places = self._places(wanted)
-        in_slot: Clip | None = None  # the audio that the engine's slot has: start and frames
+        """Detect the language, then decode window after window."""
+        in_slot: Clip | None = None  # the audio in the engine's slot: start and frames
         if self.language is None:
             # from the recording's first 30 s, as in `whisper`; with `clips`, from the first clip's
             in_slot = (clips[0][0] if clips else 0, self.dims.window_frames)
-            self.language = yield from self._ask_language(in_slot, state)
+            self.language, self.language_probs = yield from self._detect_language(in_slot, state)
         else:
             self._set_language(self.language, state)
         self.prompts = Prompts(self.tokenizer, self.dims, self.options)
-        for place in places:
-            there = (place.start, place.frames) == in_slot
+        for span in self._windows(clips):
+            encoded = (span.start, span.frames) == in_slot
             in_slot = None
-            if self.options.multilingual and not there:
-                yield from self._ask_language((place.start, place.frames), state)
-                there = True
-            yield from self._window(place, there, state)
+            if self.options.multilingual and not encoded:
+                yield from self._detect_language((span.start, span.frames), state)
+                encoded = True
+            yield from self._window(span, encoded, state)
 
-    def _places(self, clips: Sequence[Clip]) -> Iterator[Place]:
-        """The window at `seek`, wherever that is by then; each clip begins where it says."""
-        for start, stop in clips:
+    def _windows(self, clips: Sequence[Clip] | None) -> Iterator[WindowSpan]:
+        """The windows of the clips, each at what `seek` is when the one before it is done."""
+        for start, stop in clips_of(self.options, self.mel.frames) if clips is None else clips:
             self.seek = start
             while self.seek < stop:
                 window = self.dims.window_frames
                 size = min(window, stop - self.seek)
-                yield Place(self.seek, size, self.mel.frames, window)
+                yield WindowSpan(self.seek, size, self.mel.frames, window)
 
     # -- the language --------------------------------------------------------------------------
 
-    def _ask_language(self, place: Clip, state: WindowState) -> Generator[Request, Answer, str]:
-        """Detect the language of a window's audio, and use it from now on."""
-        answer = yield Window(self.mel.window(*place), (self.vocabulary.sot,), 0, rules=None)
+    def _detect_language(
+        self, audio: Clip, state: WindowState
+    ) -> Generator[Request, Answer, tuple[str, dict[str, float]]]:
+        """Detect the language of a window's audio, and use it from then on. Also returns the
+        probability of each.
+        """
+        answer = yield Window(self.mel.window(*audio), (self.vocabulary.sot,), 0, rules=None)
         assert isinstance(answer, Languages)
-        language = answer.likeliest(state.among)
-        before, state.spoken = state.spoken, language
-        state.changed = before not in (None, language) and answer.probs[language] < SURE
+        language = answer.most_likely(state.languages)
+        before, state.spoken_language = state.spoken_language, language
+        state.changed = before not in (None, language) and answer.probs[language] < CERTAIN_LANGUAGE
         self._set_language(language, state)
-        return language
+        return language, answer.probs
 
     def _set_language(self, language: str, state: WindowState) -> None:
         self.tokenizer = self.vocabulary.tokenizer(language, self.options.task)
         if self.vocabulary.languages:
-            state.written = "en" if self.options.task == "translate" else language
+            state.text_language = "en" if self.options.task == "translate" else language
 
     # -- a window ------------------------------------------------------------------------------
 
-    def _window(self, place: Place, in_slot: bool, state: WindowState) -> Steps:
-        """Decode a window, at rising temperatures while its text fails, and keep its segments."""
+    def _window(self, span: WindowSpan, encoded: bool, state: WindowState) -> Steps:
+        """Decode a window, at rising temperatures while attempts fail, and add its segments.
+        encoded: the engine has its audio.
+        """
         options = self.options
-        attempts = ladder(options, (options.seed, place.start))
+        first, *others = attempts_of(options, (options.seed, span.start))
         prompt, sot_index = self.prompts.of_window(self.tokenizer)
-        request: Window | Retry = Window(
-            None if in_slot else self.mel.window(place.start, place.frames),
+        window = Window(
+            None if encoded else self.mel.window(span.start, span.frames),
             prompt,
             sot_index,
             make_rules(self.dims, options, self.vocabulary),
-            next(attempts),
+            first,
             options.token_logprobs,
             expected=self._expected,
         )
-        kept: Tried | None = None
-        while kept is None:
+        failures: list[Candidate] = []
+        requests: list[Window | Retry] = [window, *map(Retry, others)]
+        for request in requests:
             answer = yield request
             assert isinstance(answer, Decoded)
-            text = self.tokenizer.decode(list(answer.tokens))
-            following = climb(attempts, Tried.of(answer, text))
-            if isinstance(following, Tried):
-                kept = following
-            else:
-                request = Retry(following)
-        if kept.is_silence(options):
-            self.seek += place.frames
+            chosen = Candidate.of(answer, self.tokenizer.decode(list(answer.tokens)))
+            if not chosen.failed(options):
+                break
+            failures.append(chosen)
+        else:
+            chosen = choose(failures, options)
+        if chosen.is_silence(options):
+            self.seek += span.frames
             return
-        cut = self._cut(place, kept.result, kept.ratio)
+        cut = self._cut(span, chosen.result, chosen.ratio)
         alignment: Answer | None = None
         if options.word_timestamps and (text_only := text_tokens(cut.segments, self.tokenizer)):
             before = self.tokenizer.sot_sequence_including_notimestamps
             alignment = yield Align(tuple(before), text_only)
         assert alignment is None or isinstance(alignment, Alignment)
-        self._keep(place, kept.result, cut, alignment, state)
+        self._add_segments(span, chosen.result, cut, alignment, state)
 
-    def _keep(
+    def _add_segments(
         self,
-        place: Place,
+        span: WindowSpan,
         result: Decoded,
-        cut: Cut,
+        cut: WindowSegments,
         alignment: Alignment | None,
         state: WindowState,
     ) -> None:
         """Add a window's segments and move on."""
-        fresh, seek, dropped = cut.segments, cut.seek, False
+        new, seek, dropped = cut.segments, cut.seek, False
         if self.options.word_timestamps:
-            settled = settle(cut, alignment, self.tokenizer, self.options, place, state.last_speech)
-            fresh, seek, dropped = settled.segments, settled.seek, settled.dropped
-            state.last_speech = settled.last_speech
+            timed = time_segments(
+                cut, alignment, self.tokenizer, self.options, span, state.last_speech
+            )
+            new, seek, dropped = timed.segments, timed.seek, timed.dropped
+            state.last_speech = timed.last_speech
         # a window whose text is just <|0.00|><|0.00|> would be decoded in an endless loop
-        self.seek = seek if seek > place.start else place.start + place.frames
+        self.seek = seek if seek > span.start else span.start + span.frames
         if not dropped:
             number = len(self.segments)
-            fresh = [replace(_cleared(s), id=i) for i, s in enumerate(fresh, start=number)]
-            sound = WindowSound(lambda: self._mel_of(place), place.offset)
-            heard = Heard(sound, state.written, state.changed)
-            self.segments += flagged(fresh, heard, self.segments)
-            keep = self.options.condition_on_previous_text and result.temperature <= 0.5
-            self.prompts.add([t for s in fresh for t in s.tokens], keep)
+            new = [replace(_cleared(s), id=i) for i, s in enumerate(new, start=number)]
 
-    def _mel_of(self, place: Place) -> Tensor:
-        """[n_mels, frames]: a window without its padding."""
-        return self.mel.window(place.start, place.frames)[:, : place.frames]
+            def mel() -> Tensor:
+                return self.mel.window(span.start, span.frames)[:, : span.frames]
 
-    def _cut(self, place: Place, result: Decoded, ratio: float) -> Cut:
+            sound = WindowSound(mel, span.offset)
+            evidence = WindowEvidence(sound, state.text_language, state.changed)
+            self.segments += flagged(new, evidence, self.segments)
+            options = self.options
+            certain = result.temperature <= options.prompt_reset_on_temperature
+            keep = options.condition_on_previous_text and certain
+            self.prompts.add([t for s in new for t in s.tokens], keep)
+
+    def _cut(self, span: WindowSpan, result: Decoded, ratio: float) -> WindowSegments:
         """A window's text, cut at its timestamps.
 
-        One segment ends and the next begins between two adjacent timestamps. What follows the last
-        such pair is unfinished, so the next window starts there, unless a single timestamp at the
-        end says that nothing follows.
+        Between two adjacent timestamps, one segment ends and the next begins. The text after the
+        last such pair is unfinished, so the next window starts there, unless the text ends with a
+        single timestamp: then nothing follows.
         """
         tokens, timestamps = result.tokens, self.vocabulary.timestamps
         begin = timestamps.start
-        offset, seconds = place.offset, MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND
-        following = place.start + place.frames
+        offset, seconds = span.offset, MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND
+        following = span.start + span.frames
 
         def segment(start: float, end: float, first: int = 0, last: int | None = None) -> Segment:
             piece = tokens[first:last]
             logprobs = result.logprobs[first : first + len(piece)]
             return Segment(
                 id=0,
-                seek=place.start,
+                seek=span.start,
                 start=offset + start,
                 end=offset + end,
                 text=self.tokenizer.decode([t for t in piece if self.vocabulary.is_text(t)]),
@@ -267,17 +277,17 @@ class Session:
                 token_logprobs=list(logprobs) if self.options.token_logprobs else None,
             )
 
-        stamped = [t in timestamps for t in tokens]
-        nothing_follows = stamped[-2:] == [False, True]
-        ends = [i for i in range(1, len(tokens)) if stamped[i - 1] and stamped[i]]
+        is_stamp = [t in timestamps for t in tokens]
+        nothing_follows = is_stamp[-2:] == [False, True]
+        ends = [i for i in range(1, len(tokens)) if is_stamp[i - 1] and is_stamp[i]]
         if not ends:
             stamps = [t for t in tokens if t in timestamps]
-            duration = place.frames / FRAMES_PER_SECOND
+            duration = span.frames / FRAMES_PER_SECOND
             if stamps and stamps[-1] != begin:
                 duration = (stamps[-1] - begin) * seconds
-            return Cut([segment(0.0, duration)], following, nothing_follows)
+            return WindowSegments([segment(0.0, duration)], following, nothing_follows)
         done = (tokens[ends[-1] - 1] - begin) * MEL_FRAMES_PER_POSITION
-        seek = place.start + min(done, place.window)
+        seek = span.start + min(done, span.window)
         if nothing_follows:
             ends.append(len(tokens))
             seek = following
@@ -285,16 +295,16 @@ class Session:
             segment((tokens[i] - begin) * seconds, (tokens[j - 1] - begin) * seconds, i, j)
             for i, j in pairwise([0, *ends])
         ]
-        return Cut(segments, seek, nothing_follows)
+        return WindowSegments(segments, seek, nothing_follows)
 
     def transcript(self) -> Transcript:
-        """The result so far; complete once it is `done`."""
+        """The result so far; complete once `done`."""
         assert self.language is not None
         return Transcript(self.prompts.text(), self.segments, self.language)
 
 
 def _cleared(segment: Segment) -> Segment:
-    """A segment without text or length stays in the list, but without tokens, as in `whisper`."""
+    """The segment, without tokens if it has no text or no length, as in `whisper`."""
     if segment.start != segment.end and segment.text.strip():
         return segment
     logprobs = segment.token_logprobs and []

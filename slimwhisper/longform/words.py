@@ -1,7 +1,7 @@
-"""When each word is spoken, from the text's attention to the audio. Knows no model.
+"""The times of words, from the text's attention to the audio. No model.
 
 The results equal `whisper`'s to the last digit; its median filter, time warping and merging of
-punctuation are used. `settle` processes a window; the other functions are its steps.
+punctuation are used. `time_segments` processes a window; the other functions are its steps.
 """
 
 import threading
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from slimwhisper.engine.requests import Alignment
-from slimwhisper.longform.hallucination import Place, before_hallucination, leading_silence
+from slimwhisper.longform.hallucination import WindowSpan, before_hallucination, leading_silence
 from slimwhisper.tokens.vocabulary import text_ranges
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Options, Segment, Word
 
@@ -31,16 +31,16 @@ _WARPING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class WindowSegments:
     """A window's text, cut into segments at its timestamps."""
 
     segments: list[Segment]  # those without text still have their tokens
-    seek: int  # mel frame where the timestamps say to continue
-    nothing_follows: bool  # a single timestamp ended the window
+    seek: int  # mel frame to continue from, by the timestamps
+    nothing_follows: bool  # the window ended with a single timestamp
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class TimedSegments:
     """A window's segments with their words, and where to continue."""
 
     segments: list[Segment]
@@ -49,41 +49,41 @@ class Settled:
     dropped: bool = False  # the window is discarded and decoded again from `seek`
 
 
-def settle(
-    cut: Cut,
+def time_segments(
+    cut: WindowSegments,
     alignment: Alignment | None,
     tokenizer: "Tokenizer",
     options: Options,
-    place: Place,
+    span: WindowSpan,
     last_speech: float,
-) -> Settled:
+) -> TimedSegments:
     """Add words to a window's segments, skip hallucinations, and find where the next one starts.
 
     `alignment` is None if they have no text tokens. `last_speech`: seconds, before the window.
     """
-    kept = attach_words(cut.segments, alignment, tokenizer, options, place.frames, last_speech)
+    segments = attach_words(cut.segments, alignment, tokenizer, options, span.frames, last_speech)
     threshold, seek = options.hallucination_silence_threshold, cut.seek
     if not cut.nothing_follows:
-        seek = _after_last_word(kept, place, threshold, seek)
+        seek = _after_last_word(segments, span, threshold, seek)
     if threshold is not None:
-        start = leading_silence(kept, place, threshold)
+        start = leading_silence(segments, span, threshold)
         if start is not None:
-            return Settled([], start, last_speech, dropped=True)
-        kept, start = before_hallucination(kept, place, threshold, last_speech)
+            return TimedSegments([], start, last_speech, dropped=True)
+        segments, start = before_hallucination(segments, span, threshold, last_speech)
         seek = seek if start is None else start
-    end = last_word_end(kept)
-    return Settled(kept, seek, last_speech if end is None else end)
+    end = last_word_end(segments)
+    return TimedSegments(segments, seek, last_speech if end is None else end)
 
 
 def _after_last_word(
-    segments: Sequence[Segment], place: Place, threshold: float | None, seek: int
+    segments: Sequence[Segment], span: WindowSpan, threshold: float | None, seek: int
 ) -> int:
     """The mel frame where the last word ends, or the window's end if that is within `threshold`."""
     end = last_word_end(segments)
-    if end is None or end <= place.offset:
+    if end is None or end <= span.offset:
         return seek
-    if threshold is not None and place.end - end <= threshold:
-        return place.start + place.frames
+    if threshold is not None and span.end - end <= threshold:
+        return span.start + span.frames
     return round(end * FRAMES_PER_SECOND)
 
 
@@ -104,8 +104,8 @@ def text_tokens(segments: Iterable[Segment], tokenizer: "Tokenizer") -> tuple[in
 
 
 def attention(alignment: Alignment, frames: int) -> torch.Tensor:
-    """[len(text) + 1, p] floating: how much each text token, and <|endoftext|>, attends to each of
-    the window's positions with audio; over all alignment heads, filtered as in `whisper`.
+    """[len(text) + 1, p] floating: the attention of each text token, and of <|endoftext|>, to the
+    window's positions with audio; over all alignment heads, filtered as in `whisper`.
 
     `frames`: mel frames of the recording in the window.
     """
@@ -114,7 +114,7 @@ def attention(alignment: Alignment, frames: int) -> torch.Tensor:
     weights = alignment.scores[:, :, : frames // MEL_FRAMES_PER_POSITION].softmax(dim=-1)
     deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
     weights = median_filter((weights - mean) / deviation, _MEDIAN_WIDTH)
-    # each text token is predicted, and so timed, by the token before it
+    # each text token is predicted, and therefore timed, by the token before it
     return weights.mean(dim=0)[alignment.before - 1 : -1]
 
 
@@ -141,7 +141,7 @@ def time_words(alignment: Alignment, tokenizer: "Tokenizer", frames: int) -> "li
 
 
 def _warp(costs: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """[n, p] floating -> the cheapest path through it: rows and positions, of one length each."""
+    """[n, p] floating -> the cheapest path: rows and positions, of the same length."""
     from whisper.timing import dtw
 
     with _WARPING:
@@ -153,7 +153,7 @@ def _warp(costs: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compile_warping() -> None:
-    """Compile now what `time_words` compiles when it is first used; it takes seconds."""
+    """Compile what `time_words` would compile on first use, which takes seconds."""
     _warp(torch.zeros(1, 1))
 
 
@@ -175,18 +175,18 @@ def attach_words(
     offset = segments[0].seek / FRAMES_PER_SECOND
     timings = time_words(alignment, tokenizer, frames) if alignment else []
     durations = [t.end - t.start for t in timings if t.end != t.start]
-    usual = min(0.7, float(np.median(durations))) if durations else 0.0
+    median = min(0.7, float(np.median(durations))) if durations else 0.0
     if timings:
         from whisper.timing import merge_punctuations
 
         if durations:
-            _shorten_at_sentence_ends(timings, longest=2 * usual)
+            _shorten_at_sentence_ends(timings, longest=2 * median)
         merge_punctuations(timings, options.prepend_punctuations, options.append_punctuations)
     rest = deque(timings)
     result = []
     for segment in segments:
         words = _take_words(rest, len(text_tokens([segment], tokenizer)), offset)
-        segment = _fit(segment, words, usual, last_speech)
+        segment = _fit(segment, words, median, last_speech)
         if words:
             last_speech = segment.end
         result.append(segment)
@@ -194,7 +194,7 @@ def attach_words(
 
 
 def _shorten_at_sentence_ends(timings: "Sequence[WordTiming]", longest: float) -> None:
-    """Pauses end up in a full stop or in the word after it: shorten those to `longest` seconds."""
+    """Shorten full stops and the words after them, which include pauses, to `longest` seconds."""
     for before, timing in pairwise(timings):
         if timing.end - timing.start > longest:
             if timing.word in _SENTENCE_ENDS:
@@ -215,16 +215,16 @@ def _take_words(rest: "deque[WordTiming]", tokens: int, offset: float) -> list[W
     return words
 
 
-def _fit(segment: Segment, words: list[Word], usual: float, last_speech: float) -> Segment:
-    """The segment with these words, and with start and end reconciled between the two.
+def _fit(segment: Segment, words: list[Word], median: float, last_speech: float) -> Segment:
+    """The segment with these words; start and end of segment and words are made to agree.
 
-    Words usually take `usual` seconds. Much longer ones at the segment's edges include a pause.
+    median: seconds of a word. Much longer words at the segment's edges include a pause.
     """
     if not words:
         return replace(segment, words=[])
     words = list(words)
-    longest = 2 * usual
-    if words[0].end - last_speech > 4 * usual and (
+    longest = 2 * median
+    if words[0].end - last_speech > 4 * median and (
         words[0].end - words[0].start > longest
         or (len(words) > 1 and words[1].end - words[0].start > 2 * longest)
     ):
@@ -235,11 +235,11 @@ def _fit(segment: Segment, words: list[Word], usual: float, last_speech: float) 
         words[0] = replace(words[0], start=max(0.0, words[0].end - longest))
     start, end = segment.start, segment.end
     if start < words[0].end and start - 0.5 > words[0].start:
-        words[0] = replace(words[0], start=max(0.0, min(words[0].end - usual, start)))
+        words[0] = replace(words[0], start=max(0.0, min(words[0].end - median, start)))
     else:
         start = words[0].start
     if end > words[-1].start and end + 0.5 < words[-1].end:
-        words[-1] = replace(words[-1], end=max(words[-1].start + usual, end))
+        words[-1] = replace(words[-1], end=max(words[-1].start + median, end))
     else:
         end = words[-1].end
     return replace(segment, start=start, end=end, words=words)

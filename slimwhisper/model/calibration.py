@@ -1,24 +1,24 @@
-"""What the guard measures on, and the plan of caches that it accepts."""
+"""The activations that the guard measures on, and the cache plan that it accepts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from slimwhisper.audio.mel import calibration_mel
 from slimwhisper.cache.activations import Activations
-from slimwhisper.cache.base import CrossLayer, Rows, Step
+from slimwhisper.cache.base import CrossLayer, DecodeStep, Rows
+from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Context, Folded, fold
 from slimwhisper.cache.forms import EXACT, form_of
-from slimwhisper.cache.guard import Inspection, Site, inspect_layer
-from slimwhisper.cache.plan import CachePlan, DecoderCache
+from slimwhisper.cache.guard import AttentionSite, Inspection, inspect_layer
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
-from slimwhisper.text import one_line
+from slimwhisper.text import error_line
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims
 
@@ -27,16 +27,16 @@ CALIBRATION_TOKENS = 48  # at most, of a window without a text
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """How the forms that need an inverse are checked."""
+    """How to check the forms that need an inverse."""
 
-    strict: bool = False  # raise if one is not exact, instead of falling back
+    strict: bool = False  # raise if a form is not exact, instead of falling back
     mel: Tensor | None = None  # [n_mels, 3000] of real speech to measure on; None: noise
 
 
 Learned = Mapping[str, Mapping[str, Tensor]]  # by site, such as "cross.0"; then by name
-_AGAIN = "run slimwhisper calibrate again"
+_REMEDY = "run slimwhisper calibrate again"
 # what folding raises for tensors that do not fit the form
-_MISFITS = (AssertionError, LookupError, RuntimeError, TypeError, ValueError)
+_FOLDING_ERRORS = (AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def exact_plan(
@@ -50,41 +50,31 @@ def exact_plan(
     """Fold every layer for two forms that need no guard; weights not yet rounded.
 
     state: OpenAI's names; matrices [out, in]. Forms that learn need `activations`, or what they
-    have `learned` from others before.
+    `learned` before.
     """
 
-    def folded(attention: Literal["cross", "self"], form: str) -> list[Folded]:
-        sites = [Site(i, attention, dims.n_text_head) for i in range(dims.n_text_layer)]
-        shared = "encoder.ln_post." if attention == "cross" else None  # the norm before E
+    def fold_layers(attention: Literal["cross", "self"], form: str) -> list[Folded]:
+        sites = [AttentionSite(i, attention, dims.n_text_head) for i in range(dims.n_text_layer)]
         blocks = [site.read(state) for site in sites]
-        made: dict[str, Any] = {}
-        return [
-            fold(
-                block,
-                form,
-                Context(
-                    norm=norm(shared or f"{site.prefix[:-1]}_ln."),
-                    layer=site.layer,
-                    attention=attention,
-                    blocks=blocks,
-                    activations=activations,
-                    learned=None
-                    if learned is None
-                    else learned.get(f"{attention}.{site.layer}", {}),
-                    shared=made,
-                ),
+        context = Context(attention=attention, blocks=blocks, activations=activations)
+        layers = []
+        for site, block in zip(sites, blocks, strict=True):
+            # the norm before E, or before the layer
+            norm = "encoder.ln_post" if attention == "cross" else f"{site.prefix[:-1]}_ln"
+            context = replace(
+                context,
+                norm=(state[f"{norm}.weight"], state[f"{norm}.bias"]),
+                layer=site.layer,
+                learned=None if learned is None else learned.get(f"{attention}.{site.layer}", {}),
             )
-            for site, block in zip(sites, blocks, strict=True)
-        ]
+            layers.append(fold(block, form, context))
+        return layers
 
-    def norm(prefix: str) -> tuple[Tensor, Tensor]:
-        return state[f"{prefix}weight"], state[f"{prefix}bias"]
-
-    return CachePlan(folded("cross", cross), folded("self", self_))
+    return CachePlan(fold_layers("cross", cross), fold_layers("self", self_))
 
 
 class RecordingLayer(CrossLayer):
-    """A layer that keeps what it is asked with, x [1, T, d]."""
+    """A layer that records its inputs, x [1, T, d]."""
 
     def __init__(self, layer: CrossLayer) -> None:
         self.layer, self.store = layer, layer.store
@@ -104,10 +94,10 @@ def record_activations(
     mel: Tensor | None = None,
     texts: Sequence[Sequence[int]] | None = None,
 ) -> Activations:
-    """Every attention block's input, in float32, while windows are read and texts are written.
+    """The inputs of all attention blocks, in float32, while the model decodes windows.
 
     `mel` [n_mels, 3000], or [G, n_mels, 3000] for several windows: real speech if available, which
-    is harder on `k` than noise; None: noise. `texts`: what is said in each window, as tokens from
+    is harder on `k` than noise; None: noise. `texts`: the tokens of each window's text, from
     <|startoftranscript|> on. Without them, each window is decoded greedily in its language.
     """
     dims, cpu = checkpoint.dims, torch.device("cpu")
@@ -115,10 +105,10 @@ def record_activations(
     decoder = Decoder(checkpoint.state, dims, cpu, torch.float32)
     plan = exact_plan(checkpoint.state, dims).to(cpu, torch.float32)
     mels = calibration_mel(dims.n_mels, dims.window_frames) if mel is None else mel
-    found = []
-    for i, one in enumerate(mels.reshape(-1, *mels.shape[-2:]).split(1)):
+    windows = []
+    for i, window_mel in enumerate(mels.reshape(-1, *mels.shape[-2:]).split(1)):
         cache = DecoderCache.allocate(plan, 1, dims.n_audio_ctx, dims.n_text_ctx)
-        rows, features = Rows.block(1), encoder(one)
+        rows, features = Rows.block(1), encoder(window_mel)
         cache.cross.put(rows.slots, features)
         if texts is None:
             text = _greedy(decoder, cache, checkpoint.tokens, stops=mel is not None)
@@ -128,37 +118,39 @@ def record_activations(
         cache.cross.layers[:] = layers
         decoder.prefill(torch.tensor([text]), rows, cache)
         # each layer's X-cache holds the input of its self-attention
-        own = [layer.tensors[0].flatten(0, 1)[: len(text)] for layer in cache.self_.layers]
-        found.append(Activations(features[0], own, [layer.inputs[0] for layer in layers]))
-    return Activations.joined(found)
+        self_inputs = [layer.tensors[0].flatten(0, 1)[: len(text)] for layer in cache.self_.layers]
+        cross_inputs = [layer.inputs[0] for layer in layers]
+        windows.append(Activations(features[0], self_inputs, cross_inputs))
+    return Activations.joined(windows)
 
 
 def _greedy(
     decoder: Decoder, cache: DecoderCache, vocabulary: Vocabulary, stops: bool
 ) -> list[int]:
-    """A window's likeliest text without timestamps, from <|startoftranscript|> on; up to
-    <|endoftext|>, or of noise, where that would come at once, as long as there is room.
+    """The greedy text of a window without timestamps, from <|startoftranscript|> on. stops: end it
+    at <|endoftext|>, which is suppressed otherwise, as for noise it would be the first token.
     """
     rows, language = Rows.block(1), None
 
-    def after(prompt: list[int]) -> Tensor:
-        """[1, V]: the logits of the token after it."""
+    def next_logits(prompt: list[int]) -> Tensor:
+        """[1, V]: the logits of the token after a prompt."""
         return decoder.logits(decoder.prefill(torch.tensor([prompt]), rows, cache)[:, -1])
 
     if vocabulary.languages:
         codes = list(vocabulary.languages)
-        language = vocabulary.languages[codes[int(after([vocabulary.sot])[0, codes].argmax())]]
+        logits = next_logits([vocabulary.sot])
+        language = vocabulary.languages[codes[int(logits[0, codes].argmax())]]
     tokens = list(vocabulary.tokenizer(language).sot_sequence)
     if vocabulary.no_timestamps is not None:
         tokens.append(vocabulary.no_timestamps)
-    logits = after(tokens)
+    logits = next_logits(tokens)
     allowed = [i for ids in vocabulary.texts for i in ids] + [vocabulary.eot] * stops
     for position in range(len(tokens), min(CALIBRATION_TOKENS, decoder.dims.n_text_ctx)):
         best = allowed[int(logits[0, allowed].argmax())]
         if best == vocabulary.eot:
             break
         tokens.append(best)
-        step = Step.at(rows, torch.tensor([position]), position + 1, True, torch.float32)
+        step = DecodeStep.at(rows, torch.tensor([position]), position + 1, True, torch.float32)
         logits = decoder.step(torch.tensor([best]), step, cache)
     return tokens
 
@@ -175,9 +167,9 @@ def inspect_form(
     pairs = [
         inspect_layer(
             checkpoint.state,
-            Site(layer, attention, dims.n_text_head),
+            AttentionSite(layer, attention, dims.n_text_head),
             form,
-            activations.of(attention, layer),
+            activations.source(attention, layer),
             dtype,
         )
         for layer in range(dims.n_text_layer)
@@ -186,7 +178,7 @@ def inspect_form(
 
 
 def unguarded(cross: str, self_: str) -> tuple[str, str]:
-    """The two forms, or the exact ones in place of those that the guard would have to inspect."""
+    """The two forms, with an exact form in place of each one that needs the guard."""
     return (
         cross if form_of(cross).inverse is None else EXACT["cross"],
         self_ if form_of(self_).inverse is None else EXACT["self"],
@@ -204,47 +196,51 @@ def guarded_plan(
     """Fold for the requested forms; layers that the guard rejects fall back to an exact form.
 
     `mel` [n_mels, 3000] as in `record_activations`; `learned` as in `exact_plan`, from a file.
-    Raises `CacheError` where that does not fit the forms: a tensor is missing, is too many, or has
-    the wrong shape.
+    Raises `CacheError` if `learned` does not fit the forms: a tensor is missing, unused, or has the
+    wrong shape.
     """
-    asked: tuple[tuple[Literal["cross", "self"], str], ...] = (("cross", cross), ("self", self_))
-    guarded = [(attention, form) for attention, form in asked if form_of(form).inverse is not None]
-    learns = learned is None and any(form_of(form).learns for _, form in asked)
+    forms: tuple[tuple[Literal["cross", "self"], str], ...] = (("cross", cross), ("self", self_))
+    guarded = [(attention, form) for attention, form in forms if form_of(form).inverse is not None]
+    learns = learned is None and any(form_of(form).learns for _, form in forms)
     activations = record_activations(checkpoint, mel) if learns or guarded else None
     exact = unguarded(cross, self_)
     try:
         plan = exact_plan(checkpoint.state, checkpoint.dims, *exact, activations, learned)
-    except _MISFITS as error:
+    except _FOLDING_ERRORS as error:
         if learned is None:
             raise
-        reason = one_line(error, kind=True)
+        reason = error_line(error, kind=True)
         raise CacheError(
-            f"the file's tensors do not fit caches {cross!r} and {self_!r} ({reason}); {_AGAIN}"
+            f"the file's tensors do not fit caches {cross!r} and {self_!r} ({reason}); {_REMEDY}"
         ) from error
     if learned is not None:
         _check_shapes(learned, learned_by(plan))
     weights, records = {"cross": plan.cross, "self": plan.self_}, []
     for attention, form in guarded:
         assert activations is not None
-        weights[attention], seen = inspect_form(checkpoint, attention, form, dtype, activations)
-        records += seen
+        weights[attention], inspected = inspect_form(
+            checkpoint, attention, form, dtype, activations
+        )
+        records += inspected
     return CachePlan(weights["cross"], weights["self"]), records
 
 
 def _check_shapes(given: Learned, used: Learned) -> None:
-    """Raise CacheError for a tensor that no form has used, or not in this shape."""
-    shapes, wanted = (
-        {(site, name): tuple(t.shape) for site, some in found.items() for name, t in some.items()}
-        for found in (given, used)
+    """Raise CacheError for a tensor that no form uses, or that has another shape."""
+    given_shapes, used_shapes = (
+        {(site, name): tuple(t.shape) for site, named in each.items() for name, t in named.items()}
+        for each in (given, used)
     )
-    for site, name in sorted(shapes.keys() | wanted.keys()):
-        has, asked = shapes.get((site, name)), wanted.get((site, name))
-        if has != asked:
-            raise CacheError(f"tensor {name!r} of {site} has shape {has}, not {asked}; {_AGAIN}")
+    for site, name in sorted(given_shapes.keys() | used_shapes.keys()):
+        shape, expected = given_shapes.get((site, name)), used_shapes.get((site, name))
+        if shape != expected:
+            raise CacheError(
+                f"tensor {name!r} of {site} has shape {shape}, not {expected}; {_REMEDY}"
+            )
 
 
 def learned_by(plan: CachePlan) -> Learned:
-    """What the forms of a plan have learned, float64; only the sites where it is something."""
+    """What the forms of a plan have learned, float64, of the sites that learned something."""
     return {
         f"{attention}.{layer}": folded.learned
         for attention, layers in (("cross", plan.cross), ("self", plan.self_))
@@ -257,13 +253,13 @@ def describe_fallbacks(records: Sequence[Inspection]) -> list[str]:
     """One line for each form that fell back in some layers."""
     lines = []
     for attention in ("cross", "self"):
-        seen = [r for r in records if r.attention == attention]
-        fallen = [r for r in seen if r.fell_back]
-        if fallen:
-            worst = max(fallen, key=lambda r: r.error)
+        layers = [r for r in records if r.attention == attention]
+        rejected = [r for r in layers if r.fell_back]
+        if rejected:
+            worst = max(rejected, key=lambda r: r.error)
             lines.append(
-                f"{attention}-attention cache {worst.form!r} is not exact in {len(fallen)} of "
-                f"{len(seen)} layers (error up to {worst.error:.1e}, baseline "
+                f"{attention}-attention cache {worst.form!r} is not exact in {len(rejected)} of "
+                f"{len(layers)} layers (error up to {worst.error:.1e}, baseline "
                 f"{worst.baseline_error:.1e}); they use {worst.used!r}, no larger"
             )
     return lines

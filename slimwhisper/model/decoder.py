@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.cache.base import Rows, Step
-from slimwhisper.cache.plan import DecoderCache
+from slimwhisper.cache.base import DecodeStep, Rows
+from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import at_least_float32, linear, pack, quantize
@@ -24,14 +24,14 @@ def padding(tokens: int, device: torch.device) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _DecoderBlock:
     self_norm: LayerNorm
     cross_norm: LayerNorm
     mlp: MLP
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class ScoreRecorder:
     """Which heads' cross-attention scores to record, and the recorded scores."""
 
     heads: Mapping[int, Sequence[int]]  # layer: heads
@@ -54,20 +54,21 @@ class Decoder:
         logits; kernels: the model's; both as in `Encoder`.
         """
         self.kernels = kernels or Kernels(device, dtype)
-        source = Source(state, "decoder.", device, dtype, int8, few=True)
+        source = Source(state, "decoder.", device, dtype, int8, small_batches=True)
         self.dims, self.device, self.dtype = dims, device, dtype
         self.size = dims.n_vocab
         self.embedding = self._padded(source.tensor("token_embedding.weight"))  # [V, d]
-        # for the logits too, unless the checkpoint has a matrix for them
-        tied = OUTPUT not in state
+        tied = OUTPUT not in state  # the embedding serves the logits too
         output = self.embedding if tied else self._padded(state[OUTPUT].to(device, dtype))
-        self.head = quantize(output, few=True) if int8 else pack(output, few=True)
+        self.head = (
+            quantize(output, small_batches=True) if int8 else pack(output, small_batches=True)
+        )
         self.positions = source.tensor("positional_embedding", at_least_float32(dtype))
         self.blocks = []
         for i in range(dims.n_text_layer):
             block = source / "blocks" / str(i)
             self.blocks.append(
-                _Block(
+                _DecoderBlock(
                     LayerNorm.read(block / "attn_ln"),
                     LayerNorm.read(block / "cross_attn_ln"),
                     MLP.read(block),
@@ -82,8 +83,8 @@ class Decoder:
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """tokens, positions: int64 of one shape [...] -> [..., d]."""
-        placed = F.embedding(tokens, self.embedding) + F.embedding(positions, self.positions)
-        return placed.to(self.dtype)
+        sums = F.embedding(tokens, self.embedding) + F.embedding(positions, self.positions)
+        return sums.to(self.dtype)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., d] after the last norm -> [..., V] in at least float32."""
@@ -92,12 +93,12 @@ class Decoder:
 
     @torch.inference_mode()
     def prefill(
-        self, tokens: Tensor, rows: Rows, cache: DecoderCache, watch: Watch | None = None
+        self, tokens: Tensor, rows: Rows, cache: DecoderCache, recorder: ScoreRecorder | None = None
     ) -> Tensor:
         """Start new texts in `rows`: tokens [R, T], padded on the right -> hidden [R, T, d],
         after the last norm.
 
-        Pass the positions that you need to `logits`. `watch` records cross-attention scores.
+        Pass the positions that you need to `logits`. `recorder` records cross-attention scores.
         Where `rows` has no lengths, no text is padded.
         """
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
@@ -105,22 +106,22 @@ class Decoder:
         for layer, block in enumerate(self.blocks):
             x.add(cache.self_.layers[layer].prefill(x.normed(block.self_norm), rows))
             normed = x.normed(block.cross_norm)
-            if watch is not None and layer in watch.heads:
-                heads = torch.tensor(watch.heads[layer], device=tokens.device)
-                watch.scores.append(cache.cross.layers[layer].scores(normed, rows, heads))
+            if recorder is not None and layer in recorder.heads:
+                heads = torch.tensor(recorder.heads[layer], device=tokens.device)
+                recorder.scores.append(cache.cross.layers[layer].scores(normed, rows, heads))
             x.add(cache.cross.layers[layer].attend(normed, rows))
             x.add(block.mlp(x.normed(block.mlp.norm)))
         return x.normed(self.norm)
 
     @torch.inference_mode()
-    def step(self, tokens: Tensor, step: Step, cache: DecoderCache) -> Tensor:
+    def step(self, tokens: Tensor, step: DecodeStep, cache: DecoderCache) -> Tensor:
         """One token per row: tokens [R] int64 at step.positions -> logits [R, V]."""
         x = Residual(self.embed(tokens, step.positions), self.kernels)  # [R, d]
         for layer, block in enumerate(self.blocks):
-            own, audio = cache.self_.layers[layer], cache.cross.layers[layer]
-            normed = x.normed(block.self_norm, own.place(step))
-            x.add(own.step(normed.unsqueeze(1), step).squeeze(1))
+            self_, cross = cache.self_.layers[layer], cache.cross.layers[layer]
+            normed = x.normed(block.self_norm, self_.cache_write(step))
+            x.add(self_.step(normed.unsqueeze(1), step).squeeze(1))
             normed = x.normed(block.cross_norm)
-            x.add(audio.step(normed.unsqueeze(1), step.rows).squeeze(1))
+            x.add(cross.step(normed.unsqueeze(1), step.rows).squeeze(1))
             x.add(block.mlp(x.normed(block.mlp.norm)))
         return self.logits(x.normed(self.norm))

@@ -1,4 +1,4 @@
-"""Mel spectrogram -> encoder output E, which is all that the slim cache keeps of the audio."""
+"""Mel spectrogram -> encoder output E, which is the slim cache of the audio."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -16,7 +16,7 @@ from slimwhisper.types import Dims
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _EncoderBlock:
     norm: LayerNorm
     query: Linear
     key: Linear
@@ -27,9 +27,9 @@ class _Block:
     rounded: bool  # attention in bfloat16
 
     @staticmethod
-    def read(source: Source, heads: int) -> "_Block":
+    def read(source: Source, heads: int) -> "_EncoderBlock":
         attn = source / "attn"
-        return _Block(
+        return _EncoderBlock(
             LayerNorm.read(source / "attn_ln"),
             Linear.read(attn / "query"),
             Linear.read(attn / "key", bias=False),  # a key bias cancels in the softmax
@@ -67,8 +67,8 @@ class Encoder:
     ) -> None:
         """state: OpenAI's names; matrices [out, in], convolutions [out, in, 3]. int8: the weights
         of linear maps, on a CPU in float32; see `kernels.linear.quantize`. On a CPU that multiplies
-        bfloat16 twice as fast as float32, attention is then computed in bfloat16. kernels: the
-        model's; None: its own.
+        bfloat16 twice as fast as float32, attention is then computed in bfloat16. kernels: to share
+        those of a model.
         """
         self.kernels = kernels or Kernels(device, dtype)
         source = Source(state, "encoder.", device, dtype, int8)
@@ -80,7 +80,8 @@ class Encoder:
         self.positions = source.tensor("positional_embedding", at_least_float32(dtype))
         blocks = source / "blocks"
         self.blocks = [
-            _Block.read(blocks / str(i), dims.n_audio_head) for i in range(dims.n_audio_layer)
+            _EncoderBlock.read(blocks / str(i), dims.n_audio_head)
+            for i in range(dims.n_audio_layer)
         ]
         self.norm = LayerNorm.read(source / "ln_post")
 

@@ -1,4 +1,4 @@
-"""What encoder and decoder share: linear maps, layer norms and MLPs, rounded once to a dtype."""
+"""The layers of encoder and decoder: linear maps, layer norms and MLPs, in a given dtype."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,19 +15,19 @@ from slimwhisper.kernels.linear import (
     packed_width,
     quantize,
 )
-from slimwhisper.kernels.norm import Place, add_norm
+from slimwhisper.kernels.norm import CacheWrite, add_norm
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A checkpoint's tensors under one prefix, moved to a device and dtype as they are read."""
+    """A checkpoint's tensors with one prefix, converted to a device and dtype when read."""
 
     state: Mapping[str, Tensor]
     prefix: str
     device: torch.device
     dtype: torch.dtype
     int8: bool = False  # linear maps in int8
-    few: bool = False  # they serve few rows, too
+    small_batches: bool = False  # they also serve few rows
 
     def __truediv__(self, name: str) -> "Source":
         return replace(self, prefix=f"{self.prefix}{name}.")
@@ -48,8 +48,8 @@ class Linear:
     def read(source: Source, bias: bool = True) -> "Linear":
         weight, offset = source.tensor("weight"), source.tensor("bias") if bias else None
         if source.int8:
-            return Linear(quantize(weight, offset, source.few), None)
-        return Linear(pack(weight, source.few), offset)
+            return Linear(quantize(weight, offset, source.small_batches), None)
+        return Linear(pack(weight, source.small_batches), offset)
 
     def __call__(self, x: Tensor, gelu: bool = False) -> Tensor:
         """x [..., in] -> [..., out]."""
@@ -76,53 +76,56 @@ class LayerNorm:
 class Residual:
     """The residual stream of one call: every block reads a norm of it, and adds to it.
 
-    What a block adds is summed where the next norm is read, which on a GPU is one launch.
+    The sum and the next norm are computed together, on a GPU in one launch.
     """
 
     def __init__(self, x: Tensor, kernels: Kernels) -> None:
         """x [R, d] or [B, T, d]."""
         self.x, self.kernels = x, kernels
-        self._added: Tensor | None = None
+        self._addend: Tensor | None = None
 
     def add(self, y: Tensor) -> None:
         """Add y, of the stream's shape; its memory may be used for the sum."""
-        assert self._added is None, "a norm is read before the next block adds"
-        self._added = y
+        assert self._addend is None, "a norm is read before the next block adds"
+        self._addend = y
 
-    def normed(self, norm: LayerNorm, place: Place | None = None) -> Tensor:
-        """The norm of the sum so far, of the stream's shape; `place` as in `kernels.norm`."""
-        added, self._added = self._added, None
-        self.x, normed = self.kernels.add_norm(self.x, added, norm.weight, norm.bias, place)
+    def normed(self, norm: LayerNorm, write: CacheWrite | None = None) -> Tensor:
+        """The norm of the sum so far, of the stream's shape. write: where to store it as well."""
+        addend, self._addend = self._addend, None
+        self.x, normed = self.kernels.add_norm(self.x, addend, norm.weight, norm.bias, write)
         return normed
 
 
 @dataclass(frozen=True, slots=True)
 class MLP:
-    """Feed-forward block, d -> 4 d -> d, and the norm before it. With packed weights it is computed
-    for some of the hidden values at a time, so that these stay in a CPU's caches.
+    """Feed-forward block, d -> 4 d -> d, and the norm before it. With packed weights, parts of the
+    hidden values are computed one after the other, so that they stay in a CPU's caches.
     """
 
     norm: LayerNorm
-    parts: Sequence[tuple[Linear, Weight]]  # (up, down) for some of the hidden values
+    parts: Sequence[tuple[Linear, Weight]]  # (up, down) for a part of the hidden values
     down_bias: Tensor | None
 
     @staticmethod
     def read(source: Source) -> "MLP":
         up, down, norm = source / "mlp" / "0", source / "mlp" / "2", source / "mlp_ln"
         if source.int8:
-            both = (Linear.read(up), Linear.read(down).weight)
-            return MLP(LayerNorm.read(norm), [both], None)
+            part = (Linear.read(up), Linear.read(down).weight)
+            return MLP(LayerNorm.read(norm), [part], None)
         wide, bias, narrow = up.tensor("weight"), up.tensor("bias"), down.tensor("weight")
-        width = packed_width(narrow, source.few) or narrow.shape[1]
+        width = packed_width(narrow, source.small_batches) or narrow.shape[1]
         pieces = zip(wide.split(width), bias.split(width), narrow.split(width, dim=1), strict=True)
-        parts = [(Linear(pack(u, source.few), b), pack(d, source.few)) for u, b, d in pieces]
+        parts = [
+            (Linear(pack(u, source.small_batches), b), pack(d, source.small_batches))
+            for u, b, d in pieces
+        ]
         return MLP(LayerNorm.read(norm), parts, down.tensor("bias"))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The normed x [..., d] -> what the residual stream gains, [..., d]."""
+        """The normed x [..., d] -> [..., d], to add to the residual stream."""
         y = None
-        for piece, weight in self.parts:
+        for up, down in self.parts:
             bias = self.down_bias if y is None else None
-            y = linear(piece(x, gelu=True), weight, bias, onto=y)
+            y = linear(up(x, gelu=True), down, bias, addend=y)
         assert y is not None
         return y

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.base import Rows
-from slimwhisper.cache.plan import CrossCache, DecoderCache, Pages, SelfCache
+from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages, SelfCache
 from slimwhisper.checkpoint.alignment_heads import default_heads
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
@@ -40,8 +40,8 @@ class Model:
     ) -> None:
         """forms: (cross, self) as `choose_forms` returns them. guard: None means `Guard()`.
         int8: weights of the encoder, the MLPs and the logits; on a CPU, with float32.
-        learned: what forms that learn have found before; None: they learn from the guard's mel.
-        encoder: another model's, if the weights are the same.
+        learned: what forms have learned before; None: they learn from the guard's mel.
+        encoder: of another model with the same weights.
 
         Raises `CacheError` if a form is not exact and the guard is strict, or if `learned` does
         not fit the forms.
@@ -56,7 +56,8 @@ class Model:
         if self.fallbacks and guard.strict:
             first = self.fallbacks[0].partition(";")[0]
             raise CacheError(
-                f"{self.name}: {first}; choose cache slim, always exact, or allow the fall-back"
+                f"{self.name}: {first}; choose cache slim, which is always exact, or allow the "
+                "fall-back"
             )
         for line in self.fallbacks:
             logger.warning("%s: %s", self.name, line)
@@ -68,9 +69,8 @@ class Model:
         self.cache_memory: int | None = None  # bytes for the text's pages of an engine
 
     def shortened(self, positions: int) -> "Model":
-        """The same weights, not copied, for windows of `positions` of the encoder (20 ms each), at
-        most its own. Its results are not those of the whole window: the encoder knows no silence
-        after the audio.
+        """The same weights, not copied, for shorter windows of `positions` encoder positions (20 ms
+        each). The results differ from those of a whole window, which has silence after the audio.
         """
         other = copy(self)
         other.dims = replace(self.dims, n_audio_ctx=positions)
@@ -79,7 +79,7 @@ class Model:
 
     @property
     def compute_type(self) -> str:
-        """What it computes in, such as "float16"; "int8" means float32 with int8 products."""
+        """The type of its numbers, such as "float16"; "int8" means float32 with int8 products."""
         return "int8" if self.int8 else str(self.dtype).removeprefix("torch.")
 
     def allocate_cross(self, slots: int) -> CrossCache:
@@ -92,8 +92,13 @@ class Model:
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, features: Tensor) -> Tensor:
-        """tokens [B, T] int64 from the start, features [B, p, d] -> logits [B, T, V]."""
-        count, tokens = len(tokens), tokens.to(self.device)
+        """tokens [B, T] int64 from the start, features [B, p, d] -> logits [B, T, V].
+
+        One of the two may have one row for all of the other.
+        """
+        count = max(len(tokens), len(features))
+        tokens = tokens.to(self.device).expand(count, -1)
+        features = features.expand(count, -1, -1)
         cache = DecoderCache(self.allocate_cross(count), self.allocate_self(count))
         rows = Rows.block(count, device=self.device)
         cache.cross.put(rows.slots, features.to(self.device, self.dtype))

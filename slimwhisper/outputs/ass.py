@@ -27,7 +27,7 @@ Style: Default,Arial,64,&H00FFFFFF,&H00A0A0A0,&H00101010,&H80000000,0,0,0,0,100,
 [Events]
 Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
 """
-# the charsets of Windows, by which renderers know that a line begins on the right
+# Windows' charsets, which tell renderers that lines run from right to left
 _HEBREW, _ARABIC, _DEFAULT = 177, 178, 1
 _ENCODINGS = {"he": _HEBREW, "yi": _HEBREW} | dict.fromkeys(("ar", "fa", "ps", "sd", "ur"), _ARABIC)
 _WORD_JOINER = "\u2060"  # invisible; a backslash before it begins no tag
@@ -35,7 +35,7 @@ _WORD_JOINER = "\u2060"  # invisible; a backslash before it begins no tag
 
 def write_ass(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     """Write a transcript: sentences in lines of 42 columns, else the player breaks lines; with
-    `HIGHLIGHT`, words change colour as they are spoken, where their times are known.
+    `HIGHLIGHT`, words with known times change colour as they are spoken.
     """
     file.write(_HEADER.format(encoding=_ENCODINGS.get(transcript.language, _DEFAULT)))
     for cue in to_cues(transcript, broken=bool(layout.get(SENTENCES))):
@@ -51,7 +51,7 @@ def _escape(text: str) -> str:
 
 
 def _karaoke(cue: Cue) -> str:
-    """Each word with how long it takes, in 1/100 s; so have the silences between them."""
+    """Each word, and each silence between words, with its duration in 1/100 s."""
     parts: list[str] = []
     now = _hundredths(cue.start)
     words = iter(cue.words)

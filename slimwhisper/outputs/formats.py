@@ -1,7 +1,6 @@
-"""The one table of output formats: Transcript -> txt, vtt, srt, tsv, json, lrc, ass, rttm.
+"""The table of output formats: Transcript -> txt, vtt, srt, tsv, json, lrc, ass, rttm.
 
-A new format is a row of `FORMATS`: the command, the page, its downloads and the journal all read
-the table.
+A new format is a row of `FORMATS`, which the command, the page, its downloads and the journal read.
 """
 
 from collections.abc import Callable
@@ -20,34 +19,34 @@ Write = Callable[[Transcript, TextIO, Layout], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
-    """One row: a format's name, which is also the file suffix, and its writer."""
+class OutputFormat:
+    """One row: a format's name, which is also its file suffix, and its writer."""
 
     name: str
     media_type: str  # over HTTP
     write: Write
     in_all: bool = True  # whether "all" includes it
-    speakers: bool = False  # it says who speaks, and nothing else; "all" includes it if asked for
+    speakers: bool = False  # it has only the speakers; "all" includes it with `--diarize`
 
 
-FORMATS: dict[str, Format] = {
+FORMATS: dict[str, OutputFormat] = {
     row.name: row
     for row in (
-        Format("txt", "text/plain", plain.write_txt),
-        Format("vtt", "text/vtt", write_vtt),
-        Format("srt", "application/x-subrip", write_srt),
-        Format("tsv", "text/tab-separated-values", plain.write_tsv),
-        Format("json", "application/json", plain.write_json),
-        Format("lrc", "text/x-lrc", write_lrc, in_all=False),
-        Format("ass", "text/x-ssa", write_ass, in_all=False),
-        Format("rttm", "text/plain", plain.write_rttm, in_all=False, speakers=True),
+        OutputFormat("txt", "text/plain", plain.write_txt),
+        OutputFormat("vtt", "text/vtt", write_vtt),
+        OutputFormat("srt", "application/x-subrip", write_srt),
+        OutputFormat("tsv", "text/tab-separated-values", plain.write_tsv),
+        OutputFormat("json", "application/json", plain.write_json),
+        OutputFormat("lrc", "text/x-lrc", write_lrc, in_all=False),
+        OutputFormat("ass", "text/x-ssa", write_ass, in_all=False),
+        OutputFormat("rttm", "text/plain", plain.write_rttm, in_all=False, speakers=True),
     )
 }
 
 
 def formats_of(choice: str, layout: Layout | None = None) -> tuple[str, ...]:
-    """The formats that `--output_format` asks for: one, or "all", which are those of `whisper`, and
-    RTTM if the layout has `DIARIZE`.
+    """The formats of `--output_format`: one, or for "all" those of `whisper`, and RTTM if the
+    layout has `DIARIZE`.
     """
     if choice != "all":
         return (choice,)
@@ -56,16 +55,16 @@ def formats_of(choice: str, layout: Layout | None = None) -> tuple[str, ...]:
     return tuple(f.name for f in rows if f.in_all or (diarized and f.speakers))
 
 
-def formats_for(transcript: Transcript) -> list[Format]:
-    """The formats that say something about this transcript: RTTM only where it has speakers."""
-    known = plain.has_speakers(transcript)
-    return [row for row in FORMATS.values() if known or not row.speakers]
+def formats_for(transcript: Transcript) -> list[OutputFormat]:
+    """The formats for this transcript: RTTM only if it has speakers."""
+    speakers = plain.has_speakers(transcript)
+    return [row for row in FORMATS.values() if speakers or not row.speakers]
 
 
-def register(row: Format) -> None:
-    """Add your own format. Raises ValueError for a name that is taken."""
+def register(row: OutputFormat) -> None:
+    """Add a format. Raises ValueError for a taken name."""
     if row.name in FORMATS:
-        raise ValueError(f"there is an output format {row.name!r}; give yours another name")
+        raise ValueError(f"there is already an output format {row.name!r}; choose another name")
     FORMATS[row.name] = row
 
 

@@ -1,4 +1,4 @@
-"""What writers are asked for besides the format, by key."""
+"""The options of writers, by key."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,16 +7,16 @@ from slimwhisper.errors import OptionError
 
 Layout = Mapping[str, Any]
 HIGHLIGHT = "highlight_words"
-# for subtitles: words that light up as they are spoken, and how words are broken into lines
+# of subtitles: highlighted words, and line breaks
 LAYOUT = (HIGHLIGHT, "max_line_width", "max_line_count", "max_words_per_line")
-DIARIZE = "diarize"  # speakers are asked for
-SENTENCES = "sentences"  # segments are sentences, so show two lines at most
+DIARIZE = "diarize"  # speakers are requested
+SENTENCES = "sentences"  # segments are sentences: at most two lines each
 RECORDING = "recording"  # the recording's name, without suffix
 
 
 def check_layout(layout: Layout, word_timestamps: bool) -> list[str]:
-    """Warnings about options without effect; OptionError for one that needs word timestamps, or
-    that contradicts another.
+    """Warnings about options without effect. Raises OptionError for one that needs word timestamps,
+    or that contradicts another.
     """
     for name in LAYOUT:
         if layout.get(name) and not word_timestamps:
@@ -25,7 +25,9 @@ def check_layout(layout: Layout, word_timestamps: bool) -> list[str]:
         if value is None or name == HIGHLIGHT:
             continue
         if layout.get(SENTENCES):
-            raise OptionError(f"--{name}: --sentences breaks lines at 42 characters; drop one")
+            raise OptionError(
+                f"--{name}: --sentences breaks lines at 42 characters; leave out one of the two"
+            )
         if value < 1:
             raise OptionError(f"--{name} {value} is not a positive number")
     warnings = []

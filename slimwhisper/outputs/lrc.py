@@ -1,4 +1,4 @@
-"""LRC, the format of lyrics, with a time for each word where it is known ("enhanced LRC")."""
+"""LRC, the format of lyrics, with the times of words if they are known ("enhanced LRC")."""
 
 import re
 from typing import TextIO
@@ -7,8 +7,8 @@ from slimwhisper.outputs.layout import Layout
 from slimwhisper.subtitles.cues import to_cues
 from slimwhisper.types import Transcript
 
-_SILENCE = 1.5  # seconds after a line, from which it is cleared
-_TAG = re.compile(r"[\[<](?=\d+:\d)")  # in a text, what would be read as a time
+_SILENCE = 1.5  # seconds after which a line is cleared
+_TAG = re.compile(r"[\[<](?=\d+:\d)")  # text that would be read as a time
 
 
 def write_lrc(transcript: Transcript, file: TextIO, layout: Layout) -> None:

@@ -1,4 +1,4 @@
-"""Text, tables and JSON as openai-whisper writes them, with speakers where they are known; RTTM."""
+"""Text, tables and JSON as openai-whisper writes them, with known speakers; RTTM."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from slimwhisper.outputs.layout import RECORDING, Layout
 from slimwhisper.subtitles.cues import label
 from slimwhisper.types import Segment, Transcript
 
-TURN_GAP = 0.5  # seconds: neighbours of one speaker that are nearer are one turn
+TURN_GAP = 0.5  # seconds between two turns of a speaker; nearer segments are one turn
 
 
 def has_speakers(transcript: Transcript) -> bool:
@@ -17,10 +17,10 @@ def has_speakers(transcript: Transcript) -> bool:
 
 
 def runs(transcript: Transcript) -> Iterator[tuple[str | None, list[Segment]]]:
-    """Neighbouring segments of one speaker; with speakers, those without text are left out."""
-    known = has_speakers(transcript)
-    shown = (s for s in transcript.segments if s.text.strip() or not known)
-    for speaker, run in groupby(shown, key=lambda segment: segment.speaker):
+    """Runs of segments of one speaker; if there are speakers, without segments without text."""
+    speakers = has_speakers(transcript)
+    segments = (s for s in transcript.segments if s.text.strip() or not speakers)
+    for speaker, run in groupby(segments, key=lambda segment: segment.speaker):
         yield speaker, list(run)
 
 
@@ -32,24 +32,22 @@ def write_txt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
 
 
 def write_tsv(transcript: Transcript, file: TextIO, layout: Layout) -> None:
-    """Milliseconds and text; if there are speakers, their names, empty if nobody is known."""
-    known = has_speakers(transcript)
-    print("start", "end", "text", *["speaker"] * known, sep="\t", file=file)
+    """Milliseconds and text; if there are speakers, their names, empty for unknown ones."""
+    speakers = has_speakers(transcript)
+    print("start", "end", "text", *["speaker"] * speakers, sep="\t", file=file)
     for s in transcript.segments:
         times = (round(1000 * s.start), round(1000 * s.end))
-        names = [" ".join((s.speaker or "").split())] * known
+        names = [" ".join((s.speaker or "").split())] * speakers
         print(*times, s.text.strip().replace("\t", " "), *names, sep="\t", file=file)
 
 
 def write_json(transcript: Transcript, file: TextIO, layout: Layout) -> None:
-    """All that is known, as `transcribe` returns it."""
+    """The result of `transcribe`."""
     json.dump(transcript.as_dict(), file)
 
 
 def write_rttm(transcript: Transcript, file: TextIO, layout: Layout) -> None:
-    """NIST's RTTM: a line for each turn; empty without speakers. Its fields have no spaces: those
-    of names become "_".
-    """
+    """NIST's RTTM: a line for each turn; empty without speakers. Spaces in names become "_"."""
     recording = _field(str(layout.get(RECORDING) or "")) or "recording"
     for start, end, speaker in _turns(transcript):
         times = f"{start:.3f} {end - start:.3f}"

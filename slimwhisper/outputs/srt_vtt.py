@@ -1,6 +1,6 @@
 """SubRip and WebVTT: https://www.w3.org/TR/webvtt1/.
 
-openai-whisper lays out the cues, none of which has two speakers; those of sentences are ours.
+openai-whisper lays out the cues of each run of one speaker; those of sentences are `subtitles`'.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,22 +32,22 @@ def write_vtt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
 def _cues(
     transcript: Transcript, layout: Layout, *, vtt: bool
 ) -> Iterator[tuple[str | None, bool, str, str]]:
-    """Each cue's speaker, whether to name that speaker again, its times and its text. With
-    `HIGHLIGHT`, there is one for each word, which is underlined.
+    """Each cue's speaker, whether to print the name, its times and its text. With `HIGHLIGHT`,
+    there is one for each word, which is underlined.
     """
     if layout.get(SENTENCES):
         mark, write = (".", _escaped) if vtt else (",", _plain)
         for cue in to_cues(transcript, broken=True, labelled=not vtt):
-            for start, end, text in _shown(cue, write, layout):
+            for start, end, text in _parts(cue, write, layout):
                 times = f"{cue_clock(start, mark)} --> {cue_clock(end, mark)}"
                 yield cue.speaker, bool(cue.label), times, text
         return
     from slimwhisper.tokens.whisper_package import utils
 
-    theirs = (utils.WriteVTT if vtt else utils.WriteSRT)(output_dir="")
+    writer = (utils.WriteVTT if vtt else utils.WriteSRT)(output_dir="")
     for speaker, run in runs(transcript):
         result = Transcript("", run, transcript.language).as_dict()
-        for i, (begin, stop, text) in enumerate(theirs.iterate_result(result, dict(layout))):
+        for i, (begin, stop, text) in enumerate(writer.iterate_result(result, dict(layout))):
             yield speaker, i == 0 or bool(layout.get(HIGHLIGHT)), f"{begin} --> {stop}", text
 
 
@@ -59,10 +59,10 @@ def _escaped(text: str) -> str:
     return escape(text, quote=False)
 
 
-def _shown(
+def _parts(
     cue: Cue, write: Callable[[str], str], layout: Layout
 ) -> Iterator[tuple[float, float, str]]:
-    """What is shown of a cue, one after the other: the whole, or each word underlined."""
+    """The cue, or with `HIGHLIGHT` its text once for each word, which is underlined."""
     if not (layout.get(HIGHLIGHT) and cue.timed):
         yield cue.start, cue.end, write(cue.text)
         return
@@ -77,14 +77,15 @@ def _shown(
         yield last, cue.end, write(cue.text)
 
 
-def _underlined(cue: Cue, chosen: int, write: Callable[[str], str]) -> str:
+def _underlined(cue: Cue, underlined: int, write: Callable[[str], str]) -> str:
     lines, number = [], 0
     for line in cue.lines:
         texts = []
         for word in line:
-            bare = word.word.lstrip()
-            space = word.word[: len(word.word) - len(bare)]
-            texts.append(f"{space}<u>{write(bare)}</u>" if number == chosen else write(word.word))
+            text = word.word.lstrip()
+            space = word.word[: len(word.word) - len(text)]
+            tagged = number == underlined
+            texts.append(f"{space}<u>{write(text)}</u>" if tagged else write(word.word))
             number += 1
         lines.append("".join(texts))
     return "\n".join(lines)

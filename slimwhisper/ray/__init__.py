@@ -1,6 +1,6 @@
-"""Many GPUs and hosts, with Ray: `transcribe --engine ray`, and `Transcriber` for Ray Data.
+"""Uses many GPUs and hosts with Ray: `transcribe --engine ray`, and `Transcriber` for Ray Data.
 
-`import ray` means Ray itself, here as everywhere.
+In this package, too, `import ray` imports Ray itself.
 """
 
 from typing import TYPE_CHECKING
@@ -10,10 +10,10 @@ from slimwhisper._lazy import lazy_names
 __all__ = ["SCHEMA", "Transcriber"]
 
 if TYPE_CHECKING:
-    from slimwhisper.ray.rows import SCHEMA
+    from slimwhisper.ray.dataset_rows import SCHEMA
     from slimwhisper.ray.transcriber import Transcriber
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
-        {"SCHEMA": "slimwhisper.ray.rows", "Transcriber": "slimwhisper.ray.transcriber"},
+        {"SCHEMA": "slimwhisper.ray.dataset_rows", "Transcriber": "slimwhisper.ray.transcriber"},
     )

@@ -1,4 +1,4 @@
-"""Ray, on this host or on a cluster, and the workers of a job: actors of Ray."""
+"""Starts or joins Ray, and runs the workers of a job, which are actors of Ray."""
 
 import argparse
 import logging
@@ -14,21 +14,21 @@ from ray.exceptions import RayError, RayTaskError
 
 from slimwhisper.audio.read_ahead import Loader
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.jobs.results.sinks import Ended
-from slimwhisper.ray.plan import Plan, plan_workers
-from slimwhisper.ray.scheduler import Scheduler
+from slimwhisper.jobs.results.sinks import RecordingResult
+from slimwhisper.ray.work_scheduler import WorkScheduler
 from slimwhisper.ray.worker import Ready, Worker
+from slimwhisper.ray.worker_plan import WorkerPlan, plan_workers
 from slimwhisper.storage.files import InputFile
-from slimwhisper.text import one_line
+from slimwhisper.text import error_line
 
 OBJECT_STORE = 128 << 20  # bytes on this host: results are small and rarely go there
 CALLS = 10_000  # of one worker at the same time, at most
-AHEAD = 16  # recordings beside those in slots, at least: they are read meanwhile
+AHEAD = 16  # at least this many recordings are read while others are in slots
 WAIT = 0.05  # seconds for which the loop waits for workers
 STOP_SECONDS = 10.0  # for outputs that are being written at the end
-FRUITLESS = 5  # deaths, and two of each worker, with no result between them, that end the job
-BLAMED = "2 workers died with it, the second had nothing else; convert it to WAV or FLAC"
-# Ray serves metrics at all addresses, to anyone. It starts no server at a port that cannot be.
+FRUITLESS = 5  # the job ends after 5 + 2 per worker consecutive deaths without a result
+BLAMED = "2 workers died while they transcribed it, one of them nothing else; convert it to WAV"
+# Ray serves metrics on all addresses, to anyone. With an invalid port it starts no server.
 NO_METRICS = {
     "RAY_enable_metrics_collection": "0",
     "AUTOSCALER_METRIC_PORT": "-1",
@@ -37,29 +37,29 @@ NO_METRICS = {
 
 
 @contextmanager
-def started(a: argparse.Namespace) -> Iterator[Plan]:
-    """Ray, started on this host or joined at --ray_address; it is left in the end.
+def started(a: argparse.Namespace) -> Iterator[WorkerPlan]:
+    """Ray, started on this host or joined at --ray_address, until the context ends.
 
-    On this host it serves no metrics, unless the environment says otherwise (`NO_METRICS`).
+    On this host it serves no metrics, unless the environment overrides `NO_METRICS`.
     Raises OptionError and SlimWhisperError.
     """
-    where: dict[str, Any] = {"address": a.ray_address or "local"}
+    arguments: dict[str, Any] = {"address": a.ray_address or "local"}
     if not a.ray_address:
-        where["object_store_memory"] = OBJECT_STORE
+        arguments["object_store_memory"] = OBJECT_STORE
         if a.devices not in (None, "all"):
             os.environ["CUDA_VISIBLE_DEVICES"] = a.devices  # Ray counts these, and no others
         if a.workers and a.device == "cpu":
-            where["num_gpus"] = 0
+            arguments["num_gpus"] = 0
         for name, value in NO_METRICS.items():
             os.environ.setdefault(name, value)
-    before = signal.getsignal(signal.SIGTERM)
+    previous_handler = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(**arguments, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        what = f"Ray cannot be used ({where['address']}): {one_line(error)}"
+        what = f"Ray cannot be used ({arguments['address']}): {error_line(error)}"
         raise SlimWhisperError(what) from error
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)  # Ray takes it; the job has its own way to end
+        signal.signal(signal.SIGTERM, previous_handler)  # the job handles it, not Ray
     try:
         hosts = sum(node["Alive"] for node in ray.nodes())
         yield plan_workers(a, ray.cluster_resources(), max(hosts, 1))
@@ -67,51 +67,51 @@ def started(a: argparse.Namespace) -> Iterator[Plan]:
         ray.shutdown()
 
 
-Outcomes = Iterator[tuple[InputFile, Ended]]
+Outcomes = Iterator[tuple[InputFile, RecordingResult]]
 
 
 class Workers:
     """The actors of a job. One that dies is replaced by another with a new number."""
 
-    def __init__(self, plan: Plan, on_ready: Callable[..., None], *arguments: Any) -> None:
+    def __init__(self, plan: WorkerPlan, on_ready: Callable[..., None], *arguments: Any) -> None:
         """on_ready: called with what a worker's `load` returns. arguments: of `Worker`, after the
         threads.
         """
-        self.scheduler: Scheduler[InputFile] = Scheduler()
+        self.scheduler: WorkScheduler[InputFile] = WorkScheduler()
         self.fill: dict[int, float] = {}  # worker -> share of its slots in use, so far
         self.unclean: set[str] = set()  # outputs that dead workers may have been writing
         self._plan, self._on_ready, self._arguments = plan, on_ready, arguments
         self._actors: dict[int, Any] = {}
-        # what is waited for -> the worker, and the recording if it is one
+        # pending call -> its worker, and its recording if it transcribes one
         self._calls: dict[Any, tuple[int, InputFile | None]] = {}
         self._started = self._deaths = 0  # deaths since the last result
         for _ in range(plan.workers):
             self._start()
 
     def run(self, source: Loader[InputFile, None], stopping: Callable[[], bool]) -> Outcomes:
-        """Transcribe the recordings of a source, and tell each recording's end once.
+        """Transcribe the recordings of a source, and yield each one's result once.
 
-        stopping: whether nothing more is to start.
-        Raises SlimWhisperError if no model can be loaded, workers die whatever they are given, or
-        Ray does.
+        stopping: whether no more recordings may start.
+        Raises SlimWhisperError if the model cannot be loaded, if workers die with every recording,
+        or if Ray dies.
         """
 
-        def take() -> InputFile | None:
-            found = source.next(block=False)
-            return found and found[0]
+        def next_recording() -> InputFile | None:
+            loaded = source.next(block=False)
+            return loaded and loaded[0]
 
         stopped = False
         while self.scheduler.running or not (
             stopped or (source.exhausted and self.scheduler.finished)
         ):
             if not (stopped := stopping()):
-                for worker, recording in self.scheduler.assign(take):
+                for worker, recording in self.scheduler.assign(next_recording):
                     call = self._actors[worker].transcribe.remote(recording)
                     self._calls[call] = worker, recording
             yield from self._wait()
 
     def close(self) -> None:
-        """End the workers, when they have written what they are writing."""
+        """End the workers, after they have finished the outputs that they are writing."""
         stops = [self._actors[worker].stop.remote() for worker in self.fill]  # not while loading
         if stops:
             ray.wait(stops, num_returns=len(stops), timeout=STOP_SECONDS)
@@ -131,17 +131,17 @@ class Workers:
         self._started += 1
 
     def _wait(self) -> Outcomes:
-        """What has ended in `WAIT` seconds."""
+        """The recordings that end within `WAIT` seconds."""
         dead: dict[int, RayError] = {}
         calls = list(self._calls)
         for call in ray.wait(calls, num_returns=len(calls), timeout=WAIT)[0]:
             worker, recording = self._calls.pop(call)
             try:
                 answer = ray.get(call)
-            except RayTaskError as error:  # a defect, and no death
-                what = one_line(error.cause, kind=True)
+            except RayTaskError as error:  # a defect in the worker, which is still alive
+                what = error_line(error.cause, kind=True)
                 raise SlimWhisperError(f"a worker failed: {what}") from error
-            except RayError as error:  # it has died, or cannot be reached, which ends it
+            except RayError as error:  # it has died, or cannot be reached and is ended
                 dead[worker] = error
                 continue
             if isinstance(answer, SlimWhisperError):  # no worker can load the model
@@ -164,21 +164,24 @@ class Workers:
         self._on_ready(*ready)
 
     def _down(self, worker: int, error: RayError) -> Outcomes:
-        """Replace a worker that has died; what is given up is reported."""
+        """Replace a worker that has died, and yield the recording that it fails with, if any."""
         if not any(node["Alive"] for node in ray.nodes()):
             self._actors.clear()  # nothing to end
-            raise SlimWhisperError("Ray has died; run the same command again to resume")
+            raise SlimWhisperError("Ray has died; run the same command again to resume the job")
         ray.kill(self._actors.pop(worker))
         self.fill.pop(worker, None)
         self._calls = {c: call for c, call in self._calls.items() if call[0] != worker}
-        lost, given_up = self.scheduler.down(worker)
+        lost, failed = self.scheduler.down(worker)
         self.unclean.update(recording.output for recording in lost)
         self._deaths += 1
         if self._deaths >= FRUITLESS + 2 * self._plan.workers:
             raise SlimWhisperError(
-                f"{self._deaths} workers have died and nothing was transcribed in between "
-                f"({one_line(error)}); try one recording without --engine ray"
+                f"{self._deaths} workers died one after the other without a result "
+                f"({error_line(error)}); try one recording without --engine ray"
             )
         self._start()
-        for recording in lost if given_up else ():
-            yield recording, Ended("failed", SlimWhisperError(f"{recording.path}: {BLAMED}"))
+        for recording in lost if failed else ():
+            yield (
+                recording,
+                RecordingResult("failed", SlimWhisperError(f"{recording.path}: {BLAMED}")),
+            )

@@ -1,4 +1,4 @@
-"""`transcribe --engine ray`: the job of one host, decoded by workers of Ray."""
+"""Runs `transcribe --engine ray`: a job whose recordings are decoded by workers of Ray."""
 
 import argparse
 import time
@@ -28,12 +28,12 @@ def run_transcribe_on_ray(flags: argparse.Namespace) -> int:
 
 
 def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledger) -> Outcomes:
-    """The engine of a job with workers, which decode and write; the driver marks
+    """The engine of a job with workers, which decode and write; the driver records the results
     (`slimwhisper.jobs.results.sinks`).
     """
-    # the longest of some first; containers have them so already, and lists may be slow
+    # larger files first; containers already yield longer ones first, and lists may arrive slowly
     ahead = LOOKAHEAD if isinstance(plan.inputs, Inputs) and not plan.inputs.is_list else 0
-    ordered = longest_first(((one.stamp.size, one) for one in recordings), ahead)
+    ordered = longest_first(((one.fingerprint.size, one) for one in recordings), ahead)
     make_transcriber = partial(
         Transcriber,
         plan.flags.model,
@@ -50,7 +50,7 @@ def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Le
     with started(plan.flags) as cluster:
         source = Loader(ordered, lambda _: None, LOOKAHEAD, 1)
         workers = Workers(cluster, ready, str(Path.cwd()), make_transcriber, ledger.sink.write)
-        ledger.tally.fill = workers.fill
+        ledger.totals.fill = workers.fill
         ledger.in_progress = lambda: workers.scheduler.running
         try:
             with closing(workers):
@@ -64,4 +64,4 @@ def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Le
         finally:
             source.close(lambda _: None)
         for output in workers.unclean if plan.files.folder.is_local else ():
-            sweep(plan.files.folder.here(output).parent, time.time())
+            sweep(plan.files.folder.local_path(output).parent, time.time())

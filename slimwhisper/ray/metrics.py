@@ -1,12 +1,12 @@
-"""Metrics of workers for Ray, with the names that the server has at /metrics.
+"""Exports metrics of workers to Ray, with the same names as the server's at /metrics.
 
-Ray puts `ray_` before each name, and its own tags, such as the worker's, beside the outcome.
+Ray prefixes each name with `ray_`, and adds its own tags, such as the worker's, to the outcome.
 """
 
 from ray.util.metrics import Counter, Gauge
 
 from slimwhisper.metrics import HELP
-from slimwhisper.ray.feed import FeedCounts
+from slimwhisper.ray.engine_feed import FeedCounts
 
 REQUESTS = "slimwhisper_requests"
 COUNTED = ("audio_seconds", "busy_seconds", "steps", "filled_slots")
@@ -17,7 +17,7 @@ COUNTERS = {f: f"slimwhisper_{f}" for f in COUNTED} | dict.fromkeys(
 
 
 class EngineMetrics:
-    """What Ray's dashboard shows of one engine."""
+    """The metrics of one engine for Ray's dashboard."""
 
     def __init__(self) -> None:
         self._seen = dict.fromkeys(COUNTERS, 0.0)
@@ -29,7 +29,7 @@ class EngineMetrics:
         self._gauges = [Gauge(f"slimwhisper_{n}", HELP[f"slimwhisper_{n}"]) for n in names]
 
     def update(self, counts: FeedCounts, in_flight: int) -> None:
-        """Record what has been counted since the last call."""
+        """Add the counts since the last call."""
         for field, name in COUNTERS.items():
             total = getattr(counts, field)
             if more := total - self._seen[field]:

@@ -1,22 +1,24 @@
-"""`Transcriber`: a model in a worker of Ray, for `Dataset.map_batches` and for actors."""
+"""Defines `Transcriber`, a model in a worker of Ray, for `Dataset.map_batches` and for actors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+import ray
+import torch
 
-from slimwhisper.api import load_model
 from slimwhisper.audio.load import AudioSource
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.ray.feed import Feed, FeedResult
+from slimwhisper.loading import load_model
+from slimwhisper.ray.dataset_rows import as_table, source_of, with_results
+from slimwhisper.ray.engine_feed import EngineFeed, FeedResult
 from slimwhisper.ray.metrics import EngineMetrics
-from slimwhisper.ray.rows import as_table, source_of, with_results
 from slimwhisper.types import SAMPLE_RATE
 
 
 class Transcriber:
-    """Transcribes rows (`slimwhisper.ray.rows`) with one engine.
+    """Transcribes rows (`slimwhisper.ray.dataset_rows`) with one engine.
 
         ray.data.read_parquet("in").map_batches(
             slimwhisper.ray.Transcriber,
@@ -24,8 +26,9 @@ class Transcriber:
             batch_size=64, num_gpus=1, concurrency=8,
         ).write_parquet("out")
 
-    Batches of rows overlap in the engine: the next ones fill the slots that the last rows of one
-    leave, and a batch is yielded when all its rows are done. Any number of calls may run at once.
+    Batches of rows overlap in the engine: while the last rows of one are decoded, rows of the next
+    ones fill the free slots. A batch is yielded when all its rows are done. Any number of calls may
+    run at the same time. With `num_gpus=0.5` an actor takes half of the GPU's memory, and so on.
     """
 
     def __init__(
@@ -43,10 +46,13 @@ class Transcriber:
             slots: windows decoded together, `transcribe_many`'s batch_size.
             options: fields of `slimwhisper.Options`, and `allow_truncated` and `loaders` as of
                 `transcribe_many`.
-        Raises what `load_model` raises.
+        Raises the errors of `load_model`.
         """
         self.model = load_model(model, **(load or {}))
-        self.feed = Feed(self.model, slots, **options)
+        device = self.model.device
+        if device.type == "cuda" and (share := gpu_share()) < 1:
+            torch.cuda.set_per_process_memory_fraction(share, device)
+        self.feed = EngineFeed(self.model, slots, **options)
         self._metrics = EngineMetrics()
 
     async def __call__(self, batch: Any) -> AsyncIterator[pa.Table]:
@@ -59,7 +65,8 @@ class Transcriber:
         """One recording: a path or URI, a remote file, a file's bytes, or samples at `sample_rate`
         Hz.
 
-        A recording that fails is a `FeedResult` with its error; raises only what ends the engine.
+        A recording that fails gives a `FeedResult` with its error; only an error that ends the
+        engine is raised.
         """
         try:
             future = await asyncio.to_thread(self.feed.submit, source, sample_rate)
@@ -77,5 +84,15 @@ class Transcriber:
         return await self.transcribe(source, rate)
 
     def close(self) -> None:
-        """End the engine when it has done all that was given to it."""
+        """End the engine after all submitted recordings."""
         self.feed.close()
+
+
+def gpu_share() -> float:
+    """The part of a GPU that Ray reserves for this worker; 1 outside of workers."""
+    if not ray.is_initialized():
+        return 1.0
+    context = ray.get_runtime_context()
+    if context.worker.mode != ray.WORKER_MODE:
+        return 1.0
+    return float(context.get_assigned_resources().get("GPU", 1.0))

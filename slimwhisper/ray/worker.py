@@ -1,4 +1,4 @@
-"""The actor: a model, its engine, and the writing of outputs, in a process of Ray."""
+"""The actor of a job, in a process of Ray: a model and its engine, which also writes outputs."""
 
 import asyncio
 import logging
@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from slimwhisper.errors import SlimWhisperError, as_ours
+from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.jobs.progress import model_facts
-from slimwhisper.jobs.results.sinks import Ended, Write, write_result
+from slimwhisper.jobs.results.sinks import RecordingResult, Write, write_result
 from slimwhisper.ray.transcriber import Transcriber
 from slimwhisper.storage.files import InputFile
 
@@ -26,8 +26,8 @@ Ready = tuple[dict[str, Any], list[str]]  # `model_facts`, and warnings
 
 
 class Worker:
-    """Transcribes what it is given, all in one engine, and writes the outputs, which the driver
-    marks (`slimwhisper.jobs.results.sinks`).
+    """Transcribes recordings with one engine, and writes the outputs; the driver records them
+    (`slimwhisper.jobs.results.sinks`).
 
     If the engine fails, the process ends.
     """
@@ -39,15 +39,15 @@ class Worker:
         make_transcriber: Callable[[], Transcriber],
         write: Write,
     ) -> None:
-        """threads: of torch; 0: as it is. folder: of the driver, below which relative paths are."""
-        with suppress(OSError):  # on another host: then paths have to be absolute
+        """threads: of torch; 0: torch's own choice. folder: of the driver, for relative paths."""
+        with suppress(OSError):  # it may not exist on another host: then paths must be absolute
             os.chdir(folder)
         self._threads = threads
         self._make_transcriber, self._write = make_transcriber, write
         self._writer = ThreadPoolExecutor(1, "slimwhisper-write")
 
     async def load(self) -> Ready | SlimWhisperError:
-        """Load the model. Returns what it is, or the error."""
+        """Load the model. Returns its facts and warnings, or the error."""
         logged = BufferingHandler(1000)  # lines, at most
         logging.getLogger("slimwhisper").addHandler(logged)
         if self._threads:  # in this thread: the engine's, which it starts, has the same number
@@ -55,20 +55,21 @@ class Worker:
         try:
             self._transcriber = self._make_transcriber()
         except Exception as error:
-            return as_ours(error)
+            return wrap_unexpected(error)
         # those about caches are in `model_facts`
-        own = [r for r in logged.buffer if not r.name.startswith("slimwhisper.cache")]
-        warnings = [r.getMessage() for r in own if r.levelno >= logging.WARNING]
+        records = [r for r in logged.buffer if not r.name.startswith("slimwhisper.cache")]
+        warnings = [r.getMessage() for r in records if r.levelno >= logging.WARNING]
         return model_facts(self._transcriber.model, self._transcriber.feed.slots), warnings
 
     async def outlive(self) -> None:
         """Never returns: the call fails when the process has died."""
         await asyncio.Event().wait()
 
-    async def transcribe(self, recording: InputFile) -> tuple[Ended, float]:
-        """Transcribe a recording, and write its outputs. Any number of calls may run at once.
+    async def transcribe(self, recording: InputFile) -> tuple[RecordingResult, float]:
+        """Transcribe a recording, and write its outputs. Any number of calls may run at the same
+        time.
 
-        Returns also the share of the worker's slots in use, mean over all its steps.
+        Returns also the mean share of the worker's slots in use, over all its steps.
         """
         began = time.perf_counter()
         try:
@@ -83,5 +84,5 @@ class Worker:
         return ended, self._transcriber.feed.counts.fill
 
     async def stop(self) -> None:
-        """Write nothing more: returns when nothing is being written."""
+        """Stop writing: returns when no output is being written."""
         await asyncio.to_thread(self._writer.shutdown, cancel_futures=True)

@@ -9,7 +9,7 @@ from itertools import accumulate, groupby
 from slimwhisper.speakers.turns import Turn
 from slimwhisper.types import Segment, Word
 
-NEAR = 0.5  # seconds: a word outside all turns is of a speaker this near
+MAX_DISTANCE = 0.5  # seconds from a word outside all turns to the turn of its speaker
 
 Spell = Callable[[Sequence[int]], list[tuple[str, list[int]]]]  # tokens -> texts, their tokens
 
@@ -17,10 +17,10 @@ Spell = Callable[[Sequence[int]], list[tuple[str, list[int]]]]  # tokens -> text
 def assign_speakers(
     segments: Sequence[Segment], turns: Sequence[Turn], spell: Spell
 ) -> list[Segment]:
-    """Segments with speakers, cut where the speaker changes, and numbered anew.
+    """Segments with speakers, cut where the speaker changes, and numbered again.
 
-    A word is of the speaker who has most of its time, else of the nearest one within `NEAR`, else
-    of its neighbours'. A segment without words is as before.
+    A word has the speaker of most of its time, else the nearest one within `MAX_DISTANCE`, else
+    that of its neighbours. A segment without words is unchanged.
 
     spell: a segment's tokens -> pieces of text with their tokens; no text for timestamps.
     """
@@ -30,7 +30,7 @@ def assign_speakers(
 
 
 class Timeline:
-    """Looks up who speaks, in turns that may overlap."""
+    """Looks up the speaker at a time, in turns that may overlap."""
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self._turns = sorted(turns, key=lambda turn: turn.start)
@@ -38,11 +38,11 @@ class Timeline:
         self._ends = list(accumulate((turn.end for turn in self._turns), max))
 
     def __call__(self, start: float, end: float) -> str | None:
-        """The speaker of most of this time, or of the nearest turn within `NEAR`; else None."""
+        """The speaker of most of this time, or of the nearest turn, or None."""
         shares: dict[str, float] = defaultdict(float)
-        nearest: tuple[float, str | None] = (NEAR, None)
-        first = bisect_left(self._ends, start - NEAR)
-        for turn in self._turns[first : bisect_right(self._starts, end + NEAR)]:
+        nearest: tuple[float, str | None] = (MAX_DISTANCE, None)
+        first = bisect_left(self._ends, start - MAX_DISTANCE)
+        for turn in self._turns[first : bisect_right(self._starts, end + MAX_DISTANCE)]:
             shared = min(end, turn.end) - max(start, turn.start)
             if shared > 0:
                 shares[turn.speaker] += shared
@@ -52,16 +52,16 @@ class Timeline:
 
 
 def _cut(segment: Segment, speaker_at: Timeline, spell: Spell) -> list[Segment]:
-    """A segment -> its stretches of one speaker each."""
+    """A segment -> segments of one speaker each."""
     if not segment.words:
         return [segment]
-    speakers = _filled([speaker_at(word.start, word.end) for word in segment.words])
+    speakers = _fill_unknown([speaker_at(word.start, word.end) for word in segment.words])
     words = [replace(w, speaker=s) for w, s in zip(segment.words, speakers, strict=True)]
     runs = [list(run) for _, run in groupby(words, key=lambda word: word.speaker)]
     if len(runs) == 1:
         return [replace(segment, words=words, speaker=speakers[0])]
-    tokens = _share(segment, runs, spell)
-    times = [segment.start, *(run[0].start for run in runs[1:])]
+    tokens_of_runs = _share_tokens(segment, runs, spell)
+    starts = [segment.start, *(run[0].start for run in runs[1:])]
     ends = [*(run[-1].end for run in runs[:-1]), segment.end]
     return [
         replace(
@@ -69,16 +69,16 @@ def _cut(segment: Segment, speaker_at: Timeline, spell: Spell) -> list[Segment]:
             start=start,
             end=max(start, end),
             text="".join(word.word for word in run),
-            tokens=mine,
+            tokens=tokens,
             words=run,
             speaker=run[0].speaker,
         )
-        for run, mine, start, end in zip(runs, tokens, times, ends, strict=True)
+        for run, tokens, start, end in zip(runs, tokens_of_runs, starts, ends, strict=True)
     ]
 
 
-def _filled(speakers: Sequence[str | None]) -> list[str | None]:
-    """Unknown ones are the one before them, else the one after."""
+def _fill_unknown(speakers: Sequence[str | None]) -> list[str | None]:
+    """The speakers, with unknown ones replaced by the one before, else the one after."""
     last = next((name for name in speakers if name is not None), None)
     filled = []
     for name in speakers:
@@ -87,11 +87,11 @@ def _filled(speakers: Sequence[str | None]) -> list[str | None]:
     return filled
 
 
-def _share(segment: Segment, runs: Sequence[Sequence[Word]], spell: Spell) -> list[list[int]]:
-    """A segment's tokens, each in the run of words in whose text it begins.
-
-    Words are what the tokens spell, so their lengths say where. What is not spelled, such as a
-    timestamp, goes with what is before it.
+def _share_tokens(
+    segment: Segment, runs: Sequence[Sequence[Word]], spell: Spell
+) -> list[list[int]]:
+    """A segment's tokens, each in the run of words in whose text it begins. Tokens without text,
+    such as timestamps, follow the token before them.
     """
     ends = list(accumulate(sum(len(word.word) for word in run) for run in runs))
     shares: list[list[int]] = [[] for _ in runs]

@@ -1,7 +1,7 @@
-"""Which back end finds the speakers: the one table of them, and the options about speakers.
+"""The table of back ends that find speakers, and the checks of the options about speakers.
 
 A new back end is a module with a function `(samples, speakers) -> turns` (see `turns.FindTurns`)
-and a row of `BACKENDS`. Nothing here imports what a back end needs.
+and a row of `BACKENDS`. Nothing here imports a back end's packages.
 """
 
 import re
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from slimwhisper.errors import DependencyError, OptionError
+from slimwhisper.text import install_command
 from slimwhisper.types import Options
 
-MOST_LETTERS = 64  # of a name
+MAX_LETTERS = 64  # of a name
 RTTM = ".rttm"
 UNNAMED = "SPEAKER_{:02}"  # by order of first speech
-INSTALL = "pip install 'slimwhisper[diarize]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +26,23 @@ class Backend:
     """A way to find speakers in samples."""
 
     module: str  # has `find_turns`
-    needs: tuple[str, ...]  # packages, as they are imported
-    install: str
+    needs: tuple[str, ...]  # modules of other packages
+    package: str | None = None  # the package to install; None: the extra "diarize"
+
+    @property
+    def install(self) -> str:
+        """The command that installs the packages."""
+        return f"pip install {self.package}" if self.package else install_command("diarize")
 
 
 BACKENDS = {
-    "embedding": Backend("slimwhisper.speakers.embedding", ("resemblyzer", "sklearn"), INSTALL),
-    "pyannote": Backend(
-        "slimwhisper.speakers.pyannote", ("pyannote.audio",), "pip install pyannote.audio"
-    ),
+    "embedding": Backend("slimwhisper.speakers.embedding", ("resemblyzer", "sklearn")),
+    "pyannote": Backend("slimwhisper.speakers.pyannote", ("pyannote.audio",), "pyannote.audio"),
 }
 
 
 def as_pairs(known: Any) -> tuple[tuple[str, str], ...]:
-    """`known_speakers` as it is kept: pairs (name, path) of a mapping, or of pairs.
-
-    Raises OptionError for anything else.
-    """
+    """`known_speakers`, a mapping or pairs, as pairs (name, path). Raises OptionError."""
     pairs = known.items() if isinstance(known, Mapping) else known
     try:
         return tuple((name, fspath(path)) for name, path in pairs)
@@ -62,9 +62,9 @@ def named_file(text: str) -> tuple[str, str]:
 
 
 def check_speakers(options: Options) -> None:
-    """Whether the options about speakers agree, and what they name is there.
+    """Check the options about speakers, and that the files they name exist.
 
-    Raises OptionError, and DependencyError for a package that the back end needs.
+    Raises OptionError, and DependencyError for a missing package of the back end.
     """
     if options.diarize is None:
         return
@@ -78,16 +78,15 @@ def check_speakers(options: Options) -> None:
 
 
 def missing(backend: str) -> list[str]:
-    """The packages that a back end needs and that are not installed; imports none."""
+    """The modules that a back end needs and that are not installed; imports none."""
     return [name for name in BACKENDS[backend].needs if not _is_installed(name)]
 
 
 def require(backend: str, use: str = "") -> None:
-    """Raises DependencyError if something that a back end needs is not installed."""
-    lacking = missing(backend)
-    if lacking:
+    """Raises DependencyError if a module that a back end needs is not installed."""
+    if names := missing(backend):
         raise DependencyError(
-            f"{use or f'diarize={backend!r}'} needs {' and '.join(lacking)}: "
+            f"{use or f'diarize={backend!r}'} needs {' and '.join(names)}: "
             f"{BACKENDS[backend].install}"
         )
 
@@ -95,7 +94,7 @@ def require(backend: str, use: str = "") -> None:
 def _is_installed(name: str) -> bool:
     try:
         return util.find_spec(name) is not None
-    except (ImportError, ValueError):  # its parent is not there
+    except (ImportError, ValueError):  # its parent is missing
         return False
 
 
@@ -114,23 +113,25 @@ def _check_rttm(options: Options) -> None:
     if path.is_dir() and not any(path.glob(f"*{RTTM}")):
         raise OptionError(f"diarize: {path}: no NAME{RTTM} files in this folder")
     if options.speakers is not None:
-        raise OptionError("speakers: an .rttm file says how many there are; drop it")
+        raise OptionError("speakers: an .rttm file has their number; leave this option out")
     if options.known_speakers:
-        raise OptionError("known_speakers: an .rttm file names its speakers; drop it")
+        raise OptionError("known_speakers: an .rttm file has their names; leave this option out")
 
 
 def _check_known(known: tuple[tuple[str, str], ...]) -> None:
     names = [name for name, _ in known]
     for name, path in known:
-        if not (isinstance(name, str) and 0 < len(name.strip()) <= MOST_LETTERS):
-            raise OptionError(f"known_speakers: {name!r}: a name has 1 to {MOST_LETTERS} letters")
+        if not (isinstance(name, str) and 0 < len(name.strip()) <= MAX_LETTERS):
+            raise OptionError(f"known_speakers: {name!r}: a name has 1 to {MAX_LETTERS} letters")
         if not name.isprintable():
             raise OptionError(f"known_speakers: {name!r}: a name has no line breaks or tabs")
         if re.fullmatch(r"SPEAKER_\d+", name):
-            raise OptionError(f"known_speakers: {name!r} is for those without a name")
+            raise OptionError(
+                f"known_speakers: {name!r} is a name of unknown speakers; choose another name"
+            )
         if names.count(name) > 1:
             raise OptionError(
-                f"known_speakers: {name!r} is there twice; give one recording of each"
+                f"known_speakers: {name!r} is given twice; give one recording of each"
             )
         if not Path(path).is_file():
             raise OptionError(f"known_speakers: {path}: no such file, for {name!r}")

@@ -1,4 +1,4 @@
-"""Who speaks when in a recording, by the options. Called where a recording is read: no engine."""
+"""The turns of the speakers in a recording, by the options. No engine."""
 
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +13,7 @@ from slimwhisper.types import Options
 def find_speakers(samples: Samples, options: Options, name: str = "") -> list[Turn]:
     """The turns of a recording, in order; none without `diarize`.
 
-    name: the recording's, without suffix, by which RTTM files have it. Raises AudioError,
+    name: the recording's, without suffix, to find it in RTTM files. Raises AudioError,
     DependencyError, OptionError.
     """
     if options.diarize is None:
@@ -30,8 +30,8 @@ def find_speakers(samples: Samples, options: Options, name: str = "") -> list[Tu
 
 
 def prepare(options: Options) -> None:
-    """Load what `find_speakers` needs, so that what is wrong is reported before any recording is
-    read, and once. Raises as `find_speakers`.
+    """Load what `find_speakers` needs, so that errors are reported once, before any recording is
+    read. Raises as `find_speakers`.
     """
     if options.diarize is None:
         return

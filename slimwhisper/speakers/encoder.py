@@ -1,8 +1,8 @@
-"""Resemblyzer's speaker encoder: 1.6 s of sound -> 256 numbers that say whose voice it is.
+"""Resemblyzer's speaker encoder: 1.6 s of audio -> an embedding of the voice, 256 numbers.
 
 A GE2E network (Wan et al., arXiv 1710.10467): three LSTM layers over a mel spectrogram of 40
-bands. The weights are those inside the package resemblyzer. Its own modules are not imported:
-they need packages for reading and trimming audio that often do not install.
+bands. The weights are those in the package resemblyzer. Its modules are not imported: they need
+packages for reading and trimming audio that often fail to install.
 """
 
 import threading
@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from slimwhisper.audio.threads import use_one_thread
 from slimwhisper.errors import DependencyError
-from slimwhisper.speakers.choice import INSTALL
-from slimwhisper.text import one_line
+from slimwhisper.text import error_line, install_command
 from slimwhisper.types import SAMPLE_RATE
 
 WINDOW = 25_600  # samples: 1.6 s
@@ -32,7 +31,7 @@ _BATCH = 64  # windows
 _loading = threading.Lock()
 
 
-class Encoder(nn.Module):
+class VoiceEncoder(nn.Module):
     """The network. It is never changed after loading, so threads may share it."""
 
     bands: Tensor  # [201, 40]
@@ -56,42 +55,44 @@ class Encoder(nn.Module):
         return nn.functional.normalize(self.linear(hidden[-1]).relu(), dim=1)
 
     def embed(self, windows: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Windows [WINDOW] float32 each -> unit vectors [number, 256]; few are held at a time."""
-        # beside a model that decodes, one thread is faster than several that wait for its threads
+        """Windows [WINDOW] float32 each -> unit vectors [number, 256], in small batches."""
+        # while a model decodes, one thread is faster than several that compete with its threads
         with ThreadPoolExecutor(1, initializer=use_one_thread) as pool:
             return pool.submit(self._embed_all, windows).result()
 
     @torch.inference_mode()
     def _embed_all(self, windows: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
-        parts, left = [np.zeros((0, SIZE), np.float32)], iter(windows)
-        while some := list(islice(left, _BATCH)):
-            parts.append(self(torch.from_numpy(np.stack(some))).numpy())
+        parts, remaining = [np.zeros((0, SIZE), np.float32)], iter(windows)
+        while batch := list(islice(remaining, _BATCH)):
+            parts.append(self(torch.from_numpy(np.stack(batch))).numpy())
         return np.concatenate(parts)
 
 
-def load_encoder() -> Encoder:
-    """The encoder with resemblyzer's weights, on the CPU; the same one for the whole process.
+def load_encoder() -> VoiceEncoder:
+    """The encoder with resemblyzer's weights, on the CPU, loaded once.
 
-    Raises DependencyError if the package, or its file of weights, is not there.
+    Raises DependencyError if the package, or its file of weights, is missing.
     """
     with _loading:
         return _load()
 
 
 @cache
-def _load() -> Encoder:
-    found = util.find_spec("resemblyzer")
-    folders = found.submodule_search_locations if found is not None else None
+def _load() -> VoiceEncoder:
+    spec = util.find_spec("resemblyzer")
+    folders = spec.submodule_search_locations if spec is not None else None
     if not folders:
-        raise DependencyError(f"the speaker encoder needs resemblyzer: {INSTALL}")
+        raise DependencyError(
+            f"the speaker encoder needs resemblyzer: {install_command('diarize')}"
+        )
     file = Path(folders[0]) / "pretrained.pt"
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)["model_state"]
-        encoder = Encoder()
+        encoder = VoiceEncoder()
         encoder.load_state_dict({k: v for k, v in state.items() if not k.startswith("similarity")})
     except Exception as error:
         raise DependencyError(
-            f"{file}: not resemblyzer's weights ({one_line(error)}); "
+            f"{file}: not resemblyzer's weights ({error_line(error)}); "
             "pip install --force-reinstall resemblyzer"
         ) from None
     return encoder.eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Speakers by name: their voices are compared with reference recordings."""
+"""The names of known speakers, by comparing voices with reference recordings."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -17,17 +17,18 @@ from slimwhisper.speakers.encoder import WINDOW, load_encoder
 from slimwhisper.speakers.turns import Turn, by_first_speech
 from slimwhisper.types import SAMPLE_RATE
 
-SAME = 0.78  # cosine from which two voices are one; see docs/speakers.md
-ENOUGH = 60  # windows of 1.6 s by which a speaker is recognised: of the longest turns
+SAME_VOICE = 0.78  # cosine at which two voices are the same; see docs/speakers.md
+MAX_WINDOWS = 60  # of 1.6 s, from the longest turns, to recognise a speaker by
 
 
 def name_known(
     samples: Samples, turns: Sequence[Turn], known: Sequence[tuple[str, str]]
 ) -> list[Turn]:
-    """The turns with the names of those whose voice is that of a reference recording.
+    """The turns, with names for the speakers whose voices match reference recordings.
 
-    known: names and files. Each name is given at most once, to the nearest voices first as a whole;
-    the others are SPEAKER_00, ... by first speech. Raises AudioError for a file without speech.
+    known: names and files. Each name is given to one speaker at most, so that the similarities are
+    largest in sum; the others are SPEAKER_00, ... by first speech. Raises AudioError for a file
+    without speech.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -36,9 +37,9 @@ def name_known(
     if not speakers:
         return []
     voices = np.stack([_voice(samples, turns, speaker) for speaker in speakers])
-    alike = references @ voices.T  # [known, speakers]
-    rows, columns = linear_sum_assignment(np.where(alike >= SAME, -alike, 0))
-    pairs = [(i, j) for i, j in zip(rows, columns, strict=True) if alike[i, j] >= SAME]
+    cosines = references @ voices.T  # [known, speakers]
+    rows, columns = linear_sum_assignment(np.where(cosines >= SAME_VOICE, -cosines, 0))
+    pairs = [(i, j) for i, j in zip(rows, columns, strict=True) if cosines[i, j] >= SAME_VOICE]
     names = {speakers[j]: known[i][0] for i, j in pairs}
     named = [replace(turn, speaker=names.get(turn.speaker, turn.speaker)) for turn in turns]
     return by_first_speech(named, keep=list(names.values()))
@@ -49,36 +50,35 @@ def voice_of(path: str) -> NDArray[np.float32]:
     try:
         state = Path(path).stat()
     except OSError:
-        return _read_voice(path, 0, 0)  # which reports it
+        return _read_voice(path, 0, 0)  # raises AudioError
     return _read_voice(path, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=256)
-def _read_voice(path: str, changed: int, size: int) -> NDArray[np.float32]:
-    """A reference is read once for all recordings of a job, unless it changes."""
+def _read_voice(path: str, modified: int, size: int) -> NDArray[np.float32]:
+    """Reads a reference once for all recordings of a job, unless it changes."""
     with closing(load_samples(path)) as samples:
         stretches = _longest([stretch.region for stretch in find_stretches(samples)])
         if not stretches:
-            raise AudioError(f"{path}: no speech in it; give a few seconds of one person's voice")
+            raise AudioError(f"{path}: has no speech; give a few seconds of one person's voice")
         return embed_voice(samples, stretches, load_encoder())
 
 
 def _voice(samples: Samples, turns: Sequence[Turn], speaker: str) -> NDArray[np.float32]:
     """A speaker's voice in a recording: a unit vector [256]."""
-    mine = [turn for turn in turns if turn.speaker == speaker]
-    regions = [(round(t.start * SAMPLE_RATE), round(t.end * SAMPLE_RATE)) for t in mine]
-    inside = [(max(a, 0), min(b, len(samples))) for a, b in regions]
-    return embed_voice(samples, _longest(inside), load_encoder())
+    times = [(t.start * SAMPLE_RATE, t.end * SAMPLE_RATE) for t in turns if t.speaker == speaker]
+    regions = [(max(round(start), 0), min(round(end), len(samples))) for start, end in times]
+    return embed_voice(samples, _longest(regions), load_encoder())
 
 
 def _longest(regions: Sequence[tuple[int, int]]) -> list[Stretch]:
-    """The longest regions, until there are `ENOUGH` windows."""
-    found: list[Stretch] = []
-    left = ENOUGH
+    """The longest regions, with `MAX_WINDOWS` windows in all."""
+    stretches: list[Stretch] = []
+    remaining = MAX_WINDOWS
     for start, stop in sorted(regions, key=lambda r: r[0] - r[1]):
-        if left <= 0 or stop - start < 1:
+        if remaining <= 0 or stop - start < 1:
             break
-        cells = min(max(1, round((stop - start) / WINDOW)), left)
-        found.append(Stretch((start, stop), cells))
-        left -= cells
-    return found
+        cells = min(max(1, round((stop - start) / WINDOW)), remaining)
+        stretches.append(Stretch((start, stop), cells))
+        remaining -= cells
+    return stretches

@@ -1,6 +1,6 @@
 """The back end `pyannote`: the pretrained pipelines of pyannote.audio, versions 3 and 4.
 
-They are downloaded from Hugging Face with the user's token: HF_TOKEN, or that of `hf auth login`.
+They are downloaded from Hugging Face with your token: HF_TOKEN, or that of `hf auth login`.
 """
 
 import threading
@@ -14,27 +14,27 @@ from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import DependencyError
 from slimwhisper.speakers.choice import require
 from slimwhisper.speakers.turns import Turn, by_first_speech
-from slimwhisper.text import one_line
+from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
 
 PIPELINES = {3: "pyannote/speaker-diarization-3.1", 4: "pyannote/speaker-diarization-community-1"}
 
-_one_at_a_time = threading.Lock()  # a pipeline has state while it runs
+_pipeline_lock = threading.Lock()  # a pipeline has state while it runs
 
 
 def find_turns(samples: Samples, speakers: int | None) -> list[Turn]:
-    """See `FindTurns`. Holds all samples, 230 MB an hour, as the pipeline needs them."""
+    """See `FindTurns`. Holds all samples in memory, 230 MB an hour, as the pipeline needs them."""
     if not len(samples):
         return []
     waveform = torch.from_numpy(samples.read(0, len(samples))).unsqueeze(0)  # [1, n]
-    sound = {"waveform": waveform, "sample_rate": SAMPLE_RATE}
-    with _one_at_a_time, warnings.catch_warnings():
+    audio = {"waveform": waveform, "sample_rate": SAMPLE_RATE}
+    with _pipeline_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = load_pipeline()(sound, num_speakers=speakers)
+        result = load_pipeline()(audio, num_speakers=speakers)
     # version 4 also has turns that do not overlap, made for transcripts
-    annotation = getattr(found, "exclusive_speaker_diarization", found)
+    annotation = getattr(result, "exclusive_speaker_diarization", result)
     tracks = annotation.itertracks(yield_label=True)
-    return by_first_speech(Turn(float(s.start), float(s.end), str(who)) for s, _, who in tracks)
+    return by_first_speech(Turn(float(s.start), float(s.end), str(name)) for s, _, name in tracks)
 
 
 @cache
@@ -48,7 +48,7 @@ def load_pipeline() -> Any:
         import pyannote.audio
     except Exception as error:  # such as a torch that it does not support
         raise DependencyError(
-            f"pyannote.audio does not import ({one_line(error, kind=True)}); "
+            f"pyannote.audio does not import ({error_line(error, kind=True)}); "
             "pip install --upgrade pyannote.audio"
         ) from None
     major = int(pyannote.audio.__version__.partition(".")[0])
@@ -57,7 +57,7 @@ def load_pipeline() -> Any:
     try:
         pipeline = pyannote.audio.Pipeline.from_pretrained(name)
     except Exception as error:
-        pipeline, reason = None, one_line(error)
+        pipeline, reason = None, error_line(error)
     if pipeline is None:
         raise DependencyError(
             f"{name} cannot be downloaded ({reason}): accept its conditions at "

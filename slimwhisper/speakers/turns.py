@@ -1,4 +1,4 @@
-"""Turns: who speaks from when to when. What every back end finds."""
+"""Turns: stretches of one speaker's speech, as all back ends return them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,15 +16,15 @@ class Turn:
     speaker: str
 
 
-# what a back end's module has as `find_turns`: samples at 16 kHz, and how many speakers there are
-# (None: find out) -> turns, which may overlap. Called from several threads; raises DependencyError
+# the `find_turns` of a back end's module: samples at 16 kHz, the number of speakers (None: not
+# known) -> turns, which may overlap. Called from several threads; raises DependencyError
 FindTurns = Callable[[Samples, int | None], list[Turn]]
 
 
 def by_first_speech(turns: Iterable[Turn], keep: Sequence[str] = ()) -> list[Turn]:
-    """The turns in order, their speakers SPEAKER_00, ... in the order in which they begin to speak.
+    """The turns in order, with speakers SPEAKER_00, ... in the order of their first turns.
 
-    keep: the names of those who are known.
+    keep: names of known speakers, which stay.
     """
     names = {name: name for name in keep}
     unnamed = 0

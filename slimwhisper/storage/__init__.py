@@ -1,1 +1,1 @@
-"""Inputs and outputs elsewhere: object stores by fsspec, manifests, archives, tables."""
+"""Inputs and outputs other than plain files: stores (by fsspec), manifests, archives, tables."""

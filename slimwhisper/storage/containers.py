@@ -1,6 +1,6 @@
-"""Files that name or hold many recordings: manifests, parquet tables, tar archives.
+"""Reads files that name or contain many recordings: manifests, parquet tables, tar archives.
 
-Each is read as a stream. Nothing is kept but the recordings that are waiting, see `longest_first`.
+Each is read as a stream. Only the recordings that wait are in memory, see `longest_first`.
 """
 
 import io
@@ -21,62 +21,63 @@ from slimwhisper.storage.files import (
     BLOCK,
     InputFile,
     StoredFile,
+    format_seconds,
     longest_first,
     media_fragment,
-    plain,
 )
-from slimwhisper.storage.held import MAX_MEMBER, HeldBytes
-from slimwhisper.storage.listing import Place, answers
-from slimwhisper.storage.stamps import Stamp
-from slimwhisper.storage.uris import hide, is_uri
+from slimwhisper.storage.fingerprints import Fingerprint
+from slimwhisper.storage.listing import Location, storage_errors
+from slimwhisper.storage.members import MAX_MEMBER, MemberBytes
+from slimwhisper.storage.uris import is_uri, redact_uri
+from slimwhisper.text import install_command
 
 OUTSIDE = "outside"  # folder for the outputs of recordings that are not named relatively
-ROWS = 16  # of a table with bytes, read at a time
-NAMES = 4096  # rows of a table with names, read at a time
-ASKED = 32  # objects whose size and etag are asked for at a time
-# columns of a table that may hold recordings, the first that exists counts
+DATA_ROWS = 16  # rows of a table with bytes, read at a time
+NAME_ROWS = 4096  # rows of a table with names, read at a time
+INFO_REQUESTS = 32  # objects whose size and etag are requested at a time
+# columns of a table that may have the recordings; the first that exists counts
 AUDIO_COLUMNS = ("audio_filepath", "audio", "path", "uri", "url", "file", "file_name", "bytes")
-# what a row raises that names no recording
-WRONG_ROW = (ValueError, TypeError, OverflowError, KeyError, AttributeError, RecursionError)
+# exceptions of a row that does not name a recording
+ROW_ERRORS = (ValueError, TypeError, OverflowError, KeyError, AttributeError, RecursionError)
 
-Found = Iterator[InputFile | SlimWhisperError]
-# an address, where its outputs go, seconds, and the excerpt
+Recordings = Iterator[InputFile | SlimWhisperError]
+# an address, the location of its outputs, seconds, and the excerpt
 Reference = tuple[str, str, float | None, tuple[float, float | None] | None]
 
 
 class Container:
-    """One file that names or holds recordings."""
+    """One file that names or contains recordings."""
 
-    def __init__(self, place: Place, file: StoredFile, root: str, column: str | None) -> None:
-        """root: below it lie the outputs of recordings that the file holds. column: of a table or a
-        manifest, with the recordings; None: the usual ones.
+    def __init__(self, location: Location, file: StoredFile, root: str, column: str | None) -> None:
+        """root: folder for the outputs of recordings inside the file. column: of a table or a
+        manifest, with the recordings; None: common names.
         """
-        self._place, self._file, self._root, self._column = place, file, root, column
+        self._location, self._file, self._root, self._column = location, file, root, column
 
-    def recordings(self) -> Found:
+    def recordings(self) -> Recordings:
         """Every recording, and an error for each that cannot be found or read."""
         path = self._file.path.lower()
         read = next(read for suffix, read in READERS.items() if path.endswith(suffix))
         try:
-            with self._place.open(self._file.path) as file, answers(self._place.uri):
+            with self._location.open(self._file.path) as file, storage_errors(self._location.uri):
                 yield from read(self, file)
         except SlimWhisperError as error:
             yield error
 
-    def manifest(self, file: IO[bytes]) -> Found:
+    def manifest(self, file: IO[bytes]) -> Recordings:
         """JSON lines with the keys of NeMo's manifests (docs.nvidia.com/nemo-framework,
-        "Datasets"): audio_filepath, absolute or relative to the manifest, duration in seconds, and
-        offset, with which the recording is the `duration` seconds from there.
+        "Datasets"): audio_filepath, absolute or relative to the manifest, and duration, in seconds.
+        With offset, the recording is the excerpt of `duration` seconds from there.
         """
         column = self._column or "audio_filepath"
         rows = ((n, line) for n, line in enumerate(file, start=1) if line.strip())
-        wrong = f"line {{}} is not a JSON object with {column}; check the manifest"
-        return self._named(rows, json.loads, column, wrong)
+        message = f"line {{}} is not a JSON object with {column}; check the manifest"
+        return self._named_recordings(rows, json.loads, column, message)
 
-    def table(self, file: IO[bytes]) -> Found:
+    def table(self, file: IO[bytes]) -> Recordings:
         """A parquet table. Its column of recordings has paths or URIs, the bytes of files, or
         Hugging Face's `Audio`: a struct of `bytes` and `path`. With paths, the columns `duration`
-        and `offset` mean what they mean in a manifest.
+        and `offset` are used as in a manifest.
         """
         pyarrow, parquet = import_pyarrow()
         try:
@@ -84,124 +85,122 @@ class Container:
         except pyarrow.ArrowInvalid as error:
             raise AudioError(f"{self._file}: not a parquet file; write it again") from error
         columns = table.schema_arrow
-        asked = (self._column,) if self._column else AUDIO_COLUMNS
-        chosen = next((c for c in asked if c in columns.names), None)
-        if chosen is None:
-            raise AudioError(
-                f"{self._file}: no column {' or '.join(asked)}; name it with --audio_column"
-            )
-        kind = columns.field(chosen).type
-        named = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
-        read = [chosen, *(c for c in ("duration", "offset") if named and c in columns.names)]
-        batches = table.iter_batches(NAMES if named else ROWS, columns=read)
+        names = (self._column,) if self._column else AUDIO_COLUMNS
+        column = next((c for c in names if c in columns.names), None)
+        if column is None:
+            what = f"has no column {' or '.join(names)}"
+            raise AudioError(f"{self._file}: {what}; name one with --audio_column")
+        kind = columns.field(column).type
+        has_names = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+        read = [column, *(c for c in ("duration", "offset") if has_names and c in columns.names)]
+        batches = table.iter_batches(NAME_ROWS if has_names else DATA_ROWS, columns=read)
         rows = enumerate(row for batch in batches for row in batch.to_pylist())
-        if named:
-            wrong = "row {} names no recording; check the table"
-            yield from self._named(rows, dict, chosen, wrong)
+        if has_names:
+            message = "row {} does not name a recording; check the table"
+            yield from self._named_recordings(rows, dict, column, message)
             return
         for number, row in rows:
-            data: Any = row[chosen]
+            data: Any = row[column]
             path = None
             if isinstance(data, dict):
                 data, path = data.get("bytes"), data.get("path")
             name = f"{self._file}#row={number}"
             if isinstance(data, bytes):
                 output = f"{number:08d}" + (f"-{PurePosixPath(path).name}" if path else "")
-                yield self._held(name, output, io.BytesIO(data), len(data))
+                yield self._member(name, output, io.BytesIO(data), len(data))
             else:
-                yield AudioError(f"{name}: no bytes; name the column with --audio_column")
+                yield AudioError(f"{name}: has no bytes; name the column with --audio_column")
 
-    def tar(self, file: IO[bytes]) -> Found:
-        """A tar archive, such as a shard of webdataset: its members with the suffix of a recording.
+    def tar(self, file: IO[bytes]) -> Recordings:
+        """A tar archive, such as a webdataset shard: the members with the suffix of a recording.
 
-        It is read once from its start, so it may be compressed.
+        It is read once, from its start, so it may be compressed.
         """
         try:
             with tarfile.open(fileobj=file, mode="r|*", bufsize=BLOCK) as archive:
                 for member in archive:
-                    archive.members = []  # type: ignore[attr-defined]  # it would keep all
+                    archive.members = []  # type: ignore[attr-defined]  # would grow with the file
                     suffix = PurePosixPath(member.name).suffix.lower()
                     if not member.isfile() or suffix not in AUDIO_SUFFIXES:
                         continue
                     name = f"tar://{member.name}::{self._file}"
                     if member.size > MAX_MEMBER:
-                        yield AudioError(f"{name}: too large for an archive; give it as a file")
+                        yield AudioError(f"{name}: is larger than 1 GiB; give it as a file")
                         continue
                     stream = archive.extractfile(member)
                     assert stream is not None
-                    # not where those of another member go
+                    # so that its outputs cannot collide with another member's
                     parts = member.name.split("/")
-                    apart = ".." in parts or parts[0] in ("", OUTSIDE)
-                    path = normpath(member.name) if apart else member.name
-                    output = f"{OUTSIDE}/{below(path)}" if apart else below(path)
-                    yield self._held(name, output, stream, member.size)
+                    escapes = ".." in parts or parts[0] in ("", OUTSIDE)
+                    path = normpath(member.name) if escapes else member.name
+                    output = f"{OUTSIDE}/{safe_relative(path)}" if escapes else safe_relative(path)
+                    yield self._member(name, output, stream, member.size)
         except (tarfile.TarError, EOFError) as error:
-            raise AudioError(
-                f"{self._file}: damaged, or not a tar archive; copy it again"
-            ) from error
+            message = f"{self._file}: damaged or not a tar archive; copy it again"
+            raise AudioError(message) from error
 
-    def _held(self, name: str, output: str, source: IO[bytes], size: int) -> InputFile:
+    def _member(self, name: str, output: str, source: IO[bytes], size: int) -> InputFile:
         """A recording whose bytes are in the container."""
-        stamp = replace(self._file.stamp, path=name, size=size)
-        file = StoredFile(self._place.uri, "", stamp, data=HeldBytes(source, size))
-        return InputFile(file, f"{self._root}/{output}", stamp)
+        fingerprint = replace(self._file.fingerprint, path=name, size=size)
+        file = StoredFile(self._location.uri, "", fingerprint, data=MemberBytes(source, size))
+        return InputFile(file, f"{self._root}/{output}", fingerprint)
 
-    def _named(
+    def _named_recordings(
         self,
         rows: Iterable[tuple[int, Any]],
         parse: Callable[[Any], dict[str, Any]],
         column: str,
-        wrong: str,
-    ) -> Found:
-        """The recordings that numbered rows name, some of the longest first.
+        message: str,
+    ) -> Recordings:
+        """The recordings that numbered rows name, longer ones first within a look-ahead.
 
-        The size and etag of their objects are asked for side by side.
+        The sizes and etags of their objects are requested in parallel.
         """
 
         def references() -> Iterator[tuple[float | None, Reference | SlimWhisperError]]:
             for number, row in rows:
                 try:
-                    named = self._reference(parse(row), column)
-                    yield named[2], named
-                except WRONG_ROW:
-                    yield None, AudioError(f"{self._file}: {wrong.format(number)}")
+                    reference = self._reference(parse(row), column)
+                    yield reference[2], reference
+                except ROW_ERRORS:
+                    yield None, AudioError(f"{self._file}: {message.format(number)}")
 
         ordered = longest_first(references())
-        with ThreadPoolExecutor(ASKED, "slimwhisper-info") as pool:
-            while some := list(islice(ordered, ASKED)):
-                yield from pool.map(_described, some)
+        with ThreadPoolExecutor(INFO_REQUESTS, "slimwhisper-info") as pool:
+            while batch := list(islice(ordered, INFO_REQUESTS)):
+                yield from pool.map(_with_fingerprint, batch)
 
     def _reference(self, row: dict[str, Any], column: str) -> Reference:
-        """What a row names. Raises WRONG_ROW."""
+        """The recording that a row names. Raises one of ROW_ERRORS."""
         path, duration, offset = row[column], row.get("duration"), row.get("offset")
         seconds = None if duration is None else float(duration)
         if not path or "\0" in path:
             raise ValueError
-        path.encode() if is_uri(path) else os.fsencode(path)  # ValueError for what is no name
+        path.encode() if is_uri(path) else os.fsencode(path)  # ValueError for an invalid name
         address, output = self._resolved(path)
         if offset is None:
             return address, output, seconds, None
         start = float(offset)
         end = None if seconds is None else start + seconds
-        excerpt = plain(start) + ("" if end is None else f"-{plain(end)}")
+        excerpt = format_seconds(start) + ("" if end is None else f"-{format_seconds(end)}")
         return address, f"{output}-{excerpt}", seconds, (start, end)
 
     def _resolved(self, path: str) -> tuple[str, str]:
-        """The address of what the container names, and where its outputs go."""
+        """The address of a path in the container, and the location of its outputs."""
         if is_uri(path):
-            return path, f"{OUTSIDE}/{below(hide(path).replace('://', '/', 1))}"
+            return path, f"{OUTSIDE}/{safe_relative(redact_uri(path).replace('://', '/', 1))}"
         if path.startswith("/"):
-            return path, f"{OUTSIDE}/{below(path)}"
+            return path, f"{OUTSIDE}/{safe_relative(path)}"
         folder = self._file.path.rpartition("/")[0]
         address = f"{folder}/{path}" if folder else path
-        parts, output = path.split("/"), below(path)
+        parts, output = path.split("/"), safe_relative(path)
         if ".." in parts or parts[0] == OUTSIDE:
             address = normpath(address)
-            output = f"{OUTSIDE}/{below(address)}"
-        return self._place.address_of(address), output
+            output = f"{OUTSIDE}/{safe_relative(address)}"
+        return self._location.address_of(address), output
 
 
-READERS: dict[str, Callable[[Container, IO[bytes]], Found]] = {
+READERS: dict[str, Callable[[Container, IO[bytes]], Recordings]] = {
     ".jsonl": Container.manifest,
     ".json": Container.manifest,
     ".parquet": Container.table,
@@ -217,37 +216,35 @@ def import_pyarrow() -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise DependencyError(
-            "parquet needs another package: pip install 'slimwhisper[parquet]'"
-        ) from error
+        raise DependencyError(f"parquet needs pyarrow: {install_command('parquet')}") from error
     return pyarrow, parquet
 
 
 def is_container(path: str) -> bool:
-    """Whether a path has the suffix of one."""
+    """Whether a path has the suffix of a container."""
     return path.lower().endswith(tuple(READERS))
 
 
-def below(path: str) -> str:
-    """A relative path, without what leads out of a folder."""
+def safe_relative(path: str) -> str:
+    """A relative path that stays in its folder: without empty parts, `.` and `..`."""
     return "/".join(part for part in path.split("/") if part not in ("", ".", ".."))
 
 
-def _described(row: Reference | SlimWhisperError) -> InputFile | SlimWhisperError:
+def _with_fingerprint(row: Reference | SlimWhisperError) -> InputFile | SlimWhisperError:
     """A recording with the size and etag of its object, or the time of its file."""
     if isinstance(row, SlimWhisperError):
         return row
     address, output, seconds, excerpt = row
-    path, stamp = address, Stamp.of(Path(address))
+    path, fingerprint = address, Fingerprint.of(Path(address))
     if is_uri(address):
         try:
-            place = Place(address)
-            path, found = place.path, place.info(place.path)
+            location = Location(address)
+            path, stored = location.path, location.info(location.path)
         except SlimWhisperError as error:
             return error
-        stamp = Stamp("", None, None) if found is None else found.stamp
-        stamp = replace(stamp, path=hide(address))
+        fingerprint = Fingerprint("", None, None) if stored is None else stored.fingerprint
+        fingerprint = replace(fingerprint, path=redact_uri(address))
     if excerpt is not None:
-        stamp = replace(stamp, path=f"{stamp.path}#{media_fragment(*excerpt)}")
-    file = StoredFile(address, path, stamp, duration=seconds, excerpt=excerpt)
-    return InputFile(file, output, stamp)
+        fingerprint = replace(fingerprint, path=f"{fingerprint.path}#{media_fragment(*excerpt)}")
+    file = StoredFile(address, path, fingerprint, duration=seconds, excerpt=excerpt)
+    return InputFile(file, output, fingerprint)

@@ -1,4 +1,4 @@
-"""One recording in a store: its key, and its bytes when they are wanted."""
+"""A recording of a job: its fingerprint, and its bytes, fetched when they are needed."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -10,56 +10,56 @@ from typing import IO, TypeVar
 
 from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.errors import AudioError, SlimWhisperError, StorageError
-from slimwhisper.storage.held import HeldBytes
-from slimwhisper.storage.stamps import Stamp
-from slimwhisper.storage.uris import hide, is_uri, open_filesystem, reason
+from slimwhisper.storage.fingerprints import Fingerprint
+from slimwhisper.storage.members import MemberBytes
+from slimwhisper.storage.uris import is_uri, open_filesystem, reason_of, redact_uri
 
 ONE_REQUEST = 32 << 20  # bytes; a larger object is read in blocks
 BLOCK = 8 << 20  # bytes
-LOOK_AHEAD = 4096  # recordings among which the longest goes first
+LOOK_AHEAD = 4096  # recordings from which the longest is chosen next
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredFile(RemoteFile):
-    """A recording in a store, an archive or a table, or a file here. It can be pickled.
+    """A recording in a store, an archive or a table, or a local file. It can be pickled.
 
-    `stamp.path` names it in messages and journals, without credentials. An excerpt has its times
-    at the end, as a media fragment (w3.org/TR/media-frags, 4.2.1): `s3://b/a.wav#t=12.5,15`.
+    `fingerprint.path` names it in messages and journals, without credentials. For an excerpt, its
+    times follow as a media fragment (w3.org/TR/media-frags, 4.2.1): `s3://b/a.wav#t=12.5,15`.
     """
 
-    uri: str = field(repr=False)  # any in its file system; may hold credentials
+    uri: str = field(repr=False)  # of anything in its file system; may contain credentials
     path: str  # in that file system
-    stamp: Stamp
-    duration: float | None = None  # seconds, where a manifest says so
+    fingerprint: Fingerprint
+    duration: float | None = None  # seconds, from a manifest
     excerpt: tuple[float, float | None] | None = None
-    data: HeldBytes | None = field(default=None, repr=False)  # of a member of an archive or a table
+    data: MemberBytes | None = field(default=None, repr=False)  # of an archive or a table
 
     @staticmethod
     def at(uri: str) -> "StoredFile":
-        """The object at a URI, about which its store is not asked. Raises OptionError,
+        """The object at a URI, without a request to its store. Raises OptionError,
         DependencyError.
         """
-        return StoredFile(uri, open_filesystem(uri)[1], Stamp(hide(uri), None, None))
+        return StoredFile(uri, open_filesystem(uri)[1], Fingerprint(redact_uri(uri), None, None))
 
     def __str__(self) -> str:
-        return self.stamp.path
+        return self.fingerprint.path
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StoredFile) and self.stamp == other.stamp
+        return isinstance(other, StoredFile) and self.fingerprint == other.fingerprint
 
     def __hash__(self) -> int:
-        return hash(self.stamp)
+        return hash(self.fingerprint)
 
     @property
     def name(self) -> str:
         """The last part of its path."""
-        return self.stamp.path.rpartition("/")[2]
+        return self.fingerprint.path.rpartition("/")[2]
 
     @property
     def local(self) -> Path | None:  # type: ignore[override]
-        """The file of this machine that holds it."""
+        """The local file that contains it; None: there is none."""
         return None if self.data is not None or is_uri(self.uri) else Path(self.path)
 
     def fetch(self, target: IO[bytes]) -> None:
@@ -68,7 +68,7 @@ class StoredFile(RemoteFile):
             return
         try:
             filesystem, path = open_filesystem(self.uri)[0], self.path
-            size = self.stamp.size
+            size = self.fingerprint.size
             if size is not None and size <= ONE_REQUEST:
                 written = target.write(filesystem.cat_file(path))
             else:
@@ -80,14 +80,11 @@ class StoredFile(RemoteFile):
         except SlimWhisperError as error:
             raise StorageError(str(error)) from error
         except Exception as error:  # each library has its own
-            raise StorageError(
-                f"{self}: the store does not give it ({reason(error)}); run the job again"
-            ) from None
+            reason = f"cannot be read from its store ({reason_of(error)})"
+            raise StorageError(f"{self}: {reason}; run the job again") from None
         if size is not None and written != size:
-            raise StorageError(
-                f"{self}: {written} of its {size} bytes arrived; run the job again, "
-                "or list it anew if it has changed"
-            )
+            problem = f"{written} bytes arrived instead of {size}"
+            raise StorageError(f"{self}: {problem}; run the job again, which lists it again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,34 +92,34 @@ class InputFile:
     """A recording of a job. It can be pickled."""
 
     path: Path | StoredFile
-    output: str  # relative to the output folder: its outputs, without a format's suffix
-    stamp: Stamp
+    output: str  # path of its outputs in the output folder, without a format's suffix
+    fingerprint: Fingerprint
 
     @property
     def local(self) -> Path | None:
-        """The file of this machine that holds it."""
+        """The local file that contains it; None: there is none."""
         return self.path if isinstance(self.path, Path) else self.path.local
 
 
 def media_fragment(start: float, end: float | None) -> str:
     """`t=12.5,15`, or `t=12.5` to the end."""
-    return f"t={plain(start)}" + ("" if end is None else f",{plain(end)}")
+    return f"t={format_seconds(start)}" + ("" if end is None else f",{format_seconds(end)}")
 
 
-def plain(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Seconds without an exponent or trailing zeros, to the microsecond."""
     return f"{seconds:.6f}".rstrip("0").rstrip(".")
 
 
-def longest_first(found: Iterable[tuple[float | None, T]], ahead: int = LOOK_AHEAD) -> Iterator[T]:
-    """(seconds or None, what lasts that long) -> what, the longest of the next `ahead` first.
+def longest_first(items: Iterable[tuple[float | None, T]], ahead: int = LOOK_AHEAD) -> Iterator[T]:
+    """(seconds or None, item) -> items, each the longest of the next `ahead`.
 
-    What has no length follows those that have one, in its own order.
+    Items without a length follow those with one, in their order.
     """
     heap: list[tuple[float, int, T]] = []
     numbers = count()
-    for seconds, what in found:
-        heappush(heap, (-(seconds or 0.0), next(numbers), what))
+    for seconds, item in items:
+        heappush(heap, (-(seconds or 0.0), next(numbers), item))
         if len(heap) > ahead:
             yield heappop(heap)[2]
     while heap:

@@ -1,4 +1,4 @@
-"""Arguments that are URIs or containers -> recordings, each with the place of its outputs."""
+"""Finds the recordings of arguments that are URIs or containers, with their outputs' locations."""
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -6,79 +6,74 @@ from posixpath import commonpath
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
-from slimwhisper.storage.containers import Container, Found, below, is_container
+from slimwhisper.storage.containers import Container, Recordings, is_container, safe_relative
 from slimwhisper.storage.files import InputFile
-from slimwhisper.storage.listing import MAGIC, Place
-from slimwhisper.storage.uris import is_uri, protocol_of, shown_uri
+from slimwhisper.storage.listing import MAGIC, Location
+from slimwhisper.storage.uris import is_uri, protocol_of, redact
 
 
 def are_stored(arguments: Sequence[str]) -> bool:
-    """Whether the arguments of `transcribe` are these: URIs, manifests, tables or archives.
+    """Whether the arguments of `transcribe` are URIs, manifests, tables or archives.
 
-    Raises OptionError where only some are URIs.
+    Raises OptionError if only some are URIs.
     """
     if all(is_uri(a) or is_container(a) for a in arguments):
         return True
     for argument in arguments:
         if is_uri(argument):
-            raise OptionError(
-                f"{shown_uri(argument)}: paths and URIs have no place in common for their outputs; "
-                "give them to two jobs"
-            )
+            rule = "paths and URIs cannot be mixed in one job; run two jobs"
+            raise OptionError(f"{redact(argument)}: {rule}")
     return False
 
 
 class StoredInputs:
-    """The recordings of arguments for which `are_stored` holds, as `Inputs` gives those of paths.
+    """The recordings of arguments for which `are_stored` is true; the counterpart of `Inputs`.
 
-    An argument is a file, a folder (with all below it), a pattern, or a container of recordings.
-    What lies in a folder counts if it has the suffix of a recording. Outputs mirror the tree below
-    the folder that all arguments have in common.
+    An argument is a file, a folder (with its subfolders), a pattern, or a container of recordings.
+    Files in a folder count if they have the suffix of a recording. Outputs mirror the tree below
+    the common folder of all arguments.
     """
 
     is_list = is_one_file = False
 
     def __init__(self, arguments: Sequence[str], column: str | None = None) -> None:
         """column: of tables, with the recordings. Raises OptionError, DependencyError."""
-        self._places = [Place(argument) for argument in dict.fromkeys(arguments)]
+        self._locations = [Location(argument) for argument in dict.fromkeys(arguments)]
         self._column = column
-        roots = [(protocol_of(place.uri), _root(place.path)) for place in self._places]
+        roots = [(protocol_of(location.uri), _root(location.path)) for location in self._locations]
         if len({protocol for protocol, _ in roots}) > 1:
-            raise OptionError(
-                "inputs in stores of several kinds have no place in common for their outputs; "
-                "give each kind to a job of its own"
-            )
+            raise OptionError("stores of several kinds cannot be mixed; run a job for each kind")
         folders = [root for _, root in roots]
         self._base = folders[0] if len(folders) == 1 else commonpath(folders)
-        self.is_job = len(roots) != 1 or not _is_recording(self._places[0].path)
+        self.is_job = len(roots) != 1 or not _is_recording(self._locations[0].path)
 
-    def files(self) -> Found:
-        """Every recording, and an error for each that cannot be found or listed; as they are
-        listed.
+    def files(self) -> Recordings:
+        """Every recording, and an error for each that cannot be found or listed, while the stores
+        are being listed.
         """
-        for place in self._places:
+        for location in self._locations:
             try:
-                yield from self._in(place)
+                yield from self._recordings_at(location)
             except SlimWhisperError as error:
                 yield error
 
-    def _in(self, place: Place) -> Found:
-        def is_wanted(path: str) -> bool:
-            # in a folder, a container may be the result of another job
-            return _is_recording(path) or (is_container(path) and path == place.path)
+    def _recordings_at(self, location: Location) -> Recordings:
+        def accepts(path: str) -> bool:
+            # not in a folder, where a container may be the result of another job
+            return _is_recording(path) or (is_container(path) and path == location.path)
 
         nothing = True
-        for file in place.files(is_wanted):
+        for file in location.files(accepts):
             nothing = False
-            # with its suffix: a store may hold `a.mp3` and `a.wav`, and is too large to look for
+            # with its suffix: a store may have `a.mp3` and `a.wav`, and is too large to search for
             # such pairs
-            output = below(file.path.removeprefix(self._base))
+            output = safe_relative(file.path.removeprefix(self._base))
             if is_container(file.path):
-                yield from Container(place, file, output, self._column).recordings()
+                yield from Container(location, file, output, self._column).recordings()
             else:
-                yield InputFile(file, output, file.stamp)
+                yield InputFile(file, output, file.fingerprint)
         if nothing:
-            yield AudioError(f"{shown_uri(place.uri)}: no recordings there; check the address")
+            yield AudioError(f"{redact(location.uri)}: no recordings there; check the address")
 
 
 def _is_recording(path: str) -> bool:
@@ -86,7 +81,7 @@ def _is_recording(path: str) -> bool:
 
 
 def _root(path: str) -> str:
-    """The folder whose tree the outputs of a place mirror."""
+    """The folder of a path whose tree the outputs mirror."""
     parts = path.rstrip("/").split("/")
     for number, part in enumerate(parts):
         if MAGIC.search(part):

@@ -1,7 +1,7 @@
-"""The files below a place, as they are listed: no list of all of them is ever made.
+"""Lists the files below a location one by one, without a list of all of them in memory.
 
-A tree in S3 is listed page by page. Elsewhere fsspec lists a folder at a time, so memory grows with
-the largest folder.
+A tree in S3 is listed page by page. Elsewhere, fsspec lists a folder at a time, so memory grows
+with the largest folder.
 """
 
 import re
@@ -13,18 +13,25 @@ from typing import Any, BinaryIO, cast
 
 from slimwhisper.errors import SlimWhisperError, StorageError
 from slimwhisper.storage.files import BLOCK, StoredFile
-from slimwhisper.storage.stamps import Stamp
-from slimwhisper.storage.uris import LOCAL, hide, open_filesystem, protocol_of, reason, shown_uri
+from slimwhisper.storage.fingerprints import Fingerprint
+from slimwhisper.storage.uris import (
+    LOCAL,
+    open_filesystem,
+    protocol_of,
+    reason_of,
+    redact,
+    redact_uri,
+)
 
 MAGIC = re.compile(r"[*?\[]")
 LINES = 1 << 16  # bytes of lines that are read at a time
-# what fsspec's libraries call an object's etag (S3, HTTP; Google, Azure; Google; Hugging Face), and
-# where there is none the time of its last change
+# names that fsspec's libraries use for an object's etag (S3, HTTP; Google, Azure; Google; Hugging
+# Face), and, where there is none, for the time of its last change
 ETAGS = ("ETag", "etag", "md5Hash", "blob_id")
 TIMES = ("mtime", "last_modified", "created")
 
 
-class Place:
+class Location:
     """A file system, and a path in it: of a file, a folder or a pattern.
 
     Any thread may list.
@@ -40,24 +47,24 @@ class Place:
         """The name of a path in the same file system: its URI without credentials, or the absolute
         path of a local file.
         """
-        return str(Path(path).absolute()) if self.is_local else hide(self.address_of(path))
+        return str(Path(path).absolute()) if self.is_local else redact_uri(self.address_of(path))
 
     def address_of(self, path: str) -> str:
-        """The URI of a path in the same file system, with this place's credentials; of a local
+        """The URI of a path in the same file system, with this location's credentials; of a local
         file, its path.
         """
         if self.is_local:
             return path
-        known = self.path.lstrip("/")
-        place = self.uri.rfind(known) if known else -1
-        start = self.uri[:place] if place > 0 else f"{protocol_of(self.uri)}://"
+        path_part = self.path.lstrip("/")
+        position = self.uri.rfind(path_part) if path_part else -1
+        start = self.uri[:position] if position > 0 else f"{protocol_of(self.uri)}://"
         return start + path.lstrip("/")
 
     def info(self, path: str) -> StoredFile | None:
-        """What is known of one file; None: there is none. Raises StorageError."""
+        """The file at a path, with its fingerprint; None: there is none. Raises StorageError."""
         if self.is_local:
             return self._file({"name": path})
-        with answers(self.uri):
+        with storage_errors(self.uri):
             try:
                 info = self._filesystem.info(path)
             except FileNotFoundError:
@@ -67,7 +74,7 @@ class Place:
     @contextmanager
     def open(self, path: str) -> Iterator[BinaryIO]:
         """A file's bytes, to be read from the start. Raises StorageError."""
-        with answers(self.uri):
+        with storage_errors(self.uri):
             if self.is_local:
                 file: Any = Path(path).open("rb")
             else:
@@ -76,11 +83,11 @@ class Place:
             with file:
                 yield cast(BinaryIO, file)
 
-    def files(self, wanted: Callable[[str], bool]) -> Iterator[StoredFile]:
-        """The files of the place. Raises StorageError.
+    def files(self, accepts: Callable[[str], bool]) -> Iterator[StoredFile]:
+        """The files of the location. Raises StorageError.
 
-        The place is a file, a folder with all below it whose paths are wanted, or a pattern in
-        which `**` stands for any folders.
+        The location is a file, a folder, of which all files below it are listed whose paths
+        `accepts` allows, or a pattern, in which `**` stands for any folders.
         """
         if MAGIC.search(self.path):
             from fsspec.utils import glob_translate
@@ -89,25 +96,25 @@ class Place:
             parts = self.path.split("/")
             fixed = next(n for n, part in enumerate(parts) if MAGIC.search(part))
             depth = None if "**" in parts else len(parts) - fixed - 1
-            below = self._below("/".join(parts[:fixed]), depth)
-            yield from (file for file in below if matches(file.path))
+            tree = self._tree("/".join(parts[:fixed]), depth)
+            yield from (file for file in tree if matches(file.path))
             return
-        if wanted(self.path) and (file := self.info(self.path)) is not None:
+        if accepts(self.path) and (file := self.info(self.path)) is not None:
             yield file
             return
         nothing = True
-        for file in self._below(self.path, None):
+        for file in self._tree(self.path, None):
             nothing = False
-            if wanted(file.path):
+            if accepts(file.path):
                 yield file
-        if nothing and (one := self.info(self.path)) is not None:
-            yield one
+        if nothing and (file := self.info(self.path)) is not None:
+            yield file
 
-    def _below(self, top: str, depth: int | None) -> Iterator[StoredFile]:
+    def _tree(self, top: str, depth: int | None) -> Iterator[StoredFile]:
         """All files below a folder, at most `depth` folders down; links to folders are not
         followed.
         """
-        with answers(self.uri):
+        with storage_errors(self.uri):
             if depth is None and protocol_of(self.uri) in ("s3", "s3a"):
                 yield from self._pages(top)
                 return
@@ -115,17 +122,17 @@ class Place:
             while pending:
                 folder, level = pending.pop()
                 try:
-                    found = self._filesystem.ls(folder, detail=True)
+                    entries = self._filesystem.ls(folder, detail=True)
                 except (FileNotFoundError, NotADirectoryError):
                     continue
                 folders = []
-                for info in sorted(found, key=lambda info: str(info["name"])):
+                for info in sorted(entries, key=lambda info: str(info["name"])):
                     name = info["name"].rstrip("/")
-                    if name == folder:  # a file as its own content, or S3's mark of a folder
+                    if name == folder:  # a file that lists itself, or S3's marker of a folder
                         continue
                     if info["type"] == "directory" and (depth is None or level < depth):
                         folders.append((name, level + 1))
-                    # for fsspec, a link to a file is neither
+                    # for fsspec, a link to a file is neither a file nor a folder
                     is_file = info["type"] == "file" or (self.is_local and Path(name).is_file())
                     if is_file and (file := self._file(info)) is not None:
                         yield file
@@ -138,38 +145,39 @@ class Place:
         while True:
             page = self._filesystem.call_s3("list_objects_v2", **request)
             for item in page.get("Contents", ()):
-                if not item["Key"].endswith("/"):  # S3's consoles mark folders so
+                if not item["Key"].endswith("/"):  # S3's consoles mark folders like this
                     info = {"name": f"{bucket}/{item['Key']}", "size": item["Size"]}
-                    yield StoredFile(self.uri, info["name"], self._stamp(item | info))
+                    yield StoredFile(self.uri, info["name"], self._fingerprint(item | info))
             if not page.get("IsTruncated"):
                 return
             request["ContinuationToken"] = page["NextContinuationToken"]
 
     def _file(self, info: dict[str, Any]) -> StoredFile | None:
-        """A file that fsspec describes; None: it has gone."""
-        stamp = Stamp.of(Path(info["name"])) if self.is_local else self._stamp(info)
-        gone = self.is_local and stamp.size is None
-        return None if gone else StoredFile(self.uri, info["name"], stamp)
+        """A file that fsspec describes; None: it no longer exists."""
+        if not self.is_local:
+            return StoredFile(self.uri, info["name"], self._fingerprint(info))
+        fingerprint = Fingerprint.of(Path(info["name"]))
+        gone = fingerprint.size is None
+        return None if gone else StoredFile(self.uri, info["name"], fingerprint)
 
-    def _stamp(self, info: dict[str, Any]) -> Stamp:
-        """From fsspec's description of a file; stores call the same things differently."""
+    def _fingerprint(self, info: dict[str, Any]) -> Fingerprint:
+        """The fingerprint from fsspec's description of a file, whose keys depend on the store."""
         name, size = self.uri_of(info["name"]), info.get("size")
         etag = next((info[key] for key in ETAGS if info.get(key)), None)
         mtime = next((info[key] for key in TIMES if info.get(key) is not None), None)
         if etag is not None or mtime is None:
-            return Stamp(name, size, None, etag and str(etag).strip('"'))
+            return Fingerprint(name, size, None, etag and str(etag).strip('"'))
         seconds = mtime if isinstance(mtime, int | float) else mtime.timestamp()
-        return Stamp(name, size, int(seconds * 1e9))
+        return Fingerprint(name, size, int(seconds * 1e9))
 
 
 @contextmanager
-def answers(uri: str) -> Iterator[None]:
-    """A context in which errors of a library become StorageErrors about a place."""
+def storage_errors(uri: str) -> Iterator[None]:
+    """A context in which a library's errors become StorageErrors that name the location."""
     try:
         yield
     except SlimWhisperError:
         raise
     except Exception as error:  # each library has its own
-        raise StorageError(
-            f"{shown_uri(uri)}: cannot be listed ({reason(error)}); check address and credentials"
-        ) from None
+        what = f"{redact(uri)}: cannot be read or listed ({reason_of(error)})"
+        raise StorageError(f"{what}; check the address and the credentials") from None

@@ -1,12 +1,12 @@
-"""Results as parquet: one row for each recording, in files that are whole or absent.
+"""Writes results as parquet, with one row for each recording, to files that appear when complete.
 
-The files lie in the folder `transcripts` of the output folder, so that it can be read as one table:
+The files are in the folder `transcripts` of the output folder, which can be read as one table:
 
     pandas.read_parquet("OUT/transcripts")
     duckdb.sql("SELECT path, text FROM 'OUT/transcripts/*.parquet'")
 
-Every row has its recording's key, so the files themselves say what is done: `recover` gives a
-journal the rows that a killed job could not mark, and `compact` leaves the newest row of each
+Every row has its recording's fingerprint, so the files themselves record what is done: `recover`
+finds the rows that a killed job could not record, and `compact` keeps the newest row of each
 recording.
 """
 
@@ -21,14 +21,14 @@ from typing import Any
 
 from slimwhisper.errors import OutputError
 from slimwhisper.storage.containers import import_pyarrow
-from slimwhisper.storage.digests import Digests, digest_of
+from slimwhisper.storage.digest_set import Digests, digest_of
+from slimwhisper.storage.fingerprints import Fingerprint, Outcome, Status
 from slimwhisper.storage.outputs import OutputFolder
-from slimwhisper.storage.stamps import Finished, Stamp, Status
 from slimwhisper.types import Transcript
 
 FOLDER = "transcripts"
 ROWS = 4096  # in a file, at most
-CHARACTERS = 1 << 20  # of text in a file, about; with its segments, 20 times as many
+CHARACTERS = 1 << 20  # of text in a file, about; its segments take 20 times as much
 PERIOD = 60.0  # seconds that a row waits for others, while rows keep coming
 KEYS = ["path", "size", "mtime_ns", "etag", "options", "seconds", "error"]
 
@@ -45,10 +45,10 @@ SEGMENT = (
 def schema() -> Any:
     """The columns of a part, a pyarrow.Schema.
 
-    `path`, `size`, `mtime_ns` and `etag` are the recording's key, `options` what its text depends
-    on besides (JSON). Times are seconds from the start of the recording. The fields of segments and
-    words are those of `Transcript.as_dict`. `words` is null unless they were asked for; `text`,
-    `language` and `segments` are null where `error` is not.
+    `path`, `size`, `mtime_ns` and `etag` are the recording's fingerprint, `options` everything else
+    that its text depends on (JSON). Times are seconds from the start of the recording. The fields
+    of segments and words are those of `Transcript.segment_rows`. `words` is null unless requested;
+    `text`, `language` and `segments` are null where `error` is not.
     """
     pa, _ = import_pyarrow()
 
@@ -72,7 +72,7 @@ def schema() -> Any:
     )
 
 
-class Parts:
+class PartWriter:
     """Writes rows to part after part.
 
     Raises DependencyError without pyarrow.
@@ -84,15 +84,15 @@ class Parts:
         started = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         self._series = f"{started}-{secrets.token_hex(8)}"  # sorted by time
         self._number = 0
-        self._rows: list[tuple[Finished, Transcript | None]] = []  # that wait
+        self._rows: list[tuple[Outcome, Transcript | None]] = []  # that wait
         self._characters = 0
         self._since = 0.0
 
-    def add(self, finished: Finished, transcript: Transcript | None) -> None:
-        """Let a row wait for its file."""
+    def add(self, outcome: Outcome, transcript: Transcript | None) -> None:
+        """Add a row to those that wait for the next file."""
         if not self._rows:
             self._since = time.monotonic()
-        self._rows.append((finished, transcript))
+        self._rows.append((outcome, transcript))
         self._characters += len(transcript.text) if transcript else 0
 
     @property
@@ -104,8 +104,8 @@ class Parts:
             or time.monotonic() >= self._since + PERIOD
         )
 
-    def write(self, options: Mapping[str, Any]) -> list[Finished]:
-        """Write the rows that wait to a new file; returns what is in it. Raises OutputError."""
+    def write(self, options: Mapping[str, Any]) -> list[Outcome]:
+        """Write the rows that wait to a new file; returns their outcomes. Raises OutputError."""
         rows = self._rows
         if rows:
             pa, _ = import_pyarrow()
@@ -118,24 +118,24 @@ class Parts:
             self._folder.put(name, _encoded(table))
             self._number += 1
             self._rows, self._characters = [], 0
-        return [finished for finished, _ in rows]
+        return [outcome for outcome, _ in rows]
 
 
-def recover(folder: OutputFolder) -> Iterator[tuple[Finished, dict[str, Any]]]:
-    """What the rows of all parts say of their recordings, and their options."""
+def recover(folder: OutputFolder) -> Iterator[tuple[Outcome, dict[str, Any]]]:
+    """The outcomes in the rows of all parts, each with its options."""
     for name in _parts(folder):
-        known: dict[str, dict[str, Any]] = {}
+        parsed: dict[str, dict[str, Any]] = {}
         for row in _read(folder, name, KEYS).to_pylist():
-            options = known.setdefault(row["options"], json.loads(row["options"]))
-            stamp = Stamp(*(row[key] for key in KEYS[:4]))
+            options = parsed.setdefault(row["options"], json.loads(row["options"]))
+            fingerprint = Fingerprint(*(row[key] for key in KEYS[:4]))
             status: Status = "done" if row["error"] is None else "failed"
-            yield Finished(stamp, status, row["seconds"], row["error"]), options
+            yield Outcome(fingerprint, status, row["seconds"], row["error"]), options
 
 
 def compact(folder: OutputFolder) -> None:
-    """Leave only the newest row of each recording.
+    """Keep only the newest row of each recording.
 
-    A file is replaced whole. Holds 8 bytes for each row, besides one file.
+    Each file is replaced atomically. Takes memory for one file, and 8 bytes for each row.
     """
     pa, _ = import_pyarrow()
     seen = Digests()
@@ -157,32 +157,31 @@ def _read(folder: OutputFolder, name: str, columns: list[str] | None = None) -> 
         try:
             return parquet.read_table(file, columns=columns)
         except pa.ArrowInvalid as error:
-            raise OutputError(
-                f"{folder.name(name)}: not a result of this command; move it elsewhere"
-            ) from error
+            what = f"{folder.name(name)}: not a table that slimwhisper wrote"
+            raise OutputError(f"{what}; move it elsewhere") from error
 
 
-def _columns(finished: Finished, transcript: Transcript | None) -> dict[str, Any]:
-    found = {
-        **asdict(finished.stamp),
-        "path": _utf8(finished.stamp.path),
-        "seconds": finished.seconds,
-        "error": finished.error and _utf8(finished.error),
+def _columns(outcome: Outcome, transcript: Transcript | None) -> dict[str, Any]:
+    columns = {
+        **asdict(outcome.fingerprint),
+        "path": _utf8(outcome.fingerprint.path),
+        "seconds": outcome.seconds,
+        "error": outcome.error and _utf8(outcome.error),
     }
-    return found if transcript is None else found | text_columns(transcript)
+    return columns if transcript is None else columns | text_columns(transcript)
 
 
 def text_columns(transcript: Transcript) -> dict[str, Any]:
     """A row's `text`, `language`, `segments` and `words`."""
-    result = transcript.as_dict()
-    words = [segment.pop("words", None) for segment in result["segments"]]
-    spoken = [word for given in words if given is not None for word in given]
-    asked = any(given is not None for given in words)
-    return result | {"words": spoken if asked else None}
+    segments = transcript.segment_rows()
+    words = [segment.pop("words", None) for segment in segments]
+    found = None if all(w is None for w in words) else [w for each in words for w in each or ()]
+    plain = {"text": transcript.text, "language": transcript.language}
+    return {**plain, "segments": segments, "words": found}
 
 
 def _utf8(text: str) -> str:
-    """Names that are not UTF-8 have their bytes as escapes: parquet holds UTF-8 only."""
+    """The text with escapes for bytes that are not UTF-8, which parquet cannot store."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

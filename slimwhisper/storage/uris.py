@@ -1,19 +1,19 @@
-"""URIs: which ones are known, what messages show of them, and the file system behind each."""
+"""Recognises URIs, hides their credentials in messages, and opens their file systems."""
 
 import re
 from typing import Any
 
 from slimwhisper.errors import DependencyError, OptionError
-from slimwhisper.text import one_line, shown
+from slimwhisper.text import error_line, escape_line
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 URI_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
-LOCAL = ("", "file", "local")  # protocols of files of this machine
-# what is not fsspec's extra of the same name, which brings the package for a protocol
+LOCAL = ("", "file", "local")  # protocols of local files
+# fsspec's extra that has the package for a protocol, where their names differ
 EXTRAS = {"s3a": "s3", "gs": "gcs", "az": "abfs", "https": "http"}
-LISTED = ("s3", "gcs", "abfs", "http", "hf")  # extras whose file systems keep listings
-# parameters of a query that hold a credential: parts of their names, beginnings, and those of
-# Azure's shared access signatures (learn.microsoft.com, "Create a service SAS")
+LISTED = ("s3", "gcs", "abfs", "http", "hf")  # extras whose file systems cache listings
+# query parameters that contain a credential: parts of their names, prefixes, and those of Azure's
+# shared access signatures (learn.microsoft.com, "Create a service SAS")
 SECRET_PARTS = re.compile(r"sig|token|key|secret|pass|cred|auth|policy|expire|access", re.I)
 SECRET_STARTS = ("x-amz-", "x-goog-", "x-oss-", "x-ms-")
 SAS = frozenset(
@@ -22,44 +22,44 @@ SAS = frozenset(
 
 
 def is_uri(text: str) -> bool:
-    """Whether a text names a place by protocol, such as `s3://bucket/key`."""
+    """Whether a text starts with a protocol, such as `s3://bucket/key`."""
     return URI.match(text) is not None
 
 
-def protocol_of(place: str) -> str:
+def protocol_of(location: str) -> str:
     """A URI's protocol; of a path, ""."""
-    return place.partition("://")[0].lower() if is_uri(place) else ""
+    return location.partition("://")[0].lower() if is_uri(location) else ""
 
 
-def hide(uri: str) -> str:
+def redact_uri(uri: str) -> str:
     """A URI without `user:password@`, and without the parameters that sign it."""
-    protocol, _, rest = uri.partition("://")
-    host, slash, path = rest.partition("/")
+    protocol, _, remainder = uri.partition("://")
+    host, slash, path = remainder.partition("/")
     host = host.rpartition("@")[2]
-    path, mark, query = (host + slash + path).partition("?")
-    if mark and "=" in query:
+    path, question_mark, query = (host + slash + path).partition("?")
+    if question_mark and "=" in query:
         query, hash_sign, fragment = query.partition("#")
-        kept = [part for part in query.split("&") if not _is_secret(part.partition("=")[0])]
-        path += ("?" + "&".join(kept) if kept else "") + hash_sign + fragment
+        public = [part for part in query.split("&") if not _is_secret(part.partition("=")[0])]
+        path += ("?" + "&".join(public) if public else "") + hash_sign + fragment
     else:
-        path += mark + query
+        path += question_mark + query
     return f"{protocol}://{path}"
 
 
-def shown_uri(place: str) -> str:
-    """A URI without credentials; a path as it is."""
-    return hide(place) if is_uri(place) else place
+def redact(location: str) -> str:
+    """A URI without credentials; a path unchanged."""
+    return redact_uri(location) if is_uri(location) else location
 
 
-def hide_in(text: str) -> str:
-    """A message with the credentials of all URIs in it left out."""
-    return URI_IN_TEXT.sub(lambda found: hide(found[0]), text)
+def redact_text(text: str) -> str:
+    """A message without the credentials of the URIs in it."""
+    return URI_IN_TEXT.sub(lambda match: redact_uri(match[0]), text)
 
 
-def reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """An error of a library in one line, without credentials."""
-    text = hide_in(one_line(error))[:200]
-    return shown(text) or type(error).__name__
+    text = redact_text(error_line(error))[:200]
+    return escape_line(text) or type(error).__name__
 
 
 def _is_secret(name: str) -> bool:
@@ -70,28 +70,27 @@ def _is_secret(name: str) -> bool:
 def open_filesystem(uri: str) -> tuple[Any, str]:
     """fsspec's file system of a URI, or of a path, and the path in it.
 
-    Credentials and end points come from where each library takes them: its environment variables
-    and files, and fsspec's own configuration (`FSSPEC_S3_ENDPOINT_URL` and the like). Listings are
-    not cached: a bucket may hold any number of names.
+    Credentials and endpoints come from each library's own environment variables and files, and from
+    fsspec's configuration (`FSSPEC_S3_ENDPOINT_URL` and the like). Listings are not cached, because
+    a bucket may have any number of names.
 
-    Raises OptionError for an unknown protocol, DependencyError where its package is missing.
+    Raises OptionError for an unknown protocol, DependencyError if its package is missing.
     """
     import fsspec
     from fsspec.registry import available_protocols
 
     protocol = protocol_of(uri) or "file"
     if protocol not in available_protocols() or "::" in uri:
-        raise OptionError(
-            f"{hide(uri)}: unknown kind of address; s3://, gs://, az://, hf:// and paths work"
-        )
+        known = "give a path, or s3://, gs://, az:// or hf://"
+        raise OptionError(f"{redact_uri(uri)}: unknown protocol; {known}")
     extra = EXTRAS.get(protocol, protocol)
     options = {"use_listings_cache": False} if extra in LISTED else {}
     try:
         filesystem, path = fsspec.core.url_to_fs(uri, **options)
     except ImportError as error:
-        raise DependencyError(
-            f"{protocol}:// needs another package: pip install 'fsspec[{extra}]'"
-        ) from error
+        package = f"pip install 'fsspec[{extra}]'"
+        raise DependencyError(f"{protocol}:// needs another package: {package}") from error
     except Exception as error:  # each library has its own for missing credentials
-        raise OptionError(f"{hide(uri)}: cannot be opened ({reason(error)})") from error
+        what = f"{redact_uri(uri)}: cannot be opened ({reason_of(error)})"
+        raise OptionError(f"{what}; check the address and the credentials") from error
     return filesystem, path

@@ -1,1 +1,1 @@
-"""Subtitles that people can read: sentences, and their lines."""
+"""Readable subtitles: sentences, and their lines."""

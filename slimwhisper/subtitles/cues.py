@@ -1,23 +1,24 @@
-"""A transcript's segments as cues: what is shown from when to when, in which lines."""
+"""A transcript's segments as cues: their times, lines and speakers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from slimwhisper.subtitles.lines import break_lines, stay_together
-from slimwhisper.subtitles.scripts import columns, units
+from slimwhisper.subtitles import characters
+from slimwhisper.subtitles.characters import columns
+from slimwhisper.subtitles.lines import break_lines, stay_on_line
 from slimwhisper.types import Segment, Transcript, Word
 
 
 @dataclass(frozen=True, slots=True)
 class Cue:
-    """A segment, ready to be written."""
+    """A segment, ready to write."""
 
     start: float  # seconds
     end: float
     speaker: str | None
-    label: str  # of the speaker, if another spoke before; empty where none is wanted
-    lines: tuple[tuple[Word, ...], ...]  # at least one; in each, only the first has no space before
+    label: str  # of the speaker, if it changes and labels are requested; else empty
+    lines: tuple[tuple[Word, ...], ...]  # at least one; the first word of each has no space before
     timed: bool  # the words' times are known
 
     @property
@@ -27,28 +28,28 @@ class Cue:
 
     @property
     def words(self) -> list[Word]:
-        """The words of all lines, with times that are in order, and within the cue's."""
-        found: list[Word] = []
+        """The words of all lines, with times in order, and within the cue's."""
+        words: list[Word] = []
         last = self.start
         for line in self.lines:
             for word in line:
                 start = min(max(word.start, last), self.end)
                 last = min(max(word.end, start), self.end)
-                found.append(replace(word, start=start, end=last))
-        return found
+                words.append(replace(word, start=start, end=last))
+        return words
 
 
 def label(speaker: str | None) -> str:
-    """What stands before the words of a speaker."""
+    """The text before the words of a speaker, "NAME: "."""
     return "" if speaker is None else f"{' '.join(speaker.split())}: "
 
 
 def to_cues(transcript: Transcript, *, broken: bool, labelled: bool = False) -> Iterator[Cue]:
-    """The segments that have text.
+    """The segments with text, as cues.
 
     Arguments:
         broken: in lines of 42 columns; else in one line.
-        labelled: where the speaker changes, `label` stands in the first line, before the words.
+        labelled: with a label in the first line, before the words, where the speaker changes.
     """
     speaker = None
     for segment in transcript.segments:
@@ -56,51 +57,49 @@ def to_cues(transcript: Transcript, *, broken: bool, labelled: bool = False) -> 
         if not words:
             continue
         changed = labelled and segment.speaker != speaker
-        before, speaker = label(segment.speaker) if changed else "", segment.speaker
-        lines = _lines(words, before, transcript.language) if broken else [words]
-        shown, timed = tuple(map(_stripped, lines)), bool(segment.words)
-        yield Cue(segment.start, segment.end, speaker, before, shown, timed)
+        prefix, speaker = label(segment.speaker) if changed else "", segment.speaker
+        lines = _lines(words, prefix, transcript.language) if broken else [words]
+        stripped = ((replace(first, word=first.word.lstrip()), *rest) for first, *rest in lines)
+        timed = bool(segment.words)
+        yield Cue(segment.start, segment.end, speaker, prefix, tuple(stripped), timed)
 
 
-def spread(texts: Sequence[str], whole: Word) -> list[Word]:
-    """Parts of a word, or of what is spoken in its time, each with its share of that time."""
+def spread(texts: Sequence[str], word: Word) -> list[Word]:
+    """Texts as words, which share the time of `word` by their widths."""
     widths = list(accumulate(max(1, columns(text)) for text in texts))
-    times = [whole.start + (whole.end - whole.start) * w / widths[-1] for w in (0, *widths)]
+    times = [word.start + (word.end - word.start) * w / widths[-1] for w in (0, *widths)]
     return [
-        replace(whole, word=text, start=round(a, 2), end=round(b, 2))
+        replace(word, word=text, start=round(a, 2), end=round(b, 2))
         for text, (a, b) in zip(texts, pairwise(times), strict=True)
     ]
 
 
 def words_of(segment: Segment) -> list[Word]:
-    """A segment's words; if it has none, its text's units, with times by their widths."""
+    """A segment's words; if it has none, the units of its text, with times by their widths."""
     if segment.words:
         return segment.words
-    return spread(list(units(segment.text)), Word("", segment.start, segment.end, 0.0))
+    texts = list(characters.units(segment.text))
+    return spread(texts, Word("", segment.start, segment.end, 0.0))
 
 
 def _words(segment: Segment) -> list[Word]:
-    """The words that are something to see, on one line."""
-    found: list[Word] = []
+    """The words that are not blank, without line breaks."""
+    words: list[Word] = []
     for word in words_of(segment) if segment.text.strip() else ():
-        if bare := " ".join(word.word.split()):
-            gap = " " if found and word.word[0].isspace() else ""
-            found.append(replace(word, word=gap + bare))
-    return found
+        if text := " ".join(word.word.split()):
+            space = " " if words and word.word[0].isspace() else ""
+            words.append(replace(word, word=space + text))
+    return words
 
 
-def _lines(words: list[Word], before: str, language: str) -> list[list[Word]]:
-    joined = [[words[0]]]  # words that stay on one line
+def _lines(words: list[Word], prefix: str, language: str) -> list[list[Word]]:
+    units = [[words[0]]]  # words that stay on one line
     for word in words[1:]:
-        if stay_together("".join(w.word for w in joined[-1]), word.word):
-            joined[-1].append(word)
+        if stay_on_line("".join(w.word for w in units[-1]), word.word):
+            units[-1].append(word)
         else:
-            joined.append([word])
-    texts = ["".join(w.word for w in unit) for unit in joined]
-    texts[0] = before + texts[0]
-    starts = [*break_lines(texts, language), len(joined)]
-    return [[w for unit in joined[a:b] for w in unit] for a, b in pairwise(starts)]
-
-
-def _stripped(line: list[Word]) -> tuple[Word, ...]:
-    return (replace(line[0], word=line[0].word.lstrip()), *line[1:])
+            units.append([word])
+    texts = ["".join(w.word for w in unit) for unit in units]
+    texts[0] = prefix + texts[0]
+    starts = [*break_lines(texts, language), len(units)]
+    return [[w for unit in units[a:b] for w in unit] for a, b in pairwise(starts)]

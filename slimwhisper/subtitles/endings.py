@@ -1,40 +1,40 @@
-"""Where sentences end, by their punctuation.
+"""Sentence ends, by punctuation.
 
 The rules follow Unicode's for sentence boundaries (UAX 29): a question mark ends a sentence, a full
-stop does unless what follows it is in lower case. Abbreviations, initials and ordinals are added.
+stop does unless the next letter is lower case. Abbreviations, initials and ordinals are added.
 """
 
 import re
 import unicodedata
 
+from slimwhisper.subtitles.characters import is_closing, is_spaceless
 from slimwhisper.subtitles.languages import words
-from slimwhisper.subtitles.scripts import is_closing, is_spaceless
 
 # Sentence_Terminal of Unicode, in the scripts of Whisper's languages, and the ellipsis
 _ENDS = "!?…。！？｡．‼⁇⁈⁉؟۔।॥։።፧፨။។៕།༎"
 _STOPS = "."
-_LATE = {"el": ";"}  # the Greek question mark is written as a semicolon
+_LANGUAGE_ENDS = {"el": ";"}  # the Greek question mark is written as a semicolon
 
 _WORD = re.compile(r"[^\W_]+(?:\.[^\W_]+)*\Z")  # the last word, with full stops inside
-_QUOTED_ON = ("と", "って", "という")  # Japanese: a quotation is part of the sentence
+_AFTER_QUOTE = ("と", "って", "という")  # Japanese: a quotation is part of the sentence
 
 
 def ends_sentence(before: str, after: str, language: str) -> bool:
     """Whether a sentence ends between two texts.
 
     Arguments:
-        before: some words up to here; the last 40 characters are enough.
-        after: the words that follow, of which the first characters count; empty at the end.
-        language: a code such as "en"; other abbreviations are known in each.
+        before: the words before; the last 40 characters are enough.
+        after: the words after, of which the first characters matter; empty at the end.
+        language: a code such as "en", for abbreviations.
     """
     text = before.rstrip()
-    bare = text
-    while _is_closed(bare, language):
-        bare = bare[:-1].rstrip()
-    if not bare:
+    unquoted = text
+    while _is_closed(unquoted, language):
+        unquoted = unquoted[:-1].rstrip()
+    if not unquoted:
         return False
-    mark, closed = bare[-1], len(bare) < len(text)
-    if mark not in _ENDS and mark not in _STOPS and mark not in _LATE.get(language, ""):
+    mark, closed = unquoted[-1], len(unquoted) < len(text)
+    if mark not in _ENDS and mark not in _STOPS and mark not in _LANGUAGE_ENDS.get(language, ""):
         return False
     following = after.lstrip()
     first = next((c for c in following if c.isalnum()), "")
@@ -42,18 +42,17 @@ def ends_sentence(before: str, after: str, language: str) -> bool:
         return True
     if _closes_next(mark, after, language):
         return False
-    if closed and following.startswith(_QUOTED_ON):
+    if closed and following.startswith(_AFTER_QUOTE):
         return False
-    continues = first.islower() and (closed or mark in ".…" or bare.endswith(".."))
-    if continues:
+    if first.islower() and (closed or mark in ".…" or unquoted.endswith("..")):
         return False
-    if mark not in _STOPS or bare.endswith(".."):
+    if mark not in _STOPS or unquoted.endswith(".."):
         return True
-    return not _abbreviated(bare, language, before_number=first.isdigit())
+    return not _abbreviated(unquoted, language, before_number=first.isdigit())
 
 
 def _is_closed(text: str, language: str) -> bool:
-    """Whether a text ends with what closes a quotation or a bracket, and does not open one."""
+    """Whether a text ends with a character that closes a quotation or a bracket."""
     if not text or not is_closing(text[-1]):
         return False
     before = text[-2:-1]
@@ -63,7 +62,7 @@ def _is_closed(text: str, language: str) -> bool:
 
 
 def _closes_next(mark: str, after: str, language: str) -> bool:
-    """Whether what follows a mark closes a quotation or a bracket."""
+    """Whether the character after a mark closes a quotation or a bracket."""
     first = after.lstrip()[0]
     if after[0].isspace():  # as before all marks of two parts in French
         return language == "fr" and first == "»"

@@ -1,6 +1,4 @@
-"""What is known of languages, in languages.toml: words that say where sentences and lines end, and
-scripts.
-"""
+"""The tables of languages.toml: words at which sentences and lines end, and scripts."""
 
 import tomllib
 from functools import cache
@@ -16,5 +14,5 @@ def _tables() -> Any:
 @cache
 def words(table: str, language: str | None = None) -> frozenset[str]:
     """The words of a table, or of a language's row in it; none for other languages."""
-    found = _tables()[table]
-    return frozenset((found if language is None else found.get(language, "")).split())
+    rows = _tables()[table]
+    return frozenset((rows if language is None else rows.get(language, "")).split())

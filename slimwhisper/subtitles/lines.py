@@ -1,4 +1,4 @@
-"""Text in lines: at most two of 42 columns, broken where a reader would pause.
+"""Line breaks: at most two lines of 42 columns, broken where a reader would pause.
 
 The limits are those of Netflix's timed-text style guides: 42 characters a line, 16 where they are
 wide (Chinese, Japanese, Korean), two lines.
@@ -7,9 +7,9 @@ wide (Chinese, Japanese, Korean), two lines.
 from collections.abc import Sequence
 from itertools import accumulate
 
+from slimwhisper.subtitles.characters import columns, is_spaceless, is_wide, may_break
 from slimwhisper.subtitles.endings import ends_sentence
 from slimwhisper.subtitles.languages import words
-from slimwhisper.subtitles.scripts import columns, is_spaceless, is_wide, may_break
 
 LINE_COLUMNS, WIDE_COLUMNS = 42, 32  # a wide character takes two
 MAX_LINES = 2
@@ -24,8 +24,8 @@ def line_columns(text: str) -> int:
     return WIDE_COLUMNS if 2 * wide > len(text) - text.count(" ") else LINE_COLUMNS
 
 
-def stay_together(before: str, after: str) -> bool:
-    """Whether no line ends between two texts; it may where they are wider than a line."""
+def stay_on_line(before: str, after: str) -> bool:
+    """Whether no line may end between two texts; it may if they are wider than a line."""
     if may_break(before, after):
         return False
     text = (before + after).strip()
@@ -33,7 +33,7 @@ def stay_together(before: str, after: str) -> bool:
 
 
 def break_cost(before: str, after: str, language: str) -> float:
-    """How bad it is to end a line between two words: 0 after a sentence, 6 after an article."""
+    """The cost of a line break between two words: 0 after a sentence, 6 after an article."""
     mark = before.rstrip().rstrip(_TRAILING)[-1:]
     if mark and mark in _CLAUSE_ENDS:
         return 1.0
@@ -44,7 +44,7 @@ def break_cost(before: str, after: str, language: str) -> float:
             return 5.0
     if after[:1].isspace() and is_spaceless(mark or " "):  # as between phrases in Thai
         return 1.0
-    if language == "ja":  # a phrase mostly ends with hiragana, and the next one begins without
+    if language == "ja":  # a phrase usually ends with hiragana, and the next one begins without
         last, first = map(_is_hiragana, (before.rstrip()[-1:], after.lstrip()[:1]))
         return 2.0 if last and not first else 4.0 if first == last else 5.0
     leading = words("leading", language)
@@ -58,21 +58,21 @@ def _is_hiragana(character: str) -> bool:
 
 
 def break_lines(units: Sequence[str], language: str) -> list[int]:
-    """Where lines begin.
+    """The first units of lines.
 
     Arguments:
-        units: the text in pieces, between any two of which a line may end (`scripts.units`); each
-            has the space before it.
+        units: the text in pieces between which lines may end (`characters.units`), each with the
+            space before it.
         language: a code such as "en".
-    Returns: the positions in `units` of those that begin a line, 0 first. Two lines at most where
-        that is enough, else as many as it takes; a unit wider than a line has one of its own.
+    Returns: the indices of the units that begin a line, 0 first. Two lines at most if that is
+        enough, else as many as needed; a unit wider than a line has a line to itself.
     """
     text = "".join(units)
     limit = line_columns(text)
     if columns(text.strip()) <= limit:
         return [0]
     ends = list(accumulate(map(columns, units)))
-    best, found = float("inf"), 0
+    best, second_start = float("inf"), 0
     for i in range(1, len(units)):
         first = columns("".join(units[:i]).strip())
         second = columns("".join(units[i:]).strip())
@@ -81,9 +81,9 @@ def break_lines(units: Sequence[str], language: str) -> list[int]:
             uneven = abs(second - first) / limit + (0.1 if first > second else 0.0)
             cost = 5 * uneven + break_cost(units[i - 1], units[i], language)
             if cost < best:
-                best, found = cost, i
-    if found:
-        return [0, found]
+                best, second_start = cost, i
+    if second_start:
+        return [0, second_start]
     starts = [0]
     for i in range(1, len(units)):
         if ends[i] - (ends[starts[-1] - 1] if starts[-1] else 0) > limit:

@@ -1,9 +1,9 @@
-"""Segments as they were decoded -> segments that are sentences, each readable as a subtitle.
+"""Decoded segments -> segments that are sentences, each readable as a subtitle.
 
-Sentences run across windows and segments; a change of speaker or a long pause always cuts. A
-sentence that is too long for two lines, or for `MAX_SECONDS`, is divided at the best places, which
-the cheapest path through its words finds. One that is too short to be read alone stays with a
-neighbour, where both fit.
+Sentences continue across windows and segments, but not across a change of speaker or a long pause.
+A sentence that is too long for two lines, or for `MAX_SECONDS`, is divided at the best positions,
+by the cheapest path through its words. One that is too short to be read alone is joined with a
+neighbour, if both fit.
 
 The limits are those of Netflix's timed-text style guides: 17 characters a second, and from 5/6 s to
 7 s for a cue.
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import ceil, inf
 
+from slimwhisper.subtitles.characters import columns
 from slimwhisper.subtitles.cues import label, spread, words_of
 from slimwhisper.subtitles.endings import ends_sentence
 from slimwhisper.subtitles.lines import (
@@ -22,25 +23,24 @@ from slimwhisper.subtitles.lines import (
     WIDE_COLUMNS,
     break_cost,
     line_columns,
-    stay_together,
+    stay_on_line,
 )
-from slimwhisper.subtitles.scripts import columns
 from slimwhisper.types import Segment, Word
 
 MAX_SPEED = 17.0  # columns a second
-MIN_SECONDS, MAX_SECONDS = 5 / 6, 7.0  # that a cue is shown
+MIN_SECONDS, MAX_SECONDS = 5 / 6, 7.0  # of a cue
 PAUSE = 1.5  # seconds of silence that end a cue
-MIN_GAP = 0.08  # seconds between cues, two frames at 25 a second; nearer ones are closed up
+MIN_GAP = 0.08  # seconds between cues, two frames at 25 a second; smaller gaps are closed
 _CONTEXT = 40  # characters that decide whether a sentence ends
 
-# What makes a division bad, in the unit of `break_cost`
-_EACH_CUE = 2.0  # so that fewer are better
-_UNEVEN = 3.0  # times the square of the share of the room that is filled
+# the costs of a division, in the unit of `break_cost`
+_EACH_CUE = 2.0
+_UNEVEN = 3.0  # times the square of the share of two lines that is filled
 _BROKEN_SENTENCE = 3.0
 _JOINED_SENTENCES = 8.0
-_SHORT = 12.0  # times the share of `MIN_SECONDS` that is missing
-_FAST = 6.0  # times the share of the time to read that is missing
-_SILENCE = 4.0  # a second of silence makes a place that much better
+_SHORT = 12.0  # times the missing share of `MIN_SECONDS`
+_FAST = 6.0  # times the missing share of the reading time
+_SILENCE = 4.0  # less, for each second of silence
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,35 +67,35 @@ class _Unit:
 def to_sentences(
     segments: Sequence[Segment], language: str, seconds: float | None = None
 ) -> list[Segment]:
-    """Cut segments into sentences, and sentences into what can be shown at once.
+    """Cut segments into sentences, and sentences into readable cues.
 
-    A new segment has the speaker of the segments that it is made of, all their flags, and the
-    values of the least certain one. Each segment's tokens go to the new one in which it begins.
+    A new segment has the speaker and all flags of the segments that it is made of, and the values
+    of the least certain one. Each segment's tokens go to the new segment in which it begins.
 
     Arguments:
-        segments: with words; where one has none, its text is spread evenly over its time, and what
-            is made of it has no words either. Those without text are left out.
+        segments: with words; the text of one without words is spread evenly over its time, and the
+            new segments have no words either. Those without text are left out.
         language: a code such as "en", for abbreviations and articles.
-        seconds: length of the recording, after which nothing is shown.
+        seconds: length of the recording, at which all cues end.
     Returns: segments in order, numbered from 0, that do not overlap.
     """
     sources = [s for s in segments if s.text.strip()]
-    found: list[list[_Unit]] = []
+    divided: list[list[_Unit]] = []
     for run in _runs(sources):
-        before = columns(label(sources[run[0].first].speaker))
-        found += _divide(run, language, before)
-    cues, seen = [], 0
-    for number, cue in enumerate(found, start=1):
-        begun = len(sources) if number == len(found) else max(seen, cue[-1].last + 1)
-        cues.append(_merge(sources, cue, range(seen, begun)))
-        seen = begun
-    return _timed(cues, inf if seconds is None else seconds)
+        label_columns = columns(label(sources[run[0].first].speaker))
+        divided += _divide(run, language, label_columns)
+    cues, first = [], 0  # the first source that begins in the cue
+    for number, cue in enumerate(divided, start=1):
+        stop = len(sources) if number == len(divided) else max(first, cue[-1].last + 1)
+        cues.append(_merge(sources, cue, range(first, stop)))
+        first = stop
+    return _with_reading_time(cues, inf if seconds is None else seconds)
 
 
 def _runs(sources: Sequence[Segment]) -> Iterator[list[_Unit]]:
     """Stretches of speech of one speaker, without long pauses."""
     run: list[_Unit] = []
-    for index, word in _narrow(sources):
+    for index, word in _words_within_lines(sources):
         unit = _Unit((word,), index, index)
         if not run:
             run.append(unit)
@@ -106,7 +106,7 @@ def _runs(sources: Sequence[Segment]) -> Iterator[list[_Unit]]:
         ):
             yield run
             run = [unit]
-        elif stay_together(run[-1].text, word.word):
+        elif stay_on_line(run[-1].text, word.word):
             run[-1] = _Unit((*run[-1].words, word), run[-1].first, index)
         else:
             run.append(unit)
@@ -114,9 +114,9 @@ def _runs(sources: Sequence[Segment]) -> Iterator[list[_Unit]]:
         yield run
 
 
-def _narrow(sources: Sequence[Segment]) -> Iterator[tuple[int, Word]]:
-    """The words of each segment, by its number; those that are wider than a line, in parts. Spaces
-    that are words, as in Thai, go to the next word.
+def _words_within_lines(sources: Sequence[Segment]) -> Iterator[tuple[int, Word]]:
+    """The words of each segment, with its index; words that are wider than a line in parts. Words
+    that are spaces, as in Thai, are joined with the next word.
     """
     space = ""
     for index, segment in enumerate(sources):
@@ -138,15 +138,15 @@ def _narrow(sources: Sequence[Segment]) -> Iterator[tuple[int, Word]]:
                 yield index, part
 
 
-def _divide(run: list[_Unit], language: str, before: int) -> list[list[_Unit]]:
+def _divide(run: list[_Unit], language: str, label_columns: int) -> list[list[_Unit]]:
     """A run -> cues, by the cheapest path from its first unit to its last.
 
-    before: columns of a label in each cue's first line.
+    label_columns: of a label in each cue's first line.
     """
-    room = _Room(run, language, before)
+    costs = _CueCosts(run, language, label_columns)
     best, previous = [0.0] + [inf] * len(run), [0] * (len(run) + 1)
     for i in range(len(run)):
-        for j, cost in room.costs(i):
+        for j, cost in costs.starting_at(i):
             if best[i] + cost < best[j]:
                 best[j], previous[j] = best[i] + cost, i
     cuts = [len(run)]
@@ -155,22 +155,21 @@ def _divide(run: list[_Unit], language: str, before: int) -> list[list[_Unit]]:
     return [run[a:b] for a, b in pairwise(reversed(cuts))]
 
 
-class _Room:
-    """How much room the units [i, j) of a run take as one cue, and how good a cue they are."""
+class _CueCosts:
+    """Whether the units [i, j) of a run fit in one cue, and at what cost."""
 
-    def __init__(self, run: list[_Unit], language: str, before: int) -> None:
-        self._before = before
+    def __init__(self, run: list[_Unit], language: str, label_columns: int) -> None:
+        self._label_columns = label_columns
         texts = [unit.text for unit in run]
         self._starts = [unit.start for unit in run] + [inf]
         self._ends = [unit.end for unit in run]
         self._columns = [0, *accumulate(map(columns, texts))]
         self._leading = [columns(text) - columns(text.lstrip()) for text in texts]
         self._wide = [0, *accumulate(_wide_excess(text) for text in texts)]
-        whole = "".join(texts)
-        places = list(accumulate(map(len, texts)))
+        text = "".join(texts)
         self._is_end = [
-            ends_sentence(whole[max(0, p - _CONTEXT) : p], whole[p : p + _CONTEXT], language)
-            for p in places
+            ends_sentence(text[max(0, i - _CONTEXT) : i], text[i : i + _CONTEXT], language)
+            for i in accumulate(map(len, texts))
         ]
         self._is_end[-1] = True
         self._sentences = [0, *accumulate(map(int, self._is_end))]
@@ -179,22 +178,22 @@ class _Room:
             for end, a, b in zip(self._is_end, texts, [*texts[1:], ""], strict=True)
         ]
 
-    def costs(self, i: int) -> Iterator[tuple[int, float]]:
-        """Each j for which [i, j) has room, and how bad it is to show these, and to end there.
+    def starting_at(self, i: int) -> Iterator[tuple[int, float]]:
+        """Each j for which [i, j) fits in a cue, and the cost of this cue and of ending it there.
 
-        The first j has it always: a unit is at most as wide as a line.
+        The first j always fits: a unit is at most as wide as a line.
         """
         widths, leading, start = self._columns, self._leading, self._starts[i]
         from_here = widths[i] + leading[i]
-        begins_second = i + 1  # the unit with which a second line begins, at the earliest
+        second = i + 1  # the first unit of a second line, at the earliest
         for j in range(i + 1, len(self._ends) + 1):
             end = self._ends[j - 1]
             width = widths[j] - from_here
             limit = WIDE_COLUMNS if self._wide[j] > self._wide[i] else LINE_COLUMNS
-            if self._before + width > limit:
-                while widths[j] - widths[begins_second] - leading[begins_second] > limit:
-                    begins_second += 1
-                first_line = self._before + widths[begins_second] - from_here
+            if self._label_columns + width > limit:
+                while widths[j] - widths[second] - leading[second] > limit:
+                    second += 1
+                first_line = self._label_columns + widths[second] - from_here
                 if j > i + 1 and (first_line > limit or end - start > MAX_SECONDS):
                     return
             elif j > i + 1 and end - start > MAX_SECONDS:
@@ -213,14 +212,14 @@ class _Room:
 
 
 def _wide_excess(text: str) -> int:
-    """Above 0, in sum, for a text whose lines hold `WIDE_COLUMNS`: see `line_columns`."""
+    """A number whose sum is above 0 for texts with lines of `WIDE_COLUMNS`: see `line_columns`."""
     length = len(text) - text.count(" ")
     wide = columns("".join(text.split())) - length
     return 2 * wide - length
 
 
-def _merge(sources: Sequence[Segment], cue: list[_Unit], begun: range) -> Segment:
-    """One segment of these units, in which these segments begin."""
+def _merge(sources: Sequence[Segment], cue: list[_Unit], starting: range) -> Segment:
+    """One segment of these units. starting: the sources that begin in it."""
     parts = [sources[i] for i in range(cue[0].first, cue[-1].last + 1)]
     words = [word for unit in cue for word in unit.words]
     return replace(
@@ -228,7 +227,7 @@ def _merge(sources: Sequence[Segment], cue: list[_Unit], begun: range) -> Segmen
         start=words[0].start,
         end=max(w.end for w in words),
         text="".join(w.word for w in words),
-        tokens=[token for i in begun for token in sources[i].tokens],
+        tokens=[token for i in starting for token in sources[i].tokens],
         temperature=max(p.temperature for p in parts),
         avg_logprob=min(p.avg_logprob for p in parts),
         compression_ratio=max(p.compression_ratio for p in parts),
@@ -238,8 +237,8 @@ def _merge(sources: Sequence[Segment], cue: list[_Unit], begun: range) -> Segmen
     )
 
 
-def _timed(cues: list[Segment], seconds: float) -> list[Segment]:
-    """The cues with the time to read them, where the next one and the recording's end leave it."""
+def _with_reading_time(cues: list[Segment], seconds: float) -> list[Segment]:
+    """The cues, prolonged to the time to read them, up to the next cue and the recording's end."""
     starts = [cue.start for cue in cues]
     for k in range(1, len(cues)):
         if 0 <= starts[k] - starts[k - 1] < MIN_GAP:  # of different speakers, at the same time
@@ -249,8 +248,8 @@ def _timed(cues: list[Segment], seconds: float) -> list[Segment]:
         following = starts[k + 1] if k + 1 < len(cues) else inf
         latest = following if following >= start else inf  # a later clip may lie before this one
         reading = max(columns(cue.text.strip()) / MAX_SPEED, MIN_SECONDS)
-        wanted = ceil(round((start + reading) * 100, 6)) / 100
-        end = min(max(cue.end, min(wanted, seconds), start), latest)
+        read = ceil(round((start + reading) * 100, 6)) / 100
+        end = min(max(cue.end, min(read, seconds), start), latest)
         if latest - end < MIN_GAP:
             end = latest
         result.append(replace(cue, id=k, start=start, end=end))

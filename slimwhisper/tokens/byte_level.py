@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer, as Whisper's are, made of its tables."""
+"""A byte-level BPE tokenizer, of the kind of Whisper's, from its tables."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,14 +13,14 @@ def byte_level_tokenizer(
     Arguments:
         vocabulary: token, spelled as by `openai.spelled` -> id.
         merges: pairs of tokens, the first to merge first.
-        added: tokens that are found whole in texts, in the order of their ids -> whether they are
-            special, which is no text. Those that the vocabulary lacks get the ids after it.
-    Raises Exception, as `tokenizers` does, for merges of tokens that the vocabulary lacks.
+        added: tokens that are matched whole in texts, in the order of their ids -> whether they are
+            special, not text. Those that are not in the vocabulary get the ids after it.
+    Raises Exception, as `tokenizers` does, for merges of tokens that are not in the vocabulary.
     """
-    found = Tokenizer(models.BPE(vocab=dict(vocabulary), merges=list(merges)))
-    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    found.decoder = decoders.ByteLevel()
-    found.add_tokens(
+    tokenizer = Tokenizer(models.BPE(vocab=dict(vocabulary), merges=list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens(
         [AddedToken(name, special=special, normalized=False) for name, special in added.items()]
     )
-    return found
+    return tokenizer

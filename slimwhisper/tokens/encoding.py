@@ -1,6 +1,6 @@
-"""tiktoken's encoding of openai-whisper's vocabularies, whose first text needs no pattern.
+"""tiktoken's encoding of openai-whisper's vocabularies, with a faster first call.
 
-Import it only where a vocabulary is loaded: tiktoken takes a moment to import.
+Import it only where a vocabulary is loaded: tiktoken is slow to import.
 """
 
 from collections.abc import Collection, Set
@@ -10,14 +10,13 @@ import tiktoken
 
 
 class Encoding(tiktoken.Encoding):
-    """Refuses special tokens in texts as tiktoken does, but only looks for them where one can be.
-
-    tiktoken compiles a pattern of all 1,608 for the first text. All of them begin with "<|".
+    """Refuses special tokens in texts as tiktoken does, but searches only texts with "<|", with
+    which all of them begin: tiktoken compiles a pattern of all 1,608 for the first search.
     """
 
     @classmethod
     def of(cls, other: tiktoken.Encoding) -> "Encoding":
-        """The same encoding, with its tables, which are not copied."""
+        """The same encoding; its tables are shared."""
         if isinstance(other, cls):
             return other
         assert all(token.startswith("<|") for token in other.special_tokens_set)

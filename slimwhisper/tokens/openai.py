@@ -14,7 +14,7 @@ OLD_NAMES = {"<|nocaptions|>": "<|nospeech|>"}  # in files of 2022
 
 
 def openai_tokenizer(dims: Dims) -> "Tokenizer | None":
-    """openai-whisper's tokenizer; None for a vocabulary of a size that OpenAI does not have."""
+    """openai-whisper's tokenizer; None if OpenAI has no vocabulary of this size."""
     return get_tokenizer(dims) if dims.n_vocab in SIZES else None
 
 
@@ -26,12 +26,12 @@ def language_count(dims: Dims) -> str:
 
 
 def text_tokens(tokenizer: "Tokenizer") -> list[bytes]:
-    """The bytes of every token of text, by id: all ids below <|endoftext|>."""
+    """The bytes of every text token, by id: all ids below <|endoftext|>."""
     return [tokenizer.encoding.decode_single_token_bytes(i) for i in range(tokenizer.eot)]
 
 
 def special_tokens(tokenizer: "Tokenizer") -> dict[str, int]:
-    """<|endoftext|> and all that follow it, timestamps included, in the order of their ids."""
+    """<|endoftext|> and all tokens after it, timestamps included, in the order of their ids."""
     return dict(sorted(tokenizer.special_tokens.items(), key=lambda item: item[1]))
 
 
@@ -44,18 +44,18 @@ def suppressed(tokenizer: "Tokenizer") -> tuple[tuple[int, ...], tuple[int, ...]
 
 @cache
 def byte_letters() -> tuple[str, ...]:
-    """The printable character by which GPT-2's vocabulary files stand for each of the 256 bytes.
+    """The printable character for each of the 256 bytes in GPT-2's vocabulary files.
 
-    Bytes that are printable in Latin-1, the soft hyphen excepted, stand for themselves; the others
-    become the characters from 256 up, in order.
+    Bytes that are printable in Latin-1, except the soft hyphen, stand for themselves; the others
+    are the characters from 256 up, in order.
     """
-    kept = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    free = iter(range(256, 512))
-    return tuple(chr(byte if byte in kept else next(free)) for byte in range(256))
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return tuple(chr(byte if byte in printable else next(others)) for byte in range(256))
 
 
 def spelled(token: bytes) -> str:
-    """A token of text as GPT-2's vocabulary files spell it: b" a" is "Ġa"."""
+    """A text token as GPT-2's vocabulary files spell it: b" a" is "Ġa"."""
     return token.decode("latin-1").translate(byte_letters())
 
 
@@ -65,8 +65,8 @@ def full_table(tokenizer: "Tokenizer") -> list[str]:
 
 
 def is_openai_table(tokens: Mapping[str, int], table: Sequence[str]) -> bool:
-    """Whether token -> id says nothing else than `table`, and has all of its text."""
+    """Whether token -> id agrees with `table`, and has all of its text tokens."""
     ids = {token: i for i, token in enumerate(table)}
-    text = table.index("<|endoftext|>")
-    known = all(ids.get(OLD_NAMES.get(token, token)) == i for token, i in tokens.items())
-    return known and all(token in tokens for token in table[:text] if token)
+    text = table[: table.index("<|endoftext|>")]
+    agrees = all(ids.get(OLD_NAMES.get(token, token)) == i for token, i in tokens.items())
+    return agrees and all(token in tokens for token in text if token)

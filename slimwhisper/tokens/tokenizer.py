@@ -1,4 +1,4 @@
-"""The tokenizer that came with a model: `tokenizers` behind the interface of `whisper`'s Tokenizer.
+"""The tokenizer of a model's folder: `tokenizers` with the interface of `whisper`'s Tokenizer.
 
 Import it only where such a model is loaded: `whisper` and `tokenizers` are slow to import.
 """
@@ -24,7 +24,7 @@ _SPECIAL = {  # attributes of whisper's Tokenizer
 }
 
 
-class Encoding:
+class FolderEncoding:
     """The calls of `tiktoken.Encoding` that `whisper`'s Tokenizer makes."""
 
     def __init__(self, fast: FastTokenizer, eot: int, size: int) -> None:
@@ -43,11 +43,11 @@ class Encoding:
 
 
 class FolderTokenizer(Tokenizer):  # type: ignore[misc]  # whisper has no types
-    """Texts as tokens and back. What the vocabulary lacks is None, and left out of prompts."""
+    """Texts as tokens and back. Tokens that the vocabulary lacks are None, and not in prompts."""
 
     def __init__(
         self,
-        encoding: Encoding,
+        encoding: FolderEncoding,
         special_tokens: Mapping[str, int],
         texts: tuple[range, ...],
         timestamps: range,
@@ -62,8 +62,8 @@ class FolderTokenizer(Tokenizer):  # type: ignore[misc]  # whisper has no types
         self.texts, self.timestamps, self.languages = texts, timestamps, dict(languages)
         self.num_languages, self.language, self.task = len(languages), language, task
         names = [f"<|{name}|>" for name in (language, task) if name is not None]
-        found = [self.special_tokens[n] for n in names if n in self.special_tokens]
-        self.sot_sequence = (self.special_tokens["<|startoftranscript|>"], *found)
+        prompt = [self.special_tokens[n] for n in names if n in self.special_tokens]
+        self.sot_sequence = (self.special_tokens["<|startoftranscript|>"], *prompt)
         self.eot, self.timestamp_begin = encoding.eot_token, timestamps.start
         self.all_language_tokens = tuple(self.languages)
         self.all_language_codes = tuple(self.languages.values())
@@ -71,11 +71,11 @@ class FolderTokenizer(Tokenizer):  # type: ignore[misc]  # whisper has no types
             setattr(self, name, self.special_tokens.get(token))
 
     def decode(self, token_ids: Sequence[int], **_: Any) -> str:
-        """The text alone, without special tokens and timestamps."""
+        """The text, without special tokens and timestamps."""
         return self.encoding.decode([t for t in token_ids if self._is_text(t)])
 
     def decode_with_timestamps(self, token_ids: Sequence[int], **_: Any) -> str:
-        """The text, and the names of other tokens where they stand."""
+        """The text, with the names of other tokens."""
         parts: list[str] = []
         for is_text, group in groupby(token_ids, key=self._is_text):
             tokens = list(group)
@@ -89,7 +89,7 @@ class FolderTokenizer(Tokenizer):  # type: ignore[misc]  # whisper has no types
 
     @cached_property
     def non_speech_tokens(self) -> tuple[int, ...]:
-        """As in `whisper`; none where the vocabulary has no "-"."""
+        """As in `whisper`; none if the vocabulary has no "-"."""
         if not (self.encode(" -") and self.encode(" '")):
             return ()
         tokens: tuple[int, ...] = super().non_speech_tokens

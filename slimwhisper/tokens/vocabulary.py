@@ -1,7 +1,7 @@
 """The token ids that decoding needs: special tokens by name, timestamps and text as ranges.
 
-`get_vocabulary` gives those of openai-whisper's tables. `slimwhisper.checkpoint.vocabulary` reads
-those that came with a model.
+`get_vocabulary` returns those of openai-whisper's tables; `slimwhisper.checkpoint.vocabulary` reads
+those of a model's files.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,9 +24,9 @@ TASKS = ("transcribe", "translate")
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The special tokens of a vocabulary, the same for all languages and tasks.
+    """The special tokens of a vocabulary, for all languages and tasks.
 
-    None, or empty, is what a vocabulary does not have.
+    Those that a vocabulary does not have are None, or empty.
     """
 
     size: int  # logits of the model; ids that have no token may be among them
@@ -40,9 +40,9 @@ class Vocabulary:
     make_tokenizer: Callable[[str | None, str], "Tokenizer"]  # for a language's code and a task
     tasks: tuple[str, ...] = ()  # of `TASKS`
     sot_prev: int | None = None  # <|startofprev|>, before the text of earlier windows
-    suppressed: tuple[int, ...] | None = None  # never sampled; None: what `whisper` suppresses
+    suppressed: tuple[int, ...] | None = None  # never sampled; None: as in `whisper`
     suppressed_first: tuple[int, ...] | None = None  # never sampled first; None: as in `whisper`
-    is_whispers: bool = False  # the tokens are those of openai-whisper's table, without a file
+    is_whispers: bool = False  # the tokens are those of openai-whisper's table
 
     def tokenizer(self, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
         """Texts as tokens and back, with the interface of `whisper.tokenizer.Tokenizer`."""
@@ -54,19 +54,19 @@ class Vocabulary:
     @cached_property
     def specials(self) -> tuple[range, ...]:
         """The ids that are neither text nor timestamps, in order; some may have no token."""
-        taken = sorted([*self.texts, self.timestamps], key=lambda ids: ids.start)
-        edges = [range(0), *taken, range(self.size, self.size)]
+        others = sorted([*self.texts, self.timestamps], key=lambda ids: ids.start)
+        edges = [range(0), *others, range(self.size, self.size)]
         return tuple(range(a.stop, b.start) for a, b in pairwise(edges) if a.stop < b.start)
 
     @cached_property
     def timestamp_end(self) -> int | None:
-        """The first id behind the timestamps; None if they are the last."""
+        """The first id after the timestamps; None if they are the last."""
         return None if self.timestamps.stop == self.size else self.timestamps.stop
 
     @cached_property
     def boundaries(self) -> tuple[int, int, int, int] | None:
-        """<|endoftext|>, the timestamps' begin and end, and <|notimestamps|>, if text is all that
-        is below the first or from the end on; else None.
+        """<|endoftext|>, the timestamps' begin and end, and <|notimestamps|>, if text tokens are
+        those below the first and those after the timestamps; else None.
         """
         begin, end = self.timestamps.start, self.timestamps.stop
         after = (range(end, self.size),) if end < self.size else ()
@@ -76,35 +76,35 @@ class Vocabulary:
 
 
 def ranges_of(ids: Iterable[int]) -> tuple[range, ...]:
-    """Ids -> the fewest ranges that hold just them, in order."""
-    found: list[range] = []
+    """Ids as the fewest ranges, in order."""
+    ranges: list[range] = []
     for i in sorted(set(ids)):
-        if found and found[-1].stop == i:
-            found[-1] = range(found[-1].start, i + 1)
+        if ranges and ranges[-1].stop == i:
+            ranges[-1] = range(ranges[-1].start, i + 1)
         else:
-            found.append(range(i, i + 1))
-    return tuple(found)
+            ranges.append(range(i, i + 1))
+    return tuple(ranges)
 
 
 def text_ranges(tokenizer: "Tokenizer") -> tuple[range, ...]:
-    """The ids of text. openai-whisper's tokenizers have just those below <|endoftext|>."""
-    found: tuple[range, ...] = getattr(tokenizer, "texts", None) or (range(tokenizer.eot),)
-    return found
+    """The ids of text: in openai-whisper's tokenizers those below <|endoftext|>."""
+    texts: tuple[range, ...] = getattr(tokenizer, "texts", None) or (range(tokenizer.eot),)
+    return texts
 
 
 def get_tokenizer(dims: Dims, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
     """openai-whisper's tokenizer for these dimensions; cached there."""
     from slimwhisper.tokens.encoding import Encoding
-    from slimwhisper.tokens.whisper_package import tokenizer
+    from slimwhisper.tokens.whisper_package import tokenizer as whisper_tokenizer
 
-    found = tokenizer.get_tokenizer(
+    tokenizer = whisper_tokenizer.get_tokenizer(
         dims.is_multilingual,
         num_languages=dims.num_languages,
         language=language or ("en" if dims.is_multilingual else None),
         task=task,
     )
-    found.encoding = Encoding.of(found.encoding)
-    return found
+    tokenizer.encoding = Encoding.of(tokenizer.encoding)
+    return tokenizer
 
 
 @lru_cache(maxsize=16)
@@ -128,21 +128,21 @@ def get_vocabulary(dims: Dims) -> Vocabulary:
     )
 
 
-def language_code(language: str, vocabulary: Vocabulary) -> str:
+def language_code(language: str, vocabulary: Vocabulary, any_model: bool = False) -> str:
     """A code ("de"), token ("<|de|>") or English name ("German") -> the code.
 
-    Raises `OptionError` for a language that the model does not know.
+    Raises `OptionError` for a language that the model, or any model of Whisper's, does not know.
     """
     from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
 
     name = language.lower().removeprefix("<|").removesuffix("|>")
-    known = tuple(vocabulary.languages.values()) or ("en",)
-    code = name if name in known else TO_LANGUAGE_CODE.get(name, name)
-    if code in known:
+    codes = tuple(vocabulary.languages.values()) or ("en",)
+    code = name if name in codes else TO_LANGUAGE_CODE.get(name, name)
+    if code in codes or (any_model and code in LANGUAGES):
         return code
     if code in LANGUAGES:
         reason = "not in this model" if vocabulary.languages else "this model is English-only"
         raise OptionError(f"language {language!r}: {reason}; choose a multilingual model, or 'en'")
-    near = get_close_matches(name, [*LANGUAGES, *TO_LANGUAGE_CODE, *known], n=3)
-    hint = f"did you mean {', '.join(near)}?" if near else "use a code such as 'en' or 'de'"
-    raise OptionError(f"language {language!r} is not one that Whisper knows; {hint}")
+    matches = get_close_matches(name, [*LANGUAGES, *TO_LANGUAGE_CODE, *codes], n=3)
+    hint = f"did you mean {', '.join(matches)}?" if matches else "use a code such as 'en' or 'de'"
+    raise OptionError(f"language {language!r} is not a language of Whisper; {hint}")

@@ -8,14 +8,11 @@ Take `audio`, `tokenizer` and `utils` from here; the others need the whole packa
 import ast
 from collections.abc import Mapping
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
-_spec = find_spec("whisper")  # a package's own __init__ is not run for it
-if _spec is None or not _spec.submodule_search_locations:
-    raise ModuleNotFoundError("No module named 'whisper'", name="whisper")
+from slimwhisper._lazy import find_openai_whisper
 
-__path__ = list(_spec.submodule_search_locations)
+__path__ = list(find_openai_whisper().submodule_search_locations or ())
 
 
 @cache

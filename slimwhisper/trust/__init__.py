@@ -1,6 +1,6 @@
-"""Whether to trust a segment: flags that say why not. They change no text."""
+"""Flags of doubtful segments. They change no text."""
 
-# name in `Segment.flags`: what a person reads, the most serious first
+# name in `Segment.flags`: description for people; the most serious first
 REASONS: dict[str, str] = {
     "repeats": "the text repeats itself",
     "invented": "Whisper often makes this phrase up over silence",

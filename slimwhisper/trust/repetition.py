@@ -1,4 +1,4 @@
-"""Where a text repeats itself: stretches of the same words over and over."""
+"""Loops: stretches of text that repeat the same words."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -8,38 +8,40 @@ import numpy as np
 from slimwhisper.trust.tokens import tokens_of, weight
 
 MAX_PERIOD = 40  # tokens; longer loops show in the compression ratio
-# "no, no, no" and a chorus are no loops: this often, and this many words in all or in each turn
-OFTEN, WORDS = 4, 8
-THRICE, LONG_TURN = 3, 6
+# "no, no, no" and a chorus are not loops
+MIN_REPEATS, MIN_WORDS = 4, 8  # words in all
+MIN_LONG_REPEATS, MIN_LONG_WORDS = 3, 6  # words of each repeat
 
 
 def loops(tokens: Sequence[str]) -> list[tuple[int, int]]:
-    """The stretches [start, stop) of tokens that repeat the same turn: four times and eight words
-    at least, or three times a turn of six words. They may overlap.
+    """The stretches [start, stop) of tokens that repeat the same words: at least four times, with
+    eight words in all, or at least three times, with six words each. They may overlap.
     """
-    if len(tokens) < WORDS:
+    if len(tokens) < MIN_WORDS:
         return []
     numbers: dict[str, int] = {}
     ids = np.array([numbers.setdefault(token, len(numbers)) for token in tokens])
     weights = list(accumulate(map(weight, tokens), initial=0.0))
-    found = []
-    for period in range(1, min(MAX_PERIOD, len(tokens) // THRICE) + 1):
+    stretches = []
+    for period in range(1, min(MAX_PERIOD, len(tokens) // MIN_LONG_REPEATS) + 1):
         same = ids[period:] == ids[:-period]
-        if np.count_nonzero(same) < max((THRICE - 1) * period, WORDS - period):
+        if np.count_nonzero(same) < max((MIN_LONG_REPEATS - 1) * period, MIN_WORDS - period):
             continue
         edges = np.flatnonzero(np.diff(same.astype(np.int8), prepend=0, append=0))
         for start, stop in edges.reshape(-1, 2).tolist():
             times = (stop - start) / period + 1
-            turn = weights[start + period] - weights[start]
+            words = weights[start + period] - weights[start]
             total = weights[stop + period] - weights[start]
-            if (times >= OFTEN and total >= WORDS) or (times >= THRICE and turn >= LONG_TURN):
-                found.append((start, stop + period))
-    return found
+            if (times >= MIN_REPEATS and total >= MIN_WORDS) or (
+                times >= MIN_LONG_REPEATS and words >= MIN_LONG_WORDS
+            ):
+                stretches.append((start, stop + period))
+    return stretches
 
 
 def looping(texts: Sequence[str]) -> list[bool]:
-    """Of each of these texts, which follow one another, whether at least half of it is in a loop,
-    of its own or with its neighbours.
+    """For each of some consecutive texts, whether at least half of it is in a loop, within the text
+    or with its neighbours.
     """
     parts = [tokens_of(text) for text in texts]
     tokens = [token for part in parts for token in part]

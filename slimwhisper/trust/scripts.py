@@ -6,20 +6,20 @@ from functools import cache
 
 from slimwhisper.subtitles.languages import words
 
-LEAST_LETTERS = 8  # fewer may be a name
+MIN_LETTERS = 8  # fewer may be a name
 
 
 def is_foreign(text: str, language: str) -> bool:
-    """Whether most letters of a text are of no script in which its language is written.
+    """Whether most letters of a text are in scripts that its language does not use.
 
     language: a code of Whisper's. False for texts under eight letters.
     """
-    own = words("scripts", language) or {"LATIN"}
-    if text.isascii() and "LATIN" in own:
+    expected = words("scripts", language) or {"LATIN"}
+    if text.isascii() and "LATIN" in expected:
         return False
     scripts = Counter(_script(character) for character in text if character.isalpha())
     letters = scripts.total()
-    return letters >= LEAST_LETTERS and 2 * sum(scripts[s] for s in own) < letters
+    return letters >= MIN_LETTERS and 2 * sum(scripts[s] for s in expected) < letters
 
 
 @cache

@@ -18,7 +18,7 @@ from slimwhisper.app.api.access import Access
 from slimwhisper.app.server import make_app
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import Settings
+from slimwhisper.app.service.settings import ServerSettings
 from tests.support.live import Begin, Live, connected, rest
 
 
@@ -30,13 +30,13 @@ def app() -> Iterator[FastAPI]:
         raise AssertionError("nothing is transcribed here")
 
     service = Service(load)
-    yield make_app(service, Models("digits"), Settings(api_key="secret"))
+    yield make_app(service, Models("digits"), ServerSettings(api_key="secret"))
     service.close()
 
 
 def as_with_a_page(app: ASGIApp) -> Access:
     """Where nobody is logged in."""
-    return Access(app, Settings(api_key="secret"), signed_in=lambda _: False)
+    return Access(app, ServerSettings(api_key="secret"), signed_in=lambda _: False)
 
 
 def opened(app: ASGIApp, path: str, key: str = "", root: str = "") -> int:

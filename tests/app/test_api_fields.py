@@ -12,7 +12,7 @@ from openai.types.audio import transcription_create_params as params
 from slimwhisper.app.api import request
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.inference import InferenceForm
-from slimwhisper.app.api.references import Reference
+from slimwhisper.app.api.references import SpeakerReference
 from slimwhisper.app.api.request import RESPONSE_FORMATS, read_request
 from slimwhisper.app.service.models import OPENAI_MODELS, openai_model
 from slimwhisper.errors import CheckpointError, DependencyError
@@ -62,7 +62,7 @@ def test_fields_as_openais_client_sends_them(
     assert found.stream == given.get("stream", False)
     assert found.format == given.get("response_format", "json")
     names = given.get("known_speaker_names", [])
-    assert found.references == tuple(Reference(name, b"RIFF") for name in names)
+    assert found.references == tuple(SpeakerReference(name, b"RIFF") for name in names)
     Options(**found.options)
     found.upload.file.close()
 
@@ -89,7 +89,7 @@ def test_the_documentation_names_every_field() -> None:
 @pytest.mark.parametrize("name", [*get_args(AudioModel), "gpt-4o-transcribe-2025-03-20"])
 def test_openais_models_are_the_servers(name: str) -> None:
     found = wanted(("model", name))
-    assert (found.model.name, found.asked) == ("digits", openai_model(name))
+    assert (found.model.name, found.openai_model) == ("digits", openai_model(name))
     assert found.headers() == {"X-Slimwhisper-Model": "digits"}
 
 
@@ -121,11 +121,11 @@ def chunks(**fields: Any) -> dict[str, str]:
         (WORD, "timestamp_granularities[]", "verbose_json, lrc, ass"),
         ({"timestamp_granularities": "letter"}, "timestamp_granularities[]", "segment, word"),
         ({"stream": "true", "response_format": "vtt"}, "stream", "needs response_format"),
-        ({"sentences": "true"}, "sentences", "json has none"),
+        ({"sentences": "true"}, "sentences", "segments"),
         ({"on_failure": "first"}, "on_failure", "choose last, best"),
-        ({"language": "de", "languages[]": "en"}, "languages[]", "one of them"),
-        ({"chunking_strategy": "often"}, "chunking_strategy", "give auto"),
-        ({"chunking_strategy": "[1]"}, "chunking_strategy", "give auto"),
+        ({"language": "de", "languages[]": "en"}, "languages[]", "not both"),
+        ({"chunking_strategy": "often"}, "chunking_strategy", "auto"),
+        ({"chunking_strategy": "[1]"}, "chunking_strategy", "auto"),
         (chunks(type="x"), "chunking_strategy", "choose auto, serve"),
         ({"chunking_strategy[threshold]": "0.5"}, "chunking_strategy", "type: field required"),
         (chunks(create_response=True), "chunking_strategy", "silence_duration_ms"),
@@ -134,9 +134,9 @@ def chunks(**fields: Any) -> dict[str, str]:
         # what JSON does not have, or no number of Python's holds
         (chunks(threshold=10**400), "chunking_strategy", ""),
         (chunks(silence_duration_ms=-(10**400)), "chunking_strategy", ""),
-        (chunks(prefix_padding_ms=math.nan), "chunking_strategy", "give auto"),
-        (chunks(prefix_padding_ms=math.inf), "chunking_strategy", "give auto"),
-        (chunks(type="\ud800"), "chunking_strategy", "give auto"),
+        (chunks(prefix_padding_ms=math.nan), "chunking_strategy", "auto"),
+        (chunks(prefix_padding_ms=math.inf), "chunking_strategy", "auto"),
+        (chunks(type="\ud800"), "chunking_strategy", "auto"),
         (
             {"chunking_strategy": '{"type": "server_vad", "threshold": 1e999}'},
             "chunking_strategy",
@@ -144,10 +144,10 @@ def chunks(**fields: Any) -> dict[str, str]:
         ),
         ([NAME], "known_speaker_references[]", "1 known_speaker_names[] and 0"),
         ([NAME, SAMPLE], "known_speaker_names[]", "diarized_json, rttm"),
-        ([NAME, SAMPLE] * 2, "known_speaker_names[]", "a name of its own"),
-        ([NAME, SAMPLE] * 5, "known_speaker_names[]", "up to 4"),
-        ([NAME, (SAMPLE[0], "ann.wav")], "known_speaker_references[]", "give a data URL"),
-        ([NAME, (SAMPLE[0], LARGE)], "known_speaker_references[]", "larger than 3 MB"),
+        ([NAME, SAMPLE] * 2, "known_speaker_names[]", "names"),
+        ([NAME, SAMPLE] * 5, "known_speaker_names[]", "at most 4"),
+        ([NAME, (SAMPLE[0], "ann.wav")], "known_speaker_references[]", "data URL"),
+        ([NAME, (SAMPLE[0], LARGE)], "known_speaker_references[]", "3 MB"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(fields: Any, field: str, message: str) -> None:
@@ -160,7 +160,7 @@ def test_what_cannot_be_honoured_is_refused(fields: Any, field: str, message: st
 
 
 def test_a_translation_is_not_diarized() -> None:
-    with pytest.raises(APIError, match="a translation is not diarized"):
+    with pytest.raises(APIError, match="translation"):
         wanted(*DIARIZED.items(), task="translate")
 
 
@@ -229,14 +229,14 @@ def test_fields_of_whisper_cpp(fields: dict[str, str], options: dict[str, Any]) 
         ("response_format", "diarized_json", "choose json, text, srt, vtt, verbose_json"),
         ("beam_size", "9", "less than or equal to 8"),
         ("beam_size", "2.5", "a valid integer"),
-        ("temperature_inc", "0.001", "give 0, or from 0.05 to 1"),
+        ("temperature_inc", "0.001", "0.05 to 1"),
         ("max_context", "64", "choose 0, -1"),
-        ("max_len", "20", "only 0 is served: segments end where"),
+        ("max_len", "20", "only 0"),
         ("entropy_thold", "3", "the compression ratio finds repetition"),
         ("audio_ctx", "512", "the encoder reads whole windows"),
-        ("diarize", "true", "only false is served: speakers are found by /v1/audio"),
+        ("diarize", "true", "only false"),
         ("detect_language", "true", "verbose_json names the language"),
-        ("suppress_nst", "false", "only true is served"),
+        ("suppress_nst", "false", "only true"),
         ("vad_max_speech_duration_s", "30", "greater than or equal to 86400000"),
         ("vad", "maybe", "a valid boolean"),
     ],

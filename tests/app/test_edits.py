@@ -95,7 +95,7 @@ def made(count: int = 3) -> Edits:
 def test_changes_are_undone_and_made_again() -> None:
     edits = made()
     first = edits.transcript
-    assert edits.written is first
+    assert edits.file_transcript is first
     assert edits.correct({0: (WAS, WAS)}) == {} and edits.revision == 0
     edits.correct({0: (WAS, "nine"), 2: (WAS, "")})
     edits.approve(1)
@@ -103,12 +103,14 @@ def test_changes_are_undone_and_made_again() -> None:
     now = edits.transcript
     assert now.text == f" nine{first.segments[1].text}" and len(now.segments) == 3
     assert {s.speaker for s in now.segments} == {"Ann"} and now.segments[1].flags == ()
-    assert [s.id for s in edits.written.segments] == [0, 1], "what was emptied is not written"
+    assert [s.id for s in edits.file_transcript.segments] == [0, 1], (
+        "what was emptied is not written"
+    )
     states = [now]
     for _ in range(3):
         edits.undo(edits.revision)
         states.append(edits.transcript)
-    assert edits.transcript is first and edits.written is first
+    assert edits.transcript is first and edits.file_transcript is first
     for state in reversed(states[:-1]):
         edits.redo(edits.revision)
         assert edits.transcript == state

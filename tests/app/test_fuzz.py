@@ -147,9 +147,3 @@ def test_uploads_that_trickle_hold_nobody_up(live: Live) -> None:
                 each.sendall(b"x")
             assert answered(live)
         assert live.service.in_flight == 0  # what is not there yet takes no place in the queue
-
-
-@pytest.mark.usefixtures("client")
-def test_more_than_was_announced(live: Live) -> None:
-    with connected(live, head_of(120) + bytes(100_000)) as connection:
-        assert connection.recv(1000).startswith(b"HTTP/1.1 400")

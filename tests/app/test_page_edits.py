@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from slimwhisper.app.page.run import Part
-from slimwhisper.app.service.jobs import Event, Finished
+from slimwhisper.app.page.run import RunPart
+from slimwhisper.app.service.jobs import Event, JobFinished
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.browser import Shown
@@ -45,13 +45,13 @@ def dressed() -> Transcript:
 
 @pytest.fixture(autouse=True)
 def all_are_dressed(monkeypatch: pytest.MonkeyPatch) -> None:
-    update = Part.update
+    update = RunPart.update
 
-    def dress(part: Part, event: Event) -> None:
-        finished = isinstance(event, Finished)
+    def dress(part: RunPart, event: Event) -> None:
+        finished = isinstance(event, JobFinished)
         update(part, replace(event, transcript=dressed()) if finished else event)
 
-    monkeypatch.setattr(Part, "update", dress)
+    monkeypatch.setattr(RunPart, "update", dress)
 
 
 @pytest.fixture(params=[WIDE, PHONE], ids=["desktop", "phone"])

@@ -232,7 +232,7 @@ def test_what_is_refused(
     assert problem() == "The server cannot be reached."
     unsafe = Tab(browser, page_server.url.replace("127.0.0.1", STRANGER))
     unsafe.press("Start")
-    unsafe.page.wait_for_selector("text=Open this page over https, or on the server's own machine")
+    unsafe.page.wait_for_selector("text=Open this page over https, or on the server's machine")
     assert unsafe.strange == []
     unsafe.close()
 

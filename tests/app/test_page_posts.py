@@ -22,13 +22,13 @@ from slimwhisper.app.page.live_route import (
 )
 from slimwhisper.app.page.mount import Assets
 from slimwhisper.app.page.page import ASSETS
-from slimwhisper.app.page.posted import MAX_TEXT
+from slimwhisper.app.page.request_body import MAX_TEXT
 from slimwhisper.app.page.transcripts.edit_route import make_edit_router
 from slimwhisper.app.page.transcripts.edits import Edits
-from slimwhisper.app.page.transcripts.results import Results, make_results_router
+from slimwhisper.app.page.transcripts.results import PageResults, make_results_router
 from slimwhisper.app.server import add_error_handlers
 from slimwhisper.outputs import formats
-from slimwhisper.outputs.formats import FORMATS, Format
+from slimwhisper.outputs.formats import FORMATS, OutputFormat
 from slimwhisper.types import Segment, Transcript, Word
 
 WAS = "five five five"  # the first segment's text
@@ -51,7 +51,7 @@ class Site:
     """The page's own routes over two results of the same name, and one that is not done."""
 
     def __init__(self, folder: Path) -> None:
-        results = Results(folder / "kept", 10**6)
+        results = PageResults(folder / "kept", 10**6)
         (folder / "a.wav").write_bytes(b"RIFF")
         one, other, self.unfinished = (results.add(folder / "a.wav", "a.wav", "g") for _ in "abc")
         one.edits, other.edits = Edits(transcript()), Edits(transcript())
@@ -102,7 +102,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def test_a_registered_format_is_downloaded(site: Site) -> None:
-    row = Format("chapters", "text/x-chapters", lambda t, file, _: file.write(f"{len(t.text)}\n"))
+    row = OutputFormat(
+        "chapters", "text/x-chapters", lambda t, file, _: file.write(f"{len(t.text)}\n")
+    )
     formats.register(row)
     try:
         found = site.client.get(f"{site.result}.chapters")
@@ -119,7 +121,7 @@ def test_a_registered_format_is_downloaded(site: Site) -> None:
 
 
 def test_what_is_kept_and_for_how_long(tmp_path: Path) -> None:
-    results = Results(tmp_path / "kept", max_bytes=30, keep=3600, max_count=3)
+    results = PageResults(tmp_path / "kept", max_bytes=30, keep=3600, max_count=3)
     source = tmp_path / "a.wav"
     source.write_bytes(b"0123456789")
     first, second = (results.add(source, "a.wav", "g") for _ in range(2))
@@ -135,9 +137,9 @@ def test_what_is_kept_and_for_how_long(tmp_path: Path) -> None:
         results.find(first.token)
     source.write_bytes(b"x" * 100)
     large = results.add(source, "c.wav", "h")
-    assert list(results.kept) == [p.name for p in results.folder.iterdir()] == [large.token]
+    assert list(results.entries) == [p.name for p in results.folder.iterdir()] == [large.token]
     large.since -= 4000
-    results.forget()
+    results.remove_old()
     assert list(results.folder.iterdir()) == [] and results.find_group("g") == []
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import tempfile
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,16 +18,16 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.cache_costs import cost_table
 from slimwhisper.app.page.run import Run
 from slimwhisper.app.page.tempdir import PREFIX, page_folder
-from slimwhisper.app.page.transcripts.results import Results
+from slimwhisper.app.page.transcripts.results import PageResults
 from slimwhisper.app.page.transcripts.views import COLUMNS, outline
+from slimwhisper.app.service.fair_queue import AHEAD
 from slimwhisper.app.service.jobs import Limits, ModelChoice
-from slimwhisper.app.service.turns import AHEAD
 from slimwhisper.audio.samples import ArraySamples
-from tests.support.live import Begin, Live, eventually, held_engines, held_readers
+from tests.support.live import Begin, eventually, held_engines, held_readers
 from tests.support.page_calls import DEFAULTS, PHONE, call, call_begins, upload
-from tests.support.paths import ROOT
+from tests.support.paths import BROKEN, ROOT
 from tests.support.service_jobs import Make
-from tests.support.spoken import EXPECTED, SAMPLES
+from tests.support.spoken import EXPECTED
 
 TEXT = EXPECTED[PHONE.name]["text"]
 
@@ -55,25 +54,10 @@ def test_one_call_by_http(client: httpx.Client, folder: Path) -> None:
     for unknown in (file["downloads"]["txt"].removesuffix("txt") + "exe", "v1/nothing"):
         found = client.get(f"/{unknown}")
         assert found.status_code == 404 and "message" in found.json()["error"]
-    broken = call(client, upload(client, SAMPLES / "broken.m4a"))
+    broken = call(client, upload(client, BROKEN))
     pages = [client.get(path).text for path in ("/", "/config", "/gradio_api/info")]
     for told in (*pages, json.dumps(answer), json.dumps(broken)):
         assert str(folder) not in told and str(ROOT) not in told, "paths of the server"
-
-
-def test_gradios_own_client(page_server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    gradio_client = pytest.importorskip("gradio_client")
-    # its thread outlives `close`, with a socket that is never closed
-    monkeypatch.setattr(gradio_client.Client, "_stream_heartbeat", lambda *_: None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        client = gradio_client.Client(page_server.url, verbose=False)
-        files = [gradio_client.handle_file(str(SAMPLES / n)) for n in (PHONE.name, "broken.m4a")]
-        text, view = client.predict(files, api_name="/transcribe")
-        client.close()
-    assert text.startswith(f"{PHONE.name}\n{TEXT}")
-    assert [f["state"] for f in view["files"]] == ["done", "failed"]
-    assert view["files"][1]["message"].startswith("Not audio or video that FFmpeg can read")
 
 
 def test_calls_that_the_page_tells_of(client: httpx.Client) -> None:
@@ -99,7 +83,6 @@ def test_a_page_with_and_without_live_streams(begin_page: Begin, streams: int) -
 @pytest.mark.parametrize(
     ("settings", "right", "wrong"),
     [
-        ({"login": ("ann", "pass")}, ("ann", "pass"), ("bob", "pass")),
         ({"api_key": "secret"}, ("anybody", "secret"), ("anybody", "Secret")),
         ({"login": ("ann", "pass"), "api_key": "k"}, ("ann", "pass"), ("ann", "k")),
     ],
@@ -149,7 +132,7 @@ def test_a_shutdown_waits_for_what_runs_and_for_no_open_page(
 def test_places_in_the_queue(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that wait know how many are before them; leaving early cancels all."""
     go, service, count = held_readers(monkeypatch), make(batch_size=2), AHEAD + 2
-    results = Results(tmp_path / "kept", 10**9)
+    results = PageResults(tmp_path / "kept", 10**9)
 
     async def press(early: bool) -> list[str]:
         """The states of the files in the end."""
@@ -174,6 +157,7 @@ def test_folders_go_with_their_process(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     left, before = tmp_path / f"{PREFIX}of-a-killed-one", dict(os.environ)
     (left / "files").mkdir(parents=True)
+    (left / "lock").touch()
     with page_folder() as one, page_folder() as other:
         assert sorted(tmp_path.iterdir()) == sorted([one, other]), "what is in use stays"
         assert other.stat().st_mode & 0o777 == 0o700

@@ -9,12 +9,12 @@ from slimwhisper.app.realtime.conversation import Conversation
 from slimwhisper.app.realtime.session import START, update_session
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import (
-    Ended,
-    Failed,
     LiveEvent,
     SpeechStarted,
     SpeechStopped,
-    Text,
+    StreamFailed,
+    TextUpdate,
+    UtteranceEnded,
 )
 from slimwhisper.types import Segment, Word
 from tests.support.realtime import PATH, checked, sound
@@ -36,10 +36,10 @@ def utterance(
     number: int, start: float, end: float, *texts: str, calls: int = 0
 ) -> list[LiveEvent]:
     """As a stream tells it, from its beginning to its end."""
-    updates = [Text(number, text, " six", (WORD,)) for text in texts]
+    updates = [TextUpdate(number, text, " six", (WORD,)) for text in texts]
     text = "".join(texts)
     segment = Segment(0, 0, start, end, text, [], 0.0, -0.1, 1.0, 0.0, words=[WORD])
-    ended = Ended(number, (segment,), text, "en")
+    ended = UtteranceEnded(number, (segment,), text, "en")
     return [SpeechStarted(number, start, calls), *updates, SpeechStopped(number, end), ended]
 
 
@@ -130,7 +130,7 @@ def test_a_stream_that_fails() -> None:
     to.append(1.0)
     (committed, *_) = to.commit()
     begun = utterance(1, 1.0, 2.0, "five", calls=1)[:2]
-    *failed, error = told(to, *begun, Failed(OptionError("no memory is left")))
+    *failed, error = told(to, *begun, StreamFailed(OptionError("no memory is left")))
     assert {event["type"] for event in failed[1:]} == {f"{PATH}.failed"}
     assert committed["item_id"] in {event["item_id"] for event in failed} and len(failed) == 3
     assert error["type"] == "error" and error["error"]["message"] == "no memory is left"

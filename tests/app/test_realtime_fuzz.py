@@ -80,7 +80,7 @@ MESSAGES = [
     ("[" * 10_000, "is not JSON"),
     ("[]", "is not a JSON object"),
     ('{"type": 1}', "a JSON object with a type"),
-    ('{"type": "x"}', "is not a client's event"),
+    ('{"type": "x"}', "event of clients"),
     ('{"type": "response.create"}', "only transcribes"),
     ('{"type": "conversation.item.create", "item": {}}', "only transcribes"),
     ('{"type": "input_audio_buffer.append"}', "must be text in base64"),
@@ -92,6 +92,7 @@ MESSAGES = [
     ('{"type": "session.update", "session": {}}', "session.type: field required"),
     ('{"type": "session.update", "session": 1e400}', "session"),
     ('{"type": "transcription_session.update", "session": {"input_audio_format": []}}', "format"),
+    ('{"type": "transcription_session.update", "session": 5}', "session"),
     ('{"type": 1' + "1" * 5000 + "}", "is not JSON"),
     # numbers and texts that JSON does not have, or that no number of Python's holds
     (r'{"type": "session.update", "event_id": "\ud800"}', "is not JSON"),

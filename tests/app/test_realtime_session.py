@@ -6,7 +6,15 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.realtime.session import START, from_beta, session_object, update_session
+from slimwhisper.app.realtime.client_secrets import read_request
+from slimwhisper.app.realtime.session import (
+    LOGPROBS,
+    START,
+    TENTATIVE,
+    from_beta,
+    session_object,
+    update_session,
+)
 from slimwhisper.app.service.models import Models
 from slimwhisper.errors import CheckpointError
 from slimwhisper.live.types import LiveOptions
@@ -61,30 +69,56 @@ def test_unknown_fields_are_named() -> None:
     ]
 
 
+def test_what_is_not_served_is_ignored_and_named() -> None:
+    """Values of OpenAI's guide; the rest of the update is applied."""
+    included = [LOGPROBS, TENTATIVE]
+    turns = {"type": "semantic_vad", "eagerness": "low", "silence_duration_ms": 300}
+    given = {"type": "transcription", "include": included} | sound(
+        noise_reduction={"type": "near_field"}, turn_detection=turns, transcription=GIVEN
+    )
+    config, unknown = update_session(START, given)
+    assert config.options(LiveOptions()).language == "de"
+    shown = session_object(config, "sess_1", unknown=unknown)
+    found, where = shown["audio"]["input"], "session.audio.input"
+    assert found["noise_reduction"] is None and shown["include"] == [TENTATIVE]
+    assert found["turn_detection"]["type"] == "server_vad"
+    assert found["turn_detection"]["silence_duration_ms"] == 300
+    assert [warning.partition(": ")[0] for warning in shown["warnings"]] == [
+        "unknown field 'session.audio.input.turn_detection.eager' was ignored",
+        f"{where}.turn_detection.type was ignored",
+        f"{where}.noise_reduction was ignored",
+        "session.include was ignored",
+    ]
+    secret = read_request({"session": given})
+    assert secret[0] == config and secret[2] == unknown
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt-realtime", "gpt-realtime-mini-2025-10-06", "gpt-4o-mini-realtime-preview"]
+)
+def test_names_of_models_for_sessions(name: str) -> None:
+    given = {"type": "transcription", **sound(transcription={"model": name})}
+    assert update_session(START, given)[0].choice(MODELS).name == "digits"
+
+
 VAD = {"type": "server_vad"}
 REFUSED = [
     ({"type": "realtime"}, "session.type", "transcribes and makes no responses"),
     ({"type": "x"}, "session.type", "should be 'transcription'"),
     ({"include": ["item.x"]}, "session.include", "choose item."),
-    (
-        {"include": ["item.input_audio_transcription.logprobs"]},
-        "session.include",
-        "/v1/audio/transcriptions does",
-    ),
     ({"audio": []}, "session.audio", "a valid dict"),
-    (sound(noise_reduction={"type": "near_field"}), ".noise_reduction", "send null"),
     (sound(format={"type": "audio/mp3"}), ".format.type", "choose audio/pcm"),
     (sound(format={"type": "audio/pcm", "rate": 44100}), ".format.rate", "24000 or 16000"),
     (sound(format={"type": "audio/pcmu", "rate": 16000}), ".format.rate", "must be 8000"),
-    (sound(turn_detection={"type": "semantic_vad"}), ".turn_detection.type", "server_vad, or null"),
+    (sound(turn_detection={"type": "other_vad"}), ".turn_detection.type", "server_vad"),
     (sound(turn_detection={**VAD, "threshold": 2}), ".threshold", "less than or equal to 1"),
     (sound(turn_detection={**VAD, "silence_duration_ms": 1.5}), "duration_ms", "a valid integer"),
     (sound(turn_detection={**VAD, "create_response": True}), ".create_response", "no responses"),
     (sound(turn_detection={**VAD, "idle_timeout_ms": 5000}), ".idle_timeout_ms", "no response"),
     (sound(transcription=None), ".transcription", "nothing to do"),
     (sound(transcription={"language": "klingon"}), ".language", "not a language's code"),
-    (sound(transcription={"languages": ["en", "de"]}), ".languages", "takes one language"),
-    (sound(transcription={"model": "gpt-4o-transcribe-diarize"}), "model", "not told apart"),
+    (sound(transcription={"languages": ["en", "de"]}), ".languages", "one language"),
+    (sound(transcription={"model": "gpt-4o-transcribe-diarize"}), "model", "speakers"),
     (sound(transcription={"model": "tiny"}), "model", "is not available here"),
     (sound(transcription={"delay": "none"}), ".delay", "choose minimal"),
     (sound(transcription={"prompt": "x" * 10_001}), ".prompt", "at most 10000"),
@@ -117,9 +151,9 @@ def test_the_beta_is_understood() -> None:
     ("query", "status", "message"),
     [
         ({"intent": "conversation"}, 400, "only transcribe"),
-        ({"model": "gpt-realtime"}, 404, "is not available here"),
+        ({"model": "gpt-5"}, 404, "is not available here"),
         ({"call_id": "x"}, 400, "no calls"),
-        ({"model": "gpt-4o-transcribe-diarize"}, 400, "not told apart"),
+        ({"model": "gpt-4o-transcribe-diarize"}, 400, "speakers"),
     ],
 )
 def test_queries_that_are_refused(live: Live, query: Any, status: int, message: str) -> None:

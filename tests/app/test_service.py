@@ -3,36 +3,37 @@
 import jiwer
 import pytest
 
-from slimwhisper.api import load_model
-from slimwhisper.app.service import turns
+from slimwhisper.app.service import fair_queue
+from slimwhisper.app.service.fair_queue import AHEAD
 from slimwhisper.app.service.jobs import (
     BusyError,
     Event,
-    Failed,
-    Finished,
+    JobFailed,
+    JobFinished,
+    JobStarted,
     Limits,
     ModelError,
     Progress,
-    Started,
     StoppingError,
 )
 from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.turns import AHEAD
 from slimwhisper.errors import OptionError
+from slimwhisper.loading import load_model
 from tests.support.live import eventually, held_engines, held_readers
+from tests.support.paths import BROKEN
 from tests.support.pretend.cuda import pretend_cuda
-from tests.support.service_jobs import PHONE, Heard, Make
+from tests.support.service_jobs import PHONE, Make, Upload
 from tests.support.spoken import EXPECTED, LONG
 
 
 def test_all_short_samples_at_once(make: Make) -> None:
     service, truths = make(), {n: truth for n, truth in EXPECTED.items() if n != LONG}
-    heard = {name: Heard(service, name) for name in truths}
-    ends = {name: h.until_the_end() for name, h in heard.items()}
+    uploads = {name: Upload(service, name) for name in truths}
+    ends = {name: h.until_the_end() for name, h in uploads.items()}
     texts = []
     for name, events in ends.items():
         started, *progress, last = events
-        assert isinstance(started, Started) and isinstance(last, Finished)
+        assert isinstance(started, JobStarted) and isinstance(last, JobFinished)
         assert started.seconds == last.seconds > 3
         assert all(isinstance(p, Progress) for p in progress)
         assert [s for p in progress for s in p.segments] == list(last.transcript.segments), name
@@ -42,47 +43,47 @@ def test_all_short_samples_at_once(make: Make) -> None:
     assert jiwer.wer([truth["text"] for truth in truths.values()], texts) <= 0.01
     counts = service.counts
     assert counts.finished == len(truths) and counts.failed == 0 and service.in_flight == 0
-    assert counts.filled / counts.steps > 1, "several at once"
+    assert counts.filled_slots / counts.steps > 1, "several at once"
     assert counts.audio_seconds > 20 and counts.busy_seconds > 0
 
 
-def test_requests_differ_and_a_bad_one_harms_nobody(make: Make) -> None:
+def test_requests_differ_and_a_bad_one_harms_no_other(make: Make) -> None:
     service = make()
-    plain, beams = Heard(service), Heard(service, beam_size=2, temperature=0.0)
-    broken, wrong = Heard(service, "broken.m4a"), Heard(service, language="klingon")
-    words, unknown = Heard(service, word_timestamps=True), Heard(service, model="gigantic")
+    plain, beams = Upload(service), Upload(service, beam_size=2, temperature=0.0)
+    broken, wrong = Upload(service, BROKEN), Upload(service, language="klingon")
+    words, unknown = Upload(service, word_timestamps=True), Upload(service, model="gigantic")
     assert "broken.m4a: not audio" in str(broken.error)
     assert isinstance(wrong.error, OptionError)
     error = unknown.error
     assert isinstance(error, ModelError) and "gigantic cannot be loaded at the moment" in str(error)
     assert plain.text == beams.text
     last = words.last
-    assert isinstance(last, Finished) and last.transcript.segments[0].words
+    assert isinstance(last, JobFinished) and last.transcript.segments[0].words
     assert service.counts.failed == 3
 
 
 def test_a_full_queue_refuses(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     service = make(limits=Limits(queue=3))
     go = held_engines(monkeypatch)
-    heard = [Heard(service) for _ in range(3)]
+    uploads = [Upload(service) for _ in range(3)]
     with pytest.raises(BusyError, match="3 requests are waiting; try again"):
-        Heard(service)
+        Upload(service)
     go.set()
-    assert len({h.text for h in heard}) == 1
-    assert Heard(service).text and service.counts.refused == 1
+    assert len({h.text for h in uploads}) == 1
+    assert Upload(service).text and service.counts.refused == 1
 
 
 def test_cancelled_jobs_leave_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     service = make(batch_size=1)
-    long, running = Heard(service, LONG), Heard(service)
-    assert isinstance(long.events.get(timeout=60), Started)
+    long, running = Upload(service, LONG), Upload(service)
+    assert isinstance(long.events.get(timeout=60), JobStarted)
     service.cancel(long.job)
     assert running.text
     assert eventually(lambda: service.in_flight == 0) and service.counts.cancelled == 1
-    told: list[Event] = []
+    emitted: list[Event] = []
     while not long.events.empty():
-        told.append(long.events.get())
-    assert not any(isinstance(e, Finished | Failed) for e in told)
+        emitted.append(long.events.get())
+    assert not any(isinstance(e, JobFinished | JobFailed) for e in emitted)
     service.cancel(running.job)  # too late: nothing happens
     assert service.counts.cancelled == 1
 
@@ -91,10 +92,10 @@ def test_users_take_turns(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred files of one user do not keep another waiting."""
     service = make(batch_size=1)
     order: list[str] = []
-    many = [Heard(service, user="many") for _ in range(12)]
+    many = [Upload(service, user="many") for _ in range(12)]
     for h in many:
-        h.job.listener = lambda e: order.append("many") if isinstance(e, Finished) else None
-    one = Heard(service, user="one")
+        h.job.listener = lambda e: order.append("many") if isinstance(e, JobFinished) else None
+    one = Upload(service, user="one")
     assert one.text
     assert order.count("many") < 12 - 2
     assert service.position(many[-1].job) >= 0
@@ -103,24 +104,24 @@ def test_users_take_turns(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_models_are_switched_and_unloaded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     service = make(unload_after=0.2)
     assert service.engines.loaded is None
-    first, second, third = Heard(service), Heard(service, model="other"), Heard(service)
+    first, second, third = Upload(service), Upload(service, model="other"), Upload(service)
     assert first.text == second.text == third.text
     assert eventually(lambda: service.engines.loaded is None) and service.engines.model is None
-    assert Heard(service).text
+    assert Upload(service).text
 
 
 def test_shutting_down(make: Make) -> None:
-    """With patience, what runs is finished; without, all are told."""
+    """With patience, running jobs finish; without, all jobs fail."""
     patient, hasty = make(), make(batch_size=1)
-    finished = Heard(patient)
+    finished = Upload(patient)
     patient.close(patience=60)
     assert jiwer.wer(EXPECTED[PHONE]["text"], finished.text) == 0
-    running, waiting = Heard(hasty, LONG), Heard(hasty)
-    assert isinstance(running.events.get(timeout=60), Started)
+    running, waiting = Upload(hasty, LONG), Upload(hasty)
+    assert isinstance(running.events.get(timeout=60), JobStarted)
     hasty.close(patience=0)
-    assert [type(heard.error) for heard in (running, waiting)] == [StoppingError] * 2
+    assert [type(uploads.error) for uploads in (running, waiting)] == [StoppingError] * 2
     with pytest.raises(StoppingError):
-        Heard(patient)
+        Upload(patient)
 
 
 @pytest.mark.parametrize(
@@ -131,17 +132,17 @@ def test_small_recordings_are_read_ahead(
 ) -> None:
     """As many as there are slots, so that a step can fill them; large ones a few at a time."""
     go = held_readers(monkeypatch)
-    monkeypatch.setattr(turns, "AHEAD_BYTES", max_bytes)
+    monkeypatch.setattr(fair_queue, "AHEAD_BYTES", max_bytes)
     service = make(batch_size=6)
-    first = Heard(service, "door-code.mp3")  # the slots are known once the model is loaded
+    first = Upload(service, "door-code.mp3")  # the slots are known once the model is loaded
     go.set()
     first.until_the_end()
     go.clear()
-    heard = [Heard(service, "door-code.mp3") for _ in range(9)]
+    uploads = [Upload(service, "door-code.mp3") for _ in range(9)]
     assert eventually(lambda: service.states()["reading"] >= ahead)
     assert service.states() == {"waiting": 9 - ahead, "reading": ahead, "running": 0}
     go.set()
-    assert {h.text for h in heard} == {"four zero seven seven"}
+    assert {h.text for h in uploads} == {"four zero seven seven"}
 
 
 @pytest.mark.slow
@@ -150,8 +151,8 @@ def test_a_gpu_that_is_not_the_current_one() -> None:
     with pretend_cuda(count=2) as gpu:
         model = load_model("digits", "cuda:1", dtype="float32")
         service = Service(lambda _: model, batch_size=4)
-        heard = {name: Heard(service, name, user=name) for name in names}
-        texts = {name: each.text for name, each in heard.items()}
+        uploads = {name: Upload(service, name, user=name) for name in names}
+        texts = {name: each.text for name, each in uploads.items()}
         service.close()
     for name, text in texts.items():
         assert jiwer.wer(EXPECTED[name]["text"], text) == 0

@@ -26,11 +26,17 @@ from slimwhisper.app.service.service import Service
 from slimwhisper.engine.engine import Engine
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.stream import Stream
-from slimwhisper.live.types import Ended, Failed, LiveEvent, LiveOptions, SpeechStarted, Text
+from slimwhisper.live.types import (
+    LiveEvent,
+    LiveOptions,
+    SpeechStarted,
+    StreamFailed,
+    TextUpdate,
+    UtteranceEnded,
+)
 from slimwhisper.longform.batch import Batch
 from tests.support.live import eventually, held_engines
-from tests.support.service_jobs import DIGITS, Make
-from tests.support.service_jobs import Heard as Upload
+from tests.support.service_jobs import DIGITS, Make, Upload
 from tests.support.spoken import EXPECTED, SAMPLES, with_draft
 
 SAMPLE = "door-code.mp3"
@@ -44,8 +50,8 @@ def audio() -> np.ndarray:
     """The sample's first words."""
     words = [word for part in EXPECTED[SAMPLE]["segments"] for word in part["words"]]
     end = (words[WORDS - 1]["end"] + words[WORDS]["start"]) / 2
-    found: np.ndarray = slimwhisper.load_audio(SAMPLES / SAMPLE)
-    return found[: round(end * RATE)]
+    samples: np.ndarray = slimwhisper.load_audio(SAMPLES / SAMPLE)
+    return samples[: round(end * RATE)]
 
 
 @pytest.fixture
@@ -53,20 +59,20 @@ def begin(make: Make) -> Make:
     """Services that have loaded their model."""
 
     def service(**options: Any) -> Service:
-        made: Service = make(**{"first": DIGITS, **options})
-        made.first.result(60)
-        return made
+        created: Service = make(**{"first": DIGITS, **options})
+        created.first.result(60)
+        return created
 
     return service
 
 
-class Heard:
-    """A stream and all that it was told."""
+class OpenedStream:
+    """A stream and its events."""
 
     def __init__(self, service: Service, model: str = "digits", **options: Any) -> None:
-        self.told: queue.SimpleQueue[LiveEvent | None] = queue.SimpleQueue()
-        asked = LiveOptions(**options)
-        self.stream = service.open_stream(ModelChoice(model), asked, self.told.put)
+        self.events: queue.SimpleQueue[LiveEvent | None] = queue.SimpleQueue()
+        requested = LiveOptions(**options)
+        self.stream = service.open_stream(ModelChoice(model), requested, self.events.put)
 
     def say(self, audio: np.ndarray) -> None:
         """All there is to hear."""
@@ -75,19 +81,21 @@ class Heard:
 
     def until_the_end(self) -> list[LiveEvent]:
         """All events before the None."""
-        found = []
-        while (event := self.told.get(timeout=60)) is not None:
-            found.append(event)
-        return found
+        events = []
+        while (event := self.events.get(timeout=60)) is not None:
+            events.append(event)
+        return events
 
     @property
     def text(self) -> str:
-        return " ".join(e.text.strip() for e in self.until_the_end() if isinstance(e, Ended))
+        return " ".join(
+            e.text.strip() for e in self.until_the_end() if isinstance(e, UtteranceEnded)
+        )
 
     @property
     def error(self) -> Any:
         last = self.until_the_end()[-1]
-        assert isinstance(last, Failed), last
+        assert isinstance(last, StreamFailed), last
         return last.error
 
 
@@ -111,55 +119,55 @@ def test_streams_and_uploads_side_by_side(
 ) -> None:
     """The same texts as alone; a shortened window has an engine of its own. With a draft, all of
     them are drafted."""
-    made, make_engine = list[Engine](), engines.make_engine
+    created, make_engine = list[Engine](), engines.make_engine
 
     def noted(*arguments: Any) -> Engine:
-        made.append(make_engine(*arguments))
-        return made[-1]
+        created.append(make_engine(*arguments))
+        return created[-1]
 
     monkeypatch.setattr(engines, "make_engine", noted)
     service = Service(lambda _: with_draft(tmp_path) if draft else model, 4, first=DIGITS)
     try:
         service.first.result(60)
-        streams = [Heard(service, language="en", words=i == 0) for i in range(2)]
-        streams += [Heard(service, language="en", window=10.0)]
+        streams = [OpenedStream(service, language="en", words=i == 0) for i in range(2)]
+        streams += [OpenedStream(service, language="en", window=10.0)]
         uploads = [Upload(service, SAMPLE) for _ in range(2)]
-        for heard in streams:
-            heard.say(audio)
-        assert [heard.text for heard in streams] == [SPOKEN] * 3
+        for opened in streams:
+            opened.say(audio)
+        assert [opened.text for opened in streams] == [SPOKEN] * 3
         assert {upload.text for upload in uploads} == {EXPECTED[SAMPLE]["text"]}
         assert eventually(lambda: nothing_left(service))
-        drafting = [engine.lanes[0].speculation for engine in made if engine.slots]
-        assert len({engine.model.dims.n_audio_ctx for engine in made if engine.slots}) == 2
+        drafting = [engine.group_runners[0].speculation for engine in created if engine.slots]
+        assert len({engine.model.dims.n_audio_ctx for engine in created if engine.slots}) == 2
         assert all((d is not None) == draft for d in drafting)
-        assert all(d.acceptance.right for d in drafting if d is not None)
+        assert all(d.acceptance.accepted for d in drafting if d is not None)
     finally:
         service.close()
 
 
 def test_commit_clear_and_change(begin: Make, audio: np.ndarray) -> None:
     service = begin()
-    heard = Heard(service, language="en", turns=False)
-    heard.stream.append(audio)
-    heard.stream.clear()
-    heard.stream.append(audio)
-    heard.stream.commit()
-    heard.stream.change(LiveOptions(language="en", words=True, turns=False))
-    heard.stream.append(audio)
+    opened = OpenedStream(service, language="en", turns=False)
+    opened.stream.append(audio)
+    opened.stream.clear()
+    opened.stream.append(audio)
+    opened.stream.commit()
+    opened.stream.change(LiveOptions(language="en", words=True, turns=False))
+    opened.stream.append(audio)
     with pytest.raises(OptionError, match="language"):
-        heard.stream.change(LiveOptions(language="klingon"))
-    with pytest.raises(OptionError, match="window: it cannot change"):
-        heard.stream.change(LiveOptions(window=10.0))
+        opened.stream.change(LiveOptions(language="klingon"))
+    with pytest.raises(OptionError, match="window: cannot change"):
+        opened.stream.change(LiveOptions(window=10.0))
     with pytest.raises(AudioError, match="shape"):
-        heard.stream.append(audio[None])
-    heard.stream.finish()
-    heard.stream.append(audio)  # too late: ignored
-    events = heard.until_the_end()
-    ended = [e for e in events if isinstance(e, Ended)]
+        opened.stream.append(audio[None])
+    opened.stream.finish()
+    opened.stream.append(audio)  # too late: ignored
+    events = opened.until_the_end()
+    ended = [e for e in events if isinstance(e, UtteranceEnded)]
     assert [e.text.strip() for e in ended if e.text] == [SPOKEN, SPOKEN]
-    told = "".join(e.committed for e in events if isinstance(e, Text))
-    assert told == "".join(e.text for e in ended)
-    assert heard.told.empty() and nothing_left(service)
+    emitted = "".join(e.committed for e in events if isinstance(e, TextUpdate))
+    assert emitted == "".join(e.text for e in ended)
+    assert opened.events.empty() and nothing_left(service)
     calls = {e.utterance: e.calls for e in events if isinstance(e, SpeechStarted)}
     assert [calls[e.utterance] for e in ended if e.text] == [1, 2]
     assert ended[-2].segments[0].words is None and ended[-1].segments[0].words
@@ -171,9 +179,9 @@ def test_a_server_is_ready_before_its_first_stream(begin: Make, audio: np.ndarra
     service.streams.warm_up(LiveOptions(window=10.0))
     assert eventually(lambda: not service.streams.waiting and service.engines.cache_bytes() > 0)
     (ready,) = service.engines._engines.values()
-    heard = Heard(service, window=10.0)
-    heard.say(audio)
-    assert heard.text == SPOKEN
+    opened = OpenedStream(service, window=10.0)
+    opened.say(audio)
+    assert opened.text == SPOKEN
     assert [*service.engines._engines.values()] == [ready] and ready.engine.idle
     assert ready.engine.free == ready.engine.slots
 
@@ -181,44 +189,44 @@ def test_a_server_is_ready_before_its_first_stream(begin: Make, audio: np.ndarra
 def test_who_is_refused(begin: Make) -> None:
     service = begin(limits=Limits(streams=2))
     with pytest.raises(OptionError, match="klingon"):
-        Heard(service, language="klingon")
+        OpenedStream(service, language="klingon")
     with pytest.raises(OptionError, match="policy"):
-        Heard(service, policy="none")
+        OpenedStream(service, policy="none")
     with pytest.raises(OptionError, match="window"):
-        Heard(service, window=29.0 + 2)
-    first = Heard(service)
-    for call in (lambda: Heard(service, "other"), lambda: Upload(service, model="other")):
+        OpenedStream(service, window=29.0 + 2)
+    first = OpenedStream(service)
+    for call in (lambda: OpenedStream(service, "other"), lambda: Upload(service, model="other")):
         with pytest.raises(BusyError, match="busy with another model"):
             call()
-    Heard(service)
+    OpenedStream(service)
     with pytest.raises(BusyError, match="2 live streams are open; try again"):
-        Heard(service)
+        OpenedStream(service)
     first.stream.close()
-    Heard(service).stream.close()
+    OpenedStream(service).stream.close()
     assert service.counts.refused == 3
     service.stop()
     with pytest.raises(StoppingError):
-        Heard(service)
+        OpenedStream(service)
 
 
 def test_a_model_that_cannot_be_loaded(begin: Make, audio: np.ndarray) -> None:
     service = begin(first=None)
-    heard = Heard(service, "gigantic")
-    assert isinstance(heard.error, ModelError)
-    late = Heard(service, language="klingon")  # nobody knows before the model is loaded
+    opened = OpenedStream(service, "gigantic")
+    assert isinstance(opened.error, ModelError)
+    late = OpenedStream(service, language="klingon")  # only a loaded model shows it
     assert isinstance(late.error, OptionError)
-    good = Heard(service)
+    good = OpenedStream(service)
     good.say(audio)
     assert good.text == SPOKEN
 
 
 def test_a_model_with_streams_is_not_unloaded(begin: Make) -> None:
     service = begin(unload_after=60)
-    heard, long_ago = Heard(service), time.monotonic() - 1000
+    opened, long_ago = OpenedStream(service), time.monotonic() - 1000
     service._idle_since = long_ago
     assert eventually(lambda: service._idle_since > long_ago)
     assert service.engines.model is not None
-    heard.stream.close()
+    opened.stream.close()
     assert eventually(lambda: not service.streams.open)
 
     def unloaded() -> bool:
@@ -233,38 +241,38 @@ def test_audio_that_waits_is_bounded(
 ) -> None:
     go = held_engines(monkeypatch)
     service = begin(limits=Limits(backlog=2.5 * len(audio) / RATE))
-    heard = Heard(service, language="en")
-    heard.stream.append(audio)
-    heard.stream.append(audio)
-    backlog = heard.stream.backlog
+    opened = OpenedStream(service, language="en")
+    opened.stream.append(audio)
+    opened.stream.append(audio)
+    backlog = opened.stream.backlog
     assert 1.2 * len(audio) / RATE < backlog <= 2 * len(audio) / RATE
-    with pytest.raises(BusyError, match="s of the stream's audio wait; send it as fast"):
-        heard.stream.append(audio)
+    with pytest.raises(BusyError, match="of the stream"):
+        opened.stream.append(audio)
     go.set()
-    assert eventually(lambda: heard.stream.backlog < 0.5 * backlog)
-    heard.say(audio)
-    assert heard.text.replace(" ", "") == 3 * SPOKEN.replace(" ", "")
+    assert eventually(lambda: opened.stream.backlog < 0.5 * backlog)
+    opened.say(audio)
+    assert opened.text.replace(" ", "") == 3 * SPOKEN.replace(" ", "")
 
 
 def test_a_hundred_streams_leave_nothing(begin: Make, audio: np.ndarray) -> None:
-    """Dropped before, while and after they are told something."""
+    """Dropped before, during and after their first event."""
     service = begin(limits=Limits(streams=8))
-    first = Heard(service)  # starts the thread of the voice activity
+    first = OpenedStream(service)  # starts the thread of the voice activity
     first.say(audio[:RATE])
     first.until_the_end()
     threads, streams = {t.name for t in threading.enumerate()}, weakref.WeakSet[Any]()
     for number in range(100):
-        heard = Heard(service, language="en")
-        streams.add(heard.stream)
-        heard.stream.append(audio[: number % 7 * RATE // 4])
+        opened = OpenedStream(service, language="en")
+        streams.add(opened.stream)
+        opened.stream.append(audio[: number % 7 * RATE // 4])
         if number in (6, 20):  # 1.5 s of audio
-            heard.told.get(timeout=20)
+            opened.events.get(timeout=20)
         if number % 3 == 1:
-            heard.stream.commit()
+            opened.stream.commit()
         for _ in range(2):
-            heard.stream.close()
+            opened.stream.close()
     assert eventually(lambda: nothing_left(service))
-    del heard, first
+    del opened, first
     gc.collect()
     assert not streams and not [o for o in gc.get_objects() if isinstance(o, Stream)]
     assert {t.name for t in threading.enumerate()} == threads
@@ -278,7 +286,7 @@ def test_a_listener_that_fails_closes_its_stream(begin: Make, audio: np.ndarray)
         calls.append(event)
         raise ConnectionError("gone")
 
-    bad, good = service.open_stream(DIGITS, LiveOptions(), fails), Heard(service)
+    bad, good = service.open_stream(DIGITS, LiveOptions(), fails), OpenedStream(service)
     bad.append(audio)
     good.say(audio)
     assert good.text == SPOKEN
@@ -298,31 +306,31 @@ def test_a_failing_engine_fails_who_is_in_it(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Batch, "step", fails)
-    heard, quiet, upload = Heard(service), Heard(service), Upload(service, SAMPLE)
+    opened, quiet, upload = OpenedStream(service), OpenedStream(service), Upload(service, SAMPLE)
     assert eventually(lambda: upload.job.recording is not None)
-    heard.stream.append(audio)
+    opened.stream.append(audio)
     go.set()
-    for each in (heard, quiet, upload):
+    for each in (opened, quiet, upload):
         assert "unexpected OutOfMemoryError: CUDA out of memory" in str(each.error)
-    again = Heard(service)
+    again = OpenedStream(service)
     again.say(audio)
     assert again.text == SPOKEN and Upload(service, SAMPLE).text
 
 
 @pytest.mark.parametrize("patience", [60.0, 0.0])
 def test_shutting_down(begin: Make, audio: np.ndarray, patience: float) -> None:
-    """With patience, what has been said is committed first."""
+    """With patience, all speech so far is committed first."""
     service = begin()
-    heard, silent, over = Heard(service), Heard(service), Heard(service)
-    heard.stream.append(audio)
+    opened, silent, over = OpenedStream(service), OpenedStream(service), OpenedStream(service)
+    opened.stream.append(audio)
     over.say(audio)
     service.close(patience)
-    events = heard.until_the_end()
-    assert isinstance(events[-1], Failed) and isinstance(events[-1].error, StoppingError)
+    events = opened.until_the_end()
+    assert isinstance(events[-1], StreamFailed) and isinstance(events[-1].error, StoppingError)
     if patience:
-        assert isinstance(events[-2], Ended) and events[-2].text.strip() == SPOKEN
-        assert isinstance(over.until_the_end()[-1], Ended), "it ends as it would have"
+        assert isinstance(events[-2], UtteranceEnded) and events[-2].text.strip() == SPOKEN
+        assert isinstance(over.until_the_end()[-1], UtteranceEnded), "it ends as it would have"
     assert isinstance(silent.error, StoppingError)
-    heard.stream.append(audio)  # no effect
-    heard.stream.finish()
+    opened.stream.append(audio)  # no effect
+    opened.stream.finish()
     assert not service.streams.open

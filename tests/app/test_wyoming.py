@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.realtime import wyoming
+from slimwhisper.app.realtime import discovery, wyoming
 from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import Settings
+from slimwhisper.app.service.settings import ServerSettings
 from tests.support.live import Begin, Live, eventually, free_port, freed, rest, start, stop
 from tests.support.realtime import WORDS, sample
 
@@ -97,6 +97,60 @@ def test_wyomings_own_client(live: Live) -> None:
     assert freed(live)
 
 
+def test_home_assistant_finds_it(begin: Begin) -> None:
+    """By the type of the service, as its integration does, while the server runs."""
+    zeroconf = pytest.importorskip("zeroconf")
+    found: dict[str, Any] = {}
+
+    def changed(zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
+        if state_change.name == "Removed":
+            found.pop(name, None)
+        elif service := zeroconf.get_service_info(service_type, name):
+            found[name] = (service.parsed_addresses(), service.port)
+
+    def is_announced() -> bool:
+        return (["127.0.0.1"], OTHER) in found.values()
+
+    listener = zeroconf.Zeroconf(interfaces=["127.0.0.1"])
+    browser = zeroconf.ServiceBrowser(listener, "_wyoming._tcp.local.", handlers=[changed])
+    try:
+        live = begin(wyoming=OTHER, discover=True)
+        assert eventually(is_announced)
+        assert all(name.startswith("slimwhisper-") for name in found)
+        assert answers(OTHER, PING)[0] == ("pong", {"text": "here"})
+        stop(live)
+        assert eventually(lambda: not is_announced())
+    finally:
+        browser.cancel()
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    ("bound", "expected"),
+    [(["127.0.0.1", "::1"], ["127.0.0.1", "::1"]), (["0.0.0.0", "::"], ["10.0.0.2"])],
+)
+def test_announced_addresses(
+    monkeypatch: pytest.MonkeyPatch, bound: list[str], expected: list[str]
+) -> None:
+    zeroconf = pytest.importorskip("zeroconf")
+    monkeypatch.setattr(zeroconf, "get_all_addresses", lambda: ["127.0.0.1", "10.0.0.2"])
+    assert discovery.reachable(bound) == expected
+
+
+def test_a_network_that_allows_no_announcement(
+    model: SlimWhisper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    zeroconf = pytest.importorskip("zeroconf")
+    monkeypatch.setattr(zeroconf, "get_all_addresses", list)
+    settings = ServerSettings(host="0.0.0.0", port=free_port(), wyoming=OTHER, discover=True)
+    service = Service(lambda _: model)
+    server = Server(make_app(service, Models("digits"), settings))
+    server.run()
+    service.close()
+    assert not server.started
+    assert "--discover: OSError: this machine is in no network" in caplog.text
+
+
 def test_wyoming_at_shutdown(begin: Begin) -> None:
     """What was heard is told; a recording that the server cuts off gets no transcript."""
     stopped = begin(wyoming=OTHER, patience=60.0)
@@ -143,13 +197,13 @@ CHUNK = b'{"type": "audio-chunk", "data": {"rate": %d, "width": %d, "channels": 
         (b'{"type": "x", "payload_length": 99999999999}\n', "less than or equal to 1048576"),
         (b'{"type": "x", "data_length": 2}\n[]', "is not a JSON object"),
         (b'{"type": "x", "data_length": 9}\n{', "ended within an event"),
-        (b'{"type": "audio-stop"}\n', "before any audio"),
+        (b'{"type": "audio-stop"}\n', "audio-stop"),
         (
             b'{"type": "transcribe", "data": {"name": 1}}\n' + CHUNK % (16_000, 2, 1, b""),
             "a valid string",
         ),
         (TRANSCRIBE % b'"name": "large"' + CHUNK % (16_000, 2, 1, b""), "not available here"),
-        (TRANSCRIBE % b'"language": "de"' + CHUNK % (16_000, 2, 1, b""), "English-only"),
+        (TRANSCRIBE % b'"language": "xx"' + CHUNK % (16_000, 2, 1, b""), "not a language"),
         (CHUNK % (16_000, 3, 1, b""), "audio.width 3: choose 2, 4"),
         (CHUNK % (1, 2, 1, b""), "equal to 8000"),
         (CHUNK % (16_000, 2, 99, b""), "equal to 8"),
@@ -157,9 +211,37 @@ CHUNK = b'{"type": "audio-chunk", "data": {"rate": %d, "width": %d, "channels": 
     ],
 )
 def test_says_what_is_wrong(live: Live, data: bytes, message: str) -> None:
-    (kind, said), *_ = answers(PORT, data)[-1:]
-    assert kind == "error" and message in said["text"]
+    events = answers(PORT, data)
+    (said,) = (data["text"] for kind, data in events if kind == "error")
+    assert message in said
+    of_recording = b'"audio-' in data
+    ends = [("transcript", {"text": ""}), ("transcript-stop", {})]
+    assert (events[-2:] == ends) == of_recording
     assert freed(live)
+
+
+def test_a_recording_that_began_while_streams_were_full_is_refused_whole(live: Live) -> None:
+    """One error, one empty transcript; the next recording of the connection is heard."""
+    chunk = CHUNK % (16_000, 2, 1, b', "payload_length": 3200') + b"\0" * 3200
+    end = b'{"type": "audio-stop"}\n'
+    with ExitStack() as stack:
+        others = [stack.enter_context(connected(PORT, chunk)) for _ in range(8)]
+        assert eventually(lambda: len(live.service.streams.open) == 8)
+        client = stack.enter_context(connected(PORT, chunk * 3 + PING))
+        answer = b""
+        while b"pong" not in answer:
+            answer += client.recv(1 << 16)
+        assert [kind for kind, _ in frames(answer)] == [
+            *("error", "transcript", "transcript-stop", "pong")
+        ]
+        assert frames(answer)[0][1]["code"] == "queue_full"
+        for other in others:
+            other.close()
+        assert freed(live)
+        client.sendall(chunk * 3 + end + chunk + end)
+        client.shutdown(socket.SHUT_WR)
+        kinds = [kind for kind, _ in frames(rest(client))]
+    assert kinds == ["transcript-start", "transcript", "transcript-stop"]
 
 
 def test_connections_that_drop(live: Live) -> None:
@@ -172,7 +254,7 @@ def test_connections_that_drop(live: Live) -> None:
 def test_a_port_that_is_taken_ends_the_server_with_one_line(
     live: Live, model: SlimWhisper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = Settings(port=free_port(), wyoming=PORT)
+    settings = ServerSettings(port=free_port(), wyoming=PORT)
     service = Service(lambda _: model)
     server = Server(make_app(service, Models("digits"), settings))
     server.run()

@@ -30,12 +30,12 @@ def until(condition: Callable[[], bool]) -> None:
 
 def drained(loading: Loader[int, int]) -> list[tuple[int, int | SlimWhisperError]]:
     """All that is left, then a second look at the end."""
-    found = []
+    results = []
     while (item := loading.next(block=True)) is not None:
-        found.append(item)
+        results.append(item)
     assert loading.exhausted
     assert loading.next(block=True) is None
-    return found
+    return results
 
 
 def test_results_come_in_the_order_of_the_sources() -> None:
@@ -99,10 +99,10 @@ def test_errors_stay_with_their_source() -> None:
             raise trouble if number == 1 else surprise
         return number
 
-    found = dict(drained(Loader(range(5), load, ahead=2)))
-    assert [found[i] for i in (0, 2, 4)] == [0, 2, 4]
-    assert found[1] is trouble
-    wrapped = found[3]
+    result = dict(drained(Loader(range(5), load, ahead=2)))
+    assert [result[i] for i in (0, 2, 4)] == [0, 2, 4]
+    assert result[1] is trouble
+    wrapped = result[3]
     assert type(wrapped) is SlimWhisperError
     assert "unexpected RuntimeError: a bug" in str(wrapped)
     assert wrapped.__cause__ is surprise

@@ -16,6 +16,7 @@ from slimwhisper.audio import readers as reader
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.readers import Readers
 from slimwhisper.errors import AudioError
+from tests.support.paths import BROKEN
 from tests.support.spoken import EXPECTED, SAMPLES
 
 GOOD = SAMPLES / "phone-number.wav"
@@ -51,8 +52,8 @@ def reads(readers: Readers) -> bool:
 def test_the_same_samples(make: MakeReaders) -> None:
     readers, good = make(count=2), [SAMPLES / name for name in EXPECTED]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda f: readers.read(f, f.name), good))
-    for file, samples in zip(good, found, strict=True):
+        result = list(pool.map(lambda f: readers.read(f, f.name), good))
+    for file, samples in zip(good, result, strict=True):
         expected = load_samples(file)
         assert len(samples) == len(expected)
         assert np.array_equal(samples.read(0, len(samples)), expected.read(0, len(expected)))
@@ -61,7 +62,7 @@ def test_the_same_samples(make: MakeReaders) -> None:
 def test_messages_name_the_file_as_its_owner_knows_it(make: MakeReaders, tmp_path: Path) -> None:
     readers = make()
     for path, message in (
-        (SAMPLES / "broken.m4a", "talk.m4a: not audio"),
+        (BROKEN, "talk.m4a: not audio"),
         (tmp_path / "none.wav", "talk.m4a: no such file"),
     ):
         with pytest.raises(AudioError, match=message) as raised:
@@ -95,7 +96,7 @@ def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch, make: MakeReaders) -
     """A worker that asks for more than it may fails alone."""
     greedy = "readers.pieces_of = lambda *_: iter([bytearray(readers.MAX_MEMORY)])"
     monkeypatch.setattr(reader, "COMMAND", worker_that(greedy))
-    with pytest.raises(AudioError, match=r"a\.wav: too large"):
+    with pytest.raises(AudioError, match=r"a\.wav: decoding it takes more memory"):
         make().read(GOOD, "a.wav")
 
 
@@ -108,14 +109,14 @@ def test_closing_ends_busy_workers_and_those_who_wait(make: MakeReaders, endless
         return str(raised.value)
 
     with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(read) for _ in range(2)]  # one reads, the other waits for the worker
+        futures = [pool.submit(read) for _ in range(2)]  # one reads, the other waits for the worker
         until = time.monotonic() + 20
         while not readers._workers:
             assert time.monotonic() < until
             time.sleep(0.01)
         readers.close()
-        messages = {future.result(20) for future in asked}
-    assert messages == {"no recordings are read any more"}
+        messages = {future.result(20) for future in futures}
+    assert messages == {"the readers are closed; no recordings can be read"}
     assert not readers._workers
 
 
@@ -154,9 +155,9 @@ def test_what_the_caller_raises_ends_the_reading(make: MakeReaders, endless: Pat
 
     threading.Timer(0.3, given_up.set).start()
     with pytest.raises(RuntimeError):
-        readers.read(endless, keep=keep)
+        readers.read(endless, on_samples=keep)
     seen: list[int] = []
-    samples = readers.read(GOOD, keep=seen.append)
+    samples = readers.read(GOOD, on_samples=seen.append)
     assert seen[-1] == len(samples) and len(readers._workers) == 1
 
 

@@ -5,7 +5,7 @@ import gc
 import io
 import os
 import tempfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -132,11 +132,8 @@ def test_threads_read_at_once(spooling):
             if not np.array_equal(samples.read(start, start + 700), expected[start : start + 700]):
                 wrong.append(start)
 
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, range(4)))
     assert not wrong
     samples.close()
 

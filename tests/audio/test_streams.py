@@ -55,7 +55,7 @@ def wav(samples: np.ndarray, rate: int, subtype: str = "PCM_16", format: str = "
     return file.getvalue()
 
 
-def heard(pipe: Pipe, data: bytes, **options: Any) -> np.ndarray:
+def read_pipe(pipe: Pipe, data: bytes, **options: Any) -> np.ndarray:
     pipe.end(data)
     return np.concatenate(list(pipe_pieces(pipe.out, NAME, **options)))
 
@@ -73,20 +73,20 @@ def test_samples_are_those_of_a_file(
     pipe: Pipe, rate: int, channels: int, format: str, subtype: str
 ) -> None:
     data = wav(sound(rate, channels, 0.5), rate, subtype, format)
-    assert np.array_equal(heard(pipe, data), load_audio(data))
+    assert np.array_equal(read_pipe(pipe, data), load_audio(data))
 
 
 def test_raw(pipe: Pipe) -> None:
     samples = (sound(48_000, 2, 0.5) * 20_000).astype("<i2")
-    found = heard(pipe, samples.tobytes(), rate=48_000, channels=2)
-    assert np.array_equal(found, load_audio(wav(samples, 48_000)))
+    result = read_pipe(pipe, samples.tobytes(), rate=48_000, channels=2)
+    assert np.array_equal(result, load_audio(wav(samples, 48_000)))
 
 
 def test_a_recorder_does_not_know_how_long(pipe: Pipe) -> None:
     """The sizes in its header are the largest there are, and what comes is not a whole number."""
     data = bytearray(wav(sound(16_000, 1, 0.5), 16_000))
     data[4:8] = data[40:44] = b"\xff\xff\xff\x7f"
-    assert len(heard(pipe, bytes(data))) == 8_000
+    assert len(read_pipe(pipe, bytes(data))) == 8_000
 
 
 @pytest.mark.parametrize("header", [b"", "wav"])
@@ -116,7 +116,7 @@ def test_pieces_come_while_the_pipe_is_open(pipe: Pipe, header: Any) -> None:
         (b"fLaC" + b"\xff" * 100, "not audio"),
     ],
 )
-def test_errors_come_after_what_was_heard(pipe: Pipe, data: bytes, words: str) -> None:
+def test_errors_come_after_the_audio(pipe: Pipe, data: bytes, words: str) -> None:
     pipe.end(data)
     count = 0
     with pytest.raises(AudioError, match=words) as raised:
@@ -160,16 +160,16 @@ def playlist(names: list[str], ended: bool) -> bytes:
 @pytest.mark.slow
 @needs_ffmpeg
 def test_hls(site: Server, tmp_path: Path) -> None:
-    """A playlist that is whole; and one that grows: what it has is heard before there is more."""
+    """A playlist that is whole; and one that grows: its pieces are read before more arrive."""
     speech = write(tmp_path / "speech.wav", seconds=5.0)
     made = ("-c:a", "aac", "-f", "hls", "-hls_time", "1", "-hls_list_size", "0")
     convert(speech, tmp_path / "whole.m3u8", *made)
     site.pages |= {f"/{file.name}": file.read_bytes() for file in tmp_path.glob("*.*")}
     url = f"{site.url}/whole.m3u8"
-    found = np.concatenate(list(url_pieces(url, url)))
+    result = np.concatenate(list(url_pieces(url, url)))
     raw = ffmpeg("-i", tmp_path / "whole.m3u8", "-f", "s16le", "-ac", "1", "-ar", "16000", "-")
     expected = np.frombuffer(raw, np.int16) / 32768
-    np.testing.assert_allclose(found, expected, atol=2 / 32768)
+    np.testing.assert_allclose(result, expected, atol=2 / 32768)
     names = sorted(file.name for file in tmp_path.glob("*.ts"))
     assert len(names) >= 4
     site.pages["/live.m3u8"] = playlist(names[:3], ended=False)
@@ -185,17 +185,17 @@ def test_hls(site: Server, tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_ffmpeg
 def test_udp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MPEG-TS, sent again and again until it is heard; then nothing comes any more."""
+    """MPEG-TS, sent again and again until it is received; then nothing more arrives."""
     monkeypatch.setattr(streams, "TIMEOUT", (15.0, 2.0))
     sent = convert(write(tmp_path / "speech.wav"), tmp_path / "speech.ts", "-c:a", "aac")
-    data, heard = sent.read_bytes(), threading.Event()
+    data, received = sent.read_bytes(), threading.Event()
     with socket.socket(type=socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
 
     def send() -> None:
         with socket.socket(type=socket.SOCK_DGRAM) as udp:
-            while not heard.wait(0.05):
+            while not received.wait(0.05):
                 for start in range(0, len(data), 7 * 188):
                     udp.sendto(data[start : start + 7 * 188], ("127.0.0.1", port))
                     time.sleep(0.002)
@@ -208,9 +208,9 @@ def test_udp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             for piece in url_pieces(f"udp://127.0.0.1:{port}", "radio"):
                 count += len(piece)
                 if count > 16_000:
-                    heard.set()
+                    received.set()
     finally:
-        heard.set()
+        received.set()
         sender.join()
     assert count > 16_000
 

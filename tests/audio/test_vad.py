@@ -46,10 +46,10 @@ def package_regions(array: np.ndarray, **arguments: float) -> list[tuple[int, in
     import silero_vad
 
     torch.set_num_threads(threads)
-    found = silero_vad.get_speech_timestamps(
+    result = silero_vad.get_speech_timestamps(
         torch.from_numpy(array.copy()), silero_vad.load_silero_vad(), **arguments
     )
-    return [(region["start"], region["end"]) for region in found]
+    return [(region["start"], region["end"]) for region in result]
 
 
 def test_speech_is_found_where_the_package_finds_it(speech: np.ndarray) -> None:
@@ -117,11 +117,11 @@ class Silence:
         later = threading.Thread(target=note); later.start(); later.join()
         return np.zeros(stop - start, np.float32)
 
-usual = vad.Network.next
+usual = vad.VadNetwork.next
 def watched(self, state, block):
     inside.append(torch.get_num_threads())
     return usual(self, state, block)
-vad.Network.next = watched
+vad.VadNetwork.next = watched
 
 for mine in (3, 2):  # the second time the package is there already
     torch.set_num_threads(mine)
@@ -160,3 +160,16 @@ def test_neighbours_are_joined_up_to_a_limit() -> None:
     # a region above the limit stays as it is
     assert merge_regions([(0, 50), (51, 52), (53, 90)], 10, 30) == [(0, 50), (51, 52), (53, 90)]
     assert merge_regions(iter([(0, 5), (6, 90), (91, 95)]), 10, 30) == [(0, 5), (6, 90), (91, 95)]
+
+
+def test_what_counts_as_speech(speech: np.ndarray) -> None:
+    """Short speech is dropped, long speech cut, and a higher end threshold ends it sooner."""
+    usual = speech_regions(Recording(speech), **CLOSE)
+    lengths = sorted(stop - start for start, stop in usual)
+    long = speech_regions(Recording(speech), **CLOSE, min_speech_ms=lengths[-2] // 16)
+    assert len(long) < len(usual) and set(long) <= set(usual) | {long[-1]}
+    cut = speech_regions(Recording(speech), **CLOSE, max_speech_s=1.0)
+    assert len(cut) > len(usual) and max(stop - start for start, stop in cut) <= 16_000
+    sooner = speech_regions(Recording(speech), **CLOSE, threshold=0.9, end_threshold=0.89)
+    later = speech_regions(Recording(speech), **CLOSE, threshold=0.9, end_threshold=0.01)
+    assert sum(b - a for a, b in sooner) < sum(b - a for a, b in later)

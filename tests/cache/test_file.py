@@ -13,7 +13,8 @@ from torch import Tensor
 
 import slimwhisper
 from slimwhisper.app.command import make_settings
-from slimwhisper.app.service.settings import Settings
+from slimwhisper.app.service.settings import ServerSettings
+from slimwhisper.cache.choice import choose_forms
 from slimwhisper.cache.file import (
     MAX_MEASURED,
     as_stored,
@@ -22,7 +23,6 @@ from slimwhisper.cache.file import (
     read_learned,
     write_file,
 )
-from slimwhisper.cache.forms import choose_forms
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.cli import build_parser
 from slimwhisper.digests import WHOLE_TENSOR, weights_digest
@@ -86,13 +86,13 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     header = read_header(path)
     assert (header.cross, header.self_, header.measured) == ("e", "x", {"loss": 0.25})
-    found, stored = read(path), as_stored(learned)
-    assert set(found) == set(stored) == set(learned)
+    result, stored = read(path), as_stored(learned)
+    assert set(result) == set(stored) == set(learned)
     for site, tensors in learned.items():
-        assert set(found[site]) == set(tensors)
+        assert set(result[site]) == set(tensors)
         for name, tensor in tensors.items():
-            assert torch.equal(found[site][name], tensor.float().double())
-            assert torch.equal(stored[site][name], found[site][name])
+            assert torch.equal(result[site][name], tensor.float().double())
+            assert torch.equal(stored[site][name], result[site][name])
     assert choose_forms(str(path)) == ("e", "x")
 
 
@@ -153,15 +153,15 @@ def test_tensors_that_do_not_fit(
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
-        ({"format": "pt"}, "is no file that slimwhisper calibrate wrote"),
-        ({"format": None}, "is no file that slimwhisper calibrate wrote"),
+        ({"format": "pt"}, "not a file from slimwhisper calibrate"),
+        ({"format": None}, "not a file from slimwhisper calibrate"),
         ({"version": "2"}, "has version '2', and this program reads '1'"),
-        ({"more": "x"}, "has an unknown entry 'more'"),
-        ({"self": None}, "lacks the text 'self'"),
-        ({"cross": "e" * 400}, "its cross is too long"),
-        ({"measured": "1" * (MAX_MEASURED + 1)}, "its measured is too long"),
-        ({"measured": "{"}, "its measurements are no JSON"),
-        ({"measured": "[" * 100_000}, "its measurements are no JSON"),
+        ({"more": "x"}, "unknown entry 'more'"),
+        ({"self": None}, "missing entry 'self'"),
+        ({"cross": "e" * 400}, "cross is too long"),
+        ({"measured": "1" * (MAX_MEASURED + 1)}, "measured is too long"),
+        ({"measured": "{"}, "measured is not JSON"),
+        ({"measured": "[" * 100_000}, "measured is not JSON"),
         ({"cross": "nonsense"}, "'nonsense' is not one of kv, k, v, e"),
         ({"self": "x:r=3"}, "x has no settings"),
         ({"cross": "x"}, "'x' is not one of kv"),
@@ -176,16 +176,16 @@ def test_wrong_metadata(metadata: dict[str, str | None], reason: str, tmp_path: 
 @pytest.mark.parametrize(
     ("tensors", "reason"),
     [
-        ({"encoder.weight": torch.ones(2)}, "has an unknown tensor 'encoder.weight'"),
-        ({"cross.0": torch.ones(2)}, "has an unknown tensor"),
-        ({"cross.00.a": torch.ones(2)}, "has an unknown tensor"),
-        ({"self.0.a\nb": torch.ones(2)}, r"has an unknown tensor 'self.0.a\\nb'"),
+        ({"encoder.weight": torch.ones(2)}, "unknown tensor 'encoder.weight'"),
+        ({"cross.0": torch.ones(2)}, "unknown tensor"),
+        ({"cross.00.a": torch.ones(2)}, "unknown tensor"),
+        ({"self.0.a\nb": torch.ones(2)}, r"unknown tensor 'self.0.a\\nb'"),
         ({"cross.2.a": torch.ones(2)}, "the model has 2 decoder layers"),
         ({"cross.0.a": torch.ones(2, dtype=torch.float64)}, "'cross.0.a' is not float32"),
-        ({"cross.0.a": torch.ones(1, 1, 1, 1, 1)}, "has no shape of up to 4 dimensions"),
-        ({"cross.0.a": torch.ones(0, 3)}, "has no shape"),
+        ({"cross.0.a": torch.ones(1, 1, 1, 1, 1)}, "more than 4 dimensions"),
+        ({"cross.0.a": torch.ones(0, 3)}, "is empty"),
         ({"cross.0.a": torch.tensor([1.0, torch.nan])}, "holds NaN or infinity"),
-        ({"cross.all.a": torch.ones(2)}, "has an unknown tensor"),
+        ({"cross.all.a": torch.ones(2)}, "unknown tensor"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -250,15 +250,15 @@ def test_another_checkpoint_is_refused(
 
 
 def test_flags_and_identity(tmp_path: Path) -> None:
-    """Two files count as different caches in a journal, and a file says both forms."""
+    """Two files count as different caches in a journal, and a file has both forms."""
     one, two = raw(tmp_path / "a.safetensors"), raw(tmp_path / "b.safetensors", measured="1")
-    found = {identify_caches(str(path), None, None, None) for path in (one, two)}
-    assert len(found) == 2 and all(name.startswith("e+x ") for name in found)
+    results = {identify_caches(str(path), None, None, None) for path in (one, two)}
+    assert len(results) == 2 and all(name.startswith("e+x ") for name in results)
     assert looks_like_file("later.safetensors") and not looks_like_file("fast")
     for other in ({"cross_cache": "e"}, {"self_cache": "x"}, {"cache_dtype": "fp8"}):
-        with pytest.raises(OptionError, match=f"^{next(iter(other))}: .* says both forms"):
+        with pytest.raises(OptionError, match=f"^{next(iter(other))}: .* has both forms"):
             choose_forms(str(one), **other)
-    asked = build_parser().parse_args(["serve", "--cache", str(one)])
-    settings: Settings = make_settings(asked, None)
+    arguments = build_parser().parse_args(["serve", "--cache", str(one)])
+    settings: ServerSettings = make_settings(arguments, None)
     assert settings.cache is None
     assert make_settings(build_parser().parse_args(["serve"]), None).cache == "slim"

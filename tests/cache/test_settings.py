@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import pytest
 
+from slimwhisper.cache.choice import choose_forms
 from slimwhisper.cache.forms import (
     FORMS,
     Form,
     brief,
     canonical,
     check_form,
-    choose_forms,
     settings_of,
 )
 from slimwhisper.cache.settings import describe_settings, parse_settings, split_spec
@@ -33,9 +33,9 @@ class Sample:
 def test_parsed_and_written() -> None:
     assert split_spec("sample:r=3,k=4") == ("sample", "r=3,k=4") and split_spec("kv") == ("kv", "")
     assert parse_settings(Sample, "") == Sample()
-    found = parse_settings(Sample, "k=8, noise=False,share=0.5,over=e")
-    assert found == Sample(16, 0.5, 8, False, "e")
-    assert describe_settings(found) == "r=16,share=0.5,k=8,noise=false,over=e"
+    result = parse_settings(Sample, "k=8, noise=False,share=0.5,over=e")
+    assert result == Sample(16, 0.5, 8, False, "e")
+    assert describe_settings(result) == "r=16,share=0.5,k=8,noise=false,over=e"
     assert parse_settings(Sample, describe_settings(Sample())) == Sample()
     assert parse_settings(Sample, "k=all").k is None
 
@@ -43,8 +43,11 @@ def test_parsed_and_written() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("q=3", "'q=3' is no setting; give r=16,share=0.25,k=all,noise=true,over=kv"),
-        ("r", "'r' is no setting"),
+        (
+            "q=3",
+            "'q=3' is not a setting; give for example r=16,share=0.25,k=all,noise=true,over=kv",
+        ),
+        ("r", "'r' is not a setting"),
         ("r=1,r=2", "r is given twice"),
         ("r=x", "r=x is not a whole number"),
         ("r=all", "r=all is not a whole number"),

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.api import load_model
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.validate import EMBEDDING
 from slimwhisper.digests import weights_digest
 from slimwhisper.flags import load_weights
 from slimwhisper.jobs.journal.identity import identify_adapters
+from slimwhisper.loading import load_model
 from tests.support.adapters import PREFIX, query_and_value_factors, save_adapter
 from tests.support.checkpoints import DIMS, State, refusal, save_openai
 from tests.support.damage import (
@@ -24,10 +24,10 @@ from tests.support.damage import (
     NAN,
     Case,
     Damage,
+    assert_refused,
     cut,
     link_out,
     pickled,
-    refused,
     remove,
     tensors,
 )
@@ -160,8 +160,8 @@ CONV = {
 CASES: list[Case] = [
     ("adapter", damage, said)
     for damage, *said in (
-        (link_out(ADAPTER), ADAPTER, "link out"),
-        (link_out(CONFIG), CONFIG, "link out"),
+        (link_out(ADAPTER), ADAPTER, "outside its folder"),
+        (link_out(CONFIG), CONFIG, "outside its folder"),
         (remove(ADAPTER), ADAPTER, PICKLE, "again"),
         (remove(CONFIG), CONFIG, "again"),
         (cut(ADAPTER, -100), ADAPTER, "again"),
@@ -201,12 +201,12 @@ CASES.append(("adapter-pickle", pickled(PICKLE, CODE), (PICKLE, "run code")))
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case[2]))
 def test_damage(sound: Path, tmp_path: Path, case: Case) -> None:
-    refused(sound, tmp_path, case)
+    assert_refused(sound, tmp_path, case)
 
 
 def test_adapters_that_are_none(sound: Path, tmp_path: Path) -> None:
     for adapter, expected in (
-        (sound / "whole", "whole model"),
+        (sound / "whole", "complete model"),
         (sound / "openai" / "model.pt", "folder"),
         (tmp_path / "nothing", "no such folder"),
         ("", "no such folder"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 import whisper
 
-from slimwhisper.checkpoint.alignment_heads import default_heads, heads_of, official_heads
+from slimwhisper.checkpoint.alignment_heads import default_heads, official_heads, parse_head_pairs
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
@@ -68,7 +68,7 @@ def test_unknown_weights_use_the_upper_half() -> None:
     ],
 )
 def test_heads_of_a_folder(pairs: object, expected: dict[int, list[int]] | None) -> None:
-    assert heads_of(pairs, dims_of(4, 6)) == expected
+    assert parse_head_pairs(pairs, dims_of(4, 6)) == expected
 
 
 def test_checkpoints_bring_their_heads(tmp_path: Path) -> None:

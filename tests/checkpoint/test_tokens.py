@@ -107,8 +107,6 @@ def test_a_trained_table_encodes_as_tokenizers_does(tmp_path: Path) -> None:
     ("table", "options", "expected"),
     [
         (trained_table(stamps=0), {"without_timestamps": False}, "no timestamps"),
-        (trained_table(languages=(), tasks=()), {"language": "de"}, "English-only"),
-        (trained_table(languages=(), tasks=()), {"multilingual": True}, "English-only"),
         (TABLE, {"language": "fr"}, "not in this model"),
         (trained_table(tasks=("<|transcribe|>",)), {"task": "translate"}, "<|translate|>"),
         (trained_table(marks=MARKS[2:]), {"initial_prompt": "hi"}, "<|startofprev|>"),
@@ -171,7 +169,7 @@ WHOLE = json.dumps(TABLE.content())
         (without_a_word(TABLE), "copy the tokenizer"),
         (json.dumps(trained_table(added=WORDS).content()), "copy the tokenizer"),
         (None, "no tokenizer.json"),
-        ("link out", "link out of its folder"),
+        ("link out", "outside its folder"),
     ],
 )
 def test_damage_costs_one_line(tmp_path: Path, tokenizer: str | None, expected: str) -> None:

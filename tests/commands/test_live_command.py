@@ -20,7 +20,14 @@ from whisper.utils import WriteSRT, WriteVTT
 from slimwhisper.cli import build_parser
 from slimwhisper.commands.live import command, flags, outputs
 from slimwhisper.errors import AudioError
-from slimwhisper.live.types import Ended, LiveEvent, LiveOptions, SpeechStarted, SpeechStopped, Text
+from slimwhisper.live.types import (
+    LiveEvent,
+    LiveOptions,
+    SpeechStarted,
+    SpeechStopped,
+    TextUpdate,
+    UtteranceEnded,
+)
 from slimwhisper.types import SAMPLE_RATE, Segment, Transcript, Word
 from tests.support.command import Run
 from tests.support.paths import SAMPLES
@@ -38,9 +45,9 @@ def utterance(number: int, text: str) -> list[LiveEvent]:
     words = re.findall(" *[^ ]+", text)
     told: list[LiveEvent] = [SpeechStarted(number, float(number))]
     for word, tail in zip(words, [*words[1:], ""], strict=True):
-        told.append(Text(number, word, tail, (Word(word, 0.5, 0.75, 0.9),), 1.0))
+        told.append(TextUpdate(number, word, tail, (Word(word, 0.5, 0.75, 0.9),), 1.0))
     told.append(SpeechStopped(number, number + 0.75))
-    return [*told, Ended(number, (segment(number, text),), text, "en")]
+    return [*told, UtteranceEnded(number, (segment(number, text),), text, "en")]
 
 
 class Model:
@@ -183,8 +190,8 @@ def test_json(capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path) 
         (("file:///etc/hostname", "--allow_url"), 2, "unknown kind of address"),
         (("--rate", "12"), 2, "--rate 12: give Hz"),
         (("--channels", "0"), 2, "--channels 0"),
-        (("missing.wav", "--rate", "8000"), 2, "are for raw PCM"),
-        (("--realtime",), 2, "--realtime is for files"),
+        (("missing.wav", "--rate", "8000"), 2, "raw PCM"),
+        (("--realtime",), 2, "--realtime"),
         ((), 1, "standard input: is empty"),
         (("-o", "/dev/full"), 1, "/dev/full: cannot be written"),
         (("-o", "YESTERDAYS"), 2, "exists"),
@@ -257,9 +264,9 @@ def test_a_reader_that_leaves(tmp_path: Path) -> None:
     """`slimwhisper live | head -1` ends without a word."""
     program = (
         "import sys; from slimwhisper import cli; from slimwhisper.commands.live import command\n"
-        "from slimwhisper.live.types import Text\n"
+        "from slimwhisper.live.types import TextUpdate\n"
         "class Model:\n"
-        "    def live(self, source, **options): return (Text(0, ' one', '') for _ in source)\n"
+        "    def live(self, source, **_): return (TextUpdate(0, ' one', '') for _ in source)\n"
         "command.load_chosen = lambda _: Model()\n"
         "sys.exit(cli.main(['live', sys.argv[1]]))"
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from slimwhisper.commands.live.feed import Feed, paced
+from slimwhisper.commands.live.source_reader import SourceReader, paced
 from slimwhisper.types import SAMPLE_RATE
 
 
@@ -42,7 +42,7 @@ class Slow:
         self.finished = True
 
 
-def pumped(feed: Feed, stream: Slow) -> list[float]:
+def pumped(feed: SourceReader, stream: Slow) -> list[float]:
     """How late it was told to be."""
     late: list[float] = []
     feed.pump(stream, 1.0, late.append)
@@ -61,7 +61,7 @@ def test_a_slow_model_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
             yield sound[i * 1600 : (i + 1) * 1600]
 
     stream = Slow()
-    late = pumped(Feed(source(), True), stream)
+    late = pumped(SourceReader(source(), True), stream)
     assert len(late) == 1 and 6 < late[0] < 6.2
     assert stream.finished and np.array_equal(np.concatenate(stream.pieces), sound)
 
@@ -69,7 +69,7 @@ def test_a_slow_model_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_came_while_the_model_was_loaded_is_no_delay() -> None:
     stream = Slow()
     stream.backlog = 8.0
-    feed = Feed(iter([np.zeros(SAMPLE_RATE, np.float32)]), True)
+    feed = SourceReader(iter([np.zeros(SAMPLE_RATE, np.float32)]), True)
     assert pumped(feed, stream) == []
 
 
@@ -81,10 +81,10 @@ def test_a_fast_pipe_waits_for_the_model(monkeypatch: pytest.MonkeyPatch) -> Non
         most[0] = max(most[0], stream.backlog)
         stream.backlog = 0.0
 
-    feed = Feed(iter([np.zeros(50 * SAMPLE_RATE, np.float32)]), True)
+    feed = SourceReader(iter([np.zeros(50 * SAMPLE_RATE, np.float32)]), True)
     while feed._queue.qsize() < 500:
         time.sleep(0.001)
-    monkeypatch.setattr("slimwhisper.commands.live.feed.time.sleep", sleep)
+    monkeypatch.setattr("slimwhisper.commands.live.source_reader.time.sleep", sleep)
     assert pumped(feed, stream) == []
     assert sum(map(len, stream.pieces)) == 50 * SAMPLE_RATE and 1 < most[0] < 1.2
 
@@ -92,7 +92,7 @@ def test_a_fast_pipe_waits_for_the_model(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_stream_that_waits_for_more_is_given_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """An update that is not due yet is not waited for."""
     now, stream = [0.0], Slow()
-    feed = Feed(iter([np.zeros(20 * SAMPLE_RATE, np.float32)]), True)
+    feed = SourceReader(iter([np.zeros(20 * SAMPLE_RATE, np.float32)]), True)
     while feed._queue.qsize() < 200:
         time.sleep(0.001)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

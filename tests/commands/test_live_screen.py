@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slimwhisper.commands.live.screen import Screen
-from slimwhisper.live.types import Ended, Text
+from slimwhisper.live.types import TextUpdate, UtteranceEnded
 
 
 class Terminal:
@@ -55,10 +55,10 @@ def test_the_tail_is_rewritten_in_place(terminal: Terminal) -> None:
         (" two three", " four five six", ["one two three four", "five six"]),
         (" four five six seven", "", ["one two three four", "five six seven"]),
     ):
-        screen.event(Text(0, committed, tail))
+        screen.event(TextUpdate(0, committed, tail))
         assert [line.rstrip() for line in terminal.text()] == shown
-    screen.event(Ended(0, (), " one two three four five six seven", "en"))
-    screen.event(Text(1, "", " next"))
+    screen.event(UtteranceEnded(0, (), " one two three four five six seven", "en"))
+    screen.event(TextUpdate(1, "", " next"))
     assert [line.rstrip() for line in terminal.text()][-1] == "next"
     screen.close()
     assert [line.rstrip() for line in terminal.text()] == ["one two three four", "five six seven"]
@@ -73,7 +73,7 @@ def test_dim_or_brackets(
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
     screen = Screen(terminal, width=20)  # type: ignore[arg-type]
-    screen.event(Text(0, " one", " two"))
+    screen.event(TextUpdate(0, " one", " two"))
     everything = "".join(written)
     assert ("\x1b[2m two" in everything) != no_color
     assert ("one [two]" in everything) == no_color

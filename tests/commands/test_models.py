@@ -107,7 +107,7 @@ def test_short_names_are_fetched_by_their_ids(monkeypatch: pytest.MonkeyPatch) -
 
     def fetch(repository: str, local_files_only: bool) -> Path:
         asked.append(repository)
-        raise load.problem("no network")
+        raise load.load_error("no network")
 
     monkeypatch.setattr(load, "fetch_model", fetch)
     for name in HUB_IDS:

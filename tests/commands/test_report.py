@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.cache.plan import DecoderCache
 from slimwhisper.commands.costs import OFFICIAL_DIMS, allocate
 from slimwhisper.commands.report import (
     PAPER_MODELS,
-    Report,
+    CacheReport,
     make_report,
     print_report,
 )
@@ -52,7 +52,7 @@ PAPER_TABLE = {
 PAPER = [make_report(name) for name in PAPER_MODELS]
 
 
-def printed(reports: list[Report]) -> str:
+def printed(reports: list[CacheReport]) -> str:
     with redirect_stdout(io.StringIO()) as file:
         print_report(reports)
     return file.getvalue()

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from whisper.decoding import BeamSearchDecoder, MaximumLikelihoodRanker
 
-from slimwhisper.cache.plan import DecoderCache, Pages
-from slimwhisper.engine.agreement import Agreed
+from slimwhisper.cache.decoder_cache import DecoderCache, Pages
 from slimwhisper.engine.beams import BeamSampler
-from slimwhisper.engine.lane_runner import LaneRunner
+from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import Decoded, Rules, Window
 from slimwhisper.engine.rows import RowState
-from slimwhisper.engine.tickets import Lane, Move, State, Ticket
+from slimwhisper.engine.tickets import Move, RowGroup, Ticket, TicketState
+from slimwhisper.engine.uploads import upload
+from slimwhisper.engine.verification import AcceptedPrefix
 from slimwhisper.model.model import Model
 from tests.support.windows import DIMS, VOCABULARY
 
@@ -73,56 +74,58 @@ def search_all(
     prompt: tuple[int, ...],
     lengths: Sequence[int],
 ) -> dict[int, Decoded]:
-    """All searches side by side in one lane, each taken out when it has ended."""
+    """All searches side by side in one group, each removed when it has ended."""
     count = len(searches)
     cache = model.allocate_self(count * width + 1, Pages(model.plan, 1))
-    state = RowState(model.dims, model.device, count, width, (count * width, cache.pages.nobody))
+    state = RowState(model.dims, model.device, count, width, (count * width, cache.pages.scratch))
     sampler = BeamSampler(state, VOCABULARY, cache, patience, skip=True)
-    lane = Lane(width, count)
+    group = RowGroup(width, count)
 
     def step(tokens: Tensor, *_: object) -> Tensor:
         rows = []
-        for place, ticket in enumerate(lane.tickets):
-            for row in range(place * width, (place + 1) * width):
+        for index, ticket in enumerate(group.tickets):
+            for row in range(index * width, (index + 1) * width):
                 text = state.texts.sampled[row, : int(state.stamps.count[row])].tolist()
                 assert not text or text[-1] == int(tokens[row])
                 rows.append(logits_after(ticket.owner, text, ending))
         return torch.stack(rows)
 
-    scripted: Any = SimpleNamespace(decoder=SimpleNamespace(step=step), dtype=model.dtype)
+    model_stub: Any = SimpleNamespace(decoder=SimpleNamespace(step=step), dtype=model.dtype)
     audio: Any = None
-    both = DecoderCache(audio, cache)
-    runner = LaneRunner(scripted, VOCABULARY, lane, both, sampler, state, graphs=None)
+    caches = DecoderCache(audio, cache)
+    reader: Any = None
+    runner = GroupRunner(model_stub, VOCABULARY, group, caches, sampler, state, None, reader)
     for slot, (search, length) in enumerate(zip(searches, lengths, strict=True)):
         rules = Rules(NONE, NONE, timestamps=False, max_initial_timestamp=None, sample_len=length)
-        ticket = Ticket(search, Window(None, prompt, 0, rules), slot, State.DECODING, slot)
-        ticket.length, ticket.limit = len(prompt), min(length, DIMS.n_text_ctx + 1 - len(prompt))
-        lane.add(ticket)
+        ticket = Ticket(search, Window(None, prompt, 0, rules), slot, TicketState.DECODING, slot)
+        ticket.limit = min(length, DIMS.n_text_ctx + 1 - len(prompt))
+        group.add(ticket)
     first = torch.stack([logits_after(s, [], ending) for s in searches])
-    said = [Agreed()] * count
-    state.locate(0, lane.tickets)
-    state.begin(0, lane.tickets, said, VOCABULARY)
-    runner.start(0, lane.tickets, first, torch.zeros(count), said)
+    accepted = [AcceptedPrefix()] * count
+    cpu = torch.device("cpu")
+    state.put_locations(0, *upload(cpu, *state.locations_of(group.tickets)))
+    state.start(0, *upload(cpu, *state.start_of(group.tickets, accepted, VOCABULARY)))
+    runner.start(0, group.tickets, first, torch.zeros(count), accepted, torch.zeros(count, 1))
     results: dict[int, Decoded] = {}
     while True:
-        snapshot = runner.snapshot(0, lane.tickets)
+        snapshot = runner.snapshot(0, group.tickets)
         for index in snapshot.ended():
-            ticket = snapshot.moments[index].ticket
+            ticket = snapshot.tickets[index].ticket
             results[ticket.owner] = snapshot.result(index, penalty)
-        for ticket in [t for t in lane.tickets if t.owner in results]:
-            ticket.state = State.ANSWERED
-            runner.move(Move(lane, *lane.remove(ticket)))
-        if not lane.tickets:
+        for ticket in [t for t in group.tickets if t.owner in results]:
+            ticket.state = TicketState.ANSWERED
+            runner.move(Move(group, *group.remove(ticket)))
+        if not group.tickets:
             return results
-        runner.step(lane.tickets)
+        runner.step(group.tickets)
 
 
 # one beam of patience 0.5 leaves no text to find; refused as an option
 @pytest.mark.parametrize(
     ("width", "patience"),
-    [(w, p) for w in (1, 2, 3, 5) for p in (0.5, 1.0, 2.0) if round(w * p)],
+    [(w, p) for w in (1, 3, 5) for p in (0.5, 1.0, 2.0) if round(w * p)],
 )
-@pytest.mark.parametrize("penalty", [None, 0.0, 0.6])
+@pytest.mark.parametrize("penalty", [None, 0.6])
 def test_searches_are_whisper_s(
     model: Model, width: int, patience: float, penalty: float | None
 ) -> None:

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from slimwhisper.cache.forms import FORMS
-from slimwhisper.engine.agreement import may_draft, usable_draft
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search, Window
-from slimwhisper.engine.rules import Said, TimestampState, make_rules
+from slimwhisper.engine.rules import TimestampHistory, TimestampState, make_rules
+from slimwhisper.engine.verification import may_draft, usable_draft
 from slimwhisper.model.model import Model
 from slimwhisper.types import Options
 from tests.support.pretend.cuda import pretend_cuda
@@ -158,11 +158,11 @@ def test_on_a_gpu(asked: list[Window]) -> None:
 
 def test_what_the_rules_remember_is_what_sampling_leaves() -> None:
     stamps, rows = VOCABULARY.timestamps, TimestampState.allocate(1, CPU)
-    said = Said()
-    rows.start(slice(0, 1), True, 50)
+    said = TimestampHistory()
+    rows.start(slice(0, 1), TimestampState.of(torch.tensor([[1, 50, *TimestampHistory()]])))
     for token in (stamps[0], 40, stamps[3], stamps[3], 41, 42, stamps[9], VOCABULARY.eot):
         assert [t.item() for t in rows.tensors()[2:]] == list(said)
         rows.advance(torch.tensor([token]), stamps.start, VOCABULARY.timestamp_end)
-        said = said.then(token, stamps)
+        said = said.extended(token, stamps)
     assert [t.item() for t in rows.tensors()[2:]] == list(said)
     assert TOKENIZER.eot == VOCABULARY.eot

@@ -10,7 +10,7 @@ import torch
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
-from slimwhisper.engine.lane_runner import LaneRunner
+from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.tickets import Ticket
 from tests.support.parity import differences, transcribe_each
 from tests.support.sounds import noise_bursts
@@ -36,7 +36,7 @@ class Watch:
         self.started: list[float] = []  # the temperature of each text begun
         self.rows = 0  # decoder rows, over all steps
         network = model.network
-        encoder, step, start = network.encoder, network.decoder.step, LaneRunner.start
+        encoder, step, start = network.encoder, network.decoder.step, GroupRunner.start
 
         def encode(mels: torch.Tensor) -> torch.Tensor:
             self.encoded += len(mels)
@@ -46,13 +46,13 @@ class Watch:
             self.rows += len(tokens)
             return step(tokens, *rest)
 
-        def begin(lane: LaneRunner, first: int, tickets: Sequence[Ticket], *rest: Any) -> None:
+        def begin(runner: GroupRunner, first: int, tickets: Sequence[Ticket], *rest: Any) -> None:
             self.started += [t.window.attempt.temperature for t in tickets]
-            start(lane, first, tickets, *rest)
+            start(runner, first, tickets, *rest)
 
         monkeypatch.setattr(network, "encoder", encode)
         monkeypatch.setattr(network.decoder, "step", one_step)
-        monkeypatch.setattr(LaneRunner, "start", begin)
+        monkeypatch.setattr(GroupRunner, "start", begin)
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +107,10 @@ def test_who_fails_is_tried_again_and_others_are_not_touched(
     [pytest.param(s, marks=pytest.mark.slow if len(s) > 1 else ()) for s in SEARCHES],
     ids=lambda b: ",".join(b) or "one",
 )
-def test_when_all_fail_at_once_nobody_is_lost(
+def test_when_all_fail_at_once_no_window_is_lost(
     model: SlimWhisper, monkeypatch: pytest.MonkeyPatch, search: dict[str, Any]
 ) -> None:
-    """More texts to sample than the second lane has places: the others wait in their slots."""
+    """More texts to sample than the sampling group has rows: the others wait in their slots."""
     options = {**BASE, **search, "logprob_threshold": 1.0}  # no text is that likely
     some = RECORDINGS[:4]
     alone = [model.transcribe(a, **options) for a in some]

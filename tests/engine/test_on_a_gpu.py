@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from bench.gpu_model import LAUNCHES, LAUNCHES_BESIDE
-from slimwhisper.cache.base import Rows, Step
+from slimwhisper.cache.base import DecodeStep, Rows
+from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import FORMS, PRESETS
-from slimwhisper.cache.plan import DecoderCache
 from slimwhisper.cache.pool import pages_of
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.engine.encoder import EncoderBeside
-from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.engine import ENCODE_BATCH, Engine
+from slimwhisper.engine.passes.encoder import AsyncEncoder
 from slimwhisper.engine.requests import Align, Answer, Decoded, Request, Search, Window
 from slimwhisper.engine.tickets import Ticket
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs
@@ -86,22 +86,24 @@ def test_the_same_texts(
     forms: tuple[str, str], search: Search | None, temperatures: Sequence[float]
 ) -> None:
     asked = [replace(w, logprobs=i != 1) for i, w in enumerate(requests(5, temperatures))]
+    # Where processors differ by the last bit, a value between two float8 numbers falls to either.
+    tolerance = 1e-2 if "e8" in forms else 1e-4
     cpu = Engine(made(forms, CPU), VOCABULARY, 3, search, 4)
     expected = run(cpu, dict(enumerate(asked)), then)
     with pretend_cuda(count=2):
         model = made(forms)
         engine = Engine(model, VOCABULARY, 3, search, 4)
         found = run(engine, dict(enumerate(asked)), then)
-        lanes = [lane.graphs for lane in engine.lanes]
+        graphs = [runner.graphs for runner in engine.group_runners]
     for tag, answers in expected.items():
         texts = [[a for a in of[tag] if isinstance(a, Decoded)] for of in (found, expected)]
         assert_same(*texts)
         for ours, other in zip(*texts, strict=True):
             assert bool(ours.logprobs) == asked[tag].logprobs
-            assert ours.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+            assert ours.logprobs == pytest.approx(other.logprobs, abs=tolerance)
         assert len(found[tag]) == len(answers)
     assert model.plan.kernels.failures == {}
-    assert sum(g.replays for g in lanes if g) > 0 and not any(g.failure for g in lanes if g)
+    assert sum(g.replays for g in graphs if g) > 0 and not any(g.failure for g in graphs if g)
     assert {path for _, path in model.plan.kernels.used} <= {"triton", "torch"}
     assert model.plan.kernels.used["add_norm", "triton"] > 0
 
@@ -131,7 +133,7 @@ def launches(
             rows = Rows.block(4, pages=pages, device=CUDA).spread(tokens)
             positions = torch.arange(7, 7 + tokens, device=CUDA).repeat(4)
             with gpu.counting() as counts:
-                step = Step.at(rows, positions, 7 + tokens, False, dtype)
+                step = DecodeStep.at(rows, positions, 7 + tokens, False, dtype)
                 model.decoder.step(positions, step, cache)
             assert not counts.uploads and not counts.reads
             counted.append(counts.kernels)
@@ -219,6 +221,70 @@ def test_nobody_waits_for_the_gpu(search: Search | None, logprobs: bool, beside:
         assert looks == 3 and not owner.answers
 
 
+def test_an_admission_is_one_upload_and_one_graph() -> None:
+    with pretend_cuda() as gpu:
+        model = made(("e", "x"), torch.device("cuda"), torch.float16)
+        engine, owner = Engine(model, VOCABULARY, 1), Asker()
+        for window in requests(1) * 4:
+            prompt = (*range(100, 110), *window.prompt)
+            rules = replace(window.rules, sample_len=3)  # type: ignore[type-var]
+            window = replace(window, rules=rules, prompt=prompt, sot_index=window.sot_index + 10)
+            engine.submit(owner, window)
+        started: list[Counter[str]] = []
+        tickets = engine.group_runners[0].group.tickets
+        while not engine.idle:
+            before, encoded = list(tickets), engine.runner.encoder.graphs._seen.copy()
+            with gpu.counting() as counts:
+                engine.step()
+            assert not counts.reads - Counter({"event.synchronize": 1})
+            if tickets and tickets != before:
+                first = not encoded  # the mel, and the slots of what was encoded
+                assert counts.uploads == ({"to": 2, "copy_": 1} if first else {"to": 1})
+                started.append(counts.kernels)
+        assert len(owner.answers) == len(started) == 4
+        # the prompt's and the step's; not in a graph, the first token's logits
+        assert started[-1]["graph"] == 2 and started[-1]["linear"] == 1
+
+
+def test_windows_are_encoded_together_before_there_are_rows() -> None:
+    owner, encoded = Asker(), list[int]()
+    with pretend_cuda():
+        engine = Engine(made(("e", "x"), torch.device("cuda"), layers=1), VOCABULARY, 2)
+        assert (engine.batch_size, engine.slots) == (2, 2 + 2 * ENCODE_BATCH)
+        begin = engine.runner.encoder.begin
+
+        def counted(tickets: Sequence[Ticket], mel: Tensor) -> None:
+            encoded.append(len(tickets))
+            begin(tickets, mel)
+
+        engine.runner.encoder.begin = counted  # type: ignore[method-assign]
+        (window,) = requests(1)
+        for _ in range(40):
+            engine.submit(owner, window)
+        while not engine.idle:
+            engine.step()
+            assert len(engine.scheduler.main_group.tickets) <= 2
+    assert len(owner.answers) == 40 and encoded == [8, 8, 2, 8, 8, 6]
+
+
+@pytest.mark.slow
+def test_attention_has_few_shapes_whatever_the_prompts() -> None:
+    lengths = torch.randint(1, 225, (200,), generator=torch.Generator().manual_seed(0)).tolist()
+    (window,) = requests(1)
+    with pretend_cuda() as gpu:
+        model = made(("e", "x"), torch.device("cuda"), torch.float16, 1)
+        engine, owner = Engine(model, VOCABULARY, 8), Asker()
+        for n in lengths:
+            prompt = (*range(100, 100 + n), *window.prompt)
+            rules = replace(window.rules, sample_len=1 + n % 5)  # type: ignore[type-var]
+            asked = replace(window, rules=rules, prompt=prompt, sot_index=n + window.sot_index)
+            engine.submit(owner, asked)
+        while not engine.idle:
+            engine.step()
+    assert len(owner.answers) == 200
+    assert 8 < len(gpu.attention_shapes) <= 30, sorted(gpu.attention_shapes)
+
+
 # -- what a GPU forbids, or breaks ---------------------------------------------------------------
 
 
@@ -247,12 +313,12 @@ def test_a_capture_reads_nothing() -> None:
             record(graphs, "reads", lambda: x.add_(float(x.sum())))
 
 
-def test_graphs_after_forget_are_recorded_in_a_new_pool() -> None:
+def test_graphs_after_discard_are_recorded_in_a_new_pool() -> None:
     with pretend_cuda(count=2):
         graphs = Graphs(CUDAGraphs(CUDA))
         x = torch.zeros(3, device=CUDA)
         record(graphs, "adds", lambda: x.add_(1))
-        graphs.forget()
+        graphs.discard()
         record(graphs, "adds", lambda: x.add_(1))
         graphs.run("adds", lambda: x.add_(1))
         assert graphs.failure is None and x.tolist() == [5, 5, 5]
@@ -284,7 +350,7 @@ def test_a_capture_that_cannot_be_ended_leaves_its_stream(
         record(graphs, "adds", lambda: x.add_(1))
         assert graphs.failure is not None and "invalid" in graphs.failure
         assert gpu.stream.number == 0 and not gpu.capturing
-        assert "no CUDA graphs" in caplog.text
+        assert "cannot be recorded" in caplog.text
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -325,7 +391,7 @@ def test_the_encoder_is_recorded_for_each_number_of_windows() -> None:
     mels = torch.stack([w.mel for w in asked if w.mel is not None])
     expected = made(("e", "x"), CPU).encoder(mels)
     with pretend_cuda(count=2) as gpu:
-        encoder = EncoderBeside(made(("e", "x")), 3)
+        encoder = AsyncEncoder(made(("e", "x")), 3)
         for turn in range(3):  # directly, recorded, replayed
             with gpu.counting() as counts:
                 for some in (slice(0, 3), slice(3, 5)):
@@ -335,7 +401,7 @@ def test_the_encoder_is_recorded_for_each_number_of_windows() -> None:
             assert not counts.reads
             found: dict[int, Tensor] = {}
             while len(found) < 5:
-                for tickets, features in encoder.arrived(wait=True):
+                for tickets, features in encoder.completed(wait=True):
                     found |= {t.slot: f.cpu() for t, f in zip(tickets, features, strict=True)}
             for slot, features in found.items():
                 torch.testing.assert_close(features, expected[slot])
@@ -355,10 +421,12 @@ def test_others_decode_while_a_window_is_encoded() -> None:
         engine.submit(owners[1], second)
         with gpu.counting() as counts:
             engine.step()
-        assert counts.kernels["conv1d"] == 2 and len(engine.lanes[0].lane.tickets) == 1
-        assert counts.kernels["graph"] == 2 and engine.free == 0  # it, and a step beside it
+        assert counts.kernels["conv1d"] == 2 and len(engine.group_runners[0].group.tickets) == 1
+        assert counts.kernels["graph"] == 2  # it, and a step beside it
+        assert engine.slots - engine.free == 2
         engine.stop(owners[1:])
-        assert engine.free == 1
+        assert engine.slots - engine.free == 1
         while not engine.idle:
             engine.step()
-        assert [len(owner.answers) for owner in owners] == [1, 0] and engine.free == 2
+        assert [len(owner.answers) for owner in owners] == [1, 0]
+        assert engine.free == engine.slots

@@ -10,17 +10,18 @@ from whisper.decoding import ApplyTimestampRules, SuppressBlank, SuppressTokens
 
 from slimwhisper.engine.rules import (
     NEVER,
+    NO_TOKEN,
     BannedTokens,
+    TimestampHistory,
     TimestampState,
     apply_timestamp_rules,
     make_rules,
     most_likely,
     sample,
-    suppress,
-    suppressed_tokens,
 )
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.tokens.suppression import numerals, suppressed_tokens
 from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, language_code
 from slimwhisper.types import Options
 from tests.support.checkpoints import tiny_dims
@@ -77,9 +78,9 @@ def random_sequences(rng: random.Random, count: int) -> list[list[int]]:
 
 def state_of(sequences: list[list[int]], limit: int, enabled: list[bool]) -> TimestampState:
     """Rows advanced one token at a time, as the engine does it."""
-    state = TimestampState.allocate(len(sequences), torch.device("cpu"))
+    history = TimestampHistory()
+    state = TimestampState.of(torch.tensor([[on, limit, *history] for on in enabled]))
     for row, sequence in enumerate(sequences):
-        state.start(slice(row, row + 1), enabled[row], limit)
         for token in sequence:
             state.view(slice(row, row + 1)).advance(torch.tensor([token]), BEGIN)
     return state
@@ -149,7 +150,7 @@ def test_rows_without_timestamps_are_left_alone() -> None:
 def test_suppressed_tokens_are_whispers(wanted: str | tuple[int, ...] | None) -> None:
     rules = make_rules(DIMS, Options(suppress_tokens=wanted))
     logits = torch.zeros(1, VOCABULARY.size)
-    suppress(logits, rules.suppress)
+    logits.index_fill_(-1, rules.suppress, NEVER)
     expected = torch.zeros(1, VOCABULARY.size)
     if wanted:
         from whisper.decoding import DecodingOptions, DecodingTask
@@ -164,11 +165,26 @@ def test_suppressed_tokens_are_whispers(wanted: str | tuple[int, ...] | None) ->
     assert torch.equal(logits, expected)
 
 
+def test_numerals_are_suppressed_by_name() -> None:
+    found, known = suppressed_tokens(VOCABULARY, "-1, numerals"), set(numerals(VOCABULARY))
+    assert found == suppressed_tokens(VOCABULARY, (-1, "numerals"))
+    assert set(found) == {*known, *suppressed_tokens(VOCABULARY, "-1")}
+    for text in (" 7", "5", " 1984", "%", " £", " 日3"):
+        assert set(TOKENIZER.encode(text)) & known, text
+    for text in (" seven", "a", " per cent"):
+        assert not set(TOKENIZER.encode(text)) & known, text
+
+
 def test_every_row_has_its_own_banned_tokens() -> None:
     banned = BannedTokens.allocate(2, torch.device("cpu"))
-    texts = [(0, [1]), (1, [2, 3]), (0, [4, 1]), (1, [5])]
-    moved = [banned.start(slice(row, row + 1), torch.tensor(tokens)) for row, tokens in texts]
-    assert moved == [True, True, False, False]  # graphs are captured again where it says so
+    few, many = banned.tokens.shape[1], banned.tokens.shape[1] + 1
+    texts = [(0, [1]), (1, [2] * many), (0, [4, 1]), (1, [5, *[NO_TOKEN] * few])]
+    moved = [
+        banned.start(slice(row, row + 1), BannedTokens.of(torch.tensor([tokens])))
+        for row, tokens in texts
+    ]
+    assert moved == [False, True, False, False]  # graphs are captured again where it says so
+    assert banned.tokens.shape[1] == 2 * few, "a power of two"
     logits = torch.zeros(2, 6)
     banned.apply(logits, slice(0, 2))
     assert [row.isinf().nonzero().flatten().tolist() for row in logits] == [[1, 4], [5]]
@@ -184,7 +200,7 @@ def test_the_largest_first_timestamp(seconds: float | None, tokens: int | None) 
 def test_blank_is_whispers() -> None:
     rules = make_rules(DIMS, Options())
     logits, expected = torch.zeros(1, VOCABULARY.size), torch.zeros(1, VOCABULARY.size)
-    suppress(logits, rules.suppress_first)
+    logits.index_fill_(-1, rules.suppress_first, NEVER)
     SuppressBlank(TOKENIZER, 0).apply(expected, torch.zeros(1, 0))
     assert torch.equal(logits, expected)
     assert not make_rules(DIMS, Options(suppress_blank=False)).suppress_first.any()
@@ -229,7 +245,7 @@ def test_rounding_does_not_change_a_sample() -> None:
     assert torch.equal(sample(logits, heat, keys), sample(logits + noise, heat, keys))
 
 
-@pytest.mark.parametrize("wanted", ["a,b", "999999", "-2", (60_000,)])
+@pytest.mark.parametrize("wanted", ["a,b", "999999", "-2", (60_000,), (None,), "numeral"])
 def test_bad_suppress_tokens(wanted: str | tuple[int, ...]) -> None:
     with pytest.raises(OptionError, match="suppress_tokens"):
         suppressed_tokens(VOCABULARY, wanted)
@@ -251,8 +267,8 @@ def test_languages_by_code_and_name() -> None:
 @pytest.mark.parametrize(
     ("seed", "vocabulary", "rules", "stamp_bonus"),
     [
-        *((0, VOCABULARY, True, bonus) for bonus in (0.0, 4.0, -4.0)),
-        *((2, BEHIND, True, 4.0), (0, VOCABULARY, False, 0.0), (2, BEHIND, False, 0.0)),
+        *((0, VOCABULARY, True, bonus) for bonus in (4.0, -4.0)),
+        *((2, BEHIND, True, 4.0), (2, BEHIND, False, 0.0)),
     ],
 )
 def test_the_kernel_chooses_as_the_rules_do(

@@ -11,7 +11,7 @@ import torch
 from slimwhisper.cache.pool import PAGE, PagePool
 from slimwhisper.engine.requests import Attempt, Decoded, OneAnswer, Retry, Rules, Search, Window
 from slimwhisper.engine.scheduler import Scheduler
-from slimwhisper.engine.tickets import Lane, Results, State, Ticket
+from slimwhisper.engine.tickets import Results, RowGroup, Ticket, TicketState
 
 CONTEXT = 64
 NONE = torch.zeros(0, dtype=torch.int64)
@@ -28,82 +28,81 @@ class Script:
     """Does what a plan says, with numbers in place of tensors, and checks every page."""
 
     def __init__(
-        self, scheduler: Scheduler, rng: random.Random, ends: float = 0.0, at_once: float = 1.0
+        self, scheduler: Scheduler, rng: random.Random, ends: float = 0.0, synchronous: float = 1.0
     ) -> None:
-        self.scheduler, self.rng, self.ends, self.at_once = scheduler, rng, ends, at_once
-        self.tables: dict[tuple[Lane, int], list[int | None]] = {}  # by lane and row
+        self.scheduler, self.rng, self.ends, self.synchronous = scheduler, rng, ends, synchronous
+        self.tables: dict[tuple[RowGroup, int], list[int | None]] = {}  # by group and row
         self.started: Counter[Any] = Counter()
 
     def step(self) -> list[Ticket]:
-        plan, results = self.scheduler.plan(3, at_once=self.rng.random() < self.at_once), Results()
+        synchronous, results = self.rng.random() < self.synchronous, Results()
+        plan = self.scheduler.plan(3, synchronous)
         for move in plan.moves:
-            for i in range(move.lane.width):
-                source, target = (p * move.lane.width + i for p in (move.source, move.target))
-                moved = self.tables.pop((move.lane, source))
+            for i in range(move.group.width):
+                source, target = (p * move.group.width + i for p in (move.source, move.target))
+                moved = self.tables.pop((move.group, source))
                 if source != target:
-                    self.tables[move.lane, target] = moved
+                    self.tables[move.group, target] = moved
             if move.saved is not None:
                 move.saved.resume = (5,) * move.saved.count
-        for lane, row, index, page in plan.pages:
-            assert self.tables[lane, row][index] is None
-            self.tables[lane, row][index] = page
+        for group, row, index, page in plan.pages:
+            assert self.tables[group, row][index] is None
+            self.tables[group, row][index] = page
         for start in plan.start:
-            for place, ticket in enumerate(start.tickets, start.first):
+            for index, ticket in enumerate(start.tickets, start.first):
                 self.started[ticket.owner] += 1
-                self._start(start.lane, place, ticket)
-        for lane in plan.step:
-            for place, ticket in enumerate(lane.tickets):
-                self._token(lane, place, ticket, results)
+                self._start(start.group, index, ticket)
+        for group in plan.step:
+            for index, ticket in enumerate(group.tickets):
+                self._token(group, index, ticket, results)
         for ticket in plan.languages:
             results.answers.append((ticket, Decoded()))
-        encoding = list(self.scheduler.tickets(State.ENCODING))
+        encoding = list(self.scheduler.tickets(TicketState.ENCODING))
         results.encoded = [t for t in encoding if self.rng.random() < 0.7]
         answered = [ticket for ticket, _ in self.scheduler.update(results)]
         self.check()
         return answered
 
-    def _start(self, lane: Lane, place: int, ticket: Ticket) -> None:
-        ticket.count = len(ticket.draft) if lane.resumes else 0
-        ticket.length += ticket.count + 1
+    def _start(self, group: RowGroup, index: int, ticket: Ticket) -> None:
+        ticket.count = len(ticket.draft) if group.resumable else 0
         ticket.count += 1
-        for i in range(lane.width):
-            own: list[int | None] = [None] * (CONTEXT // PAGE)
-            for index, pages in enumerate(ticket.pages):
-                own[index] = pages[i] if len(pages) > 1 else pages[0]
-            self.tables[lane, place * lane.width + i] = own
+        for i in range(group.width):
+            table: list[int | None] = [None] * (CONTEXT // PAGE)
+            for number, pages in enumerate(ticket.pages):
+                table[number] = pages[i] if len(pages) > 1 else pages[0]
+            self.tables[group, index * group.width + i] = table
 
-    def _token(self, lane: Lane, place: int, ticket: Ticket, results: Results) -> None:
+    def _token(self, group: RowGroup, index: int, ticket: Ticket, results: Results) -> None:
         """Every row writes one token to a page of its own, then becomes one of the window's."""
-        rows = [(lane, place * lane.width + i) for i in range(lane.width)]
-        at = min(ticket.length - 1, CONTEXT - 1)
-        written = [self.tables[row][at // PAGE] for row in rows]
-        assert None not in written and len(set(written)) == lane.width
-        whole = (at + 1) // PAGE
-        held = [self.tables[row][:whole] for row in rows]
+        rows = [(group, index * group.width + i) for i in range(group.width)]
+        position = min(ticket.length - 1, CONTEXT - 1)
+        pages = [self.tables[row][position // PAGE] for row in rows]
+        assert None not in pages and len(set(pages)) == group.width
+        whole = (position + 1) // PAGE
+        tables = [self.tables[row][:whole] for row in rows]
         for row in rows:
-            self.tables[row][:whole] = self.rng.choice(held)
-        ticket.length += 1
+            self.tables[row][:whole] = self.rng.choice(tables)
         ticket.count += 1
         if ticket.full or self.rng.random() < self.ends:
             results.answers.append((ticket, Decoded()))
-        elif lane.width > 1 and self.rng.random() < 0.3:
-            results.read.append((ticket, [self.tables[row][:whole] for row in rows]))
+        elif group.width > 1 and self.rng.random() < 0.3:
+            results.read_pages.append((ticket, [self.tables[row][:whole] for row in rows]))
 
     def check(self) -> None:
         """Each page in use is one window's, and what rows read is theirs."""
-        pool, lanes = self.scheduler.pool, self.scheduler.lanes
-        decoding = [(lane, t) for lane in lanes for t in lane.tickets]
+        pool, groups = self.scheduler.pool, self.scheduler.groups
+        decoding = [(group, t) for group in groups for t in group.tickets]
         owned = [page for _, t in decoding for pages in t.pages for page in pages]
         assert len(owned) == len(set(owned)) == pool.used <= pool.peak <= pool.count
-        slots = [t.slot for t in self.scheduler.held.values()]
+        slots = [t.slot for t in self.scheduler.by_slot.values()]
         assert len(set(slots)) == len(slots) <= self.scheduler.slots
-        assert {t for _, t in decoding} == set(self.scheduler.tickets(State.DECODING))
+        assert {t for _, t in decoding} == set(self.scheduler.tickets(TicketState.DECODING))
 
 
-def make(search: Search, slots: int, pages: int, ahead: int = 0) -> Scheduler:
+def make(search: Search, slots: int, pages: int, lookahead: int = 0) -> Scheduler:
     width = search.beams or 1
-    first = Lane(width, slots, ahead, resumes=search.beams is None)
-    return Scheduler(slots, PagePool(pages), CONTEXT, search, first)
+    main = RowGroup(width, slots, lookahead, resumable=search.beams is None)
+    return Scheduler(slots, PagePool(pages), CONTEXT, search, main)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +117,8 @@ def test_no_page_is_lost_in_any_order(search: Search) -> None:
     for _ in range(10_000):
         if rng.random() < 0.3 and len(scheduler.waiting) < 5:
             scheduler.submit(OneAnswer(), window(rng.randint(1, 40), rng.randint(1, 60)))
-        if rng.random() < 0.02 and scheduler.held:
-            given_up.add(rng.choice(list(scheduler.held.values())).owner)
+        if rng.random() < 0.02 and scheduler.by_slot:
+            given_up.add(rng.choice(list(scheduler.by_slot.values())).owner)
             scheduler.stop(given_up)
         if rng.random() < 0.8:
             answered += script.step()
@@ -158,7 +157,7 @@ def test_pages_grow_with_the_text() -> None:
     used = []
     for _ in range(16):
         script.step()
-        (ticket,) = scheduler.held.values()
+        (ticket,) = scheduler.by_slot.values()
         used.append((ticket.length, scheduler.pool.used))
     assert used[0] == (35, 2 + 4), "two whole pages, and one for each beam"
     assert dict(used)[48] == 6 and dict(used)[50] == 10

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.engine import encoder
 from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.passes import encoder
 from slimwhisper.engine.requests import Decoded
 from slimwhisper.engine.tickets import Results
 from slimwhisper.model.model import Model
@@ -61,7 +61,7 @@ def test_the_same_answers(four: None) -> None:
         counts = []
         for share in (True, False, True):
             engine.share_cores(share)
-            assert engine.ahead == (2 if share else engine.encode_batch)
+            assert engine.prefetch == (2 if share else engine.encode_batch)
             counts.append(torch.get_num_threads())
             done = run(engine, dict(enumerate(requests)))
             found = [done[i][0] for i in range(len(requests))]
@@ -97,7 +97,7 @@ def test_windows_that_are_given_up_while_they_are_encoded(four: None) -> None:
         engine.submit(owners[0], first)
         engine.submit(owners[1], second)
         threading.Thread(target=lambda: started.wait(10) and release.set()).start()
-        plan = engine.scheduler.plan(2, at_once=False)
+        plan = engine.scheduler.plan(2, synchronous=False)
         engine.runner.encode(plan.encode, Results())
         engine.stop(owners[:1])
         while not engine.idle:
@@ -133,6 +133,6 @@ def test_one_thread_cannot_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     def body() -> None:
         engine = Engine(short_model(), VOCABULARY, 1)
         engine.share_cores(True)
-        assert engine.ahead == engine.encode_batch and torch.get_num_threads() == 1
+        assert engine.prefetch == engine.encode_batch and torch.get_num_threads() == 1
 
     in_a_thread(body)

@@ -10,11 +10,11 @@ from torch import Tensor
 from slimwhisper.cache.base import Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.drafting.draft_model import DraftModel, load_draft
-from slimwhisper.engine.drafting.drafter import Behind, Choose, Drafter
+from slimwhisper.engine.drafting.drafter import Choose, DraftContext, Drafter
 from slimwhisper.engine.drafting.lookup import Lookup
-from slimwhisper.engine.drafting.speculation import MOST, Acceptance
+from slimwhisper.engine.drafting.speculation import MAX_DRAFT, Acceptance
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.lane_runner import LaneRunner
+from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import Answer, Decoded, Request, Search, Window
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
@@ -43,23 +43,22 @@ class Guesses:
     def __init__(self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> None:
         self.prompts, self.texts = [tuple(p) for p in prompts], texts
         self.wrong: Callable[[int, int], bool] = lambda text, index: False
-        self.rows = torch.zeros(64, dtype=torch.int64)  # the text of each row of the lane
+        self.rows = torch.zeros(64, dtype=torch.int64)  # the text of each row of the group
         self.read: list[int] = []  # tokens of a row, by call
 
     def begin(self, first: int, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
-        assert rows.lengths is not None
-        given = zip(prompts.tolist(), rows.lengths.tolist(), strict=True)
-        for row, (prompt, count) in enumerate(given, first):
-            self.rows[row] = self.prompts.index(tuple(prompt[:count]))
+        for row, (window, read) in enumerate(zip(windows, prompts.tolist(), strict=True), first):
+            assert tuple(read[: len(window.prompt)]) == window.prompt
+            self.rows[row] = self.prompts.index(window.prompt)
 
-    def guess(self, behind: Behind, choose: Choose) -> Tensor:
-        self.read.append(behind.tokens.shape[1])
+    def guess(self, context: DraftContext, choose: Choose) -> Tensor:
+        self.read.append(context.tokens.shape[1])
         guesses = []
-        for i, text in enumerate(self.rows[behind.here].tolist()):
-            index = int(behind.positions[i, -1]) + 1 - len(self.prompts[text])
-            known = [*self.texts[text], VOCABULARY.eot, VOCABULARY.eot]
-            right = known[min(index, len(known) - 1)]
-            guesses.append(right + 1 if self.wrong(text, index) else right)
+        for i, text in enumerate(self.rows[context.indices].tolist()):
+            index = int(context.positions[i, -1]) + 1 - len(self.prompts[text])
+            text_and_end = [*self.texts[text], VOCABULARY.eot, VOCABULARY.eot]
+            expected = text_and_end[min(index, len(text_and_end) - 1)]
+            guesses.append(expected + 1 if self.wrong(text, index) else expected)
         return torch.tensor(guesses)
 
     def by_row(self) -> Sequence[torch.Tensor]:
@@ -70,23 +69,23 @@ class Guesses:
 
 
 @pytest.fixture(scope="module")
-def asked() -> list[Window]:
+def windows() -> list[Window]:
     """Each with a prompt of its own."""
-    found = short_windows(6, LENGTH)
+    requests = short_windows(6, LENGTH)
     return [
         replace(w, prompt=(900 + i, *w.prompt), sot_index=w.sot_index + 1)
-        for i, w in enumerate(found)
+        for i, w in enumerate(requests)
     ]
 
 
 @pytest.fixture(scope="module")
-def plain(model: Model, asked: list[Window]) -> list[Decoded]:
-    return decode(model, asked, 3)
+def plain(model: Model, windows: list[Window]) -> list[Decoded]:
+    return decode(model, windows, 3)
 
 
 def speculate(
     model: Model,
-    asked: Sequence[Window],
+    windows: Sequence[Window],
     slots: int,
     drafter: Callable[[None], Drafter] | None = None,
     draft: Model | None = None,
@@ -94,33 +93,32 @@ def speculate(
     search: Search | None = None,
     then: Callable[[int, Answer], Request | None] = lambda *_: None,
     timed: bool = True,
-    lanes: list[LaneRunner] | None = None,
+    runners: list[GroupRunner] | None = None,
 ) -> tuple[dict[int, list[Answer]], Acceptance]:
-    """All answers, and how drafts fared. timed: whether times decide on the lengths of drafts."""
+    """All answers, and the acceptance counts. timed: whether times decide on draft lengths."""
 
     def make(cross: object, rows: int, pages: int) -> Drafter:
         if drafter is not None:
             return drafter(None)
-        made = DraftModel(draft or model, model, cross, rows, pages)  # type: ignore[arg-type]
-        made.cost = cost
-        return made
+        result = DraftModel(draft or model, model, cross, rows, pages)  # type: ignore[arg-type]
+        result.cost = cost
+        return result
 
     engine = Engine(model, VOCABULARY, slots, search, draft=make)
-    speculation = engine.lanes[0].speculation
-    if lanes is not None:
-        lanes += engine.lanes
+    speculation = engine.group_runners[0].speculation
+    if runners is not None:
+        runners += engine.group_runners
     assert speculation is not None
-    speculation.pace.timed &= timed
-    return run(engine, dict(enumerate(asked)), then), speculation.acceptance
+    speculation.draft_lengths.timed &= timed
+    return run(engine, dict(enumerate(windows)), then), speculation.acceptance
 
 
 def only(answers: dict[int, list[Answer]]) -> list[Decoded]:
-    found = [answers[i][0] for i in range(len(answers))]
-    return [a for a in found if isinstance(a, Decoded)]
+    return [a for i in range(len(answers)) if isinstance(a := answers[i][0], Decoded)]
 
 
 def test_the_same_texts_wherever_it_is_wrong(
-    model: Model, asked: list[Window], plain: list[Decoded]
+    model: Model, windows: list[Window], plain: list[Decoded]
 ) -> None:
     texts = [p.tokens for p in plain]
     for wrong in (
@@ -130,125 +128,125 @@ def test_the_same_texts_wherever_it_is_wrong(
         lambda text, index: (text + index) % 3 == 0,
         lambda text, index: text % 2 == 0,
     ):
-        guesses = Guesses([w.prompt for w in asked], texts)
+        guesses = Guesses([w.prompt for w in windows], texts)
         guesses.wrong = wrong
-        found, lane = speculate(model, asked, 3, lambda _, g=guesses: g, timed=False)
-        assert_same(only(found), plain)
-        assert lane.guessed and lane.right <= lane.guessed
+        answers, stats = speculate(model, windows, 3, lambda _, g=guesses: g, timed=False)
+        assert_same(only(answers), plain)
+        assert stats.drafted and stats.accepted <= stats.drafted
         if not any(wrong(t, i) for t in range(6) for i in range(LENGTH)):
-            assert lane.right == lane.guessed
-            assert lane.rounds < sum(map(len, texts)) / 3 / (MOST / 2)
+            assert stats.accepted == stats.drafted
+            assert stats.drafted_steps < sum(map(len, texts)) / 3 / (MAX_DRAFT / 2)
 
 
-def test_each_text_keeps_what_it_agrees_with(
-    model: Model, asked: list[Window], plain: list[Decoded]
+def test_each_text_accepts_its_own_number_of_tokens(
+    model: Model, windows: list[Window], plain: list[Decoded]
 ) -> None:
     """Beside a text whose guesses are never right, the others end as early as without it."""
-    guesses = Guesses([w.prompt for w in asked[:3]], [p.tokens for p in plain[:3]])
+    guesses = Guesses([w.prompt for w in windows[:3]], [p.tokens for p in plain[:3]])
     guesses.wrong = lambda text, index: text == 1
     done: list[int] = []
-    speculate(model, asked[:3], 3, lambda _: guesses, then=lambda tag, _: done.append(tag))
+    speculate(model, windows[:3], 3, lambda _: guesses, then=lambda tag, _: done.append(tag))
     assert done[-1] == 1 and len(plain[1].tokens) == len(plain[2].tokens)
 
 
 def test_a_model_drafts_on_the_same_encoder_output(
-    model: Model, asked: list[Window], plain: list[Decoded]
+    model: Model, windows: list[Window], plain: list[Decoded]
 ) -> None:
     """Drafting for itself, it is always right: its cache follows the text, lengths and moves."""
-    lanes: list[LaneRunner] = []
-    found, lane = speculate(model, asked, 2, lanes=lanes)
-    assert_same(only(found), plain)
-    assert lane.right == lane.guessed > 0
-    assert lanes[0].speculation is not None
-    drafter = lanes[0].speculation.drafter
+    runners: list[GroupRunner] = []
+    answers, stats = speculate(model, windows, 2, runners=runners)
+    assert_same(only(answers), plain)
+    assert stats.accepted == stats.drafted > 0
+    assert runners[0].speculation is not None
+    drafter = runners[0].speculation.drafter
     assert isinstance(drafter, DraftModel) and not drafter.cache.cross.stores
     other = Model(
         Checkpoint("other", SHORT, random_state(SHORT, seed=2)), CPU, torch.float32, ("e", "x")
     )
-    found, lane = speculate(model, asked, 3, draft=other)
-    assert_same(only(found), plain)
-    assert lane.right < lane.guessed
+    answers, stats = speculate(model, windows, 3, draft=other)
+    assert_same(only(answers), plain)
+    assert stats.accepted < stats.drafted
 
 
 @pytest.mark.parametrize("forms", [("kv", "x"), ("k", "k"), ("hybrid", "x")])
 def test_it_keeps_the_encoder_output_where_the_model_does_not(
-    forms: tuple[str, str], model: Model, asked: list[Window]
+    forms: tuple[str, str], model: Model, windows: list[Window]
 ) -> None:
     other = short_model(forms=forms)
-    lanes: list[LaneRunner] = []
-    found, lane = speculate(other, asked, 2, draft=model, lanes=lanes)
-    assert_same(only(found), decode(other, asked, 2))
-    assert lane.right > 0.9 * lane.guessed > 0, "of the same weights"
-    assert lanes[0].speculation is not None
-    drafter = lanes[0].speculation.drafter
+    runners: list[GroupRunner] = []
+    answers, stats = speculate(other, windows, 2, draft=model, runners=runners)
+    assert_same(only(answers), decode(other, windows, 2))
+    assert stats.accepted > 0.9 * stats.drafted > 0, "of the same weights"
+    assert runners[0].speculation is not None
+    drafter = runners[0].speculation.drafter
     assert isinstance(drafter, DraftModel)
-    mine = drafter.cache.cross
-    assert mine.layers[0].store is lanes[0].cache.cross.stores[-1], "put with the model's"
+    cross = drafter.cache.cross
+    assert cross.layers[0].store is runners[0].cache.cross.stores[-1], "put with the model's"
 
 
 def test_random_texts_are_those_of_their_seeds(model: Model) -> None:
     requests = short_windows(6, 20, (0.7, 0.0, 1.0))
     expected = decode(model, requests, 3)
-    found, lane = speculate(model, requests, 3)
-    assert_same(only(found), expected)
-    assert lane.right == lane.guessed, "the draft draws with the same numbers"
+    answers, stats = speculate(model, requests, 3)
+    assert_same(only(answers), expected)
+    assert stats.accepted == stats.drafted, "the draft draws with the same numbers"
 
 
 def test_log_probabilities_and_an_expected_text(
-    model: Model, asked: list[Window], plain: list[Decoded]
+    model: Model, windows: list[Window], plain: list[Decoded]
 ) -> None:
     requests = [
         replace(w, logprobs=True, draft=p.tokens[: 3 * i])
-        for i, (w, p) in enumerate(zip(asked, plain, strict=True))
+        for i, (w, p) in enumerate(zip(windows, plain, strict=True))
     ]
-    expected = decode(model, [replace(w, logprobs=True) for w in asked], 3)
-    found, _ = speculate(model, requests, 3)
-    for i, (ours, other) in enumerate(zip(only(found), expected, strict=True)):
-        assert ours.tokens == other.tokens and ours.drafted == min(3 * i, len(other.tokens))
-        assert ours.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    expected = decode(model, [replace(w, logprobs=True) for w in windows], 3)
+    answers, _ = speculate(model, requests, 3)
+    for i, (decoded, other) in enumerate(zip(only(answers), expected, strict=True)):
+        assert decoded.tokens == other.tokens and decoded.drafted == min(3 * i, len(other.tokens))
+        assert decoded.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
 def test_up_to_the_last_token_of_the_context(model: Model) -> None:
     long = tuple(range(1000, 1000 + SHORT.n_text_ctx - 9))
     requests = [replace(w, prompt=(*long, *w.prompt[-2:])) for w in short_windows(2, 20)]
     expected = decode(model, requests, 2)
-    found, lane = speculate(model, requests, 2)
-    assert_same(only(found), expected)
-    assert lane.guessed
+    answers, stats = speculate(model, requests, 2)
+    assert_same(only(answers), expected)
+    assert stats.drafted
     assert max(len(w.prompt) + len(d.tokens) for w, d in zip(requests, expected, strict=True)) == (
         SHORT.n_text_ctx + 1
     )
 
 
-def test_on_a_gpu_with_graphs(asked: list[Window]) -> None:
+def test_on_a_gpu_with_graphs(windows: list[Window]) -> None:
     cuda = torch.device("cuda", 1)
-    requests = [replace(w, rules=short_windows(1, 24)[0].rules) for w in asked[:2]]
+    requests = [replace(w, rules=short_windows(1, 24)[0].rules) for w in windows[:2]]
     expected = decode(short_model(), requests, 2)
     with pretend_cuda(count=2):
         model = short_model(cuda)
-        lanes: list[LaneRunner] = []
-        found, fared = speculate(model, requests, 2, lanes=lanes)
-    assert_same(only(found), expected)
-    assert fared.right == fared.guessed
-    (lane,) = lanes
-    assert lane.graphs is not None and lane.graphs.replays and lane.graphs.failure is None
+        runners: list[GroupRunner] = []
+        answers, stats = speculate(model, requests, 2, runners=runners)
+    assert_same(only(answers), expected)
+    assert stats.accepted == stats.drafted
+    (runner,) = runners
+    assert runner.graphs is not None and runner.graphs.replays and runner.graphs.failure is None
     assert model.plan.kernels.failures == {} and model.plan.kernels.used["latent", "triton"]
 
 
 def test_what_may_draft(model: Model) -> None:
-    own = random_state(SHORT, SEED)
-    target = Checkpoint("large.pt", SHORT, own)
+    state = random_state(SHORT, SEED)
+    target = Checkpoint("large.pt", SHORT, state)
     fewer = replace(SHORT, n_text_layer=1)
     draft = Checkpoint(
         "small.pt",
         fewer,
-        {k: v for k, v in own.items() if "blocks.1." not in k or k.startswith("encoder")},
+        {k: v for k, v in state.items() if "blocks.1." not in k or k.startswith("encoder")},
     )
-    made = load_draft(draft, target, model)
-    assert made.encoder is model.encoder and made.dims.n_text_layer == 1
-    assert made.int8 and not model.int8, "guesses need not be exact"
+    drafter_model = load_draft(draft, target, model)
+    assert drafter_model.encoder is model.encoder and drafter_model.dims.n_text_layer == 1
+    assert drafter_model.int8 and not model.int8, "guesses need not be exact"
     name = "encoder.ln_post.weight"
-    changed = replace(draft, state={**draft.state, name: own[name] + 1})
+    changed = replace(draft, state={**draft.state, name: state[name] + 1})
     wide = replace(tiny_dims(text_layers=1), n_audio_ctx=SHORT.n_audio_ctx)
     for wrong, message in (
         (changed, r"small\.pt .*large\.pt.*ln_post\.weight"),
@@ -262,21 +260,21 @@ def test_what_may_draft(model: Model) -> None:
         load_draft(draft, target, short_model(forms=("sparse", "x")))
 
 
-def test_an_expected_text_is_followed(model: Model, asked: list[Window]) -> None:
+def test_an_expected_text_is_followed(model: Model, windows: list[Window]) -> None:
     """Without times and with another beginning, middle and end, it still saves most steps."""
     eot = VOCABULARY.eot
-    expected = decode(model, asked, 3)
+    expected = decode(model, windows, 3)
     requests = []
-    for window, answer in zip(asked, expected, strict=True):
+    for window, answer in zip(windows, expected, strict=True):
         text = [t for t in answer.tokens if t < eot]
         middle = len(text) // 2
         script = (11, 12, 13, *text[:middle], 14, *text[middle + 1 :], 15, 16)
         requests.append(replace(window, expected=script))
-    found, lane = speculate(model, requests, 3, lambda _: Lookup(3, eot, CPU), timed=False)
-    assert_same(only(found), expected)
-    assert lane.right > 2 * lane.rounds
-    found, lane = speculate(model, asked, 3, lambda _: Lookup(3, eot, CPU))
-    assert_same(only(found), expected)
+    answers, stats = speculate(model, requests, 3, lambda _: Lookup(3, eot, CPU), timed=False)
+    assert_same(only(answers), expected)
+    assert stats.accepted > 2 * stats.drafted_steps
+    answers, stats = speculate(model, windows, 3, lambda _: Lookup(3, eot, CPU))
+    assert_same(only(answers), expected)
 
 
 def test_where_a_lookup_finds_its_place() -> None:
@@ -288,8 +286,8 @@ def test_where_a_lookup_finds_its_place() -> None:
 
     def guess(*text: int) -> int:
         texts = torch.tensor([[*text, *[2] * (12 - len(text))]] * 2)
-        places = torch.tensor([[len(text) - 1]] * 2)
-        return int(lookup.guess(Behind(rows, rows.ids, texts, places, 12), lambda t: t)[0])
+        positions = torch.tensor([[len(text) - 1]] * 2)
+        return int(lookup.guess(DraftContext(rows, rows.ids, texts, positions, 12), lambda t: t)[0])
 
     assert guess(200) == 1, "at the beginning"
     assert guess(200, 1, 2) == 3 and guess(4, 1, 2) == 5, "the longest end decides"

@@ -1,8 +1,6 @@
 """The flags of `transcribe` are the whisper command's, and so are their defaults."""
 
 import argparse
-import subprocess
-import sys
 from dataclasses import fields
 
 import numpy as np
@@ -81,13 +79,7 @@ def test_dtype_and_fp16(given: str, dtype: str | None) -> None:
     assert dtype_of(parse(*given.split())) == dtype
 
 
-def test_help_is_quick_and_grouped() -> None:
-    code = (
-        "import sys; from slimwhisper.cli import build_parser as b\n"
-        "print(b().parse_args, [m for m in ('torch', 'numpy', 'av', 'tqdm') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith(" []\n")
+def test_every_flag_has_help() -> None:
     for action in flags().values():
         assert action.help
         assert "[None]" not in action.help % {"default": action.default}

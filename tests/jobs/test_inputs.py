@@ -9,7 +9,7 @@ import pytest
 from slimwhisper.errors import AudioError
 from slimwhisper.jobs.inputs import Inputs, distinct, read_list
 from slimwhisper.storage.files import InputFile
-from slimwhisper.storage.stamps import Stamp
+from slimwhisper.storage.fingerprints import Fingerprint
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def outputs(*arguments: str, stdin: bytes = b"") -> dict[str, str]:
     result = {str(r.path): r.output for r in found}
     assert len(found) == len(result) == len(set(result.values()))
     assert not any(".." in r.output.split("/") or r.output.startswith("/") for r in found)
-    assert all(r.stamp == Stamp.of(Path(str(r.path))) for r in found)
+    assert all(r.fingerprint == Fingerprint.of(Path(str(r.path))) for r in found)
     return result
 
 
@@ -133,7 +133,7 @@ def test_links_and_pipes() -> None:
     os.mkfifo("in/pipe.wav")  # it would wait for somebody who writes
     assert sorted(outputs("in").values()) == ["b", "broken", "circle", "file"]
     assert errors("-", stdin=b"in/b.mp3\nin/pipe.wav\n") == errors("in/p*.wav") == [
-        "in/pipe.wav: is no regular file; leave it out of the list"
+        "in/pipe.wav: not a regular file; drop it from the list"
     ]  # fmt: skip
 
 

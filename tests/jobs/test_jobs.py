@@ -77,7 +77,7 @@ def test_skip_existing_needs_no_journal(run: Any, fake_model: FakeModel) -> None
     assert Path("in/b/a.wav") not in fake_model.taken and len(fake_model.taken) == 3
     assert not (Path("out") / JOURNAL_NAME).exists()
     both = run("in", "--skip_existing", "True", "--overwrite", "True")
-    assert both.status == 2 and "exclude each other" in both.err
+    assert both.status == 2 and "cannot be combined" in both.err
 
 
 def test_plain_files(run: Any, fake_model: FakeModel) -> None:
@@ -157,7 +157,7 @@ def test_names_are_on_one_line(run: Any) -> None:
     assert Path(os.fsdecode(b"out/latin-\xe9.json")).exists()
     Path("new\nline").touch()
     unwritable = run("in", "-o", "new\nline/out")
-    assert unwritable.err.startswith("slimwhisper: new\\nline/out: cannot write there")
+    assert unwritable.err.startswith("slimwhisper: new\\nline/out: cannot be written")
 
 
 def test_layout_reaches_the_writers(run: Any, fake_model: FakeModel, capsys: Any) -> None:
@@ -213,7 +213,7 @@ def test_json_lines(run: Any) -> None:
 def test_json_lines_tell_what_is_wrong(run: Any) -> None:
     Path("out").write_text("a file")
     done = run("in", "--log_json", "True")
-    assert done.status == 1 and "cannot write there" in done.err
+    assert done.status == 1 and "cannot be written" in done.err
     assert json.loads(done.out)["event"] == "error"
     warned = run("in", "-o", "o", "--log_json", "True", "--word_timestamps", "True",
                  "--max_line_count", "2")  # fmt: skip

@@ -18,6 +18,7 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.audio import readers
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.types import Transcript
+from tests.support.paths import BROKEN
 from tests.support.spoken import SAMPLES
 from tests.support.windows import random_model
 
@@ -31,16 +32,16 @@ def model() -> SlimWhisper:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[readers.Worker]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[readers.ReaderProcess]]:
     """The workers of the test; all must have ended with it."""
-    workers: list[readers.Worker] = []
-    start = readers.Worker.__init__
+    workers: list[readers.ReaderProcess] = []
+    start = readers.ReaderProcess.__init__
 
-    def noted(self: readers.Worker) -> None:
+    def noted(self: readers.ReaderProcess) -> None:
         start(self)
         workers.append(self)
 
-    monkeypatch.setattr(readers.Worker, "__init__", noted)
+    monkeypatch.setattr(readers.ReaderProcess, "__init__", noted)
     yield workers
     assert workers and all(worker.returncode is not None for worker in workers)
 
@@ -48,8 +49,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[readers.Worker]]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Three good files, and four that fail in different ways."""
-    for name in (*GOOD, "broken.m4a"):
-        shutil.copy(SAMPLES / name, tmp_path)
+    for path in (*(SAMPLES / name for name in GOOD), BROKEN):
+        shutil.copy(path, tmp_path)
     (tmp_path / "cut.flac").write_bytes((SAMPLES / "countdown.flac").read_bytes()[:90_000])
     (tmp_path / "empty.wav").touch()
     return tmp_path
@@ -103,7 +104,7 @@ def test_what_only_this_process_can_open(
     model: SlimWhisper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes, and /dev/stdin and its like, are read here."""
-    monkeypatch.setattr(readers, "Worker", lambda: pytest.fail("a worker was started"))
+    monkeypatch.setattr(readers, "ReaderProcess", lambda: pytest.fail("a worker was started"))
     read_end, write_end = os.pipe()
     path = SAMPLES / "phone-number.wav"
     writer = subprocess.Popen(["cat", path], stdout=write_end)

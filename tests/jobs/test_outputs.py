@@ -11,8 +11,8 @@ from slimwhisper.jobs.results.sinks import Files
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.outputs.layout import check_layout
 from slimwhisper.storage.files import InputFile
+from slimwhisper.storage.fingerprints import Fingerprint
 from slimwhisper.storage.outputs import OutputFolder
-from slimwhisper.storage.stamps import Stamp
 from slimwhisper.types import Segment, Transcript, Word
 
 TRANSCRIPT = Transcript(
@@ -32,7 +32,7 @@ SPOKEN = Transcript(
 
 
 def recording(path: Path = Path("in.wav"), output: str = "in") -> InputFile:
-    return InputFile(path, output, Stamp.of(path))
+    return InputFile(path, output, Fingerprint.of(path))
 
 
 def files(folder: Path, *formats: str, **layout: Any) -> Files:
@@ -95,15 +95,15 @@ def test_a_failed_write_leaves_the_old_output_and_no_litter(
 def test_an_output_never_replaces_its_input(tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
     source.write_text("audio, it says")
-    with pytest.raises(OutputError, match="is the input itself"):
+    with pytest.raises(OutputError, match="overwrite the input"):
         files(tmp_path).write(recording(source), TRANSCRIPT)
     assert source.read_text() == "audio, it says"
 
 
 def test_names_of_outputs_are_checked_before_a_recording_is_read(tmp_path: Path) -> None:
     named = recording(output=f"b/{250 * 'n'}")
-    assert files(tmp_path, "json").checked(named) is named
-    error = files(tmp_path, "parts").checked(named)
-    assert isinstance(error, AudioError) and "256 bytes, and 255 are possible" in str(error)
+    assert files(tmp_path, "json").check_name_length(named) is named
+    error = files(tmp_path, "parts").check_name_length(named)
+    assert isinstance(error, AudioError) and "256 bytes" in str(error)
     with pytest.raises(OutputError, match="File name too long"):
         files(tmp_path).write(recording(output="n" * 253), TRANSCRIPT)

@@ -11,29 +11,35 @@ import pytest
 import soundfile
 
 from slimwhisper.jobs.interrupts import Interrupts, StopNow
-from slimwhisper.jobs.progress import Current, Tally, model_terms, summary_facts, summary_lines
+from slimwhisper.jobs.progress import (
+    FileProgress,
+    JobTotals,
+    model_terms,
+    summary_facts,
+    summary_lines,
+)
 from slimwhisper.jobs.survey import survey
 from slimwhisper.storage.files import InputFile
-from slimwhisper.storage.stamps import Stamp
+from slimwhisper.storage.fingerprints import Fingerprint
 
 
 def test_the_line() -> None:
-    tally = Tally()
-    assert tally.line() == "0:00 of 0:00+ | 0.0 x real time, ? left | 0 done"
-    tally.began = time.perf_counter() - 10
-    tally.done, tally.failed, tally.audio = 3, 1, 630.0
-    tally.surveyed = 3600.0
+    totals = JobTotals()
+    assert totals.line() == "0:00 of 0:00+ | 0.0 x real time, ? left | 0 done"
+    totals.began = time.perf_counter() - 10
+    totals.done, totals.failed, totals.audio = 3, 1, 630.0
+    totals.surveyed = 3600.0
     for name in ("a very long name of a recording, part 07.mp3", "b\n.mp3", "c.mp3", "d.mp3"):
-        recording = InputFile(Path("in", name), "", Stamp("", 1, 1))
-        tally.current[recording.path] = Current(recording, done=30.0)
+        recording = InputFile(Path("in", name), "", Fingerprint("", 1, 1))
+        totals.current[recording.path] = FileProgress(recording, done=30.0)
     expected = "12:30 of 1:00:00+ | 75.0 x real time, 0:38+ left | 3 done, 1 failed | "
-    assert tally.line() == f"{expected}a very long… part 07.mp3, b\\n.mp3, +2"
-    tally.complete = True
-    assert "of 1:00:00 | 75.0 x real time, 0:38 left" in tally.line()
-    tally.complete, tally.surveyed, tally.loaded = False, 0.0, tally.audio_so_far
-    assert tally.left is None and "x real time, ? left" in tally.line()
-    tally.loaded = 1000.0  # no survey was made: what is loaded counts
-    assert "12:30 of 16:40" in tally.line()
+    assert totals.line() == f"{expected}a very long… part 07.mp3, b\\n.mp3, +2"
+    totals.complete = True
+    assert "of 1:00:00 | 75.0 x real time, 0:38 left" in totals.line()
+    totals.complete, totals.surveyed, totals.loaded = False, 0.0, totals.audio_so_far
+    assert totals.remaining is None and "x real time, ? left" in totals.line()
+    totals.loaded = 1000.0  # no survey was made: what is loaded counts
+    assert "12:30 of 16:40" in totals.line()
 
 
 MODEL = {"model": "tiny", "device": "cpu", "dtype": "float32", "cache": "e+x"}
@@ -41,19 +47,19 @@ FACTS = MODEL | {"batch_size": 16, "fallbacks": [], "settings": [], "bytes_per_w
 
 
 def test_lines_about_the_model_and_segments_to_check() -> None:
-    facts = summary_facts(Tally(done=1, segments=412, flagged=3), 0, None)
+    facts = summary_facts(JobTotals(done=1, segments=412, flagged=3), 0, None)
     smaller = summary_lines(facts, FACTS | {"baseline_bytes_per_window": 8_000_000})
     assert smaller[1:] == [
         "3 of 412 segments to check",
         "tiny on cpu, float32, batch 16; cache e+x: 1.0 MB per window, "
         "8.0 times smaller than the baseline's 8.0 MB",
     ]
-    one = summary_facts(Tally(done=1, segments=1, flagged=1), 0, None)
+    one = summary_facts(JobTotals(done=1, segments=1, flagged=1), 0, None)
     same = summary_lines(one, FACTS | {"baseline_bytes_per_window": 1_000_000})
     assert same[1] == "1 of 1 segment to check" and same[2].endswith("1.0 MB per window")
     waited = FACTS | {"peak_bytes": 5_000_000, "preemptions": 3}
     notes = model_terms(waited, "tiny")["notes"]
-    assert "5.0 MB at most" in notes and "3 times" in notes and "--cache_memory" in notes
+    assert "5.0 MB" in notes and "3 times" in notes and "--cache_memory" in notes
 
 
 def test_survey(tmp_path: Path) -> None:
@@ -63,11 +69,11 @@ def test_survey(tmp_path: Path) -> None:
     (tmp_path / "text.wav").write_text("words")
     (tmp_path / "empty.wav").touch()
     names = ("a.wav", "a.flac", "a.mp3", "text.wav", "empty.wav", "gone.wav", ".")
-    tally, end = Tally(), threading.Event()
-    survey(map(tmp_path.joinpath, names), tally, end)
-    assert tally.complete and tally.surveyed == pytest.approx(4.5, abs=0.1)
+    totals, end = JobTotals(), threading.Event()
+    survey(map(tmp_path.joinpath, names), totals, end)
+    assert totals.complete and totals.surveyed == pytest.approx(4.5, abs=0.1)
     end.set()
-    stopped = Tally()
+    stopped = JobTotals()
     survey(repeat(tmp_path / "a.wav"), stopped, end)
     assert not stopped.complete
 

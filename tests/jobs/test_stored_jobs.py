@@ -11,8 +11,8 @@ from slimwhisper.jobs.journal.journal import Journal
 from slimwhisper.jobs.results.sinks import Files, TableSink, write_result
 from slimwhisper.storage import tables
 from slimwhisper.storage.files import InputFile
+from slimwhisper.storage.fingerprints import Fingerprint
 from slimwhisper.storage.outputs import OutputFolder
-from slimwhisper.storage.stamps import Stamp
 from slimwhisper.types import Transcript
 from tests.support.command import Run
 from tests.support.fake_model import FakeModel
@@ -105,7 +105,7 @@ def test_a_store_that_does_not_answer(
         patch.setattr(type(store), "cat_file", broken)
         first = run("memory://in", "-o", "out", "-f", "txt")
     assert first.status == 1 and "s3cret" not in first.err
-    assert first.err.count("the store does not give it (503 from https://h/x)") == 2
+    assert first.err.count("cannot be read from its store (503 from https://h/x)") == 2
     assert "s3cret" not in Path("out/slimwhisper-journal.jsonl").read_text()
     assert "2 of 2 files transcribed" in run("memory://in", "-o", "out", "-f", "txt").err
 
@@ -118,9 +118,9 @@ def test_a_store_that_does_not_answer(
 
 def test_faults_in_one_line(store: Any, run: Any) -> None:
     assert "no recordings there; check the address" in run("memory://none", "-o", "out").err
-    assert "paths and URIs have no place in common" in run("x.wav", "memory://in", "-o", "out").err
-    assert "unknown kind of address" in run("gopher://in", "-o", "out").err
-    assert "unknown kind of address" in run("x.wav", "-o", "gopher://in").err
+    assert "paths and URIs" in run("x.wav", "memory://in", "-o", "out").err
+    assert "unknown protocol" in run("gopher://in", "-o", "out").err
+    assert "unknown protocol" in run("x.wav", "-o", "gopher://in").err
 
 
 # -- parquet -------------------------------------------------------------------------------------
@@ -177,9 +177,9 @@ def test_rows_that_cannot_be_written_wait(
     sink = TableSink(files, journal, skip_existing=False, retry_failed=False)
 
     def end(name: str) -> None:
-        recording = InputFile(Path(name), name, Stamp(f"memory://in/{name}", 1, 2))
+        recording = InputFile(Path(name), name, Fingerprint(f"memory://in/{name}", 1, 2))
         result = Transcript(name, [], "en")
-        sink.mark(recording, write_result(sink.write, recording, result))
+        sink.record(recording, write_result(sink.write, recording, result))
 
     def broken(*_: Any, **__: Any) -> None:
         raise OutputError("no space")

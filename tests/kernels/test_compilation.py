@@ -4,33 +4,47 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 pytest.importorskip("triton")
 
-from bench.compilation import SHARED, Variant, jobs
+from bench.compilation import ROCM_SHARED, SHARED, Variant, jobs
 from slimwhisper.kernels.configurations import configurations
 from tests.support.paths import ROOT
 
 
-@pytest.mark.slow
-def test_it_compiles_without_spills() -> None:
-    """In another process: here Triton interprets. Every configuration, for some capability."""
+def compiled(*flags: str) -> list[dict[str, Any]]:
+    """In another process: here Triton interprets."""
     done = subprocess.run(
-        [sys.executable, ROOT / "bench" / "compilation.py", "--some"],
+        [sys.executable, ROOT / "bench" / "compilation.py", "--some", *flags],
         capture_output=True,
         text=True,
         env={**os.environ, "TRITON_INTERPRET": "0"},
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    made = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+def test_it_compiles_without_spills() -> None:
+    """Every configuration, for some capability."""
+    made = compiled()
     assert len(made) == len(jobs(every=False))
     for one in made:
         row, limit = one["configuration"] or {}, SHARED[one["capability"]]
         assert one["stack"] == 0, one
         bias = 8 * row["block_t"] if "HAS_BIAS" in one["flags"] else 0  # passes through it
         assert one["shared"] <= min(row.get("shared", limit) + bias, limit), one
+
+
+@pytest.mark.slow
+def test_it_compiles_for_rocm() -> None:
+    """Those kernels that an MI300 holds, which has never run them."""
+    made = compiled("--rocm", "gfx942")
+    assert {one["kernel"] for one in made} >= {"latent", "latent8", "heads", "combine"}
+    assert max(one["shared"] for one in made) <= ROCM_SHARED
 
 
 def ways(chosen: list[tuple[int, Variant]]) -> set[tuple[str, ...]]:
@@ -42,7 +56,7 @@ def test_each_way_of_launching_is_compiled() -> None:
     for kernel in ("latent", "heads"):
         for dtype in ("float16", "bfloat16", "float32"):
             assert {(kernel, dtype), (kernel, dtype, "PAGE")} <= ways(jobs())
-            assert (kernel, dtype, "HAS_LIMITS", "PAGE") in ways(jobs())
+            assert (kernel, dtype, "HAS_ROW_LENGTHS", "PAGE") in ways(jobs())
     assert {("latent", "float32", "HAS_BIAS"), ("latent8", "float16", "HAS_BIAS")} <= ways(jobs())
     assert {(at, v.configuration) for at, v in jobs() if v.configuration} == {
         (capability, c)

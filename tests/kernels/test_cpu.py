@@ -10,7 +10,14 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.kernels.cpu import library as module
-from slimwhisper.kernels.cpu.library import FEW, SOME, Library, library
+from slimwhisper.kernels.cpu.library import (
+    INT8_ROWS,
+    INT8_ROWS_LARGE,
+    NATIVE,
+    Library,
+    library,
+    why_not_compiled,
+)
 from slimwhisper.kernels.linear import Packed, Quantized, linear, pack, packed_width, quantize
 from slimwhisper.kernels.reads import Reads
 from slimwhisper.model.model import Model
@@ -24,7 +31,7 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(params=[1, 3])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -37,31 +44,30 @@ def c(request: pytest.FixtureRequest) -> Library:
     """With AVX-512, where the processor has it, and without."""
     if compiled is None:
         pytest.skip("kernels/cpu is not compiled here")
-    (path,) = Path(module.__file__).parent.glob("_native*.so")
-    return Library(path, wide=request.param == "wide")
+    return Library(NATIVE, wide=request.param == "wide")
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 9, 64, 66])
 @pytest.mark.parametrize(("width", "depth"), [(1, 16), (7, 48), (51, 384), (96, 1280), (20, 1552)])
 def test_products(c: Library, threads: int, rows: int, width: int, depth: int) -> None:
     x, weight, bias = noise(rows, depth), noise(width, depth, seed=1), noise(width, seed=2)
-    onto = noise(rows, width, seed=3)
+    addend = noise(rows, width, seed=3)
     expected = x.double() @ weight.double().T
     found = c.linear(x, weight)
     assert found is not None
     torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
-    found = c.linear(x[:, None], weight, bias, onto[:, None])
+    found = c.linear(x[:, None], weight, bias, addend[:, None])
     assert found is not None and found.shape == (rows, 1, width)
-    expected += bias + onto
+    expected += bias + addend
     torch.testing.assert_close(found[:, 0].double(), expected, atol=1e-4, rtol=1e-5)
-    turned = c.linear(x.T.contiguous().T, weight)
-    assert turned is not None, "x need not be contiguous"
+    strided = c.linear(x.T.contiguous().T, weight)
+    assert strided is not None, "x need not be contiguous"
     torch.testing.assert_close(
-        turned.double(), x.double() @ weight.double().T, atol=1e-4, rtol=1e-5
+        strided.double(), x.double() @ weight.double().T, atol=1e-4, rtol=1e-5
     )
 
 
-@pytest.mark.parametrize("rows", range(1, SOME + 1))
+@pytest.mark.parametrize("rows", range(1, INT8_ROWS + 1))
 def test_integers_with_factors(c: Library, threads: int, rows: int) -> None:
     weight = torch.randint(-127, 128, (37, 96), generator=torch.Generator().manual_seed(0))
     x, factors, bias = noise(rows, 96), noise(37, seed=1).abs(), noise(37, seed=2)
@@ -72,15 +78,17 @@ def test_integers_with_factors(c: Library, threads: int, rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 64, 66])
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("depth", [48, 64, 80])
 def test_every_heads_own_product(
-    c: Library, threads: int, rows: int, turned: bool, depth: int
+    c: Library, threads: int, rows: int, transpose: bool, depth: int
 ) -> None:
     maps = noise(3, depth, 96, seed=1)
-    x = noise(3, rows, 96 if turned else depth).transpose(0, 1)
-    found = c.by_head(x, maps, turned)
-    expected = torch.einsum("rho,hio->rhi" if turned else "rhi,hio->rho", x.double(), maps.double())
+    x = noise(3, rows, 96 if transpose else depth).transpose(0, 1)
+    found = c.multiply_heads(x, maps, transpose)
+    expected = torch.einsum(
+        "rho,hio->rhi" if transpose else "rhi,hio->rho", x.double(), maps.double()
+    )
     assert found is not None
     torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
 
@@ -165,7 +173,7 @@ def test_texts_by_pages(c: Library, threads: int, page: int, extent: int) -> Non
             for kept, own in zip((k, v), texts, strict=True):
                 kept[table[b, t // page], :, t % page] = own[b, :, t]
     q = 2 * noise(3, 2, 4, 32, seed=1)
-    reads = Reads(lengths=lengths, table=table, extent=extent)
+    reads = Reads(lengths=lengths, block_table=table, extent=extent)
     found = c.heads(q, k, v, 0.3, reads)
     assert found is not None
     for b, length in enumerate(lengths.tolist()):
@@ -187,15 +195,15 @@ def test_scores_far_apart_and_alike(c: Library) -> None:
 
 def test_what_it_leaves_to_pytorch(c: Library) -> None:
     weight, maps, z = noise(8, 64), noise(2, 16, 32), noise(1, 9, 32)
-    assert c.linear(noise(SOME + 1, 64), weight.to(torch.int8), factors=noise(8)) is None
+    assert c.linear(noise(INT8_ROWS + 1, 64), weight.to(torch.int8), factors=noise(8)) is None
     large = torch.ones(65536, 64, dtype=torch.int8)
-    assert c.linear(noise(FEW, 64), large, factors=noise(65536)) is not None
-    assert c.linear(noise(FEW + 1, 64), large, factors=noise(65536)) is None
+    assert c.linear(noise(INT8_ROWS_LARGE, 64), large, factors=noise(65536)) is not None
+    assert c.linear(noise(INT8_ROWS_LARGE + 1, 64), large, factors=noise(65536)) is None
     assert c.linear(noise(1, 8), noise(64, 8).T) is None, "not contiguous"
     assert c.linear(noise(1, 40), noise(8, 40)) is None, "no multiple of 16"
     assert c.linear(noise(1, 64).double(), weight) is None
-    assert c.by_head(noise(1, 2, 24), noise(2, 24, 32)) is None
-    assert c.by_head(noise(1, 2, 16).double(), maps) is None
+    assert c.multiply_heads(noise(1, 2, 24), noise(2, 24, 32)) is None
+    assert c.multiply_heads(noise(1, 2, 16).double(), maps) is None
     assert c.latent(noise(1, 2, 32).double(), z, 1.0) is None
     assert c.latent(noise(1, 2, 24), noise(1, 9, 24), 1.0) is None
     keys = noise(1, 3, 9, 32)
@@ -207,31 +215,34 @@ def test_what_it_leaves_to_pytorch(c: Library) -> None:
 
 
 @needs_library
-@pytest.mark.parametrize("rows", [1, SOME, SOME + 1, 70])
+@pytest.mark.parametrize("rows", [1, INT8_ROWS, INT8_ROWS + 1, 70])
 def test_linear_takes_it(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """For any number of rows in float32, for few in int8."""
     assert compiled is not None
-    weight, bias, onto, calls = noise(40, 64), noise(40, seed=1), noise(rows, 40, seed=3), []
-    monkeypatch.setattr(compiled, "multiply", spied(calls, compiled.multiply))
-    kept, quantized = pack(weight, few=True), quantize(weight.clone(), bias, few=True)
+    weight, bias, addend, calls = noise(40, 64), noise(40, seed=1), noise(rows, 40, seed=3), []
+    monkeypatch.setattr(compiled, "_multiply", spied(calls, compiled._multiply))
+    kept, quantized = (
+        pack(weight, small_batches=True),
+        quantize(weight.clone(), bias, small_batches=True),
+    )
     assert isinstance(kept, Tensor) and isinstance(quantized, Quantized)
     assert kept.data_ptr() == weight.data_ptr(), "no copy"
     x = noise(rows, 64, seed=2)
-    expected = F.gelu(x.double() @ weight.double().T + bias + onto)
-    found = linear(x, kept, bias, gelu=True, onto=onto)
+    expected = F.gelu(x.double() @ weight.double().T + bias + addend)
+    found = linear(x, kept, bias, gelu=True, addend=addend)
     torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
     assert len(calls) == 1
-    rounded = linear(x, quantized, gelu=True, onto=onto)
+    rounded = linear(x, quantized, gelu=True, addend=addend)
     torch.testing.assert_close(rounded.double(), expected, atol=0.5, rtol=0)
-    assert len(calls) == (2 if rows <= SOME else 1)
+    assert len(calls) == (2 if rows <= INT8_ROWS else 1)
 
 
 @pytest.mark.skipif(packed_width(noise(40, 64)) is None, reason="oneDNN packs no weights here")
 def test_what_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(pack(noise(40, 64)), Packed), "for many rows"
-    assert isinstance(pack(noise(40, 40), few=True), Packed), "no multiple of 16"
+    assert isinstance(pack(noise(40, 40), small_batches=True), Packed), "no multiple of 16"
     monkeypatch.setattr("slimwhisper.kernels.linear.library", lambda: None)
-    assert isinstance(pack(noise(40, 64), few=True), Packed), "not compiled"
+    assert isinstance(pack(noise(40, 64), small_batches=True), Packed), "not compiled"
 
 
 def spied(calls: list[tuple[object, ...]], function):  # type: ignore[no-untyped-def]
@@ -243,10 +254,12 @@ def spied(calls: list[tuple[object, ...]], function):  # type: ignore[no-untyped
 
 
 @needs_library
-@pytest.mark.parametrize("slots", [2, 12])
 @pytest.mark.parametrize(
-    ("forms", "int8", "kernel"),
-    [(("e", "x"), False, "latent"), (("e", "x"), True, "latent"), (("kv", "kv"), False, "heads")],
+    ("forms", "int8", "kernel", "slots"),
+    [
+        *((("e", "x"), False, "latent", slots) for slots in (2, 12)),
+        *((("e", "x"), True, "latent", 2), (("kv", "kv"), False, "heads", 12)),
+    ],
 )
 def test_a_model_decodes_the_same_without(
     forms: tuple[str, str], int8: bool, kernel: str, slots: int, monkeypatch: pytest.MonkeyPatch
@@ -272,9 +285,16 @@ def test_a_model_decodes_the_same_without(
 def test_turned_off_and_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fresh = library.__wrapped__
     monkeypatch.setenv("SLIMWHISPER_KERNELS", "torch")
-    assert fresh() is None
+    assert fresh() is None and "SLIMWHISPER_KERNELS=torch" in why_not_compiled()
     monkeypatch.delenv("SLIMWHISPER_KERNELS")
-    assert (fresh() is None) == (compiled is None)
-    (tmp_path / "_native.so").write_text("no library")
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "library.py"))
-    assert fresh() is None
+    assert (fresh() is None) == (compiled is None) == bool(why_not_compiled())
+    for name, file, text, reason in (
+        ("never", None, "", "no compiled file"),
+        ("failed", "native.txt", "gcc failed:\n x.c:1: error: no such builtin", "no such builtin"),
+        ("another", "_native.so", "no library", "does not load"),
+    ):
+        (tmp_path / name).mkdir()
+        if file is not None:
+            (tmp_path / name / file).write_text(text)
+        monkeypatch.setattr(module, "NATIVE", tmp_path / name / "_native.so")
+        assert fresh() is None and reason in why_not_compiled()

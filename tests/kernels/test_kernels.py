@@ -90,7 +90,7 @@ def test_rounded_head_attention(
     found = rounded_head_attention(queries, keys, values)
     assert found.dtype == torch.float32
     assert (found - true).norm() <= 2e-2 * true.norm()
-    monkeypatch.setattr(heads_module, "SCORES", 7 * heads * length)
+    monkeypatch.setattr(heads_module, "MAX_SCORES", 7 * heads * length)
     again = rounded_head_attention(queries, keys, values)
     assert (again - found).norm() <= 1e-2 * true.norm()
 

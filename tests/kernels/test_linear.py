@@ -19,15 +19,15 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 @needs_packing
 @pytest.mark.parametrize("gelu", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("onto", [False, True])
+@pytest.mark.parametrize("addend", [False, True])
 @pytest.mark.parametrize("depth", [1, 64, PACKED_DEPTH, PACKED_DEPTH + 1, 1280])
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 1, 7)], ids=str)
 def test_packed_products(
-    shape: tuple[int, ...], depth: int, onto: bool, biased: bool, gelu: bool
+    shape: tuple[int, ...], depth: int, addend: bool, biased: bool, gelu: bool
 ) -> None:
     x, weight = noise(*shape, depth), noise(40, depth, seed=1)
     bias = noise(40, seed=2) if biased else None
-    base = noise(*shape, 40, seed=3) if onto else None
+    base = noise(*shape, 40, seed=3) if addend else None
     expected = F.linear(x.double(), weight.double())
     for term in (bias, base):
         expected = expected if term is None else expected + term

@@ -1,4 +1,4 @@
-"""Add and norm in one launch: the same as PyTorch's operators, and the row is where it belongs."""
+"""Add and norm in one launch: the same as PyTorch's operators, and the row is in its cache."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.norm import Place, add_norm
+from slimwhisper.kernels.norm import CacheWrite, add_norm
 
 pytest.importorskip("triton")
 
@@ -25,16 +25,16 @@ def affine(width: int) -> tuple[Tensor, Tensor]:
     return 1 + 0.3 * normal(width, seed=8), 0.2 * normal(width, seed=9)
 
 
-def place(width: int, rows: int, dtype: torch.dtype, eight: bool) -> Place:
-    latent = Latent.allocate((rows + 2, 5, width), DEVICE, dtype, eight)
+def cache_write(width: int, rows: int, dtype: torch.dtype, fp8: bool) -> CacheWrite:
+    latent = Latent.allocate((rows + 2, 5, width), DEVICE, dtype, fp8)
     for tensor in latent.tensors():
-        tensor.view(torch.uint8).fill_(0x7F)  # NaN, or nearly: it must stay where nothing is kept
+        tensor.view(torch.uint8).fill_(0x7F)  # NaN, or nearly: it must stay where nothing is stored
     ids = torch.randperm(rows + 2, generator=torch.Generator().manual_seed(1))[:rows].to(DEVICE)
     positions = torch.arange(rows, device=DEVICE) % 5
-    columns = offset = None
-    if eight:
-        columns, offset = affine(width)[0].abs().to(dtype), affine(width)[1].to(dtype)
-    return Place(latent, ids, positions, columns, offset)
+    column_scales = offset = None
+    if fp8:
+        column_scales, offset = affine(width)[0].abs().to(dtype), affine(width)[1].to(dtype)
+    return CacheWrite(latent, ids, positions, column_scales, offset)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -64,11 +64,11 @@ def test_rows_far_from_zero() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("eight", [False, True], ids=["plain", "float8"])
+@pytest.mark.parametrize("fp8", [False, True], ids=["plain", "float8"])
 @pytest.mark.parametrize("width", [64, 384])
-def test_the_row_is_kept_in_its_place(width: int, dtype: torch.dtype, eight: bool) -> None:
+def test_the_row_is_stored_in_the_cache(width: int, dtype: torch.dtype, fp8: bool) -> None:
     x, addend = normal(6, width, dtype=dtype), normal(6, width, seed=1, dtype=dtype)
-    ours, theirs = (place(width, 6, dtype, eight) for _ in range(2))
+    ours, theirs = (cache_write(width, 6, dtype, fp8) for _ in range(2))
     _, normed = add_norm_by_triton(x, addend, *affine(width), ours)
     theirs.write(normed)
     for found, expected in zip(ours.latent.tensors(), theirs.latent.tensors(), strict=True):

@@ -7,7 +7,7 @@ import pytest
 
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.live.stream import Stream
-from slimwhisper.live.types import Ended, SpeechStarted, Text
+from slimwhisper.live.types import SpeechStarted, TextUpdate, UtteranceEnded
 from tests.support.tones import (
     MULTILINGUAL,
     ONE_SAMPLE,
@@ -40,8 +40,10 @@ def test_without_turns_only_commit_ends_an_utterance() -> None:
     events = play(
         stream, reader, [say([[1, 2], [3, 4, 5]], 0.9), np.zeros(32_000, np.float32)], False
     )
-    assert [type(e) for e in events if not isinstance(e, Text)] == [SpeechStarted]
-    assert "".join(e.committed for e in events if isinstance(e, Text)) == text([1, 2, 3, 4, 5])
+    assert [type(e) for e in events if not isinstance(e, TextUpdate)] == [SpeechStarted]
+    assert "".join(e.committed for e in events if isinstance(e, TextUpdate)) == text(
+        [1, 2, 3, 4, 5]
+    )
     count = len(reader.windows)
     stream.commit()  # all is committed: nothing to decode
     events += play(stream, reader, [np.zeros(16_000, np.float32)], False)
@@ -50,7 +52,7 @@ def test_without_turns_only_commit_ends_an_utterance() -> None:
     stream.commit()  # no audio is none
     events += play(stream, reader, [say([[7]], 0.1)])
     assert texts(events) == [text([1, 2, 3, 4, 5]), "", text([7])]
-    ended = [e for e in events if isinstance(e, Ended)]
+    ended = [e for e in events if isinstance(e, UtteranceEnded)]
     assert [len(e.segments) for e in ended] == [2, 1, 1]
 
 
@@ -59,20 +61,20 @@ def test_clear_forgets_what_is_not_committed(running: bool) -> None:
     stream, reader = begin()
     audio = say([list(range(8))], 0.1)
     events = play(stream, reader, [audio], finish=False)
-    told = "".join(e.committed for e in events if isinstance(e, Text))
-    assert told and told != text(range(8))
+    committed = "".join(e.committed for e in events if isinstance(e, TextUpdate))
+    assert committed and committed != text(range(8))
     if running:
         stream.append(tone(8))
         stream.append(tone(9))
         stream.append(tone(9))
-        passage, request = stream.request()
+        buffer, request = stream.request()
     stream.clear()
     assert stream.backlog == 0
     if running:
-        assert stream.accept(passage, reader.answer(request)) is None
+        assert stream.accept(buffer, reader.answer(request)) is None
     stream.clear()
     events += stream.events() + play(stream, reader, [say([[7, 7]], 0.6)])
-    assert texts(events) == [told, text([7, 7])]
+    assert texts(events) == [committed, text([7, 7])]
     assert stream.ended
 
 
@@ -84,21 +86,23 @@ def test_other_options_from_the_next_utterance_on() -> None:
         stream.change(replace(PLAIN, window=5.0))
     events += play(stream, reader, [say([[], [3, 4]], 0.8)])
     assert texts(events) == [text([1, 2]), text([3, 4])]
-    words = [bool(e.segments[0].words) for e in events if isinstance(e, Ended)]
+    words = [bool(e.segments[0].words) for e in events if isinstance(e, UtteranceEnded)]
     assert words == [False, True]
 
 
 def test_the_language_of_each_utterance() -> None:
-    known = vocabulary(MULTILINGUAL)
-    stream, reader = Stream(MULTILINGUAL, known, PLAIN), Reader(known)
+    multilingual = vocabulary(MULTILINGUAL)
+    stream, reader = Stream(MULTILINGUAL, multilingual, PLAIN), Reader(multilingual)
     events = play(stream, reader, [say([list(range(6)), [1, 2]], 0.8)])
-    assert [e.language for e in events if isinstance(e, Ended)] == ["de", "de"]
-    asked = [w for w in reader.windows if w.rules is None]
+    assert [e.language for e in events if isinstance(e, UtteranceEnded)] == ["de", "de"]
+    detections = [w for w in reader.windows if w.rules is None]
     decoded = [w for w in reader.windows if w.rules is not None]
-    assert all(w.mel is not None for w in asked) and 2 <= len(asked) < len(decoded)
+    assert all(w.mel is not None for w in detections) and 2 <= len(detections) < len(decoded)
     assert all("<|de|>" in reader.tokenizer.decode(list(w.prompt)) for w in decoded)
-    given = Stream(MULTILINGUAL, known, replace(PLAIN, language="German"))
-    (ended,) = (e for e in play(given, reader, [say([[1, 2]], 0.8)]) if isinstance(e, Ended))
+    german = Stream(MULTILINGUAL, multilingual, replace(PLAIN, language="German"))
+    (ended,) = (
+        e for e in play(german, reader, [say([[1, 2]], 0.8)]) if isinstance(e, UtteranceEnded)
+    )
     assert ended.language == "de" and reader.windows[-1].rules is not None
 
 
@@ -114,9 +118,9 @@ def test_unsure_text_is_not_committed_before_the_end() -> None:
     stream, reader = begin()
     reader.logprob = -2.0
     events = play(stream, reader, [say([[1, 2, 3, 4, 5, 6]], 0.2)])
-    told = [e for e in events if isinstance(e, Text)]
-    assert [bool(e.committed) for e in told] == [False] * (len(told) - 1) + [True]
-    (ended,) = (e for e in events if isinstance(e, Ended))
+    updates = [e for e in events if isinstance(e, TextUpdate)]
+    assert [bool(e.committed) for e in updates] == [False] * (len(updates) - 1) + [True]
+    (ended,) = (e for e in events if isinstance(e, UtteranceEnded))
     assert ended.segments[0].temperature == 1.0  # the last of the attempts in the slot
 
 
@@ -152,9 +156,8 @@ def test_a_model_that_gives_nan() -> None:
         {"window": 1.0},
         {"words": "yes"},
         {"language": "xx"},
-        {"task": "translate"},
     ],
 )
 def test_options_that_cannot_work(change: dict[str, object]) -> None:
-    with pytest.raises(OptionError, match=f"{next(iter(change))}|English-only"):
+    with pytest.raises(OptionError, match=f"{next(iter(change))}"):
         begin(replace(PLAIN, **change))

@@ -8,11 +8,11 @@ import pytest
 
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Window
 from slimwhisper.live import stream as stream_module
-from slimwhisper.live.activity import BLOCK
-from slimwhisper.live.passage import HUSH
-from slimwhisper.live.setup import SPARE
-from slimwhisper.live.stream import TOGETHER, Stream
-from slimwhisper.live.types import Ended, LiveEvent, SpeechStopped, Text
+from slimwhisper.live.setup import EXTRA_TOKENS
+from slimwhisper.live.speech_buffer import SHORT_SILENCE
+from slimwhisper.live.stream import MAX_PARALLEL_UPDATES, Stream
+from slimwhisper.live.types import LiveEvent, SpeechStopped, TextUpdate, UtteranceEnded
+from slimwhisper.live.voice_activity import BLOCK
 from slimwhisper.types import SAMPLE_RATE
 from tests.support.tones import (
     MULTILINGUAL,
@@ -40,12 +40,12 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch, loudness: None) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(stream_module, "time", made)
-    return made
+    clock = Clock()
+    monkeypatch.setattr(stream_module, "time", clock)
+    return clock
 
 
-def hear(stream: Stream, clock: Clock, audio: np.ndarray) -> Iterator[float]:
+def play_by_clock(stream: Stream, clock: Clock, audio: np.ndarray) -> Iterator[float]:
     """Block by block, each as the clock says; yields the time."""
     for start in range(0, len(audio), BLOCK):
         clock.now = (start + BLOCK) / SAMPLE_RATE
@@ -58,16 +58,19 @@ def test_an_utterance_ends_without_an_update_of_its_own(clock: Clock) -> None:
     stream, reader = begin()
     audio = say([[3, 1, 4], []], 1.5)  # 1.5 s of silence, 1.2 s of speech, 1.5 s of silence
     events: list[LiveEvent] = []
-    made = []
-    for now in hear(stream, clock, audio):
+    update_times = []
+    for now in play_by_clock(stream, clock, audio):
         while stream.due is not None:
-            made.append(now)
+            update_times.append(now)
             update(stream, reader)
         events += stream.events()
     (stop,) = (e for e in events if isinstance(e, SpeechStopped))
-    (ended,) = (e for e in events if isinstance(e, Ended))
+    (ended,) = (e for e in events if isinstance(e, UtteranceEnded))
     over = 1.5 + 1.2 - 0.06  # the end of the speech
-    assert len(made) == 2 and over + HUSH / SAMPLE_RATE <= made[-1] < over + 0.5 <= stop.end
+    assert (
+        len(update_times) == 2
+        and over + SHORT_SILENCE / SAMPLE_RATE <= update_times[-1] < over + 0.5 <= stop.end
+    )
     assert ended.text == text([3, 1, 4]) == " ".join(reader.texts[-1])
     assert events.index(ended) - events.index(stop) == 2, "its text and its end come at once"
 
@@ -85,7 +88,9 @@ def test_silence_alone_needs_no_update() -> None:
     play(stream, reader, [say([[1, 2, 3], []], 0.5)], finish=False)
     count = len(reader.windows)
     events = play(stream, reader, [np.zeros(9 * SAMPLE_RATE, np.float32)], finish=False)
-    assert len(reader.windows) <= count + 1 and not any(isinstance(e, Ended) for e in events)
+    assert len(reader.windows) <= count + 1 and not any(
+        isinstance(e, UtteranceEnded) for e in events
+    )
 
 
 def test_what_may_wait(clock: Clock) -> None:
@@ -95,54 +100,54 @@ def test_what_may_wait(clock: Clock) -> None:
     stream, reader = begin()
     reader.logprob = -2.0  # no text is sure, so the end needs an update
     deadlines = []
-    for now in hear(stream, clock, say([[1, 2, 3], []], 1.5)):
+    for now in play_by_clock(stream, clock, say([[1, 2, 3], []], 1.5)):
         if stream.due is not None:
             deadlines.append((now, stream.due))
             update(stream, reader)
-    (first, until), (hushed, end), (closed, at) = deadlines
+    (first, until), (silent, end), (closed, at) = deadlines
     assert until == pytest.approx(first + PLAIN.update - PLAIN.first)
-    assert end == pytest.approx(1.5 + 1.2 - 0.06 + 0.5, abs=0.032) and end > hushed + 0.05
+    assert end == pytest.approx(1.5 + 1.2 - 0.06 + 0.5, abs=0.032) and end > silent + 0.05
     assert at == closed >= end
 
 
-def behind(stream: Stream, phrases: list[list[int]]) -> None:
+def append_phrases(stream: Stream, phrases: list[list[int]]) -> None:
     """Make these phrases wait."""
     stream.append(say([*phrases, []], 0.8))
 
 
 def test_what_is_over_is_decoded_side_by_side(clock: Clock) -> None:
     """In whichever order the answers come, the events are in order."""
-    phrases = [[n, n + 1, n + 2] for n in range(TOGETHER + 2)]
+    phrases = [[n, n + 1, n + 2] for n in range(MAX_PARALLEL_UPDATES + 2)]
     stream, reader = begin()
-    behind(stream, phrases)
+    append_phrases(stream, phrases)
     clock.now = 5.0
     events, most = list[LiveEvent](), 0
     while stream.due is not None:
-        begun = []
+        started = []
         while stream.due is not None:
             assert stream.due == 0.0, "since the utterance ended"
-            passage, window = stream.request()
-            begun.append((passage, reader.answer(window)))
-        most = max(most, len(begun))
-        for passage, answer in reversed(begun):
-            assert stream.accept(passage, answer) is None
+            buffer, window = stream.request()
+            started.append((buffer, reader.answer(window)))
+        most = max(most, len(started))
+        for buffer, answer in reversed(started):
+            assert stream.accept(buffer, answer) is None
         events += stream.events()
     assert texts(events) == [text(p) for p in phrases]
-    assert most == TOGETHER and stream.updates == len(phrases) == len(reader.windows)
+    assert most == MAX_PARALLEL_UPDATES and stream.updates == len(phrases) == len(reader.windows)
     assert stream.backlog == 0
 
 
 def test_a_language_is_found_before_others_depend_on_it() -> None:
     """Passages of one utterance come one after the other, unless the language is given."""
-    known = vocabulary(MULTILINGUAL)
-    for language, together in ((None, 1), ("en", 3)):
-        stream = Stream(MULTILINGUAL, known, replace(PLAIN, turns=False, language=language))
-        behind(stream, [[1, 2], [3, 4], [5, 6]])
-        begun = 0
+    multilingual = vocabulary(MULTILINGUAL)
+    for language, parallel in ((None, 1), ("en", 3)):
+        stream = Stream(MULTILINGUAL, multilingual, replace(PLAIN, turns=False, language=language))
+        append_phrases(stream, [[1, 2], [3, 4], [5, 6]])
+        started = 0
         while stream.due is not None:
             stream.request()
-            begun += 1
-        assert begun == together
+            started += 1
+        assert started == parallel
 
 
 class Looping(Reader):
@@ -152,14 +157,14 @@ class Looping(Reader):
     until = 0.0  # seconds of audio
 
     def answer(self, request: Request) -> Answer:
-        found = super().answer(request)
-        if isinstance(request, Window) and isinstance(found, Decoded):
+        answer = super().answer(request)
+        if isinstance(request, Window) and isinstance(answer, Decoded):
             assert request.rules is not None
             self.lengths.append(request.rules.sample_len)
             if len(self.lengths) == 2:
-                loop = (*found.tokens, *self.tokens * 50)[: request.rules.sample_len]
-                return replace(found, tokens=loop, logprobs=(-0.1,) * len(loop))
-        return found
+                loop = (*answer.tokens, *self.tokens * 50)[: request.rules.sample_len]
+                return replace(answer, tokens=loop, logprobs=(-0.1,) * len(loop))
+        return answer
 
 
 def test_a_loop_ends_soon_and_is_not_committed() -> None:
@@ -169,9 +174,12 @@ def test_a_loop_ends_soon_and_is_not_committed() -> None:
     phrase = [3, 1, 4, 1, 5, 9, 2, 6]
     events = play(stream, looping, [say([phrase, []], 0.8)])
     assert texts(events) == [text(phrase)]
-    told = [e for e in events if isinstance(e, Text)]
-    assert SPARE < len(told[1].tentative.split()) <= 3 * SPARE and not told[1].committed
-    assert max(looping.lengths) < 6 * SPARE < 224
+    updates = [e for e in events if isinstance(e, TextUpdate)]
+    assert (
+        EXTRA_TOKENS < len(updates[1].tentative.split()) <= 3 * EXTRA_TOKENS
+        and not updates[1].committed
+    )
+    assert max(looping.lengths) < 6 * EXTRA_TOKENS < 224
 
 
 def test_a_text_that_is_longer_than_usual_is_decoded_to_its_end() -> None:
@@ -179,17 +187,17 @@ def test_a_text_that_is_longer_than_usual_is_decoded_to_its_end() -> None:
     stream, reader = begin(replace(PLAIN, first=5.0, update=5.0))
     stream.append(say([[1, 2]], 0.8))
     stream.finish()
-    passage, window = stream.request()
-    assert window.rules is not None and window.rules.sample_len < 2 * SPARE
+    buffer, window = stream.request()
+    assert window.rules is not None and window.rules.sample_len < 2 * EXTRA_TOKENS
     reader.answer(window)
-    said = tuple(reader.tokenizer.encode(f" {LONG}"))
-    part = said[: window.rules.sample_len]
-    logprobs = (-0.1,) * len(said)
+    tokens = tuple(reader.tokenizer.encode(f" {LONG}"))
+    part = tokens[: window.rules.sample_len]
+    logprobs = (-0.1,) * len(tokens)
     cut = Decoded(part, -0.1, 0.0, 0.0, 0, logprobs[: len(part)])
-    more = stream.accept(passage, cut)
+    more = stream.accept(buffer, cut)
     assert isinstance(more, Window) and more.mel is None and more.draft == part
     assert more.rules is not None and more.rules.sample_len == 224
     assert more.attempt == Attempt(0.0, more.attempt.seed)
-    assert stream.accept(passage, replace(cut, tokens=said, logprobs=(-0.1, *logprobs))) is None
-    (ended,) = (e for e in stream.events() if isinstance(e, Ended))
+    assert stream.accept(buffer, replace(cut, tokens=tokens, logprobs=(-0.1, *logprobs))) is None
+    (ended,) = (e for e in stream.events() if isinstance(e, UtteranceEnded))
     assert ended.text == LONG

@@ -15,8 +15,8 @@ import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio import vad
 from slimwhisper.errors import AudioError, DependencyError, OptionError
-from slimwhisper.live.decoding import Decoding
-from slimwhisper.live.types import Ended, LiveEvent, SpeechStarted, Text
+from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
+from slimwhisper.live.update import UpdateDecoding
 from slimwhisper.model.encoder import Encoder
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.spoken import EXPECTED, SAMPLES, with_draft
@@ -42,8 +42,8 @@ def audio() -> np.ndarray:
     return slimwhisper.load_audio(SAMPLES / NAME)
 
 
-def said(events: Sequence[LiveEvent]) -> str:
-    return " ".join(e.text for e in events if isinstance(e, Ended))
+def spoken_text(events: Sequence[LiveEvent]) -> str:
+    return " ".join(e.text for e in events if isinstance(e, UtteranceEnded))
 
 
 TRUTH = " ".join(s["text"] for s in EXPECTED[NAME]["segments"])
@@ -54,17 +54,23 @@ def test_when_words_are_spoken(model: SlimWhisper, audio: np.ndarray) -> None:
     """In the whole window, where the offline times are the reference; except that offline the first
     word begins with the window.
     """
-    told = list(model.live(iter([audio]), words=True))
-    assert said(told) == TRUTH
+    events = list(model.live(iter([audio]), words=True))
+    assert spoken_text(events) == TRUTH
     offline = model.transcribe(audio, word_timestamps=True)
     expected = [w for s in offline["segments"] for w in s["words"]]
-    committed = [w for e in told if isinstance(e, Text) for w in e.words]
-    whole = [w for e in told if isinstance(e, Ended) for s in e.segments for w in s.words or ()]
+    committed = [w for e in events if isinstance(e, TextUpdate) for w in e.words]
+    whole = [
+        w
+        for e in events
+        if isinstance(e, UtteranceEnded)
+        for s in e.segments
+        for w in s.words or ()
+    ]
     for words in (committed, whole):
         assert [w.word.strip() for w in words] == [w["word"].strip() for w in expected]
-        for mine, its in zip(words, expected, strict=True):
-            assert its is expected[0] or abs(mine.start - its["start"]) < 0.3
-            assert abs(mine.end - its["end"]) < 0.3
+        for word, reference in zip(words, expected, strict=True):
+            assert reference is expected[0] or abs(word.start - reference["start"]) < 0.3
+            assert abs(word.end - reference["end"]) < 0.3
         assert abs(words[0].start - EXPECTED[NAME]["segments"][0]["start"]) < 0.3
 
 
@@ -76,21 +82,22 @@ def test_drafts_save_steps_and_change_nothing(
     """In float32. Log-probabilities differ in their last digits."""
     decoder = type(model.network.decoder)
     steps: list[int] = []
-    step, window = decoder.step, Decoding._window
+    step, window = decoder.step, UpdateDecoding._window
     monkeypatch.setattr(decoder, "step", lambda self, *a: (steps.append(1), step(self, *a))[1])
 
     def texts() -> tuple[list[Any], int]:
         steps.clear()
         events = list(model.live([audio[:44_000]], **SHORT))
-        told = [
-            (e.text, [s.tokens for s in e.segments]) if isinstance(e, Ended) else e for e in events
+        outcomes = [
+            (e.text, [s.tokens for s in e.segments]) if isinstance(e, UtteranceEnded) else e
+            for e in events
         ]
-        return told, len(steps)
+        return outcomes, len(steps)
 
-    drafted, few = texts()
-    monkeypatch.setattr(Decoding, "_window", lambda *a: replace(window(*a), draft=()))
-    plain, many = texts()
-    assert drafted == plain and few < many
+    drafted, drafted_steps = texts()
+    monkeypatch.setattr(UpdateDecoding, "_window", lambda *a: replace(window(*a), draft=()))
+    plain, plain_steps = texts()
+    assert drafted == plain and drafted_steps < plain_steps
 
 
 @pytest.mark.slow
@@ -99,34 +106,34 @@ def test_a_draft_changes_nothing(
     drafted: SlimWhisper, model: SlimWhisper, audio: np.ndarray, options: dict[str, float]
 ) -> None:
     """A smaller model's guesses, beside those of the update before; in windows of any length."""
-    expected, found = (list(m.live([audio[:44_000]], **options)) for m in (model, drafted))
-    assert [type(e) for e in found] == [type(e) for e in expected]
-    for ours, other in zip(found, expected, strict=True):
-        if isinstance(ours, Text) and isinstance(other, Text):
-            assert (ours.committed, ours.tentative) == (other.committed, other.tentative)
-        if isinstance(ours, Ended) and isinstance(other, Ended):
-            assert [s.tokens for s in ours.segments] == [s.tokens for s in other.segments]
+    expected, events = (list(m.live([audio[:44_000]], **options)) for m in (model, drafted))
+    assert [type(e) for e in events] == [type(e) for e in expected]
+    for event, other in zip(events, expected, strict=True):
+        if isinstance(event, TextUpdate) and isinstance(other, TextUpdate):
+            assert (event.committed, event.tentative) == (other.committed, other.tentative)
+        if isinstance(event, UtteranceEnded) and isinstance(other, UtteranceEnded):
+            assert [s.tokens for s in event.segments] == [s.tokens for s in other.segments]
     window = options.get("window", 30)
-    engine = drafted.shortened(window)._engines._kept
-    assert engine is not None and engine.lanes[0].speculation is not None
-    speculation = engine.lanes[0].speculation
-    assert speculation.acceptance.guessed >= speculation.acceptance.right > 0
+    engine = drafted.shortened(window)._engines._idle_engine
+    assert engine is not None and engine.group_runners[0].speculation is not None
+    speculation = engine.group_runners[0].speculation
+    assert speculation.acceptance.drafted >= speculation.acceptance.accepted > 0
     assert speculation.drafter.nbytes() > 0  # of the texts; the audio's cache is the model's
 
 
 def test_an_iterator_is_read_as_the_events_are(model: SlimWhisper, audio: np.ndarray) -> None:
-    taken = []
+    starts = []
 
     def pieces() -> Iterator[np.ndarray]:
         for start in range(0, len(audio), 3_200):
-            taken.append(start)
+            starts.append(start)
             yield audio[start : start + 3_200]
 
     events = model.live(pieces(), **SHORT)
-    assert not taken
+    assert not starts
     first = next(events)
-    assert isinstance(first, SpeechStarted) and 0 < len(taken) < 10
-    assert said([first, *events]) == TRUTH
+    assert isinstance(first, SpeechStarted) and 0 < len(starts) < 10
+    assert spoken_text([first, *events]) == TRUTH
 
 
 def test_an_asynchronous_source(model: SlimWhisper, audio: np.ndarray) -> None:
@@ -138,7 +145,7 @@ def test_an_asynchronous_source(model: SlimWhisper, audio: np.ndarray) -> None:
     async def listen() -> list[LiveEvent]:
         return [event async for event in model.live(microphone(), **SHORT)]
 
-    assert said(asyncio.run(listen())) == TRUTH
+    assert spoken_text(asyncio.run(listen())) == TRUTH
 
 
 def threads() -> list[str]:
@@ -165,7 +172,7 @@ def test_who_stops_early_leaves_nothing_running(model: SlimWhisper, audio: np.nd
 
     assert isinstance(asyncio.run(first()), SpeechStarted)
     assert threads() == [] and closed == [True]
-    assert said(list(model.live([audio[:44_000]], **SHORT))) == "five five five"  # sound
+    assert spoken_text(list(model.live([audio[:44_000]], **SHORT))) == "five five five"  # sound
 
 
 def test_errors_of_an_asynchronous_source_are_the_caller_s(model: SlimWhisper) -> None:
@@ -199,7 +206,7 @@ def test_a_stream_that_others_feed(model: SlimWhisper, audio: np.ndarray) -> Non
     feeder.start()
     events = list(live)
     feeder.join()
-    assert said(events) == TRUTH and live.backlog == 0
+    assert spoken_text(events) == TRUTH and live.backlog == 0
     with pytest.raises(OptionError, match="finished"):
         live.append(audio)
     with pytest.raises(OptionError, match="once"):
@@ -213,7 +220,7 @@ def test_commit_clear_and_close(model: SlimWhisper, audio: np.ndarray) -> None:
     live.append(audio[40_000:80_000])
     live.clear()
     live.finish()
-    assert said(list(live)).strip() == "five five five"
+    assert spoken_text(list(live)).strip() == "five five five"
     live = model.live()
     live.append(audio)
     live.close()
@@ -239,9 +246,9 @@ def test_what_is_refused(model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_shorter_window_shares_the_weights(model: SlimWhisper) -> None:
     short = model.shortened(10)
     assert short is model.shortened(10.0) and model.shortened(30) is model
-    ours, whole = short.network.encoder, model.network.encoder
-    assert ours.positions.data_ptr() == whole.positions.data_ptr()
-    assert ours.blocks is whole.blocks and short.network.decoder is model.network.decoder
+    shortened, whole = short.network.encoder, model.network.encoder
+    assert shortened.positions.data_ptr() == whole.positions.data_ptr()
+    assert shortened.blocks is whole.blocks and short.network.decoder is model.network.decoder
 
 
 def test_a_shorter_encoder_is_that_of_a_model_of_this_length() -> None:

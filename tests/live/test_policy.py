@@ -8,25 +8,25 @@ import pytest
 import torch
 
 from slimwhisper.engine.requests import Alignment
-from slimwhisper.live.cutting import Cut, choose_cut
+from slimwhisper.live.cutting import BufferCut, choose_cut
 from slimwhisper.live.mel import LiveMel
 from slimwhisper.live.policy import (
     ALIGNATT_FRAMES,
     REWIND_FRAMES,
-    Piece,
-    Update,
+    PartialText,
+    TextPiece,
     agreement,
     alignatt,
 )
 from tests.support.tones import vocabulary
 
 
-def pieces(text: str) -> list[Piece]:
-    return [Piece(f" {w}", tuple(range(len(w)))) for w in text.split()]
+def pieces(text: str) -> list[TextPiece]:
+    return [TextPiece(f" {w}", tuple(range(len(w)))) for w in text.split()]
 
 
-def agree(before: str, now: str) -> int:
-    return agreement(Update(pieces(now), pieces(before), [], 0))
+def count_agreed(before: str, now: str) -> int:
+    return agreement(PartialText(pieces(now), pieces(before), [], 0))
 
 
 def test_agreement_is_the_longest_common_prefix() -> None:
@@ -38,15 +38,17 @@ def test_agreement_is_the_longest_common_prefix() -> None:
             for n in range(7)
             if a.split()[:n] == b.split()[:n] and n <= min(len(a.split()), len(b.split()))
         )
-        assert agree(a, b) == plain
-    assert agree("we will see", "we will sea") == 2
-    assert agree("under", "understand") == 0
-    assert agree("We will", "we will") == 0  # as in whisper_streaming, letters must be the same
+        assert count_agreed(a, b) == plain
+    assert count_agreed("we will see", "we will sea") == 2
+    assert count_agreed("under", "understand") == 0
+    assert (
+        count_agreed("We will", "we will") == 0
+    )  # as in whisper_streaming, letters must be the same
 
 
 def attend(attended: list[int], positions: int = 500) -> int:
-    words = [Piece(" a", (1,)), Piece(" bcd", (2, 3)), Piece(" e", (4,))]
-    return alignatt(Update(words, [], attended, positions))
+    words = [TextPiece(" a", (1,)), TextPiece(" bcd", (2, 3)), TextPiece(" e", (4,))]
+    return alignatt(PartialText(words, [], attended, positions))
 
 
 def test_words_that_attend_to_the_end_or_go_back_wait() -> None:
@@ -88,7 +90,7 @@ def aligned(words: str, starts: Sequence[float]) -> Alignment:
     return Alignment(tuple(tokens), BEFORE, scores, (0.9,) * len(tokens))
 
 
-def cut(words: str, starts: Sequence[float], committed: int, quiet: Sequence[float]) -> Cut:
+def cut(words: str, starts: Sequence[float], committed: int, quiet: Sequence[float]) -> BufferCut:
     return choose_cut(aligned(words, starts), committed, buffer(quiet), 1000, TOKENIZER)
 
 
@@ -106,12 +108,12 @@ WORDS, STARTS = "one two three four five six", (0.0, 2.0, 4.0, 5.5, 7.0, 8.5)
     ],
 )
 def test_where(words: str, committed: int, quiet: Sequence[float], tokens: int, at: float) -> None:
-    found = cut(words, STARTS, committed, quiet)
-    assert found.tokens == tokens and abs(found.frames / 100 - at) < 0.15
+    chosen = cut(words, STARTS, committed, quiet)
+    assert chosen.tokens == tokens and abs(chosen.frames / 100 - at) < 0.15
 
 
 def test_neither_a_loop_nor_nothing_is_committed() -> None:
     """A loop is words that have no length."""
     assert cut(WORDS, (0.0, 3.0, 6.0, 6.0, 6.0, 8.0), 0, (3.0,)).tokens <= 3
     mel = buffer(())
-    assert choose_cut(None, 0, mel, 1000, TOKENIZER) == Cut(0, mel.complete)
+    assert choose_cut(None, 0, mel, 1000, TOKENIZER) == BufferCut(0, mel.complete)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from slimwhisper.live.types import Ended, Text
+from slimwhisper.live.types import TextUpdate, UtteranceEnded
 from tests.support.tones import (
     ONE_SAMPLE,
     PLAIN,
@@ -35,16 +35,16 @@ def test_all_that_is_said_is_committed_once(policy: str, words: bool) -> None:
     events = play(stream, reader, [say(phrases, 0.9), say([[]], 0.9)])
     assert texts(events) == [text(p) for p in phrases]
     assert stream.ended and stream.merged == 0 and stream.backlog == 0
-    ended = [e for e in events if isinstance(e, Ended)]
+    ended = [e for e in events if isinstance(e, UtteranceEnded)]
     assert len(ended[0].segments) == 1 and len(ended[-1].segments) > 2
     assert any("<|startofprev|>" in reader.tokenizer.decode(list(w.prompt)) for w in reader.windows)
-    told = [w for e in events if isinstance(e, Text) for w in e.words]
-    assert "".join(w.word for w in told) == ("".join(f" {text(p)}" for p in phrases) * words)
-    heard = [e.heard for e in events if isinstance(e, Text) and e.utterance == 2][:-2]
+    timed = [w for e in events if isinstance(e, TextUpdate) for w in e.words]
+    assert "".join(w.word for w in timed) == ("".join(f" {text(p)}" for p in phrases) * words)
+    decoded = [e.heard for e in events if isinstance(e, TextUpdate) and e.utterance == 2][:-2]
     # never the same audio twice, whose text would agree with itself
-    assert len(heard) > 15 and all(b - a > 0.9 for a, b in pairwise(heard))
+    assert len(decoded) > 15 and all(b - a > 0.9 for a, b in pairwise(decoded))
     if words:
-        starts = iter(told)
+        starts = iter(timed)
         at = 0.0
         for phrase in phrases:
             at += 0.9
@@ -72,13 +72,13 @@ def test_agreement_is_what_two_updates_begin_with() -> None:
     phrase = [3, 1, 4, 1, 5, 9, 2, 6]
     stream, reader = begin(replace(PLAIN, update=0.7))
     events = play(stream, reader, [say([phrase], 0.3), say([[]], 0.4)])
-    told = [e for e in events if isinstance(e, Text)]
+    updates = [e for e in events if isinstance(e, TextUpdate)]
     # the last update was made as speech seemed to be over; its end commits the same, undecoded
-    assert len(reader.texts) == len(told) - 1 >= 4
-    assert told[-1].heard == told[-2].heard and not told[-1].tentative
+    assert len(reader.texts) == len(updates) - 1 >= 4
+    assert updates[-1].heard == updates[-2].heard and not updates[-1].tentative
     committed: list[str] = []
     before: list[str] = []
-    for event, now in zip(told[:-1], reader.texts, strict=False):
+    for event, now in zip(updates[:-1], reader.texts, strict=False):
         same = 0
         while same < min(len(now), len(before)) and now[same] == before[same]:
             same += 1
@@ -86,7 +86,7 @@ def test_agreement_is_what_two_updates_begin_with() -> None:
         assert now[: len(committed)] == committed
         assert event.tentative.split() == now[len(committed) :]
         before = now
-        so_far = "".join(e.committed for e in told[: told.index(event) + 1])
+        so_far = "".join(e.committed for e in updates[: updates.index(event) + 1])
         assert so_far.split() == committed
     assert texts(events) == [text(phrase)]
 
@@ -94,8 +94,8 @@ def test_agreement_is_what_two_updates_begin_with() -> None:
 def test_the_tentative_text_is_the_next_draft() -> None:
     stream, reader = begin()
     events = play(stream, reader, [say([list(range(8))], 0.3)])
-    told = [e for e in events if isinstance(e, Text)]
-    for event, window in zip(told, reader.windows[1:], strict=False):
+    updates = [e for e in events if isinstance(e, TextUpdate)]
+    for event, window in zip(updates, reader.windows[1:], strict=False):
         assert reader.tokenizer.decode(list(window.draft)).strip() == event.tentative.strip()
         assert window.rules is not None and window.attempt.temperature == 0
     assert any(w.draft for w in reader.windows)
@@ -105,12 +105,12 @@ def test_an_update_that_is_late_takes_the_newest_audio() -> None:
     stream, reader = begin()
     audio = say([list(range(10)) * 2], 0.1)
     stream.append(audio[:16_000])
-    passage, request = stream.request()
+    buffer, request = stream.request()
     assert stream.due is None
     for start in range(16_000, 16_000 * 6, 1600):
         stream.append(audio[start : start + 1600])
     assert stream.due is None and stream.backlog == pytest.approx(5, abs=0.3)
-    assert stream.accept(passage, reader.answer(request)) is None
+    assert stream.accept(buffer, reader.answer(request)) is None
     assert stream.due is not None
     update(stream, reader)
     assert stream.merged == 3 and stream.updates == 2 and stream.backlog < 0.2
@@ -125,25 +125,25 @@ def test_an_hour_stays_flat(turns: bool) -> None:
     """Faster than real time; what is kept is counted: samples, frames, tokens, passages."""
     rng = random.Random(2)
     stream, reader = begin(replace(PLAIN, turns=turns, update=3.0))
-    kept, said, told, seconds = [], "", "", 0.0
+    sizes, expected, committed, seconds = [], "", "", 0.0
     while seconds < 3600:
         phrases = talk(rng, 3, 60)
-        said += "".join(f" {text(p)}" for p in phrases)
+        expected += "".join(f" {text(p)}" for p in phrases)
         audio = say([*phrases, []], rng.uniform(0.8, 9))
         seconds += len(audio) / 16_000
         events = play(stream, reader, [audio], finish=False)
-        told += "".join(
-            f" {e.committed.strip()}" for e in events if isinstance(e, Text) and e.committed
+        committed += "".join(
+            f" {e.committed.strip()}" for e in events if isinstance(e, TextUpdate) and e.committed
         )
-        passages = stream._passages
-        kept.append(
-            sum(p.audio.mel.samples for p in passages)
-            + len(stream.speech._recent)
-            + len(stream.speech.pending)
-            + len(stream.speech._history)
+        buffers = stream._buffers
+        sizes.append(
+            sum(p.audio.mel.samples for p in buffers)
+            + len(stream.segmenter._padding)
+            + len(stream.segmenter.pending)
+            + len(stream.segmenter._history)
         )
         reader.windows[:-1], reader.texts[:-1] = [], []
         if not turns and rng.random() < 0.2:
             stream.commit()
-    assert told == said
-    assert max(kept) < 10 * 16_000
+    assert committed == expected
+    assert max(sizes) < 10 * 16_000

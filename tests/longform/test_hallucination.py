@@ -1,4 +1,4 @@
-"""whisper's whole loop on scripts: `settle` goes on from each window as the loop does."""
+"""whisper's whole loop on scripts: `time_segments` goes on from each window as the loop does."""
 
 import importlib
 import random
@@ -17,8 +17,8 @@ from whisper.timing import WordTiming
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform import words
-from slimwhisper.longform.hallucination import Place
-from slimwhisper.longform.words import Cut, settle
+from slimwhisper.longform.hallucination import WindowSpan
+from slimwhisper.longform.words import WindowSegments, time_segments
 from slimwhisper.types import Options, Segment
 from tests.support.checkpoints import tiny_dims
 from tests.support.scripted import BEGIN, as_dicts, random_text, tokenizer
@@ -152,29 +152,29 @@ def cleared(segments: Sequence[Segment]) -> list[dict[str, Any]]:
 
 
 def replay(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """`settle` on each window of the loop gives what whisper's loop went on with."""
+    """`time_segments` on each window of the loop gives what whisper's loop went on with."""
     branches: Counter[str] = Counter()
     options = Options(word_timestamps=True, hallucination_silence_threshold=loop.threshold)
     expected = loop.result["segments"]
     alignment = Alignment((), 4, torch.zeros(1, 1, 1), ())  # stands for the scripted word times
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for i, window in enumerate(loop.windows):
         monkeypatch.setattr(words, "time_words", lambda *_, w=window: [*map(replace, w["timings"])])
         seek = loop.seeks[window["number"]]
         proposed, single = after_stamps(window["tokens"], seek, window["frames"])
-        settled = settle(
-            Cut(window["segments"], proposed, single),
+        settled = time_segments(
+            WindowSegments(window["segments"], proposed, single),
             alignment if window["timings"] else None,
             tokenizer(),
             options,
-            Place(seek, window["frames"], loop.content),
+            WindowSpan(seek, window["frames"], loop.content),
             window["last_speech"],
         )
         following = loop.seeks[window["number"] + 1]
         assert settled.seek == following or settled.seek >= following == loop.content
         if i + 1 < len(loop.windows):
             assert settled.last_speech == loop.windows[i + 1]["last_speech"]
-        found += cleared(settled.segments)
+        results += cleared(settled.segments)
         assert not (settled.dropped and settled.segments)
         branches["dropped"] += settled.dropped
         cut = not settled.dropped and len(settled.segments) < len(window["segments"])
@@ -182,7 +182,7 @@ def replay(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         branches["cut to the end"] += cut and settled.seek == loop.content
         branches["last word"] += not cut and not settled.dropped and settled.seek != proposed
         branches["kept"] += settled.seek == proposed
-    assert [{**s, "id": i} for i, s in enumerate(found)] == expected
+    assert [{**s, "id": i} for i, s in enumerate(results)] == expected
     return branches
 
 

@@ -30,7 +30,7 @@ tokenizer = get_tokenizer(dims)
 rules = make_rules(dims, Options(sample_len=6))
 mel = torch.randn(80, 3000, generator=torch.Generator().manual_seed(0))
 engine = Engine(model, get_vocabulary(dims), slots)
-engine.ask([Window(mel, tokenizer.sot_sequence, 0, rules)] * slots)
+engine.run([Window(mel, tokenizer.sot_sequence, 0, rules)] * slots)
 status = Path("/proc/self/status").read_text()  # ru_maxrss would begin with the parent's peak
 peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024
 texts = engine.pool.peak * engine.runner.pages.page_bytes

@@ -1,4 +1,4 @@
-"""One recording without its silences, or in pieces side by side; times stay its own."""
+"""One recording without its silences, or in pieces side by side; its times stay."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import pytest
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.longform.finish import _with_logprobs
+from slimwhisper.longform.postprocessing import _with_logprobs
 from slimwhisper.longform.recording import Recording
 from slimwhisper.types import Options, Segment
 from tests.support.parity import differences
@@ -54,46 +54,46 @@ def model(digits_path: Path) -> SlimWhisper:
 
 
 def test_pieces_have_the_recordings_own_times(model: SlimWhisper, phrases: Phrases) -> None:
-    found = model.transcribe(phrases.audio, parallel=True, temperature=0, word_timestamps=True)
-    texts = [s for s in found["segments"] if s["text"]]
+    result = model.transcribe(phrases.audio, parallel=True, temperature=0, word_timestamps=True)
+    texts = [s for s in result["segments"] if s["text"]]
     assert len(texts) >= PHRASES
-    assert [s["id"] for s in found["segments"]] == list(range(len(found["segments"])))
+    assert [s["id"] for s in result["segments"]] == list(range(len(result["segments"])))
     assert [s["start"] for s in texts] == sorted(s["start"] for s in texts)
     for segment in texts:
         assert phrases.holds(segment["start"], segment["end"])
         assert all(phrases.holds(w["start"], w["end"]) for w in segment["words"])
-    assert jiwer.wer(" ".join(phrases.words), found["text"].strip()) <= 1 / 12
+    assert jiwer.wer(" ".join(phrases.words), result["text"].strip()) <= 1 / 12
     again = model.transcribe(
         phrases.audio, parallel=True, temperature=0, word_timestamps=True, batch_size=1
     )
-    assert not differences(again, found)
+    assert not differences(again, result)
 
 
 def test_sentences_are_cut_at_pauses(model: SlimWhisper, phrases: Phrases) -> None:
     audio = phrases.audio[: int(16_000 * (phrases.spans[1][1] + 2))]
-    found = model.transcribe(audio, parallel=True, temperature=0, sentences=True)
-    assert found["text"] == "".join(s["text"] for s in found["segments"])
-    assert len(found["segments"]) == 2
-    for segment, (start, end) in zip(found["segments"], phrases.spans, strict=False):
+    result = model.transcribe(audio, parallel=True, temperature=0, sentences=True)
+    assert result["text"] == "".join(s["text"] for s in result["segments"])
+    assert len(result["segments"]) == 2
+    for segment, (start, end) in zip(result["segments"], phrases.spans, strict=False):
         assert start - 0.5 <= segment["words"][0]["start"] == segment["start"]
         assert segment["words"][-1]["end"] <= segment["end"] <= end + 1.5
 
 
 def test_silence_is_left_out(model: SlimWhisper, phrases: Phrases) -> None:
-    """Half of the recording is heard, in one window."""
-    found = model.transcribe(phrases.audio, vad_filter=True, temperature=0)
+    """Half of the recording is decoded, in one window."""
+    result = model.transcribe(phrases.audio, vad_filter=True, temperature=0)
     seconds = len(phrases.audio) / 16_000
-    starts = [s["start"] for s in found["segments"]]
+    starts = [s["start"] for s in result["segments"]]
     assert starts == sorted(starts)
-    assert all(0 <= s["start"] <= s["end"] <= seconds for s in found["segments"])
+    assert all(0 <= s["start"] <= s["end"] <= seconds for s in result["segments"])
     recording = Recording(ArraySamples(phrases.audio), model.dims, Options(vad_filter=True))
     session = recording.next_session()
     assert session is not None
     speech = sum(end - start for start, end in phrases.spans)
     assert speech < session.mel.frames / 100 < speech + PHRASES * 1.2 < seconds
-    # a time in the third phrase, as heard, is that of the third phrase
-    heard = sum(end - start + 0.8 for start, end in phrases.spans[:2]) + 0.8
-    assert phrases.spans[2][0] < recording._original(heard) < phrases.spans[2][1]
+    # a time in the third phrase of the decoded audio is in the third phrase of the recording
+    seconds_decoded = sum(end - start + 0.8 for start, end in phrases.spans[:2]) + 0.8
+    assert phrases.spans[2][0] < recording._original(seconds_decoded) < phrases.spans[2][1]
     recording.close()
 
 
@@ -102,9 +102,9 @@ def test_no_speech_at_all(random_paths: dict[str, Path], mode: str) -> None:
     """No text, and a language all the same."""
     multilingual = slimwhisper.load_model(random_paths["multilingual"], "cpu")
     for audio in (np.zeros(48_000, np.float32), np.zeros(10, np.float32)):
-        found = multilingual.transcribe(audio, **{mode: True})
-        assert (found["text"], found["segments"]) == ("", [])
-        assert len(found["language"]) in (2, 3)
+        result = multilingual.transcribe(audio, **{mode: True})
+        assert (result["text"], result["segments"]) == ("", [])
+        assert len(result["language"]) in (2, 3)
 
 
 def test_clips_hold_for_speech_too(model: SlimWhisper, phrases: Phrases) -> None:
@@ -134,5 +134,5 @@ def test_logprobs_follow_segments_that_are_cut_anew() -> None:
         return Segment(*fields, token_logprobs=logprobs)
 
     before = [segment(7, 8, logprobs=[-1.0, -2.0]), segment(7, 9, logprobs=[-3.0, -4.0])]
-    found = _with_logprobs([segment(7), segment(8, 7, 9), segment()], before)
-    assert [s.token_logprobs for s in found] == [[-1.0], [-2.0, -3.0, -4.0], []]
+    result = _with_logprobs([segment(7), segment(8, 7, 9), segment()], before)
+    assert [s.token_logprobs for s in result] == [[-1.0], [-2.0, -3.0, -4.0], []]

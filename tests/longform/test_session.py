@@ -8,7 +8,7 @@ import pytest
 
 from slimwhisper.engine.requests import Decoded, Languages, Retry, Window
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.longform.attempts import Tried, likeliest
+from slimwhisper.longform.attempts import Candidate, choose
 from slimwhisper.longform.session import Session, clips_of
 from slimwhisper.tokens.vocabulary import get_tokenizer
 from slimwhisper.types import Options
@@ -38,8 +38,8 @@ def test_segments_have_their_tokens_logprobs() -> None:
     state = session(60, token_logprobs=True)
     assert request(state).logprobs
     tokens = (stamp(0), *HELLO, stamp(2), stamp(2), *WORLD, stamp(2), stamp(2), *HELLO, stamp(9))
-    own = tuple(-float(i) for i in range(len(tokens) + 1))  # with <|endoftext|>'s
-    new = state.accept(replace(answer(*tokens), logprobs=own))
+    logprobs = tuple(-float(i) for i in range(len(tokens) + 1))  # with <|endoftext|>'s
+    new = state.accept(replace(answer(*tokens), logprobs=logprobs))
     assert [s.tokens for s in new] == [list(tokens[:3]), [], list(tokens[-3:])]
     assert [s.token_logprobs for s in new] == [[0.0, -1.0, -2.0], [], [-6.0, -7.0, -8.0]]
     assert [s["token_logprobs"] for s in state.transcript().as_dict()["segments"]] == [
@@ -52,10 +52,10 @@ def test_segments_have_their_tokens_logprobs() -> None:
 
 @pytest.mark.parametrize("multilingual", [False, True])
 @pytest.mark.parametrize(("seconds", "again"), [(30.0, False), (29.9, True)])
-def test_audio_in_the_slot_is_not_asked_for_again(
+def test_audio_in_the_slot_is_not_sent_again(
     seconds: float, again: bool, multilingual: bool
 ) -> None:
-    """A first window of 30 s has been heard whole when its language is known."""
+    """A first window of 30 s is encoded when its language is known."""
     state = session(seconds, tiny_dims(), multilingual=multilingual)
     state.accept(Languages({"en": 0.2, "de": 0.7}))
     assert (request(state).mel is not None) == again
@@ -124,9 +124,12 @@ def test_nan_is_an_error_not_a_transcript() -> None:
         state.accept(Decoded((), float("nan"), 0.1))
 
 
-@pytest.mark.parametrize(("temperature", "kept"), [(0.0, True), (0.5, True), (0.6, False)])
-def test_what_was_sampled_hot_is_no_prompt(temperature: float, kept: bool) -> None:
-    state = session(100)
+@pytest.mark.parametrize(
+    ("temperature", "kept", "limit"),
+    [(0.0, True, 0.5), (0.5, True, 0.5), (0.6, False, 0.5), (0.6, True, 0.7), (0.2, False, 0.1)],
+)
+def test_what_was_sampled_hot_is_no_prompt(temperature: float, kept: bool, limit: float) -> None:
+    state = session(100, prompt_reset_on_temperature=limit)
     state.accept(answer(stamp(0), *WORLD, stamp(30)))
     state.accept(answer(stamp(0), *HELLO, stamp(30), temperature=temperature))
     assert (len(request(state).prompt) > 1) == kept
@@ -134,6 +137,12 @@ def test_what_was_sampled_hot_is_no_prompt(temperature: float, kept: bool) -> No
     prompt = request(state).prompt
     assert (WORLD[0] in prompt) == kept
     assert HELLO[0] in prompt
+
+
+def test_an_initial_prompt_may_be_tokens() -> None:
+    ids = (300, 5, 301)  # as no text is encoded
+    prompt = request(session(50, initial_prompt=ids)).prompt
+    assert prompt == (TOKENIZER.sot_prev, *ids, *TOKENIZER.sot_sequence)
 
 
 def test_hotwords_stand_in_every_prompt_and_are_cut_to_fit() -> None:
@@ -171,36 +180,36 @@ SENTENCE = " hello world, we took the early train because of the snow"
 CLEAN = (stamp(0), *TOKENIZER.encode(SENTENCE), stamp(9))
 
 
-def tried(ratio: float, avg_logprob: float, no_speech_prob: float = 0.1) -> Tried:
-    return Tried(Decoded((), avg_logprob, no_speech_prob), ratio)
+def candidate(ratio: float, avg_logprob: float) -> Candidate:
+    return Candidate(Decoded((), avg_logprob, 0.1), ratio)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_likeliest_that_does_not_repeat_itself(seed: int) -> None:
+def test_the_most_probable_that_does_not_repeat_itself(seed: int) -> None:
     """Against the sentence that defines it."""
     rng = random.Random(seed)
     most = rng.choice([None, 1.5, 2.4])
-    attempts = [tried(rng.uniform(1, 3.5), rng.uniform(-3, 0)) for _ in range(rng.randint(1, 6))]
-    found = likeliest(attempts, Options(compression_ratio_threshold=most))
+    failed = [candidate(rng.uniform(1, 3.5), rng.uniform(-3, 0)) for _ in range(rng.randint(1, 6))]
+    assert choose(failed, Options(on_failure="last")) is failed[-1]
+    chosen = choose(failed, Options(compression_ratio_threshold=most, on_failure="best"))
     limit = 2.4 if most is None else most
-    if any(t.ratio <= limit for t in attempts):
-        assert found.ratio <= limit
-        assert all(
-            t.ratio > limit or t.result.avg_logprob <= found.result.avg_logprob for t in attempts
-        )
+    varied = [c for c in failed if c.ratio <= limit]
+    if varied:
+        assert chosen in varied
+        assert chosen.result.avg_logprob == max(c.result.avg_logprob for c in varied)
     else:
-        assert found.ratio == min(t.ratio for t in attempts)
+        assert chosen.ratio == min(c.ratio for c in failed)
 
 
 def run(state: Session, answers: list[tuple[tuple[int, ...], float]]) -> list[Any]:
     """Answer a window's attempts in turn, (tokens, avg_logprob); returns the requests."""
-    asked: list[Any] = []
+    requests: list[Any] = []
     for tokens, logprob in answers:
-        asked.append(state.next_request())
-        assert isinstance(asked[-1], Window | Retry)
-        temperature = asked[-1].attempt.temperature
+        requests.append(state.next_request())
+        assert isinstance(requests[-1], Window | Retry)
+        temperature = requests[-1].attempt.temperature
         state.accept(answer(*tokens, avg_logprob=logprob, temperature=temperature))
-    return asked
+    return requests
 
 
 @pytest.mark.parametrize(
@@ -214,11 +223,11 @@ def test_where_all_temperatures_fail(on_failure: str, kept: tuple[float, str]) -
         ((stamp(0), *HELLO, *WORLD, stamp(9)), -1.2),
         ((stamp(0), *WORLD, *WORLD, stamp(9)), -2.5),
     ]
-    asked = run(state, answers)
-    assert [r.attempt.temperature for r in asked] == list(LADDER)
-    (found,) = state.segments
-    assert (found.temperature, found.text) == kept
-    assert found.compression_ratio < 1 and state.transcript().text == kept[1]
+    requests = run(state, answers)
+    assert [r.attempt.temperature for r in requests] == list(LADDER)
+    (result,) = state.segments
+    assert (result.temperature, result.text) == kept
+    assert result.compression_ratio < 1 and state.transcript().text == kept[1]
     assert state.next_request() is None
     state = session(10, temperature=LADDER, on_failure=on_failure)
     run(state, [((stamp(0), *HELLO, stamp(9)), -1.01), ((stamp(0), *WORLD, stamp(9)), -0.99)])

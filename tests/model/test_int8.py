@@ -4,8 +4,10 @@ import pytest
 import torch
 
 import slimwhisper
+from slimwhisper import devices
 from slimwhisper.devices import choose_dtype
 from slimwhisper.errors import OptionError
+from slimwhisper.kernels import linear as linear_module
 from slimwhisper.kernels.linear import Packed, Quantized, linear, quantize
 from slimwhisper.model import encoder as encoder_module
 from slimwhisper.model.decoder import Decoder
@@ -24,31 +26,52 @@ def test_a_product_is_that_of_rounded_numbers() -> None:
     weight, bias, x = torch.randn(96, 64), torch.randn(96), torch.randn(3, 5, 64)
     factors = weight.abs().amax(1, keepdim=True).double() / 127
     rounded = (weight / factors).round() * factors
-    found = linear(x, quantize(weight, bias))
+    result = linear(x, quantize(weight, bias))
     step = float(x.max() - x.min()) / 255  # of the input's numbers
     exact = x.double() @ rounded.T + bias
     worst = step * rounded.abs().sum(1)  # every input number off by a step
-    assert ((found - exact).abs() <= worst).all()
-    assert (found - exact).abs().max() > 0
-    relative = (found - exact).norm() / exact.norm()
+    assert ((result - exact).abs() <= worst).all()
+    assert (result - exact).abs().max() > 0
+    relative = (result - exact).norm() / exact.norm()
     assert relative < 0.02
-    curved = torch.nn.functional.gelu(found)
+    curved = torch.nn.functional.gelu(result)
     torch.testing.assert_close(linear(x, quantize(weight, bias), gelu=True), curved)
-    onto = torch.randn(3, 5, 96)
-    torch.testing.assert_close(linear(x, quantize(weight, bias), onto=onto), found + onto)
+    addend = torch.randn(3, 5, 96)
+    torch.testing.assert_close(linear(x, quantize(weight, bias), addend=addend), result + addend)
+
+
+@pytest.mark.parametrize("depth", [64, 40], ids=["in C", "in PyTorch"])
+@pytest.mark.parametrize("rows", [1, 15, 70])
+def test_without_products_of_integers(
+    depth: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on ARM: the weights are the same integers, and the input is not rounded."""
+    monkeypatch.setattr(linear_module, "INT8_PRODUCTS", False)
+    monkeypatch.setattr(linear_module, "_multiply_integers", lambda *_: pytest.fail("x86 alone"))
+    torch.manual_seed(0)
+    weight, bias = torch.randn(96, depth), torch.randn(96)
+    x, addend = torch.randn(rows, depth), torch.randn(rows, 96)
+    factors = weight.abs().amax(1, keepdim=True).double() / 127
+    exact = x.double() @ ((weight / factors).round() * factors).T + bias
+    quantized = quantize(weight, bias)
+    assert quantized.packed is None
+    close = {"rtol": 1e-5, "atol": 1e-5, "check_dtype": False}
+    torch.testing.assert_close(linear(x, quantized), exact, **close)
+    curved = torch.nn.functional.gelu(exact + addend)
+    torch.testing.assert_close(linear(x, quantized, gelu=True, addend=addend), curved, **close)
 
 
 def test_rows_of_zeros_and_huge_rows_are_kept() -> None:
     weight = torch.zeros(3, 32)
     weight[1], weight[2] = 1e6, 1e-6
-    found = linear(torch.ones(1, 32), quantize(weight))[0]
-    assert found.tolist() == pytest.approx([0, 32e6, 32e-6], rel=0.01)
+    result = linear(torch.ones(1, 32), quantize(weight))[0]
+    assert result.tolist() == pytest.approx([0, 32e6, 32e-6], rel=0.01)
 
 
 def test_what_is_not_finite_stays_so() -> None:
     for value in (float("nan"), float("inf")):
-        found = linear(torch.tensor([[1.0, value]]), quantize(torch.ones(3, 2)))
-        assert found.shape == (1, 3) and found.isnan().all()
+        result = linear(torch.tensor([[1.0, value]]), quantize(torch.ones(3, 2)))
+        assert result.shape == (1, 3) and result.isnan().all()
 
 
 def test_which_matrices_are_rounded() -> None:
@@ -100,6 +123,12 @@ def test_the_same_words() -> None:
     assert texts[0] == texts[1]
 
 
-def test_a_gpu_is_refused() -> None:
-    with pytest.raises(OptionError, match="int8 needs an x86 CPU; on a GPU choose float16"):
+def test_where_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "INT8_PRODUCTS", False)
+    monkeypatch.setattr(devices, "library", lambda: None)
+    with pytest.raises(OptionError, match="int8 needs an x86 CPU, or compiled kernels"):
+        choose_dtype("int8", CPU)
+    monkeypatch.setattr(devices, "library", lambda: True)
+    assert choose_dtype("int8", CPU) == torch.float32
+    with pytest.raises(OptionError, match="int8 is for CPUs"):
         choose_dtype("int8", torch.device("cuda"))

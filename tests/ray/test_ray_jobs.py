@@ -22,7 +22,7 @@ import pytest
 
 from slimwhisper.cli import main
 from tests.support.kills import journal_lines, whole_tree
-from tests.support.paths import ROOT
+from tests.support.paths import BROKEN, ROOT
 from tests.support.ray_jobs import FLAGS, RayRun, ray_run
 from tests.support.spoken import SAMPLES
 
@@ -36,7 +36,7 @@ def plant(folder: Path, copies: int) -> Path:
         (folder / str(number % 2)).mkdir(parents=True, exist_ok=True)
         for name in ("phone-number.wav", "door-code.mp3", "countdown.flac"):
             shutil.copy(SAMPLES / name, folder / str(number % 2) / f"{number}.{name}")
-    shutil.copy(SAMPLES / "broken.m4a", folder)
+    shutil.copy(BROKEN, folder)
     return folder
 
 
@@ -205,7 +205,7 @@ def test_ray_data(tmp_path: Path) -> None:
         {"path": str(name)},
         {"path": "unread", "bytes": (SAMPLES / "countdown.flac").read_bytes()},
         {"samples": samples.tolist(), "sample_rate": 16_000},
-        {"path": str(SAMPLES / "broken.m4a")},
+        {"path": str(BROKEN)},
         {},
     ]
     empty = dict.fromkeys(("path", "bytes", "samples", "sample_rate"))

@@ -6,25 +6,28 @@ import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
+import torch
 
 from slimwhisper.cli import build_parser
 from slimwhisper.errors import OptionError
 from slimwhisper.jobs.flags import check_engine
-from slimwhisper.ray.plan import Plan, plan_workers
-from slimwhisper.ray.scheduler import Scheduler
+from slimwhisper.ray.work_scheduler import WorkScheduler
+from slimwhisper.ray.worker_plan import WorkerPlan, plan_workers
 
 
-def given(scheduler: Scheduler[str], items: Iterator[str]) -> dict[int, list[str]]:
+def given(scheduler: WorkScheduler[str], items: Iterator[str]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for worker, item in scheduler.assign(lambda: next(items, None)):
         found.setdefault(worker, []).append(item)
     return found
 
 
-def filled(*rooms: int) -> Scheduler[str]:
-    scheduler: Scheduler[str] = Scheduler()
+def filled(*rooms: int) -> WorkScheduler[str]:
+    scheduler: WorkScheduler[str] = WorkScheduler()
     for worker, room in enumerate(rooms):
         scheduler.up(worker, room)
     return scheduler
@@ -76,20 +79,20 @@ def asked(flags: str) -> Namespace:
 @pytest.mark.parametrize(
     ("flags", "resources", "hosts", "plan"),
     [
-        ("", GPUS, 1, Plan(8, 1, 1, 0)),
-        ("--workers 3", GPUS, 1, Plan(3, 1, 1, 0)),
-        ("--device cuda --threads 2", GPUS, 4, Plan(8, 1, 1, 2)),
-        ("--device cpu", GPUS, 2, Plan(2, 32, 0, 32)),
-        ("", CPUS, 1, Plan(1, 16, 0, 16)),
-        ("--workers 5", CPUS, 1, Plan(5, 3, 0, 3)),
-        ("--workers 4 --threads 2", CPUS, 1, Plan(4, 2, 0, 2)),
-        ("--workers 32", CPUS, 1, Plan(32, 0.5, 0, 1)),
-        ("--workers 3", CPUS, 2, Plan(3, 4, 0, 4)),  # two on one host
-        ("--workers 32 --ray_address auto", GPUS, 1, Plan(32, 1, 1, 0)),
-        ("--workers 32 --ray_address auto --device cuda", CPUS, 1, Plan(32, 1, 1, 0)),
+        ("", GPUS, 1, WorkerPlan(8, 1, 1, 0)),
+        ("--workers 3", GPUS, 1, WorkerPlan(3, 1, 1, 0)),
+        ("--device cuda --threads 2", GPUS, 4, WorkerPlan(8, 1, 1, 2)),
+        ("--device cpu", GPUS, 2, WorkerPlan(2, 32, 0, 32)),
+        ("", CPUS, 1, WorkerPlan(1, 16, 0, 16)),
+        ("--workers 5", CPUS, 1, WorkerPlan(5, 3, 0, 3)),
+        ("--workers 4 --threads 2", CPUS, 1, WorkerPlan(4, 2, 0, 2)),
+        ("--workers 32", CPUS, 1, WorkerPlan(32, 0.5, 0, 1)),
+        ("--workers 3", CPUS, 2, WorkerPlan(3, 4, 0, 4)),  # two on one host
+        ("--workers 32 --ray_address auto", GPUS, 1, WorkerPlan(32, 1, 1, 0)),
+        ("--workers 32 --ray_address auto --device cuda", CPUS, 1, WorkerPlan(32, 1, 1, 0)),
     ],
 )
-def test_workers(flags: str, resources: dict[str, float], hosts: int, plan: Plan) -> None:
+def test_workers(flags: str, resources: dict[str, float], hosts: int, plan: WorkerPlan) -> None:
     assert plan_workers(asked(flags), resources, hosts) == plan
 
 
@@ -109,8 +112,8 @@ def test_devices_that_do_not_work(flags: str, resources: dict[str, float], words
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--workers 2", "--workers is for workers of Ray; add --engine ray"),
-        ("--devices all", "--devices is for workers of Ray"),
+        ("--workers 2", "--workers needs --engine ray"),
+        ("--devices all", "--devices needs --engine ray"),
         ("--engine ray --devices 0;1", "give all, or numbers such as 0,2"),
         ("--engine ray --devices 0 --ray_address auto", "--devices is for this host"),
     ],
@@ -126,5 +129,32 @@ def test_without_the_extra() -> None:
         "sys.exit(main(['transcribe', '.', '--engine', 'ray']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    line = "slimwhisper: --engine ray needs ray; pip install 'slimwhisper[ray]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
+    line = "slimwhisper: --engine ray needs ray; pip install 'ray[data]"
+    assert (done.returncode, done.stdout) == (1, "") and done.stderr.startswith(line)
+
+
+def test_actors_that_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each keeps to its part of the memory before its engine is made. A stand-in for Ray."""
+    context = SimpleNamespace(worker=SimpleNamespace(mode=1), get_assigned_resources=dict)
+    ray = MagicMock(is_initialized=lambda: True, get_runtime_context=lambda: context, WORKER_MODE=1)
+    for name in ("ray", "ray.util", "ray.util.metrics"):
+        monkeypatch.setitem(sys.modules, name, ray)
+    for name in ("transcriber", "metrics"):
+        monkeypatch.delitem(sys.modules, f"slimwhisper.ray.{name}", raising=False)
+    from slimwhisper.ray import transcriber
+
+    done: list[object] = []
+    model = SimpleNamespace(device=torch.device("cuda", 0))
+    monkeypatch.setattr(transcriber, "load_model", lambda _: model)
+    monkeypatch.setattr(transcriber, "EngineFeed", lambda *_: done.append("engine"))
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, _: done.append(share)
+    )
+    for resources in ({"GPU": 0.5}, {"GPU": 1.0}, {}):
+        context.get_assigned_resources = lambda resources=resources: resources
+        transcriber.Transcriber()
+    context.worker.mode = 0  # a driver has no resources of its own
+    transcriber.Transcriber()
+    assert done == [0.5, *["engine"] * 4]
+    for name in ("transcriber", "metrics"):
+        del sys.modules[f"slimwhisper.ray.{name}"]

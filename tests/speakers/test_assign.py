@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slimwhisper.speakers.assign import NEAR, Timeline, assign_speakers
+from slimwhisper.speakers.assign import MAX_DISTANCE, Timeline, assign_speakers
 from slimwhisper.speakers.turns import Turn, by_first_speech
 from slimwhisper.types import Segment, Word
 
@@ -47,18 +47,18 @@ def test_pieces_are_numbered_and_keep_what_the_segment_has() -> None:
     turns = [Turn(0, 0.45, "a"), Turn(0.45, 1.45, "b"), Turn(1.45, 9, "a")]
     made = replace(segment(0, 4), flags=("improbable",), seek=300)
     whole = replace(segment(3, 2), flags=("repeats",))
-    found = assign_speakers([made, whole], turns, spell)
-    assert [(s.id, s.speaker) for s in found] == [(0, "a"), (1, "b"), (2, "a"), (3, "a")]
-    assert {(s.flags, s.seek) for s in found[:3]} == {(("improbable",), 300)}
-    assert [t for s in found for t in s.tokens] == made.tokens + whole.tokens
-    assert replace(found[3], id=7, words=whole.words, speaker=None) == whole
+    result = assign_speakers([made, whole], turns, spell)
+    assert [(s.id, s.speaker) for s in result] == [(0, "a"), (1, "b"), (2, "a"), (3, "a")]
+    assert {(s.flags, s.seek) for s in result[:3]} == {(("improbable",), 300)}
+    assert [t for s in result for t in s.tokens] == made.tokens + whole.tokens
+    assert replace(result[3], id=7, words=whole.words, speaker=None) == whole
 
 
 def test_words_and_segments_without_a_speaker() -> None:
     far = segment(100, 2)
-    found = assign_speakers([far, segment(0, 3)], [Turn(0.6, 0.9, "a")], spell)
-    assert [s.speaker for s in found] == [None, "a"]
-    assert found[0] == replace(far, id=0)
+    result = assign_speakers([far, segment(0, 3)], [Turn(0.6, 0.9, "a")], spell)
+    assert [s.speaker for s in result] == [None, "a"]
+    assert result[0] == replace(far, id=0)
     assert assign_speakers([segment(0, 2)], [], spell)[0].speaker is None
     turns = [Turn(1.0, 1.4, "a"), Turn(3.5, 4.0, "b")]
     (first, second) = assign_speakers([segment(0, 8)], turns, spell)
@@ -74,8 +74,8 @@ def test_words_and_segments_without_a_speaker() -> None:
     [
         (1.6, 2.3, "a"),  # 0.4 s of a, 0.3 s of b
         (2.0, 2.0, "a"),  # no length, on a border: the first of the two that touch it
-        (4.0 + NEAR, 5, None),
-        (4.0 + NEAR - 0.01, 5, "b"),
+        (4.0 + MAX_DISTANCE, 5, None),
+        (4.0 + MAX_DISTANCE - 0.01, 5, "b"),
         (8.2, 8.4, "long"),
         (9.0, 9.2, "long"),  # 0.2 s both: the turn that began first
     ],
@@ -99,12 +99,12 @@ def test_as_a_search_through_all_turns() -> None:
             for name in {t.speaker for t in turns}
         }
         near = min(max(t.start - end, start - t.end) for t in turns)
-        found = look_up(float(start), end)
+        result = look_up(float(start), end)
         if max(shares.values()) > 0:
-            assert found is not None
-            assert shares[found] == pytest.approx(max(shares.values()))
+            assert result is not None
+            assert shares[result] == pytest.approx(max(shares.values()))
         else:
-            assert (found is None) == (near >= NEAR)
+            assert (result is None) == (near >= MAX_DISTANCE)
 
 
 def test_speakers_are_numbered_by_first_speech() -> None:

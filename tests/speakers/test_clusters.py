@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slimwhisper.speakers import clusters
-from slimwhisper.speakers.clusters import centroids, count_speakers, group, likeliest_path, unit
+from slimwhisper.speakers.clusters import centroids, count_speakers, group, unit, viterbi_path
 
 pytest.importorskip("sklearn", reason="the extra `diarize`, or `dev`, has scikit-learn")
 
@@ -35,14 +35,14 @@ def test_stray_many_and_few_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(group(same, 3).tolist()) == {0}, "one voice cannot be three"
     assert group(np.zeros((0, 64), np.float32), None).tolist() == []
     assert group(voices([1]), 4).tolist() == [0]
-    monkeypatch.setattr(clusters, "MOST_LINKED", 50)
+    monkeypatch.setattr(clusters, "MAX_LINKED", 50)
     assert count_speakers(voices([300, 200, 100])) == 3, "many are counted by a part"
 
 
 def test_the_middle_of_each_group() -> None:
     vectors = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
-    found = centroids(vectors, np.array([0, 1, 1]))
-    np.testing.assert_allclose(found, unit(np.array([[1, 0], [0.6, 1.8]])), atol=1e-6)
+    result = centroids(vectors, np.array([0, 1, 1]))
+    np.testing.assert_allclose(result, unit(np.array([[1, 0], [0.6, 1.8]])), atol=1e-6)
 
 
 def test_the_path_is_the_best_of_all() -> None:
@@ -55,4 +55,4 @@ def test_the_path_is_the_best_of_all() -> None:
             return float(sum(s[i, k] for i, k in enumerate(path)) - w * changes)
 
         best = max(itertools.product(range(3), repeat=6), key=value)
-        assert value(tuple(likeliest_path(scores, switch))) == pytest.approx(value(best))
+        assert value(tuple(viterbi_path(scores, switch))) == pytest.approx(value(best))

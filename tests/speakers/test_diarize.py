@@ -40,18 +40,18 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_segments_are_cut_by_speaker(model: SlimWhisper, talk: Path) -> None:
     plain = model.transcribe(talk, temperature=0, word_timestamps=True)
-    found = model.transcribe(talk, temperature=0, diarize=str(talk.with_suffix(".rttm")))
-    assert found["text"] == plain["text"]
-    words = [w for s in found["segments"] for w in s["words"]]
+    result = model.transcribe(talk, temperature=0, diarize=str(talk.with_suffix(".rttm")))
+    assert result["text"] == plain["text"]
+    words = [w for s in result["segments"] for w in s["words"]]
     assert [{k: v for k, v in w.items() if k != "speaker"} for w in words] == [
         w for s in plain["segments"] for w in s["words"]
     ]
     assert [w["speaker"] for w in words] == ["Ann"] * 3 + ["Bob"] * 3
-    assert [t for s in found["segments"] for t in s["tokens"]] == [
+    assert [t for s in result["segments"] for t in s["tokens"]] == [
         t for s in plain["segments"] for t in s["tokens"]
     ]
     tokenizer = model.network.vocabulary.tokenizer("en", "transcribe")
-    for segment in found["segments"]:
+    for segment in result["segments"]:
         text = [t for t in segment["tokens"] if model.network.vocabulary.is_text(t)]
         assert tokenizer.decode(text) == segment["text"]
         assert {w["speaker"] for w in segment["words"]} == {segment["speaker"]}

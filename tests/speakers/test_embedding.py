@@ -82,7 +82,7 @@ def test_a_reference_without_speech(tmp_path: Path) -> None:
     path = tmp_path / "silent.wav"
     soundfile.write(path, np.zeros(32_000), 16_000)
     options = Options(diarize="embedding", known_speakers=(("Ann", str(path)),))
-    with pytest.raises(AudioError, match=r"silent\.wav: no speech in it; give a few seconds"):
+    with pytest.raises(AudioError, match=r"silent\.wav: has no speech; give a few seconds"):
         prepare(options)
     soundfile.write(path, sound([(2, 0.5, 4.0)], 5.0), 16_000)
     prepare(options)  # it was read anew

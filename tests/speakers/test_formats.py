@@ -89,9 +89,9 @@ def test_rttm_is_read_back(tmp_path: Path) -> None:
 
 
 def test_json() -> None:
-    found = json.loads(written("json"))["segments"]
-    assert [s.get("speaker") for s in found] == [s.speaker for s in TALK.segments]
-    assert found[0]["words"][0]["speaker"] == "Ann <B> & C"
+    result = json.loads(written("json"))["segments"]
+    assert [s.get("speaker") for s in result] == [s.speaker for s in TALK.segments]
+    assert result[0]["words"][0]["speaker"] == "Ann <B> & C"
 
 
 def test_all_has_rttm_where_speakers_are_asked_for() -> None:

@@ -56,8 +56,8 @@ def package(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("package")
 def test_turns() -> None:
-    found = pyannote.find_turns(ArraySamples(np.zeros(48_000, np.float32)), 2)
-    assert found == [Turn(0.25, 0.75, "SPEAKER_00"), Turn(1.0, 2.0, "SPEAKER_01")]
+    result = pyannote.find_turns(ArraySamples(np.zeros(48_000, np.float32)), 2)
+    assert result == [Turn(0.25, 0.75, "SPEAKER_00"), Turn(1.0, 2.0, "SPEAKER_01")]
     assert pyannote.find_turns(ArraySamples(np.zeros(0, np.float32)), None) == []
 
 

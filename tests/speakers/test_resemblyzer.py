@@ -44,8 +44,8 @@ def test_embeddings_are_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with torch.no_grad():
         expected = VoiceEncoder("cpu", verbose=False)(torch.from_numpy(np.stack(mels)))
-    found = load_encoder().embed(windows)
-    np.testing.assert_allclose(found, expected.numpy(), atol=2e-5)
+    result = load_encoder().embed(windows)
+    np.testing.assert_allclose(result, expected.numpy(), atol=2e-5)
     assert load_encoder() is load_encoder()
 
 

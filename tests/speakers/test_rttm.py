@@ -25,8 +25,8 @@ def test_turns_by_recording(tmp_path: Path) -> None:
         f"{GOOD}SPEAKER other 1 0 0 <NA> <NA> c <NA> <NA>\n"
         "SPEAKER\tother 1\t2.5 0.5 <NA> <NA> d\n"
     )
-    found = read_rttm(write(tmp_path, b"\xef\xbb\xbf" + text.encode().replace(b"\n", b"\r\n")))
-    assert found == {
+    result = read_rttm(write(tmp_path, b"\xef\xbb\xbf" + text.encode().replace(b"\n", b"\r\n")))
+    assert result == {
         "talk": [Turn(0.5, 1.75, "ann"), Turn(3, 4, "bob")],
         "other": [Turn(2.5, 3.0, "d")],
     }
@@ -66,7 +66,7 @@ def test_one_recording_of_several(tmp_path: Path) -> None:
         turns_of_recording(path, "third")
     write(tmp_path, GOOD.replace("ann", "cy"), "second.rttm")
     assert turns_of_recording(tmp_path, "second")[0].speaker == "cy", "a folder has one for each"
-    with pytest.raises(AudioError, match=r"^third: no .*third\.rttm says who speaks"):
+    with pytest.raises(AudioError, match=r"^third: no RTTM file .*third\.rttm"):
         turns_of_recording(tmp_path, "third")
 
 
@@ -79,6 +79,6 @@ def test_a_file_of_one_recording_is_for_any(
             assert turns_of_recording(path, name) == [Turn(0.5, 1.75, "ann")]
         assert caplog.messages == []
         assert turns_of_recording(path, "renamed") == [Turn(0.5, 1.75, "ann")]
-    assert "is of talk; its turns are taken for this one" in caplog.text
+    assert "is for talk; its turns are used for this one" in caplog.text
     write(tmp_path, GOOD.replace("ann", "robert"))
     assert turns_of_recording(path, "talk")[0].speaker == "robert", "it is read again"

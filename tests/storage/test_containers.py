@@ -16,11 +16,11 @@ import pytest
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.readers import Readers
 from slimwhisper.errors import AudioError
-from slimwhisper.storage import containers, held
+from slimwhisper.storage import containers, members
 from slimwhisper.storage.files import StoredFile, longest_first, media_fragment
-from slimwhisper.storage.held import HeldBytes
+from slimwhisper.storage.fingerprints import Fingerprint
 from slimwhisper.storage.inputs import StoredInputs
-from slimwhisper.storage.stamps import Stamp
+from slimwhisper.storage.members import MemberBytes
 from tests.support.memory_store import contents, fill, found, listed, problems, stored, tar_of
 from tests.support.spoken import SAMPLES
 
@@ -50,11 +50,11 @@ def test_manifests(store: Any, tmp_path: Path) -> None:
         str(here): f"outside{here}",
     }
     files = stored("memory://m/train.jsonl")
-    assert files[0].stamp.size == 3 and files[0].duration == 30
-    assert files[1].stamp.size is None  # not there: fetching says so
+    assert files[0].fingerprint.size == 3 and files[0].duration == 30
+    assert files[1].fingerprint.size is None  # not there: fetching says so
     with pytest.raises(AudioError, match=r"^memory://other/c.wav: no such object; check"):
         contents(files[1])
-    assert files[-1].local == here and files[-1].stamp == Stamp.of(here)
+    assert files[-1].local == here and files[-1].fingerprint == Fingerprint.of(here)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_archives(store: Any) -> None:
     }
     assert len(listed("memory://w/*.tar")) == 9 and len(listed("memory://w/z.tgz")) == 3
     file = pickle.loads(pickle.dumps(stored("memory://w/s0.tar")[0]))
-    assert contents(file) == b"one" and file.stamp.size == 3
+    assert contents(file) == b"one" and file.fingerprint.size == 3
     fill(store, {"w/no.tar": b"no" * 999})
     assert problems("memory://w/no.tar") == [
-        "memory://w/no.tar: damaged, or not a tar archive; copy it again"
+        "memory://w/no.tar: damaged or not a tar archive; copy it again"
     ]
     fill(store, {"w/s.tar": tar_of({"x.wav": b"1", "../x.wav": b"2", "outside/x.wav": b"3"})})
     assert len(set(listed("memory://w/s.tar").values())) == 3  # none takes another's place
@@ -113,9 +113,7 @@ def test_members_that_are_links_or_too_large(
     (tmp_path / "a.tar").rename(tmp_path / "a.tgz")
     path = str(tmp_path / "a.tgz")
     assert [f.output for f in found(path)] == ["a.tgz/good.wav"]
-    assert problems(path) == [
-        f"tar://bomb.wav::{path}: too large for an archive; give it as a file"
-    ]
+    assert problems(path) == [f"tar://bomb.wav::{path}: is larger than 1 GiB; give it as a file"]
 
 
 @pytest.mark.parametrize(
@@ -164,9 +162,9 @@ def test_tables_that_name_no_recordings(store: Any) -> None:
     )
     fill(store, {"t/no.parquet": b"no table"})
     for name, column, problem in (
-        ("x", "flac", "#row=0: no bytes; name the column"),
+        ("x", "flac", "#row=0: has no bytes"),
         ("x", None, "no column audio_filepath or audio or path or uri or url or file"),
-        ("p", None, "row 0 names no recording"),
+        ("p", None, "row 0 does not name a recording"),
         ("no", None, "not a parquet file"),
     ):
         (error,) = problems(f"memory://t/{name}.parquet", column=column)
@@ -222,7 +220,7 @@ def test_samples(store: Any, loaders: int, tmp_path: Path) -> None:
             read = load_samples(file, readers=readers).read(0, 10**9)
             np.testing.assert_array_equal(read, samples)
         for file, problem in (
-            (beyond, "#t=10000,10001: nothing between 10000 s and"),
+            (beyond, "#t=10000,10001: no audio from 10000 s on"),
             (empty, "^memory://s/empty.wav: is empty"),
             (bad, "^memory://s/bad.wav: "),
         ):
@@ -233,14 +231,14 @@ def test_samples(store: Any, loaders: int, tmp_path: Path) -> None:
 
 
 def test_members_wait_on_disk_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "MAX_HELD", 30)
-    monkeypatch.setattr(held, "IN_MEMORY", 5)
-    first, second = (HeldBytes(io.BytesIO(b"x" * 15), 15) for _ in range(2))
+    monkeypatch.setattr(members, "MAX_RESERVED", 30)
+    monkeypatch.setattr(members, "IN_MEMORY", 5)
+    first, second = (MemberBytes(io.BytesIO(b"x" * 15), 15) for _ in range(2))
     assert getattr(first._file, "_rolled", False), "on disk"
     made = threading.Event()
 
     def make() -> None:
-        HeldBytes(io.BytesIO(b"x"), 1)
+        MemberBytes(io.BytesIO(b"x"), 1)
         made.set()
 
     thread = threading.Thread(target=make)
@@ -254,4 +252,4 @@ def test_members_wait_on_disk_until_there_is_room(monkeypatch: pytest.MonkeyPatc
     copy.move_to(target)
     assert target.getvalue() == b"x" * 30
     del second, copy
-    assert held._held == 0
+    assert members._reserved == 0

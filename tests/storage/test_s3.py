@@ -11,7 +11,7 @@ import pytest
 
 from slimwhisper.errors import OutputError, StorageError
 from slimwhisper.storage.inputs import StoredInputs
-from slimwhisper.storage.listing import Place
+from slimwhisper.storage.listing import Location
 from slimwhisper.storage.outputs import OutputFolder
 from tests.support.kills import forking
 from tests.support.s3_server import Faults, bucket_marks, s3_server
@@ -149,14 +149,14 @@ def test_listing_page_by_page(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> N
         return call_s3(self, method, MaxKeys=10, **request)
 
     monkeypatch.setattr(s3fs.S3FileSystem, "call_s3", ten_names)
-    listed = [f.path for f in Place("s3://box/in").files(lambda _: True)]
+    listed = [f.path for f in Location("s3://box/in").files(lambda _: True)]
     assert sorted(listed) == sorted(f"box/in/{n % 7}/{n}.wav" for n in range(25)) and pages == 3
-    assert [f.path for f in Place("s3://box/in/3/*.wav").files(lambda _: True)] == sorted(
+    assert [f.path for f in Location("s3://box/in/3/*.wav").files(lambda _: True)] == sorted(
         bucket.glob("box/in/3/*.wav")
     )
     (error,) = StoredInputs(["s3://no-such-bucket/in"]).files()
     assert isinstance(error, StorageError)
-    assert str(error).startswith("s3://no-such-bucket/in: cannot be listed (")
+    assert str(error).startswith("s3://no-such-bucket/in: cannot be read or listed (")
 
 
 def test_outputs(bucket: Any) -> None:

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 
+from slimwhisper.subtitles.characters import columns, may_break, units
 from slimwhisper.subtitles.endings import ends_sentence
 from slimwhisper.subtitles.lines import break_lines
-from slimwhisper.subtitles.scripts import columns, may_break, units
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ from slimwhisper.subtitles.scripts import columns, may_break, units
 )
 def test_ends_of_sentences(language: str, text: str) -> None:
     plain = text.replace("|", "")
-    found = plain
+    result = plain
     for place in range(len(plain) - 1, 0, -1):  # between words, or anywhere without spaces
         before, after = plain[:place], plain[place:]
         at_word = after[0] == " " or language in ("ja", "zh")
         if at_word and ends_sentence(before, after, language):
-            found = f"{found[:place]}|{found[place:]}"
-    assert found == text
+            result = f"{result[:place]}|{result[place:]}"
+    assert result == text
     assert ends_sentence(plain + ".", "", language)
 
 

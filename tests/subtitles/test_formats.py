@@ -41,18 +41,18 @@ def test_srt_and_ass_are_read_by_pysubs2(language: str) -> None:
     transcript = sentences(language)
     for format in ("srt", "ass"):
         text = written(transcript, format, sentences=True)
-        found = pysubs2.SSAFile.from_string(text, format_=format)
-        assert len(found) == len(transcript.segments)
-        for event, segment in zip(found, transcript.segments, strict=True):
+        result = pysubs2.SSAFile.from_string(text, format_=format)
+        assert len(result) == len(transcript.segments)
+        for event, segment in zip(result, transcript.segments, strict=True):
             assert event.plaintext.replace("\n", "").replace(" ", "") == segment.text.replace(
                 " ", ""
             )
             assert event.start / 1000 == pytest.approx(segment.start, abs=0.006)
             assert event.end / 1000 == pytest.approx(segment.end, abs=0.006)
             assert event.plaintext.count("\n") <= 1
-        assert all(a.end <= b.start for a, b in pairwise(found))
+        assert all(a.end <= b.start for a, b in pairwise(result))
     charset = {"ar": 178, "fa": 178, "he": 177}.get(language, 1)  # says where a line begins
-    assert found.styles["Default"].encoding == charset
+    assert result.styles["Default"].encoding == charset
 
 
 def test_vtt_is_read_by_webvtt(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 import pytest
 
 from slimwhisper.subtitles.cues import to_cues
-from slimwhisper.subtitles.sentences import _divide, _Room, _runs, to_sentences
+from slimwhisper.subtitles.sentences import _CueCosts, _divide, _runs, to_sentences
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.constructed import TEXTS, in_segments, spoken, width
 
@@ -98,13 +98,13 @@ def test_the_division_is_the_best_of_all(seed: int) -> None:
     words = spoken("en", 1.0, 15.0, seed)
     first = random.Random(seed).randrange(len(words) - 13)
     run = next(_runs(in_segments(words[first : first + 12], each=5)))
-    room = _Room(run, "en", 0)
-    costs = [dict(room.costs(i)) for i in range(len(run))]
+    every = _CueCosts(run, "en", 0)
+    costs = [dict(every.starting_at(i)) for i in range(len(run))]
     best = min(divisions(costs))
-    found = [0]
+    results = [0]
     for part in _divide(run, "en", 0):
-        found.append(found[-1] + len(part))
-    assert sum(costs[a][b] for a, b in pairwise(found)) == pytest.approx(best[0])
+        results.append(results[-1] + len(part))
+    assert sum(costs[a][b] for a, b in pairwise(results)) == pytest.approx(best[0])
 
 
 def segment(text: str, start: float, end: float, words: list[Word] | None = None) -> Segment:

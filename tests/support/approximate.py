@@ -51,19 +51,21 @@ def sparq_group(
     m = torch.zeros(len(keys), dtype=torch.float64)
     m[max(0, len(m) - local) :] = len(queries)
     i2 = argtopk(sum(approximate) + m, k)
-    found = []
+    results = []
     for q, s_hat in zip(queries, approximate, strict=True):
         alpha = s_hat[i2].sum()
         s = torch.softmax(keys[i2] @ q / math.sqrt(d_k), dim=0)
-        found.append(alpha * (s @ values[i2]) + (1 - alpha) * values.mean(dim=0))
-    return found
+        results.append(alpha * (s @ values[i2]) + (1 - alpha) * values.mean(dim=0))
+    return results
 
 
-def attend_sparq(p: PlainAttention, x: Tensor, source: Tensor, asked: Any, growing: bool) -> Tensor:
+def attend_sparq(
+    p: PlainAttention, x: Tensor, source: Tensor, settings: Any, growing: bool
+) -> Tensor:
     """A token x [d] over source [S, d]: every head for itself, over its keys and values."""
     q, keys, values = x @ p.w_q + p.b_q, source @ p.w_k, source @ p.w_v
-    k = min(asked.k, len(source))
-    local, r, d_k = int(asked.local * k) * growing, asked.r or len(x), len(x) // p.heads
+    k = min(settings.k, len(source))
+    local, r, d_k = int(settings.local * k) * growing, settings.r or len(x), len(x) // p.heads
     heads = [
         sparq_group([q[c]], keys[:, c], values[:, c], d_k, r, k, local)[0] for c in columns_of(p)
     ]
@@ -71,14 +73,14 @@ def attend_sparq(p: PlainAttention, x: Tensor, source: Tensor, asked: Any, growi
 
 
 def attend_sparq_latent(
-    p: PlainAttention, x: Tensor, source: Tensor, asked: Any, growing: bool
+    p: PlainAttention, x: Tensor, source: Tensor, settings: Any, growing: bool
 ) -> Tensor:
     """The same where the source itself is the one key and value of all heads."""
-    q, k = x @ p.w_q + p.b_q, min(asked.k, len(source))
-    local, r, d_k = int(asked.local * k) * growing, asked.r or len(x), len(x) // p.heads
+    q, k = x @ p.w_q + p.b_q, min(settings.k, len(source))
+    local, r, d_k = int(settings.local * k) * growing, settings.r or len(x), len(x) // p.heads
     folded = [q[c] @ p.w_k[:, c].T for c in columns_of(p)]
-    found = sparq_group(folded, source, source, d_k, r, k, local)
-    return output(p, [f @ p.w_v[:, c] for f, c in zip(found, columns_of(p), strict=True)])
+    result = sparq_group(folded, source, source, d_k, r, k, local)
+    return output(p, [f @ p.w_v[:, c] for f, c in zip(result, columns_of(p), strict=True)])
 
 
 # -- softmax sparsity, arXiv 2503.05840, section 2 -----------------------------------------------
@@ -103,7 +105,7 @@ def attend_sparse(
 
 def decompose(p: PlainAttention, asking: Tensor, source: Tensor) -> list[list[tuple]]:
     """For every head: (R, singular values) of Q over K, and of V over W_O^T."""
-    found = []
+    results = []
     for c in columns_of(p):
         pairs = (
             (asking @ p.w_q[:, c] + p.b_q[c], source @ p.w_k[:, c]),
@@ -114,8 +116,8 @@ def decompose(p: PlainAttention, asking: Tensor, source: Tensor) -> list[list[tu
             both = torch.cat([one / one.pow(2).sum().sqrt() for one in pair])
             _, singular, turned = torch.linalg.svd(both, full_matrices=False)
             head.append((turned.T, singular))
-        found.append(head)
-    return found
+        results.append(head)
+    return results
 
 
 def rank_of(singular: Sequence[float], removal: float) -> int:
@@ -200,31 +202,31 @@ def decode_keyformer(
 
 def groups_of(x: Tensor, groups: int) -> list[list[int]]:
     """The frames of each group: x [p, d] -> `groups` lists."""
-    found = [[t] for t in range(len(x))]
-    while len(found) > groups:
+    results = [[t] for t in range(len(x))]
+    while len(results) > groups:
         costs = []
-        for b, (one, other) in enumerate(itertools.pairwise(found)):
+        for b, (one, other) in enumerate(itertools.pairwise(results)):
             step = x[one].mean(dim=0) - x[other].mean(dim=0)
             n, m = len(one), len(other)
             costs.append((float(n * m / (n + m) * (step @ step)), b))
-        count = min(len(found) - groups, math.ceil(len(found) / SHARE))
+        count = min(len(results) - groups, math.ceil(len(results) / SHARE))
         fallen = {b for _, b in sorted(costs)[:count]}
         fewer: list[list[int]] = []
-        for b, members in enumerate(found):
+        for b, members in enumerate(results):
             if b - 1 in fallen:
                 fewer[-1].extend(members)
             else:
                 fewer.append(list(members))
-        found = fewer
-    return found
+        results = fewer
+    return results
 
 
 def merged(x: Tensor, groups: int) -> Tensor:
     """x [p, d] -> [p, d], each frame the mean of its group."""
-    found = x.clone()
+    result = x.clone()
     for members in groups_of(x, groups):
-        found[members] = x[members].mean(dim=0)
-    return found
+        result[members] = x[members].mean(dim=0)
+    return result
 
 
 def by_steps(
@@ -234,8 +236,8 @@ def by_steps(
     prompt: int,
 ) -> Tensor:
     """A text [n, d]: `dense(x [1, d], source)` for its prompt, then `attend(x [d], source)`."""
-    found = [
+    results = [
         dense(text[t : t + 1], text[: t + 1])[0] if t < prompt else attend(text[t], text[: t + 1])
         for t in range(len(text))
     ]
-    return torch.stack(found)
+    return torch.stack(results)

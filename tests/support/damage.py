@@ -57,7 +57,7 @@ def save_sound(root: Path) -> Path:
     return root
 
 
-def refused(sound: Path, tmp_path: Path, case: Case) -> None:
+def assert_refused(sound: Path, tmp_path: Path, case: Case) -> None:
     """In one line with all that is expected of it, without control characters."""
     name, damage, expected = case
     folder = tmp_path / "folder"

@@ -17,7 +17,7 @@ import pytest
 
 from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.errors import AudioError, SlimWhisperError
-from slimwhisper.longform.engines import TextMemory
+from slimwhisper.longform.engine_pool import TextMemory
 from slimwhisper.types import Segment, Transcript
 
 
@@ -109,7 +109,7 @@ def install(model: FakeModel, set_item: Callable[[Any, str, Any], None]) -> None
         model.compute_type = dtype or ("float32" if model.device == "cpu" else "float16")
         return model
 
-    set_item(sys.modules, "slimwhisper.api", SimpleNamespace(load_model=load_model))
+    set_item(sys.modules, "slimwhisper.loading", SimpleNamespace(load_model=load_model))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from slimwhisper.app.api.fields import read_form
 from slimwhisper.app.api.inference import read_inference
-from slimwhisper.app.api.request import Wanted, read_request
+from slimwhisper.app.api.request import TranscriptionRequest, read_request
 from slimwhisper.app.service.models import Models
 
 MODELS = Models("digits")
@@ -22,11 +22,11 @@ def form_of(*fields: tuple[str, str]) -> FormData:
     return FormData([("file", UploadFile(io.BytesIO(b"audio"), filename="a.wav")), *fields])
 
 
-def wanted(*fields: tuple[str, str], task: str = "transcribe") -> Wanted:
+def wanted(*fields: tuple[str, str], task: str = "transcribe") -> TranscriptionRequest:
     return read_request(form_of(*fields), task, MODELS)
 
 
-def wanted_by_whisper_cpp(*fields: tuple[str, str]) -> Wanted:
+def wanted_by_whisper_cpp(*fields: tuple[str, str]) -> TranscriptionRequest:
     return read_inference(form_of(*fields), MODELS)
 
 

@@ -20,7 +20,7 @@ from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import Settings
+from slimwhisper.app.service.settings import ServerSettings
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import StoredSamples
 from slimwhisper.longform.batch import Batch
@@ -91,7 +91,7 @@ def eventually(holds: Callable[[], bool], seconds: float = PATIENCE) -> bool:
 def start(model: SlimWhisper, limits: Limits | None = None, **settings: Any) -> Live:
     port = free_port()
     service = Service(lambda _: model, batch_size=4, limits=limits)
-    chosen = Settings(port=port, **settings)
+    chosen = ServerSettings(port=port, **settings)
     server = Server(make_app(service, Models("digits"), chosen))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

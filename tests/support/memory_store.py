@@ -76,7 +76,7 @@ def listed(*arguments: str, column: str | None = None) -> dict[str, str]:
     """Name -> output of each recording."""
     assert not problems(*arguments, column=column)
     files = found(*arguments, column=column)
-    assert all(str(f.path) == f.stamp.path for f in files)
+    assert all(str(f.path) == f.fingerprint.path for f in files)
     return {str(f.path): f.output for f in files}
 
 

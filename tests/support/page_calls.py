@@ -62,7 +62,7 @@ def clear_page(live: Live) -> None:
     """Remove all that a page keeps."""
     page = live.server._page
     assert page is not None
-    for upload in list(page.uploads.kept.values()):
+    for upload in list(page.uploads.entries.values()):
         page.uploads.drop(upload)
-    for result in list(page.results.kept.values()):
+    for result in list(page.results.entries.values()):
         page.results.drop(result)

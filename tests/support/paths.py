@@ -4,4 +4,5 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]  # of the repository
 SAMPLES = ROOT / "samples"
+BROKEN = ROOT / "tests/support/broken.m4a"  # half a file
 SHARED = ROOT.parent / "shared"  # recordings of people, where there are some

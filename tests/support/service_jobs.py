@@ -1,11 +1,11 @@
-"""A job of the service and what it is told, for tests without a server."""
+"""A job of the service and its events, for tests without a server."""
 
 import queue
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.app.service.jobs import Event, Failed, Finished, Job, ModelChoice
+from slimwhisper.app.service.jobs import Event, Job, JobFailed, JobFinished, ModelChoice
 from slimwhisper.app.service.service import Service
 from slimwhisper.errors import SlimWhisperError
 from tests.support.paths import SAMPLES
@@ -15,8 +15,8 @@ DIGITS = ModelChoice("digits")
 PHONE = "phone-number.wav"
 
 
-class Heard:
-    """A job and all that it was told."""
+class Upload:
+    """A job and its events."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class Heard:
         service.submit(self.job)
 
     def until_the_end(self) -> list[Event]:
-        found = [self.events.get(timeout=120)]
-        while not isinstance(found[-1], Finished | Failed):
-            found.append(self.events.get(timeout=120))
-        return found
+        events = [self.events.get(timeout=120)]
+        while not isinstance(events[-1], JobFinished | JobFailed):
+            events.append(self.events.get(timeout=120))
+        return events
 
     @property
     def last(self) -> Event:
@@ -46,11 +46,11 @@ class Heard:
     @property
     def text(self) -> str:
         last = self.last
-        assert isinstance(last, Finished), last
+        assert isinstance(last, JobFinished), last
         return last.transcript.text.strip()
 
     @property
     def error(self) -> SlimWhisperError:
         last = self.last
-        assert isinstance(last, Failed), last
+        assert isinstance(last, JobFailed), last
         return last.error

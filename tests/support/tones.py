@@ -19,18 +19,18 @@ from slimwhisper.engine.requests import (
     Retry,
     Window,
 )
-from slimwhisper.live.activity import BLOCK
 from slimwhisper.live.mel import LiveMel
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import (
-    Ended,
-    Failed,
     LiveEvent,
     LiveOptions,
     SpeechStarted,
     SpeechStopped,
-    Text,
+    StreamFailed,
+    TextUpdate,
+    UtteranceEnded,
 )
+from slimwhisper.live.voice_activity import BLOCK
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary
 from slimwhisper.types import SAMPLE_RATE, Dims
 
@@ -49,7 +49,9 @@ class Loudness:
         return loud
 
     @staticmethod
-    def together(streams: "Sequence[Loudness]", blocks: NDArray[np.float32]) -> NDArray[np.float32]:
+    def next_batch(
+        streams: "Sequence[Loudness]", blocks: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
         return np.stack([s.probabilities(b) for s, b in zip(streams, blocks, strict=True)])
 
 
@@ -182,23 +184,23 @@ def texts(events: Sequence[LiveEvent]) -> list[str]:
     """Of the utterances. Checks the events of each, and that they tell the same story."""
     found: list[str] = []
     for number in range(
-        1 + max((e.utterance for e in events if not isinstance(e, Failed)), default=-1)
+        1 + max((e.utterance for e in events if not isinstance(e, StreamFailed)), default=-1)
     ):
-        own = [e for e in events if not isinstance(e, Failed) and e.utterance == number]
+        own = [e for e in events if not isinstance(e, StreamFailed) and e.utterance == number]
         first, *told, last = own
         (stop,) = (e for e in told if isinstance(e, SpeechStopped))
         assert isinstance(first, SpeechStarted) and first.start <= stop.end
-        assert isinstance(last, Ended) and last.segments and last.language == "en"
+        assert isinstance(last, UtteranceEnded) and last.segments and last.language == "en"
         committed = ""
         for event in told:
-            if isinstance(event, Text):
+            if isinstance(event, TextUpdate):
                 assert not (committed + event.committed + event.tentative).startswith(" ")
                 committed += event.committed
         assert last.text == committed == "".join(s.text for s in last.segments).strip()
         assert all(a.end <= b.start + 0.1 for a, b in pairwise(last.segments))
         assert all(s.start <= s.end for s in last.segments)
         found.append(last.text)
-    for kind in (SpeechStarted, SpeechStopped, Ended):  # utterances begin and end in order
+    for kind in (SpeechStarted, SpeechStopped, UtteranceEnded):  # utterances begin and end in order
         assert [e.utterance for e in events if isinstance(e, kind)] == list(range(len(found)))
     return found
 

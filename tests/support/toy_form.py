@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache import forms
-from slimwhisper.cache.base import CrossStore, Room
+from slimwhisper.cache.base import CrossStore, StoreShape
 from slimwhisper.cache.fold import Attention, Context, Folded, fold_latent
 from slimwhisper.cache.latent import LatentCross, LatentStore
 
@@ -50,9 +50,9 @@ def fold_first(block: Attention, context: Context) -> Folded:
 
 
 class FirstStore(LatentStore):
-    def __init__(self, weights: Folded, room: Room) -> None:
-        self.frames = min(weights.settings.frames or room.length, room.length - SILENT)
-        super().__init__(weights, replace(room, length=self.frames + SILENT))
+    def __init__(self, weights: Folded, shape: StoreShape) -> None:
+        self.frames = min(weights.settings.frames or shape.length, shape.length - SILENT)
+        super().__init__(weights, replace(shape, length=self.frames + SILENT))
 
     def put(self, slots: Tensor, features: Tensor) -> None:
         kept = torch.cat([features[:, : self.frames], features[:, -SILENT:]], dim=1)
@@ -60,8 +60,8 @@ class FirstStore(LatentStore):
 
 
 class FirstCross(LatentCross):
-    def __init__(self, weights: Folded, room: Room, store: CrossStore | None = None) -> None:
-        super().__init__(weights, room, store or FirstStore(weights, room))
+    def __init__(self, weights: Folded, shape: StoreShape, store: CrossStore | None = None) -> None:
+        super().__init__(weights, shape, store or FirstStore(weights, shape))
 
 
 @contextmanager

@@ -9,13 +9,13 @@ import torch
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.trust import REASONS
-from slimwhisper.trust.flags import Heard, flagged, with_loops
-from slimwhisper.trust.sound import WindowSound, sounding
-from slimwhisper.types import Segment, Word
+from slimwhisper.trust.flags import WindowEvidence, flagged, with_loops
+from slimwhisper.trust.sound import WindowSound, has_sound
+from slimwhisper.types import Segment, Transcript, Word
 from tests.support.scripted import segment as plain
 from tests.support.spoken import spoken_words
 
-SPEECH = Heard(lambda start, end: 0.6 * (end - start), "en")
+SPEECH = WindowEvidence(lambda start, end: 0.6 * (end - start), "en")
 SILENCE = replace(SPEECH, sound=lambda start, end: 0.0)
 
 
@@ -23,10 +23,10 @@ def said(text: str, seconds: float = 3.0, **fields: float) -> Segment:
     return replace(plain(0, 0, 10.0, 10.0 + seconds, text, []), **fields)
 
 
-def flags(segment: Segment, heard: Heard = SPEECH) -> tuple[str, ...]:
-    (found,) = flagged([segment], heard, [])
-    assert replace(found, flags=()) == segment
-    return found.flags
+def flags(segment: Segment, evidence: WindowEvidence = SPEECH) -> tuple[str, ...]:
+    (result,) = flagged([segment], evidence, [])
+    assert replace(result, flags=()) == segment
+    return result.flags
 
 
 def test_plain_speech_has_none() -> None:
@@ -45,8 +45,8 @@ def test_repeats_with_the_segments_before_and_after() -> None:
     assert [s.flags for s in flagged(same[:1], SPEECH, same[:3])] == [("repeats",)]
     assert [s.flags for s in flagged(same[:1], SPEECH, same[:2])] == [()]
     other = said(" Where were you?", flags=("improbable",))
-    found = with_loops([other, *same, other])
-    assert [s.flags for s in found] == [("improbable",), *[("repeats",)] * 6, ("improbable",)]
+    result = with_loops([other, *same, other])
+    assert [s.flags for s in result] == [("improbable",), *[("repeats",)] * 6, ("improbable",)]
     assert with_loops([]) == []
 
 
@@ -86,9 +86,9 @@ def test_improbable() -> None:
 
 
 def test_flags_are_in_the_order_of_their_reasons() -> None:
-    found = flags(said(" Thank you." * 20, 1.0, avg_logprob=-2.0, no_speech_prob=0.9))
-    assert found == ("repeats", "invented", "too_fast", "improbable")
-    assert sorted(found, key=list(REASONS).index) == list(found)
+    result = flags(said(" Thank you." * 20, 1.0, avg_logprob=-2.0, no_speech_prob=0.9))
+    assert result == ("repeats", "invented", "too_fast", "improbable")
+    assert sorted(result, key=list(REASONS).index) == list(result)
 
 
 @pytest.mark.parametrize("gain", [1.0, 0.03])
@@ -106,4 +106,18 @@ def test_speech_sounds_and_silence_and_noise_do_not(gain: float) -> None:
 
 
 def test_no_frames_at_all() -> None:
-    assert len(sounding(torch.zeros(80, 0))) == 0
+    assert len(has_sound(torch.zeros(80, 0))) == 0
+
+
+def test_where_flags_stand() -> None:
+    """Beside the segments, whose keys are those of `whisper`'s: stable-ts refuses others."""
+    doubtful = replace(said(" You."), id=1, flags=("improbable",))
+    found = Transcript(" Hm. You.", [said(" Hm."), doubtful], "en")
+    keys = "id seek start end text tokens temperature avg_logprob compression_ratio no_speech_prob"
+    result = found.as_dict()
+    assert [list(s) for s in result["segments"]] == [keys.split()] * 2
+    assert result["flags"] == {1: ["improbable"]}
+    assert [s.get("flags") for s in found.segment_rows()] == [None, ["improbable"]]
+    assert list(replace(found, segments=found.segments[:1]).as_dict()) == [
+        *("text", "segments", "language")
+    ]

@@ -29,10 +29,10 @@ def test_loops_are_those_of_a_slow_search(seed: int) -> None:
         turn = [rng.choice("abcdefgh") for _ in range(rng.randint(1, 8))]
         at = rng.randint(0, len(words))
         words[at:at] = turn * rng.randint(1, 6)
-    slow, found = slow_loops(words), loops(words)
-    covered = {i for start, stop in found for i in range(start, stop)}
+    slow, result = slow_loops(words), loops(words)
+    covered = {i for start, stop in result for i in range(start, stop)}
     assert slow <= covered
-    for start, stop in found:  # a stretch may end within a turn: nothing more is covered
+    for start, stop in result:  # a stretch may end within a turn: nothing more is covered
         assert any(
             words[start : stop - period] == words[start + period : stop]
             for period in range(1, 1 + (stop - start) // 3)

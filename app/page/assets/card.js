@@ -47,7 +47,7 @@ export class Card {
   get playing() { return Boolean(this.audio && !this.audio.paused); }
 
   update(file) {
-    if (this.corrections) return;  // from here on, the server's answers to corrections tell more
+    if (this.corrections) return;  // later views are older than the responses to corrections
     const before = this.file;
     this.file = file;
     this.root.dataset.state = file.state;

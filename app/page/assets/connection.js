@@ -1,4 +1,4 @@
-// The websocket of OpenAI's Realtime API, by which the server hears and answers.
+// The websocket of OpenAI's Realtime API, which sends audio and receives events.
 
 import { RATE } from "./microphone.js";
 import { Problem, UNREACHABLE, post, sentence } from "./problem.js";
@@ -7,8 +7,8 @@ const PATIENCE = 15_000;  // milliseconds for the server to answer
 const [TENTATIVE, DETAILS, WORDS] = ["tentative", "details", "words"].map(
   (name) => `item.input_audio_transcription.${name}`);
 
-const REFUSED = "The server does not answer on a websocket: it may serve as many streams as it can, or a "
-  + "proxy before it may not pass websockets on. Try again in a minute.";
+const REFUSED = "The server does not answer on a websocket: it may have too many streams, or a proxy may "
+  + "not forward websockets. Try again in a minute.";
 
 export class Connection {
   // root: the server's path. heard: called with each event. closed: called with a reason, or with
@@ -17,10 +17,10 @@ export class Connection {
     Object.assign(this, { root, heard, closed, ready: false, heardAny: false, said: "" });
   }
 
-  // Connect, and ask for what the session is to be. Fails with Problem.
+  // Connect, and configure the session. Fails with Problem.
   async open(session) {
     const { value } = await (await post(`${this.root}/page/live/key`, {})).json();
-    if (this.gone) await new Promise(() => {});  // nobody waits any more
+    if (this.gone) await new Promise(() => {});  // closed meanwhile: never resolves
     const address = new URL(`${this.root}/v1/realtime?intent=transcription`, location.href);
     address.protocol = address.protocol.replace("http", "ws");
     await new Promise((opened, failed) => {
@@ -81,7 +81,7 @@ export class Connection {
   commit() { this.send({ type: "input_audio_buffer.commit" }); }
 }
 
-// The session that the page asks for. options: as the page shows them.
+// The session to request. Its argument: the options as the page shows them.
 export function sessionOf({ language, task, prompt, words }) {
   const transcription = { language: language || null, prompt: prompt || null, task: task || "transcribe" };
   const include = [TENTATIVE, DETAILS, ...(words ? [WORDS] : [])];

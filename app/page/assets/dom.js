@@ -9,7 +9,7 @@ export function make(tag, className, text, attributes = {}) {
   return made;
 }
 
-// Where an error will be told; hidden until then.
+// An element for an error message; hidden until there is one.
 export const alertBox = (className) => make("p", className, "", { role: "alert", hidden: "" });
 
 export function button(className, text, action) {
@@ -44,5 +44,5 @@ export async function copy(text, from) {
   setTimeout(() => { from.textContent = before; }, 1500);
 }
 
-// Whether an event belongs to a field in which somebody writes.
+// Whether an event belongs to a text field.
 export const inField = (event) => Boolean(event.target.closest?.("input, textarea, select, [contenteditable]"));

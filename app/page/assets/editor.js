@@ -1,4 +1,4 @@
-// A field in the place of an element: Enter saves, so does leaving it; Escape cancels.
+// A text field in place of an element: Enter or leaving the field saves; Escape cancels.
 
 import { alertBox, make } from "./dom.js";
 

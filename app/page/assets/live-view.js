@@ -1,4 +1,4 @@
-// What the Live tab shows: buttons, loudness, problems, the text, and how to save it.
+// The view of the Live tab: buttons, loudness, problems, the text, and how to save it.
 
 import { alertBox, button, clock, make } from "./dom.js";
 
@@ -20,7 +20,7 @@ export class LiveView {
     buttons.append(this.main, this.stopper);
     this.problem = alertBox("sw-error sw-problem");
     this.hint = make("p", "sw-note sw-hint", "Press Start and speak. Grey words may still change. "
-      + "The sound goes to this server only, which does not keep it.");
+      + "The audio is sent to this server only, which does not store it.");
     const card = make("article", "sw-file", "", { "aria-label": "Live transcript" });
     card.append(this.head(), this.hint, said.root, said.when, said.told, this.tools(actions));
     root.replaceChildren(buttons, this.problem, card);
@@ -76,7 +76,7 @@ export class LiveView {
     this.meter.setAttribute("aria-valuenow", Math.round(100 * loud));
   }
 
-  // A problem; "": none.
+  // Show a problem; "": none.
   tell(message) {
     this.problem.hidden = !message;
     this.problem.textContent = message;

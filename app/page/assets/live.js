@@ -1,4 +1,4 @@
-// The Live tab: the microphone's sound goes to the server, what it says comes back.
+// The Live tab: sends the microphone's audio to the server, and shows the text that returns.
 
 import { Connection, sessionOf } from "./connection.js";
 import { copy, make } from "./dom.js";
@@ -8,10 +8,10 @@ import { Problem, post, sentence } from "./problem.js";
 import { Sound } from "./sound.js";
 import { Utterances } from "./utterances.js";
 
-const AGAIN = 1000;  // milliseconds before a lost connection is tried again
-const LAST_TEXT = 20_000;  // milliseconds for the last text to come
+const AGAIN = 1000;  // milliseconds before reconnecting
+const LAST_TEXT = 20_000;  // milliseconds to wait for the last text
 const LAST_SPEECH = 1500;  // milliseconds for the server to notice speech that has just begun
-// errors that need no word: nothing was said before a pause, or the session ends and another begins
+// errors that are not shown: no speech before a pause, or a session ends and another begins
 const EXPECTED = ["input_audio_buffer_commit_empty", "session_idle", "session_expired"];
 
 // of a segment, for its file in json
@@ -82,7 +82,7 @@ class Live {
     this.sound.send(connection, this.base);
   }
 
-  // options: as the page shows them now; an utterance that has begun keeps those that it has.
+  // options: as the page shows them now; an open utterance keeps its options.
   change(options) {
     this.options = options ?? {};
     if (this.connection?.ready) this.connection.update(sessionOf(this.options));
@@ -143,7 +143,7 @@ class Live {
       ? words.map((one) => ({ ...one, start: this.base + one.start, end: this.base + one.end })) : null;
   }
 
-  // The connection has ended without our asking for it: try once more.
+  // The connection was lost: try once more.
   async lose(said) {
     this.connection = null;
     if (this.state === "stopping") this.fail(said || "The connection was lost.");
@@ -194,11 +194,11 @@ class Live {
         this.noticed = true;
         this.settle();
       }, LAST_SPEECH),
-      setTimeout(() => this.fail("The last text has not come."), LAST_TEXT),
+      setTimeout(() => this.fail("The last text did not arrive."), LAST_TEXT),
     ];
   }
 
-  // After Stop: whether all text is there.
+  // After Stop: end once all text has arrived.
   settle() {
     if (this.state === "stopping" && this.noticed && !this.said.open) this.end();
   }
@@ -253,7 +253,7 @@ class Live {
   }
 }
 
-// Returns what to call when the page's options change. element: where to draw.
+// Returns a function to call when the page's options change. element: where to draw.
 export function start(element, root) {
   const live = new Live(element, root);
   return (options) => live.change(options);

@@ -1,4 +1,4 @@
-// Runs on the browser's audio thread: gives the microphone's sound as pieces of 16-bit samples.
+// Runs on the browser's audio thread: passes on the microphone's audio as pieces of 16-bit samples.
 
 import { Resampler } from "./resample.js";
 

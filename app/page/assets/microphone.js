@@ -1,8 +1,8 @@
-// The microphone: asks for it, and gives its sound in pieces.
+// Opens the microphone, and passes on its audio in pieces.
 
 import { Problem } from "./problem.js";
 
-export const RATE = 16_000;  // samples a second: what the model hears
+export const RATE = 16_000;  // samples per second, as the model needs
 const PIECE = RATE / 10;  // samples
 
 const REFUSED = {
@@ -15,13 +15,13 @@ const REFUSED = {
 
 export class Microphone {
   // root: the server's path. piece: called with (Int16Array of 0.1 s, its RMS from 0 to 1).
-  // ended: called when the microphone is taken away. Fails with Problem.
+  // ended: called when the microphone is disconnected. Fails with Problem.
   static async open(root, piece, ended) {
     if (!navigator.mediaDevices || !window.AudioWorkletNode) {
       const port = location.port ? `:${location.port}` : "";
       throw new Problem(
-        "Browsers give the microphone only to pages on https or localhost. Open this page over https, or "
-        + `on the server's own machine as http://localhost${port}${root}/.`);
+        "Browsers allow the microphone only for pages on https or localhost. Open this page over https, or "
+        + `on the server's machine as http://localhost${port}${root}/.`);
     }
     const microphone = new Microphone();
     try {
@@ -51,7 +51,7 @@ export class Microphone {
     await this.context.resume();
   }
 
-  // Whether the sound is thrown away, in the browser.
+  // Whether the audio is discarded, in the browser.
   set silent(silent) {
     this.muted = silent;
     for (const track of this.sound.getTracks()) track.enabled = !silent;

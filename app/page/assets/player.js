@@ -71,7 +71,7 @@ class Player {
     return made;
   }
 
-  // Do something that may not be saved; then say why.
+  // Run an action, and show the problem if it fails.
   async attempt(action) {
     this.problem.hidden = true;
     try {

@@ -1,6 +1,6 @@
-// What the page posts, and what it says when that fails.
+// Posts the page's requests, and turns failures into messages.
 
-const KEEPALIVE = 60_000;  // bytes that browsers still send when the page is left
+const KEEPALIVE = 60_000;  // bytes that browsers still send when the page is closed
 export const UNREACHABLE = "The server cannot be reached.";
 
 // An error whose message the page shows.

@@ -38,7 +38,7 @@ export class Resampler {
     return weights.map((weight) => weight / sum);
   }
 
-  // samples: Float32Array of the next input; returns what of the output is known now.
+  // samples: Float32Array of the next input; returns the output that is complete.
   push(samples) {
     const held = new Float32Array(this.held.length + samples.length);
     held.set(this.held);

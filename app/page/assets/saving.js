@@ -1,4 +1,4 @@
-// Sends a file's corrections to the server, one after the other, in the order in which they are made.
+// Sends a file's corrections to the server, one after the other, in their order.
 
 import { Problem, post } from "./problem.js";
 
@@ -34,7 +34,7 @@ export class Corrections {
   }
 }
 
-// The changes of all files, to take them back and to make them again.
+// The changes of all files, for undo and redo.
 export class History {
   constructor(changed) {
     this.changed = changed;  // called when `canUndo` or `canRedo` may have changed
@@ -49,7 +49,7 @@ export class History {
   get canUndo() { return this.done.length > 0; }
   get canRedo() { return this.undone.length > 0; }
 
-  // cards: those that one change of the user's changed
+  // cards: of the files that one change of the user affected
   add(cards) {
     this.done.push(cards);
     this.undone = [];

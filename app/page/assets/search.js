@@ -68,7 +68,7 @@ export class Search {
     return new RegExp(literal, this.sameCase.checked ? "gu" : "giu");
   }
 
-  // Find everything anew; `at`: the match that is shown then.
+  // Find all matches again; `at`: the match to show.
   look(at, scroll = true) {
     this.matches = [];
     if (this.open && this.find.value) {
@@ -141,7 +141,7 @@ export class Search {
   }
 }
 
-// The place of a match on the page; null if what is shown is not the text as it is.
+// The range of a match on the page; null if the page does not show the current text.
 function rangeOf({ card, index, start, end }) {
   const content = card.segments.row(index)?.querySelector(".sw-words");
   if (!content || content.textContent.trimEnd() !== card.segments.views[index][TEXT]) return null;

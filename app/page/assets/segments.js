@@ -4,9 +4,9 @@
 import { button, clock, make } from "./dom.js";
 import { openEditor } from "./editor.js";
 
-export const KEYS = "Space plays, Enter edits, up and down go to other segments, left and right to words";
+export const KEYS = "Space plays, Enter edits, up and down move between segments, left and right between words";
 const [LONGEST_TEXT, LONGEST_NAME] = [5000, 64];
-const UNSURE = [0.3, 0.5, 0.7];  // probabilities below which a word is more or less unsure
+const UNSURE = [0.3, 0.5, 0.7];  // limits of the probability, one for each level of unsure words
 export const [START, END, TEXT, WORDS, SPEAKER, FLAGS] = [0, 1, 2, 3, 4, 5];  // of a view
 
 // A view as the server sends it, with its words as a list.
@@ -35,7 +35,7 @@ export class Segments {
     });
   }
 
-  // Show these; anew: draw also those that are there already.
+  // Show these; anew: also redraw the existing ones.
   show(views, anew) {
     if (anew) this.list.replaceChildren();
     const since = this.list.children.length;
@@ -49,13 +49,13 @@ export class Segments {
     this.list.hidden = !views.length;
   }
 
-  // Take in changed segments: {index: view}.
+  // Apply changed segments: {index: view}.
   take(changed) {
     const rows = new Set();
     for (const [key, view] of Object.entries(changed)) {
       const index = Number(key);
       this.views[index] = read(view);
-      rows.add(index).add(index + 1);  // whose speaker may be a change now, or none
+      rows.add(index).add(index + 1);  // its speaker's name may have to appear or disappear
     }
     this.version += 1;
     for (const index of rows) {
@@ -96,7 +96,7 @@ export class Segments {
       if (this.card.corrections) parts.splice(parts.indexOf(one) + 1, 0, this.editButton);
     }
     if (!item.querySelector(".sw-editing")) item.replaceChildren(...parts);
-    return item;  // where somebody is writing, it is filled again when the field closes
+    return item;  // a row with an open field is filled again when the field closes
   }
 
   // An element for each word, and the spaces between them.
@@ -161,7 +161,7 @@ export class Segments {
     event.preventDefault();
   }
 
-  // Play the word before or after the one that is heard.
+  // Play the word before or after the one that is playing.
   playWord(index, step) {
     const words = this.views[index][WORDS];
     if (!words?.length) return;
@@ -171,7 +171,7 @@ export class Segments {
     this.card.play(words[Math.min(Math.max(wanted, 0), words.length - 1)][0]);
   }
 
-  // Let a row take the focus from now on.
+  // Make a row the one that takes the focus.
   hold(index) {
     if (index !== this.at) this.row(this.at)?.setAttribute("tabindex", "-1");
     this.at = index;
@@ -236,7 +236,7 @@ export class Segments {
     return this.views.flatMap((view, index) => (view[FLAGS]?.length ? [index] : []));
   }
 
-  // Show what is heard at a time.
+  // Show the segment and the word at a time.
   follow(now, touched) {
     const current = touched
       ? this.views.findIndex(([start, end]) => now >= start - 0.01 && now < end) : -1;

@@ -1,11 +1,11 @@
-// What the microphone gave. It is kept until the server has its text, to be sent again if the
-// connection is lost.
+// The audio of the microphone, stored until its text has arrived, to be sent again after a lost
+// connection.
 
 import { RATE } from "./microphone.js";
 
 const KEEP = 60;  // seconds at most
-const SILENCE = 2;  // seconds that are kept where nobody speaks: speech may have begun
-const BEFORE = 0.5;  // seconds that are kept before speech
+const SILENCE = 2;  // seconds that are stored during silence: speech may have begun
+const BEFORE = 0.5;  // seconds that are stored before speech
 
 export class Sound {
   constructor() {
@@ -41,7 +41,7 @@ export class Sound {
     while (this.sent && this.pieces.length > 1 && this.pieces[1].at <= before) this.drop();
   }
 
-  // Another connection hears all that is kept from a time on. Returns when that began.
+  // Send the stored audio again, from a time on, to another connection. Returns its start.
   again(from) {
     this.forget(from);
     this.sent = 0;

@@ -1,10 +1,10 @@
-// What was said: a paragraph for each utterance, with its time, the text that stays, and the tail
-// that may still change. Screen readers are told the text that stays, once, as it comes.
+// The utterances: a paragraph for each, with its time, the committed text, and the tentative tail.
+// The committed text is announced to screen readers once, as it arrives.
 
 import { clock, make } from "./dom.js";
 
 const TIMES = "Tap a word, or press left and right in the text, to see when it was said.";
-const TOLD = 20;  // pieces that are kept for screen readers
+const TOLD = 20;  // announcements for screen readers in the page
 
 class Utterance {
   constructor(start) {
@@ -25,14 +25,14 @@ class Utterance {
 
   get end() { return this.stopped ?? this.heard; }
 
-  // The parts of the text that stays, each with its times, as files are written of them.
+  // The parts of the committed text, with times, from which files are written.
   get parts() {
     if (this.segments.length) return this.segments;
     const text = this.committed.trim();
     return text ? [{ start: this.start, end: Math.max(this.start, this.end), text }] : [];
   }
 
-  // heard: seconds, of the sound that the server knew, about
+  // heard: seconds of audio that the server had received, about
   add(text, words, heard) {
     this.heard = heard;
     const first = !this.committed;
@@ -41,7 +41,7 @@ class Utterance {
     else if (text) this.text.append(first ? text.trimStart() : text);
   }
 
-  // Words follow the text that stays, so a tail is drawn with its own leading space.
+  // The tail follows the committed text, so it is drawn with its leading space.
   guess(text) { this.tail.textContent = this.committed ? text : text.trimStart(); }
 
   finish(text) {
@@ -111,8 +111,8 @@ export class Utterances {
     return this.items.get(item);
   }
 
-  // The server will not name the open ones again: those that began before a time keep their text;
-  // the others will be heard again. Returns up to when the sound is text already, about.
+  // After a lost connection, open utterances get no more events: those that began before a time keep
+  // their text; the audio of the others is sent again. Returns the end of the transcribed audio, about.
   lose(before) {
     let heard = 0;
     this.items.clear();
@@ -142,12 +142,12 @@ export class Utterances {
     event.preventDefault();
   }
 
-  // How to see when words were said, until one is chosen.
+  // Explain how to see the times of words, until one is selected.
   explain() {
     if (!this.when.textContent && this.root.querySelector(".sw-word")) this.when.textContent = TIMES;
   }
 
-  // Tell screen readers.
+  // Announce a text to screen readers.
   tell(text) {
     this.told.append(make("p", "", text));
     if (this.told.childElementCount > TOLD) this.told.firstChild.remove();

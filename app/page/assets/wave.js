@@ -1,4 +1,4 @@
-// The outline of a recording, with its segments and the place that plays. It is also a slider.
+// The outline of a recording, with its segments and the current position. It is also a slider.
 
 import { clock, make } from "./dom.js";
 

@@ -1,1 +1,1 @@
-"""The transcripts that the page shows: kept, edited, timed again."""
+"""The page's transcripts: stored, edited, and timed again after edits."""

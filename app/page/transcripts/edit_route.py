@@ -1,6 +1,6 @@
 """The route by which the page corrects a transcript: /page/edit/TOKEN.
 
-The result's token, which nobody else knows, is what permits it.
+Knowing the result's secret token is the permission.
 """
 
 from typing import Annotated, Any
@@ -12,9 +12,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.page.posted import MAX_TEXT, Posted, clean, read_posted
+from slimwhisper.app.page.request_body import MAX_TEXT, RequestBody, clean, read_posted
 from slimwhisper.app.page.transcripts.edits import Changed, ConflictError, Edits
-from slimwhisper.app.page.transcripts.results import GONE, SAFE, Results
+from slimwhisper.app.page.transcripts.results import GONE, SAFE, PageResults
 from slimwhisper.app.page.transcripts.views import segment_view
 
 MAX_NAME = 100  # characters
@@ -24,7 +24,7 @@ Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
 
-class Change(Posted, strict=True):
+class EditRequest(RequestBody, strict=True):
     """The body: one of these."""
 
     texts: list[tuple[Index, str, Text]] | None = None  # (segment, its text, the new text)
@@ -34,33 +34,36 @@ class Change(Posted, strict=True):
     redo: int | None = None  # likewise
 
     def make(self, edits: Edits) -> Changed:
-        """Change a transcript. Raises ConflictError, IndexError, and ValueError for none or two."""
+        """Change a transcript. Raises ConflictError, IndexError, and ValueError unless the body has
+        exactly one change.
+        """
         if len(self.model_fields_set) != 1:
             raise ValueError
         match self:
-            case Change(texts=[*texts]):
+            case EditRequest(texts=[*texts]):
                 return edits.correct({i: (was, clean(text)) for i, was, text in texts})
-            case Change(speaker=(speaker, name)) if clean(name):
+            case EditRequest(speaker=(speaker, name)) if clean(name):
                 return edits.rename(speaker, clean(name))
-            case Change(approve=int(index)):
+            case EditRequest(approve=int(index)):
                 return edits.approve(index)
-            case Change(undo=int(revision)):
+            case EditRequest(undo=int(revision)):
                 return edits.undo(revision)
-            case Change(redo=int(revision)):
+            case EditRequest(redo=int(revision)):
                 return edits.redo(revision)
         raise ValueError
 
 
-def make_edit_router(results: Results) -> APIRouter:
-    """POST /page/edit/TOKEN with a `Change` -> {"revision", "text", "segments": {index: view}}.
+def make_edit_router(results: PageResults) -> APIRouter:
+    """POST /page/edit/TOKEN with an `EditRequest` ->
+    {"revision", "text", "segments": {index: view}}.
 
-    409 with the same fields: somebody else changed these segments.
+    409 with the same fields: another user changed these segments.
     """
     router = APIRouter(prefix="/page")
 
     @router.post("/edit/{token}")
     async def edit(token: str, request: Request) -> Response:
-        change = await read_posted(request, Change)
+        change = await read_posted(request, EditRequest)
         edits = results.find(token).edits
         if edits is None:
             raise HTTPException(404, GONE)
@@ -69,9 +72,9 @@ def make_edit_router(results: Results) -> APIRouter:
         except ConflictError as error:
             return _answer(edits, error.changed, APIError(409, str(error)))
         except IndexError:
-            raise HTTPException(400, "there is no such segment") from None
+            raise HTTPException(400, "the segment does not exist; reload the page") from None
         except ValueError:
-            raise HTTPException(400, "send one change") from None
+            raise HTTPException(400, "send exactly one change") from None
         return _answer(edits, changed)
 
     return router

@@ -1,4 +1,4 @@
-"""The page's results: recordings to play and transcripts to download, kept for some hours.
+"""The page's results: recordings to play and transcripts to download, stored for some hours.
 
 Each has a random token as its address, known only to the page that made the request.
 """
@@ -20,9 +20,9 @@ from fastapi.responses import FileResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from slimwhisper.app.page.tempdir import Kept, Store
+from slimwhisper.app.page.tempdir import Store, TempFiles
 from slimwhisper.app.page.transcripts.edits import Edits
-from slimwhisper.outputs.formats import Format, formats_for
+from slimwhisper.outputs.formats import OutputFormat, formats_for
 from slimwhisper.outputs.layout import SENTENCES
 
 GONE = "no longer available; transcribe the recording again"
@@ -30,60 +30,60 @@ SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private"}  # head
 
 
 @dataclass(eq=False)
-class Result(Kept):
+class PageResult(TempFiles):
     """A recording, and its transcript once there is one."""
 
     name: str = ""  # the user's name for the file
-    group: str = ""  # the token of all that were sent together
+    group: str = ""  # the token of all recordings of one run
     edits: Edits | None = None  # once there is a transcript
     sentences: bool = False  # its segments are sentences, as in `Options`
 
     @property
     def token(self) -> str:
-        """Its address, which nobody can guess."""
+        """Its secret address."""
         return self.path.name
 
-    def formats(self) -> list[Format]:
-        """The formats in which there is something to download."""
+    def formats(self) -> list[OutputFormat]:
+        """The formats that can be downloaded."""
         return [] if self.edits is None else formats_for(self.edits.transcript)
 
-    def written(self, format: Format) -> bytes:
-        """The transcript with its corrections, as a file in one of the formats."""
+    def render(self, format: OutputFormat) -> bytes:
+        """The corrected transcript, as a file in one of the formats."""
         assert self.edits is not None
         text = io.StringIO()
-        format.write(self.edits.written, text, {SENTENCES: self.sentences})
+        format.write(self.edits.file_transcript, text, {SENTENCES: self.sentences})
         return text.getvalue().encode()
 
 
-class Results(Store[Result]):
+class PageResults(Store[PageResult]):
     """Recordings by token."""
 
-    def add(self, source: Path, name: str, group: str) -> Result:
-        """Keep a recording, even if `source` is removed. Raises OSError."""
+    def add(self, source: Path, name: str, group: str) -> PageResult:
+        """Store a recording, which survives the removal of `source`. Raises OSError."""
         path = self.folder / secrets.token_urlsafe(24)
         try:
             os.link(source, path)
         except OSError:  # on a different file system
             shutil.copyfile(source, path)
-        result = Result(path, path.stat().st_size, 1, time.monotonic(), name, group)
-        self.kept[result.token] = result
-        self.forget()
+        result = PageResult(path, path.stat().st_size, 1, time.monotonic(), name, group)
+        self.entries[result.token] = result
+        self.remove_old()
         return result
 
-    def find(self, token: str) -> Result:
-        """The result with this token. Raises HTTPException if there is none any more."""
-        self.forget()
-        if token not in self.kept:
+    def find(self, token: str) -> PageResult:
+        """The result with this token. Raises HTTPException if it is not stored any more."""
+        self.remove_old()
+        if token not in self.entries:
             raise HTTPException(404, GONE)
-        return self.kept[token]
+        return self.entries[token]
 
-    def find_group(self, token: str) -> list[Result]:
+    def find_group(self, token: str) -> list[PageResult]:
         """The results of a group that have a transcript."""
-        self.forget()
-        return [r for r in self.kept.values() if r.group == token and r.edits is not None]
+        self.remove_old()
+        return [r for r in self.entries.values() if r.group == token and r.edits is not None]
 
 
-def zipped(results: Iterable[Result]) -> bytes:
+def zipped(results: Iterable[PageResult]) -> bytes:
     """A zip file with every result in every format. Equal names are numbered."""
     file, used = io.BytesIO(), set[str]()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -94,11 +94,11 @@ def zipped(results: Iterable[Result]) -> bytes:
                 name, number = f"{stem} ({number})", number + 1
             used.add(name.lower())
             for format in result.formats():
-                archive.writestr(f"{name}.{format.name}", result.written(format))
+                archive.writestr(f"{name}.{format.name}", result.render(format))
     return file.getvalue()
 
 
-def make_results_router(results: Results) -> APIRouter:
+def make_results_router(results: PageResults) -> APIRouter:
     """/page/audio/TOKEN, /page/result/TOKEN.FORMAT, /page/results/TOKEN.zip."""
     router = APIRouter(prefix="/page")
 
@@ -117,22 +117,22 @@ def make_results_router(results: Results) -> APIRouter:
         formats = {format.name: format for format in result.formats()}
         format = formats.get(suffix)
         if format is None:
-            raise HTTPException(404, f"there is no such format; choose: {', '.join(formats)}")
-        content = await run_in_threadpool(result.written, format)
+            raise HTTPException(404, f"unknown format; choose: {', '.join(formats)}")
+        content = await run_in_threadpool(result.render, format)
         return download(content, f"{Path(result.name).stem}.{format.name}", format.media_type)
 
     @router.get("/results/{token}.zip")
     async def transcripts(token: str) -> Response:
-        found = results.find_group(token)
-        if not found:
+        results_in_group = results.find_group(token)
+        if not results_in_group:
             raise HTTPException(404, GONE)
-        content = await run_in_threadpool(zipped, found)
+        content = await run_in_threadpool(zipped, results_in_group)
         return download(content, "transcripts.zip", "application/zip")
 
     return router
 
 
 def download(content: bytes, name: str, media_type: str) -> Response:
-    """A file that the browser keeps, not shows."""
+    """A file that the browser saves instead of showing it."""
     headers = {**SAFE, "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}"}
     return Response(content, media_type=media_type, headers=headers)

@@ -1,8 +1,8 @@
-"""A segment whose text a person has changed: which words keep their times, and what the others get.
+"""Times the words of a segment again after a person has changed its text.
 
-Words that are the same before and after keep everything. A changed stretch gets the time of the
-words it replaces: as many words as before take their times one by one; more or fewer share the time
-by their length. New words where none were lie between their neighbours.
+Unchanged words keep their times. A changed stretch gets the time of the words that it replaces: the
+same number of words take their times one by one; more or fewer words share the time by length.
+Inserted words get the gap between their neighbours.
 """
 
 import re
@@ -25,7 +25,7 @@ def with_text(segment: Segment, text: str) -> Segment:
 def retime(segment: Segment, text: str) -> list[Word]:
     """The words of a text in place of the segment's. Joined, they are the text."""
     old = segment.words or []
-    units: list[list[Word]] = []  # that have spaces between them
+    units: list[list[Word]] = []  # words between two spaces
     if _spaced(old):
         pattern = r"\s*\S+"
         for word in old:
@@ -33,21 +33,21 @@ def retime(segment: Segment, text: str) -> list[Word]:
                 units[-1].append(word)
             else:
                 units.append([word])
-    else:  # the words that there were, else letters
-        known = sorted({word.word for word in old} - {""}, key=len, reverse=True)
-        pattern = "|".join([*map(re.escape, known), r"\s*\S"])
+    else:  # without spaces, split into the old words, else into letters
+        pieces = sorted({word.word for word in old} - {""}, key=len, reverse=True)
+        pattern = "|".join([*map(re.escape, pieces), r"\s*\S"])
         units = [[word] for word in old]
     before, new = ["".join(w.word for w in unit) for unit in units], re.findall(pattern, text)
     starts = [0, *accumulate(map(len, units))]
-    found: list[Word] = []
+    words: list[Word] = []
     for kind, i, j, k, m in SequenceMatcher(None, before, new, autojunk=False).get_opcodes():
         start, stop = starts[i], starts[j]
-        found += old[start:stop] if kind == "equal" else _placed(new[k:m], start, stop, segment)
-    return found
+        words += old[start:stop] if kind == "equal" else _timed(new[k:m], start, stop, segment)
+    return words
 
 
-def _placed(texts: Sequence[str], start: int, stop: int, segment: Segment) -> list[Word]:
-    """Words of these texts in the place of `segment.words[start:stop]`."""
+def _timed(texts: Sequence[str], start: int, stop: int, segment: Segment) -> list[Word]:
+    """Words of these texts, in place of `segment.words[start:stop]`."""
     old = segment.words or []
     replaced = old[start:stop]
     near = next(iter([*replaced, *old[:start][-1:], *old[stop:]]), None)
@@ -61,14 +61,12 @@ def _placed(texts: Sequence[str], start: int, stop: int, segment: Segment) -> li
             since = old[start - 1].end if start else segment.start
             until = old[stop].start if stop < len(old) else segment.end
         spans = _shares(texts, since, max(since, until))
-    return [
-        Word(text, since, until, TYPED, speaker)
-        for text, (since, until) in zip(texts, spans, strict=True)
-    ]
+    pairs = zip(texts, spans, strict=True)
+    return [Word(text, since, until, TYPED, speaker) for text, (since, until) in pairs]
 
 
 def _shares(texts: Sequence[str], since: float, until: float) -> list[tuple[float, float]]:
-    """A share of the time for each text, by its length."""
+    """(start, end) of each text: a share of the time, by its length."""
     lengths = [len(text.strip()) for text in texts]
     total = sum(lengths)
     ends = [round(since + (until - since) * n / total, 2) for n in accumulate(lengths[:-1])]

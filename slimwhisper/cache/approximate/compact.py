@@ -1,17 +1,17 @@
 """Form `compact`: `e` with fewer frames, and `e` and `x` in fewer bits, alone or together.
 
     merge   neighbouring frames that are nearly equal become one
-    float8  what is kept is rounded to e4m3, with a factor for each position, as in `e8` and `x8`
+    float8  the latent is rounded to e4m3, with a factor for each position, as in `e8` and `x8`
 
-Frames are merged once, when a window arrives, so every layer, step and beam reads less. A text's
+Frames are merged once, when a window is stored, so every layer, step and beam reads less. A text's
 tokens are not merged.
 
-As token merging (Bolya et al., arXiv 2210.09461), but of neighbours in time alone, so that each
-group is a stretch of audio, and at the price of Ward (1963, "Hierarchical grouping to optimize an
+This is token merging (Bolya et al., arXiv 2210.09461) of neighbours in time only, so that each
+group is a stretch of audio, with the cost of Ward (1963, "Hierarchical grouping to optimize an
 objective function"): what a merge adds to the squared distances of the frames from the mean of
 their group, n1 n2 / (n1 + n2) |mean1 - mean2|^2. A group of n frames is read as its mean, with
-log n added to its score: a softmax then sees n frames that are all equal to the mean (proportional
-attention, section 3.2 of the same paper).
+log n added to its score, as if all n frames were equal to the mean (proportional attention,
+section 3.2 of the same paper).
 """
 
 import math
@@ -22,15 +22,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.cache.base import Room, Rows
+from slimwhisper.cache.base import Rows, StoreShape
 from slimwhisper.cache.fold import Attention, Context, Folded, fold_float8, fold_latent
-from slimwhisper.cache.latent import LatentCross, LatentStore, kept
+from slimwhisper.cache.latent import LatentCross, LatentStore, latent_of
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.linear import at_least_float32
 from slimwhisper.types import Dims
 
-# One group in so many is merged into its neighbour in a round. On speech the squared distances are
-# then 1.1 to 1.7 times those of merging one pair at a time, the cheapest first; with 16, at most
+# One group in 8 is merged into its neighbour in a round. On speech the squared distances are then
+# 1.1 to 1.7 times those of merging one pair at a time, the cheapest first; with one in 16, at most
 # 1.3 times, in up to twice the time.
 SHARE = 8
 
@@ -39,20 +39,20 @@ SHARE = 8
 class Compact:
     """The settings; by default nothing is left out."""
 
-    merge: float = 1.0  # the share of the audio's frames that is left
+    merge: float = 1.0  # the share of the audio's frames that remain
     float8: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.merge <= 1:
-            raise ValueError(f"merge={self.merge}: give the share to be left, above 0, at most 1")
+            raise ValueError(f"merge={self.merge}: give the share to keep, above 0, at most 1")
 
     def groups(self, frames: int) -> int:
-        """m = ceil(merge p), how many of p frames are left."""
+        """m = ceil(merge p), how many of p frames remain."""
         return math.ceil(self.merge * frames - 1e-9)  # 0.07 of 1500 is 105
 
 
 def ladder(dims: Dims, part: str) -> list[list[str]]:
-    """The settings that `tradeoff` and `calibrate` try: `slimwhisper.cache.forms.Form`."""
+    """The settings that `tradeoff` and `calibrate` try; see `slimwhisper.cache.forms.Form`."""
     if part == "self":
         return [["float8=true"]]
     merges = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05)
@@ -66,13 +66,14 @@ def fold_compact(block: Attention, context: Context) -> Folded:
     """As `e` and `x`, or as `e8` and `x8`. Raises `OptionError` for merged frames of a text."""
     settings: Compact = context.settings
     if settings.merge < 1 and context.attention == "self":
-        merge = settings.merge
-        raise OptionError(f"compact: merge={merge}: a text's tokens are not merged; give merge=1")
+        raise OptionError(
+            f"compact: merge={settings.merge}: a text's tokens are not merged; give merge=1"
+        )
     return (fold_float8 if settings.float8 else fold_latent)(block, context)
 
 
 def rounds(frames: int, groups: int) -> Iterator[int]:
-    """How many groups there are after each round, from `frames` down to `groups`."""
+    """The number of groups after each round, from `frames` down to `groups`."""
     while frames > groups:
         frames = max(groups, frames - -(-frames // SHARE))
         yield frames
@@ -81,8 +82,8 @@ def rounds(frames: int, groups: int) -> Iterator[int]:
 def merge_neighbours(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     """Merge p frames into m = `groups` groups of neighbours, each window by itself.
 
-    In each round those boundaries between groups fall that cost least, at equal costs the earlier
-    ones, so a run of them makes one group. Sums are always in the same order.
+    Each round removes the boundaries between groups that cost least, at equal costs the earlier
+    ones; adjacent ones leave one group. The order of all sums is fixed.
 
     Arguments:
         x: [G, p, d], in any floating dtype.
@@ -95,17 +96,17 @@ def merge_neighbours(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     sums = x.to(at_least_float32(x.dtype))
     sizes = torch.ones((windows, frames), device=x.device, dtype=sums.dtype)
     group_of = torch.arange(frames, device=x.device).expand(windows, frames)
-    for fewer in rounds(frames, groups):
-        before = sums.shape[1]
+    for remaining in rounds(frames, groups):
+        count = sums.shape[1]
         means = sums / sizes.unsqueeze(-1)
         steps = means[:, 1:] - means[:, :-1]
         left, right = sizes[:, :-1], sizes[:, 1:]
         costs = left * right / (left + right) * steps.square().sum(dim=-1)
-        fallen = costs.sort(dim=1, stable=True).indices[:, : before - fewer]
-        begins = torch.ones((windows, before), device=x.device, dtype=torch.int64)
-        begins.scatter_(1, fallen + 1, 0)
-        merged = begins.cumsum(dim=1) - 1  # [G, before]: the new group of each group
-        lengths = torch.zeros((windows, fewer), device=x.device, dtype=torch.int64)
+        removed = costs.sort(dim=1, stable=True).indices[:, : count - remaining]
+        begins = torch.ones((windows, count), device=x.device, dtype=torch.int64)
+        begins.scatter_(1, removed + 1, 0)
+        merged = begins.cumsum(dim=1) - 1  # [G, count]: the new group of each group
+        lengths = torch.zeros((windows, remaining), device=x.device, dtype=torch.int64)
         lengths.scatter_add_(1, merged, torch.ones_like(merged))
         sums = _sums(sums, lengths)
         sizes = _sums(sizes.unsqueeze(-1), lengths).squeeze(-1)
@@ -116,26 +117,26 @@ def merge_neighbours(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
 def _sums(x: Tensor, lengths: Tensor) -> Tensor:
     """Sums of stretches, each in order: x [G, n, d], their lengths [G, m] -> [G, m, d]."""
     rows = x.flatten(0, 1)
-    every = torch.arange(len(rows), device=x.device)
+    indices = torch.arange(len(rows), device=x.device)
     ends = lengths.flatten().cumsum(dim=0)
-    found = F.embedding_bag(every, rows, ends - lengths.flatten(), mode="sum")
-    return found.unflatten(0, lengths.shape)
+    sums = F.embedding_bag(indices, rows, ends - lengths.flatten(), mode="sum")
+    return sums.unflatten(0, lengths.shape)
 
 
 class CompactStore(LatentStore):
-    """What is kept of the audio, for all layers: [slots, m, d]; where frames are merged also
-    log n of each group, [slots, m], and the group of each frame, [slots, p] int16.
+    """The latent of the audio, for all layers: [slots, m, d]; if frames are merged also log n of
+    each group, [slots, m], and the group of each frame, [slots, p] int16.
     """
 
-    def __init__(self, weights: Folded, room: Room) -> None:
-        self.groups = weights.settings.groups(room.length)
-        super().__init__(weights, replace(room, length=self.groups))
+    def __init__(self, weights: Folded, shape: StoreShape) -> None:
+        self.groups = weights.settings.groups(shape.length)
+        super().__init__(weights, replace(shape, length=self.groups))
         self.group_of: Tensor | None = None
-        if self.groups < room.length:
-            wide, device = at_least_float32(room.dtype), room.device
-            self.position_bias = torch.zeros((room.count, self.groups), device=device, dtype=wide)
-            shape = (room.count, room.length)
-            self.group_of = torch.zeros(shape, device=device, dtype=torch.int16)
+        if self.groups < shape.length:
+            wide, device = at_least_float32(shape.dtype), shape.device
+            self.position_bias = torch.zeros((shape.count, self.groups), device=device, dtype=wide)
+            size = (shape.count, shape.length)
+            self.group_of = torch.zeros(size, device=device, dtype=torch.int16)
             self.tensors += (self.position_bias, self.group_of)
 
     def put(self, slots: Tensor, features: Tensor) -> None:
@@ -145,7 +146,7 @@ class CompactStore(LatentStore):
             self.position_bias[slots] = sizes.log()
             self.group_of[slots] = group_of.to(torch.int16)
             features = means.to(features.dtype)
-        self.latent.write(slots, kept(self.weights, features))
+        self.latent.write(slots, latent_of(self.weights, features))
 
 
 class CompactCross(LatentCross):
@@ -153,20 +154,22 @@ class CompactCross(LatentCross):
 
     store: CompactStore
 
-    def __init__(self, weights: Folded, room: Room, store: CompactStore | None = None) -> None:
-        super().__init__(weights, room, store or CompactStore(weights, room))
+    def __init__(
+        self, weights: Folded, shape: StoreShape, store: CompactStore | None = None
+    ) -> None:
+        super().__init__(weights, shape, store or CompactStore(weights, shape))
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
-        """x [R, T, d], heads [n] int64 -> [R, n, T, p], before the softmax: of each frame, that of
-        its group, without log n, which the frames share.
+        """x [R, T, d], heads [n] int64 -> [R, n, T, p], before the softmax: for each frame the
+        score of its group, without log n.
         """
-        found = super().scores(x, rows, heads)
+        scores = super().scores(x, rows, heads)
         if self.store.group_of is None:
-            return found
+            return scores
         group_of = self.store.group_of[rows.slots].long()[:, None, None]
-        return found.gather(3, group_of.expand(*found.shape[:3], -1))
+        return scores.gather(3, group_of.expand(*scores.shape[:3], -1))
 
     def read_bytes(self, slot: int) -> float:
-        """Of latents and their log n: the map of the frames serves word timestamps alone."""
+        """Of latents and their log n; only word timestamps read the groups of the frames."""
         read, bias = self.store.latent.tensors(), self.store.position_bias
         return sum(t[slot].nbytes for t in (read if bias is None else (*read, bias)))

@@ -1,27 +1,27 @@
-"""Forms `sparq` and `sparq_latent`: a step reads some components of keys, and some positions.
+"""Forms `sparq` and `sparq_latent`: a step reads some components of the keys and some positions.
 
 SparQ attention (Ribar et al., arXiv 2312.04985, Algorithm 1). For one head with the query q [d_k],
 over K and V [S, d_k]:
 
-    i1    = argtopk(|q|, r)                               the components that are looked at
+    i1    = argtopk(|q|, r)                               the components that are read
     tau   = sqrt(d_k ||q[i1]||_1 / ||q||_1)               the temperature
     s^    = softmax(q[i1] K[:, i1]^T / tau)               approximate weights
     i2    = argtopk(s^ + m, k)                            the positions that are read
     alpha = sum(s^[i2])
     y     = alpha softmax(q K[i2]^T / sqrt(d_k)) V[i2] + (1 - alpha) mean(V)
 
-m is 1 at the l most recent positions of a text and 0 elsewhere, so those are always read. Where g
-queries share keys and values (appendix B), so do they i1, of the sum of their |q|, and i2, of the
-sum of their s^. A latent, E or X, is one key and value for all h heads, asked by the folded queries
-q_i A_i (`slimwhisper.cache.fold`): so `sparq` has G = h groups of one query, `sparq_latent` one
-group of h. Every row of a window chooses for itself, its beams too. Prompts and the words' times
-are dense; a step that has at most k tokens reads all of them, so it is exact.
+m is 1 at the l most recent positions of a text and 0 elsewhere, so those are always read. g queries
+that share keys and values (appendix B) also share i1, from the sum of their |q|, and i2, from the
+sum of their s^. A latent, E or X, is one key and value for all h heads, whose queries are the
+folded ones, q_i A_i (`slimwhisper.cache.fold`): `sparq` has G = h groups of one query,
+`sparq_latent` one group of h. Each row of a window has its own i1 and i2, beams too. Prompts and
+word timestamps are dense; a step with at most k tokens reads all of them, so it is exact.
 
 A step of one head moves S r + 2 k d_k + 4 d_k values (appendix C2): r components of all keys, then
-K and V of k positions; 2 d_k to write the token's own K and V, and 2 d_k to read and write the
-mean. The first term needs K a second time, laid out by component (`twice`). From K by position,
-memory delivers whole rows, so all of K is moved, S d_k, and after that only V of the k positions.
-Of a latent, K and V are one: S r + k d, or without `twice` all of it.
+K and V of k positions; 2 d_k to write the token's K and V, and 2 d_k to read and write the mean.
+The first term needs a second copy of K, laid out by component (`twice`). From K by position, memory
+delivers whole rows: all of K is moved, S d_k, and after that only V of the k positions. With a
+latent, K and V are one: S r + k d, or without `twice` all of it.
 """
 
 from dataclasses import dataclass
@@ -30,8 +30,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.approximate.groups import HeadGroups, LatentGroups, for_each, groups_of
-from slimwhisper.cache.base import CrossLayer, CrossStore, Room, Rows, SelfLayer, Step
+from slimwhisper.cache.approximate.groups import HeadGroups, LatentGroups, groups_of, per_row
+from slimwhisper.cache.base import CrossLayer, CrossStore, DecodeStep, Rows, SelfLayer, StoreShape
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.kv import KVCross, KVSelf, KVStore
 from slimwhisper.cache.latent import LatentCross, LatentSelf, LatentStore
@@ -41,12 +41,12 @@ from slimwhisper.types import Dims
 
 @dataclass(frozen=True, slots=True)
 class SparQ:
-    """Settings; more than there is of r or k means all."""
+    """Settings; r and k above the width and the length mean all."""
 
-    r: int | None = 32  # components of the query; the paper's for heads of width 128
+    r: int | None = 32  # components of the query; the paper's value for heads of width 128
     k: int | None = 128  # positions
-    local: float = 0.25  # share of k that is for the most recent positions; of a text alone
-    twice: bool = False  # keep K in the other layout as well
+    local: float = 0.25  # share of k for the most recent positions; only of a text
+    twice: bool = False  # store K in the other layout as well
 
     def __post_init__(self) -> None:
         for name, value in (("r", self.r), ("k", self.k)):
@@ -64,15 +64,16 @@ class SparQ:
         return tokens if self.k is None else min(self.k, tokens)
 
     def columns(self, keys: Tensor) -> tuple[Tensor, ...]:
-        """What `twice` keeps: nothing, or zeros like keys [count, G, S, w], as [count, G, w, S]."""
+        """With `twice`, zeros for keys [count, G, S, w] in the other layout, [count, G, w, S]."""
         return (torch.zeros_like(keys.mT.contiguous()),) if self.twice else ()
 
     def read_values(self, groups: HeadGroups | LatentGroups, tokens: int) -> int:
-        """That a step of one row reads of so many tokens; see above."""
+        """How many values a step of one row with this many tokens reads; see above."""
         width, k = groups.width, self.positions(tokens)
-        read = tokens * self.components(width) + k * width if self.twice and k < tokens else 0
-        read = read or tokens * width
-        return groups.count * (read if isinstance(groups, LatentGroups) else read + k * width)
+        keys = tokens * width
+        if self.twice and k < tokens:
+            keys = tokens * self.components(width) + k * width
+        return groups.count * (keys if isinstance(groups, LatentGroups) else keys + k * width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ _RUNGS = ((2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 32))
 
 
 def ladder(dims: Dims, part: str, width: int | None = None) -> list[list[str]]:
-    """The settings that `tradeoff` and `calibrate` try: `slimwhisper.cache.forms.Form`."""
+    """The settings that `tradeoff` and `calibrate` try; see `slimwhisper.cache.forms.Form`."""
     width = width or dims.n_text_state // dims.n_text_head
     tokens = dims.n_audio_ctx if part == "cross" else dims.n_text_ctx
     return [[f"r={max(1, width // r)},k={max(1, tokens // k)},twice=true" for r, k in _RUNGS]]
@@ -119,42 +120,42 @@ def sparq(
     Returns:
         like q.
     """
-    wide, tokens = at_least_float32(q.dtype), keys.shape[2]
+    dtype, wide, tokens = q.dtype, at_least_float32(q.dtype), keys.shape[2]
     r, k = settings.components(q.shape[3]), settings.positions(tokens)
     window = 0 if last is None else int(settings.local * k)
     end = torch.tensor([tokens - 1], device=q.device) if last is None else last
-    asked, sizes = q.to(wide), q.to(wide).abs()
+    q, sizes = q.to(wide), q.to(wide).abs()
     i1 = sizes.sum(2, keepdim=True).topk(r).indices  # [N, G, 1, r]
-    some = asked.gather(3, i1.expand(*q.shape[:3], r))
-    share = some.abs().sum(3, keepdim=True) / sizes.sum(3, keepdim=True).clamp(min=1e-30)
+    largest = q.gather(3, i1.expand(*q.shape[:3], r))
+    share = largest.abs().sum(3, keepdim=True) / sizes.sum(3, keepdim=True).clamp(min=1e-30)
     tau = share.clamp(min=1e-6).sqrt() / scale  # a query of zeros has no share
-    scores = some @ columns.gather(2, i1.mT.expand(*i1.shape[:2], r, tokens)).to(wide) / tau
-    ago = end[:, None, None, None] - torch.arange(tokens, device=q.device)
-    weights = scores.masked_fill(ago < 0, float("-inf")).softmax(dim=3)  # s^ [N, G, g, S]
-    favour = q.shape[2] * ((ago >= 0) & (ago < window)).to(wide) - (ago < 0).to(wide)
-    i2 = (weights.sum(2, keepdim=True) + favour).topk(k).indices  # [N, G, 1, k]
+    scores = largest @ columns.gather(2, i1.mT.expand(*i1.shape[:2], r, tokens)).to(wide) / tau
+    age = end[:, None, None, None] - torch.arange(tokens, device=q.device)
+    weights = scores.masked_fill(age < 0, float("-inf")).softmax(dim=3)  # s^ [N, G, g, S]
+    bonus = q.shape[2] * ((age >= 0) & (age < window)).to(wide) - (age < 0).to(wide)
+    i2 = (weights.sum(2, keepdim=True) + bonus).topk(k).indices  # [N, G, 1, k]
     alpha = weights.gather(3, i2.expand(*q.shape[:3], k)).sum(3, keepdim=True)
     rows = i2.mT.expand(*i2.shape[:2], k, q.shape[3])
-    exact = asked @ keys.gather(2, rows).to(wide).mT * scale
+    exact = q @ keys.gather(2, rows).to(wide).mT * scale
     exact = exact.masked_fill(i2 > end[:, None, None, None], float("-inf")).softmax(dim=3)
-    found = exact @ values.gather(2, rows).to(wide)
-    return (alpha * found + (1 - alpha) * mean.to(wide).unsqueeze(2)).to(q.dtype)
+    mixed = exact @ values.gather(2, rows).to(wide)
+    return (alpha * mixed + (1 - alpha) * mean.to(wide).unsqueeze(2)).to(dtype)
 
 
-def views(kept: KVStore | KVSelf | LatentStore | LatentSelf) -> tuple[Tensor, Tensor]:
-    """Keys and values of the buffers, each [slots or rows, G, S, w]."""
-    if isinstance(kept, KVStore | KVSelf):
-        return kept.keys, kept.values
-    latent = kept.latent.values.unsqueeze(1)
+def keys_values(store: KVStore | KVSelf | LatentStore | LatentSelf) -> tuple[Tensor, Tensor]:
+    """Views of a store's keys and values, each [slots or rows, G, S, w]."""
+    if isinstance(store, KVStore | KVSelf):
+        return store.keys, store.values
+    latent = store.latent.values.unsqueeze(1)
     return latent, latent
 
 
 class SparQStore(CrossStore):
-    """An exact store, the mean of its values [slots, G, w] and, if asked, its keys by component."""
+    """An exact store, the mean of its values [slots, G, w] and, with `twice`, keys by component."""
 
     def __init__(self, exact: KVStore | LatentStore, settings: SparQ) -> None:
         self.exact = exact
-        self.keys, self.values = views(exact)
+        self.keys, self.values = keys_values(exact)
         self.mean = torch.zeros_like(self.values[:, :, 0].contiguous())
         self.columns = settings.columns(self.keys)
         super().__init__(*exact.tensors, self.mean, *self.columns)
@@ -173,16 +174,16 @@ class SparQCross(CrossLayer):
 
     store: SparQStore
 
-    def __init__(self, weights: Folded, room: Room, store: SparQStore | None = None) -> None:
+    def __init__(self, weights: Folded, shape: StoreShape, store: SparQStore | None = None) -> None:
         self.exact: KVCross | LatentCross
         if weights.key_map is None:
-            self.exact = KVCross(weights, room, store)
+            self.exact = KVCross(weights, shape, store)
         else:
             self.exact = LatentCross(
-                weights, room, cast(LatentStore, store.exact) if store else None
+                weights, shape, cast(LatentStore, store.exact) if store else None
             )
         self.settings: SparQ = weights.settings
-        self.groups, self.length = groups_of(weights, room.kernels), room.length
+        self.groups, self.length = groups_of(weights, shape.kernels), shape.length
         self.store = store or SparQStore(self.exact.store, self.settings)
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
@@ -197,30 +198,30 @@ class SparQCross(CrossLayer):
         """x [R, 1, d] -> [R, 1, d]."""
         store = self.store
         columns = store.columns[0] if store.columns else store.keys.mT
-        seen = (store.keys, columns, store.values, store.mean)
-        keys, by_component, values, mean = (for_each(rows.of_slots(t), len(x)) for t in seen)
-        q, settings, scale = self.groups.asked(x), self.settings, self.groups.scale
-        return self.groups.found(sparq(q, keys, by_component, values, mean, settings, scale))
+        buffers = (store.keys, columns, store.values, store.mean)
+        keys, columns, values, mean = (per_row(rows.of_slots(t), len(x)) for t in buffers)
+        q, settings, scale = self.groups.group_queries(x), self.settings, self.groups.scale
+        return self.groups.group_output(sparq(q, keys, columns, values, mean, settings, scale))
 
     def read_bytes(self, slot: int) -> float:
-        """Bytes of the store that a step of one row reads, the mean among them."""
+        """Bytes of the store that a step of one row reads, the mean included."""
         mean = self.store.mean[slot]
         read = self.settings.read_values(self.groups, self.length)
         return (read + mean.numel()) * mean.itemsize
 
 
 class SparQSelf(SelfLayer):
-    """Self-attention of one layer: an exact one, the sum of its values [rows, G, w] and, if asked,
-    its keys by component.
+    """Self-attention of one layer: an exact one, the sum of its values [rows, G, w] and, with
+    `twice`, its keys by component.
     """
 
-    def __init__(self, weights: Folded, room: Room) -> None:
-        self.exact = (KVSelf if weights.key_map is None else LatentSelf)(weights, room)
+    def __init__(self, weights: Folded, shape: StoreShape) -> None:
+        self.exact = (KVSelf if weights.key_map is None else LatentSelf)(weights, shape)
         self.settings: SparQ = weights.settings
-        self.groups, self.length = groups_of(weights, room.kernels), room.length
-        self.keys, self.values = views(self.exact)
-        first = self.values[:, :, 0]
-        self.sums = torch.zeros(first.shape, device=room.device, dtype=at_least_float32(room.dtype))
+        self.groups, self.length = groups_of(weights, shape.kernels), shape.length
+        self.keys, self.values = keys_values(self.exact)
+        wide = at_least_float32(shape.dtype)
+        self.sums = torch.zeros_like(self.values[:, :, 0], dtype=wide)
         self.columns = self.settings.columns(self.keys)
         super().__init__(*self.exact.tensors, self.sums, *self.columns)
 
@@ -235,22 +236,22 @@ class SparQSelf(SelfLayer):
             t[ids] = self.keys[ids].mT
         return mixed
 
-    def step(self, x: Tensor, step: Step) -> Tensor:
-        """x [R, 1, d] -> [R, 1, d]; keeps the token, and reads some."""
+    def step(self, x: Tensor, step: DecodeStep) -> Tensor:
+        """x [R, 1, d] -> [R, 1, d]; stores the tokens, then reads by Algorithm 1."""
         ids, extent, at = step.rows.ids, step.extent, step.positions
-        fresh = self.groups.kept(x)  # of a latent, keys and values are one
-        self.keys[ids, :, at], self.values[ids, :, at] = fresh[0][:, :, 0], fresh[-1][:, :, 0]
+        new = self.groups.to_store(x)  # of a latent, keys and values are one
+        self.keys[ids, :, at], self.values[ids, :, at] = new[0][:, :, 0], new[-1][:, :, 0]
         self.sums[ids] += self.values[ids, :, at].to(self.sums.dtype)
         for t in self.columns:
             t[ids, :, :, at] = self.keys[ids, :, at]
         columns = self.columns[0] if self.columns else self.keys.mT
-        seen = (self.keys[:, :, :extent], columns[..., :extent], self.values[:, :, :extent])
-        keys, by_component, values = (for_each(step.rows.of_rows(t), len(x)) for t in seen)
+        buffers = (self.keys[:, :, :extent], columns[..., :extent], self.values[:, :, :extent])
+        keys, columns, values = (per_row(step.rows.of_rows(t), len(x)) for t in buffers)
         mean = self.sums[ids] / (at + 1)[:, None, None]
-        q, settings, scale = self.groups.asked(x), self.settings, self.groups.scale
-        return self.groups.found(sparq(q, keys, by_component, values, mean, settings, scale, at))
+        q, settings, scale = self.groups.group_queries(x), self.settings, self.groups.scale
+        return self.groups.group_output(sparq(q, keys, columns, values, mean, settings, scale, at))
 
     def read_bytes(self, row: int, tokens: int) -> float:
-        """Bytes that a step of one row reads with `tokens` tokens, the sum among them."""
+        """Bytes that a step of one row with `tokens` tokens reads, the sum included."""
         read = self.settings.read_values(self.groups, tokens) * self.keys.itemsize
         return read + self.sums[row].nbytes

@@ -1,17 +1,17 @@
-"""Form `zack`: keys and values of every head, rotated and cut to the columns that carry most.
+"""Form `zack`: keys and values of every head, rotated and cut to the most important columns.
 
 Zeyu Zhang and Haiying Shen, "ZACK: Zero-Overhead LLM Inference Acceleration via Dimensionality
 Compression of the Key-Value Cache", arXiv 2408.04107. Of every head i, recorded Q_i [T_q, d_k] over
 K_i [T_k, d_k] are one matrix, and its right singular vectors R [d_k, d_k] a rotation of both:
-(q R) (k R)^T = q k^T. The columns are in the order of their singular values, so the last ones carry
-least; the first r are kept. In the same way V_i over W_O,i^T [d, d_k] gives R_v, and V R_v is kept.
-Whisper has no rotary positions, so nothing is rotated while decoding: W_Q R, b_Q R, W_K R and W_V
-R_v replace the projections, and R_v^T W_O the output's.
+(q R) (k R)^T = q k^T. The columns are in the order of their singular values; the first r are kept.
+In the same way V_i over W_O,i^T [d, d_k] gives R_v, and V R_v is stored. Whisper has no rotary
+positions, so the rotations go into the weights: W_Q R, b_Q R, W_K R and W_V R_v replace the
+projections, and R_v^T W_O that of the output.
 
-The paper stacks Q over K, and V over W_O^T, as they are. Here each of the four is first divided by
-its Frobenius norm, so that both of a pair have the same say: 1,500 frames do not outvote some dozen
+The paper stacks Q over K, and V over W_O^T, unscaled. Here each of the four is first divided by its
+Frobenius norm, so that both of a pair count equally: 1,500 frames do not outweigh a few dozen
 queries, nor values the output. Ranks differ by head, layer and matrix; the columns of all heads are
-kept side by side, so that none is padded to another's rank.
+stored side by side, so that none is padded to another's rank.
 """
 
 from collections.abc import Sequence
@@ -21,20 +21,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossLayer, CrossStore, Room, Rows, SelfLayer, Step
+from slimwhisper.cache.base import CrossLayer, CrossStore, DecodeStep, Rows, SelfLayer, StoreShape
 from slimwhisper.cache.fold import Attention, Context, Folded
 from slimwhisper.kernels.linear import linear
 from slimwhisper.types import Dims
 
-REMOVAL = 0.05  # what is dropped unless the user says otherwise
+REMOVAL = 0.05  # the default
 
 
 @dataclass(frozen=True, slots=True)
 class ZackSettings:
-    """How much is kept: by one of the first three; without any of them, `removal` is 0.05."""
+    """One of the first three says how much to keep; without any of them, `removal` is 0.05."""
 
-    removal: float | None = None  # share of each head's singular values that may be dropped
-    keep: float | None = None  # share of the values of K and V, over all heads and layers
+    removal: float | None = None  # share of the sum of a head's singular values to drop at most
+    keep: float | None = None  # share of the values of K and V to keep, of all heads and layers
     rank: int | None = None  # columns of K and of V, of every head
     multiple: int = 16  # ranks are rounded up to multiples of this; 1 where it exceeds d_k
 
@@ -57,14 +57,14 @@ class ZackSettings:
 
 
 def ladder(dims: Dims, part: str) -> list[list[str]]:
-    """The settings that `tradeoff` and `calibrate` try: `slimwhisper.cache.forms.Form`."""
+    """The settings that `tradeoff` and `calibrate` try; see `slimwhisper.cache.forms.Form`."""
     return [[f"keep={share}" for share in (0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2)]]
 
 
-def spectrum(block: Attention, asking: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
+def spectrum(block: Attention, query_inputs: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
     """Rotations [2, h, d_k, d_k] and singular values [2, h, d_k] of one block, float64.
 
-    asking [T_q, d], source [T_k, d]: recorded, what queries and what keys and values are made of.
+    Recorded inputs: query_inputs [T_q, d] of the queries, source [T_k, d] of keys and values.
     """
 
     def heads(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -75,49 +75,48 @@ def spectrum(block: Attention, asking: Tensor, source: Tensor) -> tuple[Tensor, 
 
     out = block.out.double().unflatten(-1, (block.heads, -1)).transpose(0, 1)  # [h, d, d_k]
     pairs = (
-        (heads(asking, block.query, block.query_bias), heads(source, block.key)),
+        (heads(query_inputs, block.query, block.query_bias), heads(source, block.key)),
         (heads(source, block.value), out),
     )
-    found = []
+    spectra = []
     for pair in pairs:
         balanced = [m / m.norm(dim=(1, 2), keepdim=True).clamp(min=1e-300) for m in pair]
         stacked = torch.cat(balanced, dim=1)
         # R of a QR product has the same right singular vectors, in few rows
         small = torch.linalg.qr(stacked, mode="r").R
         missing = max(0, small.shape[2] - small.shape[1])  # fewer activations than columns
-        _, singular, turned = torch.linalg.svd(F.pad(small, (0, 0, 0, missing)))
-        found.append((turned.transpose(1, 2), singular))
-    rotations, singular_values = zip(*found, strict=True)
+        _, singular, rotation = torch.linalg.svd(F.pad(small, (0, 0, 0, missing)))
+        spectra.append((rotation.mT, singular))
+    rotations, singular_values = zip(*spectra, strict=True)
     return torch.stack(rotations), torch.stack(singular_values)
 
 
 def ranks(settings: ZackSettings, singular: Tensor) -> Tensor:
     """Singular values [..., d_k] in falling order -> how many columns to keep, [...] int64.
 
-    removal: equation 6, over singular values and not their squares; the smallest r for which
-    those after the r-th sum to at most this share of all. keep: the smallest removal, the same for
-    all heads, layers and matrices, that leaves no larger share than this. All are rounded up to
-    `multiple`, and every head keeps that many at least, whatever `keep` is.
+    removal: equation 6, of singular values and not their squares; the smallest r for which those
+    after the r-th sum to at most this share of all. keep: the smallest removal, the same for all
+    heads, layers and matrices, that keeps at most this share of the columns. Ranks are rounded up
+    to `multiple`, which is also the least that every head keeps.
     """
     width = singular.shape[-1]
     unit = settings.multiple if settings.multiple <= width else 1
     tails = singular.flip(-1).cumsum(-1).flip(-1)  # sums from each column on
 
     def after(removal: float) -> Tensor:
-        wanted = (tails > removal * tails[..., :1]).sum(dim=-1)
-        return (-(-wanted // unit) * unit).clamp(unit, width)
+        least = (tails > removal * tails[..., :1]).sum(dim=-1)
+        return (-(-least // unit) * unit).clamp(unit, width)
 
     if settings.rank is not None:
-        wanted = -(-settings.rank // unit) * unit
-        return torch.full_like(after(0), min(wanted, width))
+        return torch.full_like(after(0), min(-(-settings.rank // unit) * unit, width))
     if settings.removal is not None:
         return after(settings.removal)
     assert settings.keep is not None
-    room = settings.keep * singular.numel() * (1 + 1e-12)  # a share such as 0.1 is rounded
+    budget = settings.keep * singular.numel() * (1 + 1e-12)  # a share such as 0.1 is rounded
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if after(middle).sum() > room else (low, middle)
+        low, high = (middle, high) if after(middle).sum() > budget else (low, middle)
     return after(0 if settings.keep == 1 else high)
 
 
@@ -129,24 +128,26 @@ def learn(context: Context) -> dict[str, Tensor]:
     assert activations is not None, "zack learns from recorded activations"
     if "zack" not in context.shared:
         context.shared["zack"] = [
-            spectrum(block, activations.queries(attention, i), activations.of(attention, i))
+            spectrum(
+                block, activations.query_inputs(attention, i), activations.source(attention, i)
+            )
             for i, block in enumerate(context.blocks)
         ]
-    every = context.shared["zack"]
-    rotations, _ = every[context.layer]
-    kept = ranks(context.settings, torch.stack([s for _, s in every]))[context.layer]  # [2, h]
+    spectra = context.shared["zack"]
+    singular = torch.stack([values for _, values in spectra])
+    sizes = ranks(context.settings, singular)[context.layer]  # [2, h]
     keys, values = (
-        torch.cat([r[:, :n] for r, n in zip(turned, sizes, strict=True)], dim=1)
-        for turned, sizes in zip(rotations, kept.tolist(), strict=True)
+        torch.cat([r[:, :n] for r, n in zip(rotations, counts, strict=True)], dim=1)
+        for rotations, counts in zip(spectra[context.layer][0], sizes.tolist(), strict=True)
     )
-    return {"keys": keys, "values": values, "ranks": kept.double()}
+    return {"keys": keys, "values": values, "ranks": sizes.double()}
 
 
 def fold_zack(block: Attention, context: Context) -> Folded:
-    """The rotations into the weights, head after head."""
+    """Rotate the weights, head by head."""
     learned = learn(context) if context.learned is None else context.learned
 
-    def turned(weight: Tensor, name: str, row: int) -> Tensor:
+    def rotate(weight: Tensor, name: str, row: int) -> Tensor:
         """R_i^T W_i of every head: [d, ...] -> [sum of ranks, ...]."""
         sizes = [int(n) for n in learned["ranks"][row].tolist()]
         rotations = learned[name].double().split(sizes, dim=1)
@@ -156,12 +157,12 @@ def fold_zack(block: Attention, context: Context) -> Folded:
     return Folded(
         form="",
         heads=block.heads,
-        query=turned(block.query, "keys", 0),
-        query_bias=turned(block.query_bias, "keys", 0),
-        out=turned(block.out.T, "values", 1).T,
+        query=rotate(block.query, "keys", 0),
+        query_bias=rotate(block.query_bias, "keys", 0),
+        out=rotate(block.out.T, "values", 1).T,
         out_bias=block.out_bias,
-        project=turned(block.key, "keys", 0),
-        values=turned(block.value, "values", 1),
+        project=rotate(block.key, "keys", 0),
+        values=rotate(block.value, "values", 1),
         learned=dict(learned),
     )
 
@@ -172,15 +173,15 @@ class RotatedAttention:
     def __init__(self, weights: Folded) -> None:
         assert weights.project is not None and weights.values is not None
         self.weights, self.project, self.values = weights, weights.project, weights.values
-        # columns of each head
-        self.of_keys, self.of_values = (list(map(int, row)) for row in weights.learned["ranks"])
+        # of each head
+        self.key_ranks, self.value_ranks = (list(map(int, r)) for r in weights.learned["ranks"])
         self.scale = (weights.width // weights.heads) ** -0.5
 
-    def allocate(self, room: Room) -> tuple[Tensor, Tensor]:
+    def allocate(self, shape: StoreShape) -> tuple[Tensor, Tensor]:
         """Keys and values of all heads, [count, length, sum of their ranks]."""
         keys, values = (
-            torch.zeros((room.count, room.length, n), device=room.device, dtype=room.dtype)
-            for n in (sum(self.of_keys), sum(self.of_values))
+            torch.zeros((shape.count, shape.length, n), device=shape.device, dtype=shape.dtype)
+            for n in (sum(self.key_ranks), sum(self.value_ranks))
         )
         return keys, values
 
@@ -188,14 +189,14 @@ class RotatedAttention:
         """[B, T, d] -> [B, T, sum of ranks]."""
         return linear(x, self.weights.query, self.weights.query_bias)
 
-    def kept(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def to_store(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """[B, T, d] -> K and V, [B, T, sum of ranks]."""
         return linear(x, self.project), linear(x, self.values)
 
     def mix(
         self,
         queries: Tensor,
-        kept: Sequence[Tensor],
+        stored: Sequence[Tensor],
         bias: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
@@ -203,31 +204,33 @@ class RotatedAttention:
 
         R a multiple of W: neighbouring rows share a window. bias: [R, 1, n], with R = W.
         """
-        windows, tokens = len(kept[0]), queries.shape[1]
-        together = queries.reshape(windows, -1, queries.shape[2])  # [W, R / W * T, sum of ranks]
-        every = (together.split(self.of_keys, 2), kept[0].split(self.of_keys, 2))
-        heads = zip(*every, kept[1].split(self.of_values, 2), strict=True)
-        found = [
-            F.scaled_dot_product_attention(
-                q, k, v, attn_mask=bias, is_causal=causal, scale=self.scale
-            )
-            for q, k, v in heads
+        keys, values = stored
+        by_window = queries.reshape(len(keys), -1, queries.shape[2])  # [W, R / W * T, sum of ranks]
+        heads = zip(
+            by_window.split(self.key_ranks, 2),
+            keys.split(self.key_ranks, 2),
+            values.split(self.value_ranks, 2),
+            strict=True,
+        )
+        mixed = [
+            F.scaled_dot_product_attention(*head, bias, is_causal=causal, scale=self.scale)
+            for head in heads
         ]
-        mixed = torch.cat(found, dim=2).view(len(queries), tokens, -1)
-        return linear(mixed, self.weights.out, self.weights.out_bias)
+        joined = torch.cat(mixed, dim=2).view(*queries.shape[:2], -1)
+        return linear(joined, self.weights.out, self.weights.out_bias)
 
 
 class RotatedStore(CrossStore):
     """Rotated K and V of the audio for one layer, [slots, p, sum of ranks]."""
 
-    def __init__(self, attention: RotatedAttention, room: Room) -> None:
+    def __init__(self, attention: RotatedAttention, shape: StoreShape) -> None:
         self.attention = attention
-        super().__init__(*attention.allocate(room))
+        super().__init__(*attention.allocate(shape))
 
     def put(self, slots: Tensor, features: Tensor) -> None:
         """features [G, p, d] -> K and V, in `slots` [G] int64."""
-        for buffer, fresh in zip(self.tensors, self.attention.kept(features), strict=True):
-            buffer[slots] = fresh
+        for buffer, new in zip(self.tensors, self.attention.to_store(features), strict=True):
+            buffer[slots] = new
 
 
 class ZackCross(CrossLayer):
@@ -235,47 +238,46 @@ class ZackCross(CrossLayer):
 
     store: RotatedStore
 
-    def __init__(self, weights: Folded, room: Room, store: CrossStore | None = None) -> None:
+    def __init__(self, weights: Folded, shape: StoreShape, store: CrossStore | None = None) -> None:
         assert store is None, "every layer has its own keys and values"
         self.attention = RotatedAttention(weights)
-        self.store = RotatedStore(self.attention, room)
+        self.store = RotatedStore(self.attention, shape)
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d]."""
         read = [rows.of_slots(t) for t in self.store.tensors]
-        kept = [t if slots is None else t[slots] for t, slots in read]
-        return self.attention.mix(self.attention.queries(x), kept)
+        stored = [t if slots is None else t[slots] for t, slots in read]
+        return self.attention.mix(self.attention.queries(x), stored)
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
         """x [R, T, d], heads [n] int64 -> [R, n, T, p], before the softmax."""
-        sizes = self.attention.of_keys
+        sizes = self.attention.key_ranks
         queries = (self.attention.queries(x) * self.attention.scale).split(sizes, 2)
         keys = self.store.tensors[0][rows.slots].split(sizes, 2)
-        every = [q @ k.transpose(1, 2) for q, k in zip(queries, keys, strict=True)]
-        return torch.stack(every, dim=1)[:, heads]
+        scores = [q @ k.mT for q, k in zip(queries, keys, strict=True)]
+        return torch.stack(scores, dim=1)[:, heads]
 
 
 class ZackSelf(SelfLayer):
     """Self-attention of one layer over rotated K and V, [rows, n_text_ctx, sum of ranks]."""
 
-    def __init__(self, weights: Folded, room: Room) -> None:
-        self.attention, self.length = RotatedAttention(weights), room.length
-        super().__init__(*self.attention.allocate(room))
+    def __init__(self, weights: Folded, shape: StoreShape) -> None:
+        self.attention, self.length = RotatedAttention(weights), shape.length
+        super().__init__(*self.attention.allocate(shape))
 
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
-        """x [R, T, d] -> [R, T, d]; keeps K and V, [R, T, sum of ranks]."""
-        fresh = self.attention.kept(x)
-        for buffer, new in zip(self.tensors, fresh, strict=True):
+        """x [R, T, d] -> [R, T, d]; stores K and V, [R, T, sum of ranks]."""
+        keys_values = self.attention.to_store(x)
+        for buffer, new in zip(self.tensors, keys_values, strict=True):
             buffer[rows.ids] = 0  # the previous text: a NaN would pass the mask
             buffer[rows.ids, : x.shape[1]] = new
-        return self.attention.mix(self.attention.queries(x), fresh, causal=True)
+        return self.attention.mix(self.attention.queries(x), keys_values, causal=True)
 
-    def step(self, x: Tensor, step: Step) -> Tensor:
-        """x [R, 1, d] -> [R, 1, d]; keeps K and V of the token, reads step.extent of them."""
-        for buffer, new in zip(self.tensors, self.attention.kept(x), strict=True):
+    def step(self, x: Tensor, step: DecodeStep) -> Tensor:
+        """x [R, 1, d] -> [R, 1, d]; stores K and V of the tokens, reads step.extent a row."""
+        for buffer, new in zip(self.tensors, self.attention.to_store(x), strict=True):
             buffer[step.rows.ids, step.positions] = new[:, 0]
         read = [step.rows.of_rows(t[:, : step.extent]) for t in self.tensors]
-        kept = [t if ids is None else t[ids] for t, ids in read]
-        return self.attention.mix(
-            self.attention.queries(x), kept, None if step.bias is None else step.bias()
-        )
+        stored = [t if ids is None else t[ids] for t, ids in read]
+        bias = None if step.bias is None else step.bias()
+        return self.attention.mix(self.attention.queries(x), stored, bias)

@@ -1,4 +1,4 @@
-"""Reading the binary files of other projects: numbers and tensors, never beyond the file's end."""
+"""Reads numbers and tensors from binary files, never beyond the file's end."""
 
 import math
 import struct
@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import reading
+
+OTHER_TABLE = "its vocabulary is not OpenAI's; use the Hugging Face folder that it was made from"
 
 
 class BinaryFile:
@@ -24,36 +26,36 @@ class BinaryFile:
             self._data = mmap(file.fileno(), 0, access=ACCESS_READ)
 
     @property
-    def left(self) -> int:
-        """Bytes that are not read yet."""
+    def remaining(self) -> int:
+        """Bytes that have not been read yet."""
         return len(self._data) - self._data.tell()
 
-    def take(self, count: int) -> bytes:
+    def read(self, count: int) -> bytes:
         """The next bytes."""
-        if not 0 <= count <= self.left:
-            raise self.damaged(f"{self.left} bytes are left where {count} should follow")
+        if not 0 <= count <= self.remaining:
+            raise self.damaged(f"{count} bytes expected, {self.remaining} remain")
         return self._data.read(count)
 
     def numbers(self, form: str) -> tuple[Any, ...]:
         """The next numbers, in `struct`'s letters."""
         form = f"<{form}"
-        return struct.unpack(form, self.take(struct.calcsize(form)))
+        return struct.unpack(form, self.read(struct.calcsize(form)))
 
     def text(self, count: int) -> str:
         """The next bytes, as UTF-8."""
         try:
-            return self.take(count).decode()
+            return self.read(count).decode()
         except UnicodeDecodeError as error:
             raise self.damaged("a name is not UTF-8") from error
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """The next numbers as a tensor [*shape], a copy."""
         count = math.prod(shape)
-        data = self.take(count * dtype.itemsize)
+        data = self.read(count * dtype.itemsize)
         if not count:
-            raise self.damaged(f"a tensor has the shape {list(shape)}")
+            raise self.damaged(f"a tensor has shape {list(shape)}")
         return torch.frombuffer(bytearray(data), dtype=dtype).reshape(tuple(shape))
 
     def damaged(self, what: str) -> Exception:
-        """The error of a file that is not what it should be."""
-        return problem(f"{self.path}: truncated or damaged {self.kind}: {what}; copy it again")
+        """The error for a file with damaged content."""
+        return load_error(f"{self.path}: truncated or damaged {self.kind}: {what}; copy it again")

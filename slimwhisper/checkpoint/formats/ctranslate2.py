@@ -1,4 +1,4 @@
-"""faster-whisper's models: CTranslate2 folders of float32, float16 and bfloat16 weights.
+"""Reads faster-whisper's models: CTranslate2 folders of float32, float16 and bfloat16 weights.
 
 model.bin, all little-endian (CTranslate2, python/ctranslate2/specs/model_spec.py): version, name
 and revision of the specification, then the variables, each with name, shape, type and size, then
@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import inside, reading
-from slimwhisper.checkpoint.formats.binary import BinaryFile
+from slimwhisper.checkpoint.formats.binary import OTHER_TABLE, BinaryFile
 from slimwhisper.checkpoint.formats.hugging_face import tie_output
 from slimwhisper.tokens.openai import full_table, is_openai_table, openai_tokenizer
 from slimwhisper.types import Dims
@@ -25,16 +25,13 @@ KIND = "CTranslate2 file"
 SPECIFICATION = "WhisperSpec"
 HEAD = rb".\0{3}.\0\w+Spec\0"  # a small version, and a specification's name
 VERSIONS = (4, 5, 6)  # of the file, with a type for every variable
-HINT = (
-    "take its float16 version, such as Systran/faster-whisper-small, or "
-    "the Hugging Face folder that it was made from, such as openai/whisper-small"
-)
+HINT = "use its float16 version, or the Hugging Face folder that it was made from"
 
 # by their code
 _DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
-_RENAMED = (  # a part of their name, ours; "+" where matrices are one below the other
+_RENAMED = (  # CTranslate2's part of a name, OpenAI's; "+" where matrices are stacked
     ("self_attention/layer_norm", "attn_ln"),
     ("self_attention/linear_0", "attn/query+key+value"),
     ("self_attention/linear_1", "attn/out"),
@@ -67,10 +64,10 @@ def read_ctranslate2(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     state: dict[str, Tensor] = {}
     for name, tensor in variables.items():
         if tensor.dim():  # else it is a setting
-            for theirs, ours in _RENAMED:
-                name = name.replace(theirs, ours)
-            *scope, parts, last = ["", *name.split("/")]
-            names = [".".join([*scope[1:], part, last]) for part in parts.split("+")]
+            for foreign, openai in _RENAMED:
+                name = name.replace(foreign, openai)
+            *scope, parts, leaf = ["", *name.split("/")]
+            names = [".".join([*scope[1:], part, leaf]) for part in parts.split("+")]
             pieces = (piece.clone() for piece in tensor.tensor_split(len(names)))
             state |= zip(names, pieces, strict=True)
     for name in [n for n in state if n.endswith(".key.bias") and not state[n].any()]:
@@ -92,36 +89,34 @@ def _read_variables(path: Path) -> dict[str, Tensor]:
     (version,) = file.numbers("I")
     kind = string()
     if version not in VERSIONS or kind != SPECIFICATION:
-        raise problem(
-            f"{path}: CTranslate2 {kind!r} in file version {version}, not a {SPECIFICATION} of "
-            f"version {VERSIONS[0]} to {VERSIONS[-1]}; convert the original again"
-        )
+        allowed = f"{SPECIFICATION} of version {VERSIONS[0]} to {VERSIONS[-1]}"
+        found = f"CTranslate2 {kind!r}, file version {version}, cannot be read"
+        raise load_error(f"{path}: {found}, only {allowed}; convert the original model again")
     file.numbers("I")  # the specification's revision; missing variables say more
-    found: dict[str, Tensor] = {}
+    variables: dict[str, Tensor] = {}
     for _ in range(*file.numbers("I")):
         name = string()
         (rank,) = file.numbers("B")
         shape = file.numbers(f"{rank}I")
         code, size = file.numbers("BI")
         if code >= len(_DTYPES):
-            raise file.damaged(f"{name} has the type {code}")
+            raise file.damaged(f"{name} has type {code}")
         dtype = _DTYPES[code]
         if rank and dtype not in _FLOATS:
-            raise problem(
-                f"{path}: CTranslate2's quantised weights, {dtype}, cannot be read, only "
-                f"float16, bfloat16 and float32; {HINT}".replace("torch.", "")
-            )
-        found[name] = file.tensor(shape, dtype)
-        if found[name].nbytes != size:
+            kind = f"{dtype}".removeprefix("torch.")
+            only = f"cannot be read, only float16, bfloat16 and float32; {HINT}"
+            raise load_error(f"{path}: CTranslate2's quantised weights, {kind}, {only}")
+        variables[name] = file.tensor(shape, dtype)
+        if variables[name].nbytes != size:
             raise file.damaged(f"{name} has {size} bytes for {list(shape)}")
     for _ in range(*file.numbers("I")):
         alias, name = string(), string()
-        if name not in found:
-            raise file.damaged(f"{alias} stands for {name}, which it lacks")
-        found[alias] = found[name]
-    if file.left:
-        raise file.damaged(f"{file.left} bytes follow the last variable")
-    return found
+        if name not in variables:
+            raise file.damaged(f"{alias} is an alias of {name}, which is missing")
+        variables[alias] = variables[name]
+    if file.remaining:
+        raise file.damaged(f"{file.remaining} bytes follow the last variable")
+    return variables
 
 
 def _dims(variables: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Dims:
@@ -139,21 +134,18 @@ def _dims(variables: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Dims:
 
 
 def _check_vocabulary(folder: Path, dims: Dims) -> None:
-    """Whether the folder's tokens are OpenAI's; a size that OpenAI lacks is left to `validate`."""
+    """Raise unless the folder's tokens are OpenAI's; `validate` refuses other vocabulary sizes."""
     tokenizer = openai_tokenizer(dims)
     if tokenizer is None:
         return
     listed, lines = (inside(folder, name) for name in CTRANSLATE2_TOKENS)
     file = listed if listed.is_file() else lines
     if not file.is_file():
-        raise problem(f"{folder}: no vocabulary.json; copy the whole folder again")
+        raise load_error(f"{folder}: has no vocabulary.json; copy the whole folder again")
     with reading(file, "the vocabulary cannot be read"):
         text = file.read_text(encoding="utf-8")
         tokens = json.loads(text) if file is listed else text.removesuffix("\n").split("\n")
     if not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens):
-        raise problem(f"{listed}: is no list of tokens; copy it again")
+        raise load_error(f"{listed}: is not a list of tokens; copy it again")
     if not is_openai_table({t: i for i, t in enumerate(tokens)}, full_table(tokenizer)):
-        raise problem(
-            f"{folder}: its vocabulary is not OpenAI's; take the Hugging Face folder that it was "
-            "made from, which has the tokenizer"
-        )
+        raise load_error(f"{folder}: {OTHER_TABLE}")

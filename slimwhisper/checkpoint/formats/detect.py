@@ -1,4 +1,4 @@
-"""Which format a file or folder has, by its content, and what reads it."""
+"""Detects the format of a file or folder by its content, and chooses its reader."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.formats.ctranslate2 import CTRANSLATE2, HEAD, read_ctranslate2
 from slimwhisper.checkpoint.formats.ggml import HINT, MAGIC, read_ggml
 from slimwhisper.checkpoint.formats.hugging_face import read_folder
@@ -15,28 +15,29 @@ from slimwhisper.types import Dims
 
 Reader = Callable[[Path], tuple[Dims, Mapping[str, Tensor]]]
 
-_HEAD_BYTES = 128  # that tell what a file is
+_HEAD_BYTES = 128  # enough to recognise a format
 
 
 def reader_of(path: Path) -> Reader:
     """The function that reads it: dimensions, and OpenAI's name -> tensor, matrices [out, in].
 
-    Raises CheckpointError for formats that cannot be read, by name.
+    Raises CheckpointError, which names the format, for formats that cannot be read.
     """
     if path.is_dir():
-        theirs = not any(path.glob("*.safetensors*")) and _is_ctranslate2(path / CTRANSLATE2)
-        return read_ctranslate2 if theirs else read_folder
+        if any(path.glob("*.safetensors*")) or not _is_ctranslate2(path / CTRANSLATE2):
+            return read_folder
+        return read_ctranslate2
     if not path.is_file():
-        raise problem(f"{path}: is no regular file; give a .pt file or a Hugging Face folder")
+        raise load_error(f"{path}: not a regular file; give a .pt file or a Hugging Face folder")
     head = _head(path)
     if head.startswith(MAGIC):
         return read_ggml
     if head.startswith(b"GGUF"):
-        raise problem(f"{path}: GGUF files cannot be read; {HINT}")
+        raise load_error(f"{path}: GGUF files cannot be read; {HINT}")
     if _is_ctranslate2(path):
-        raise problem(f"{path}: CTranslate2 weights; give the folder that holds them")
+        raise load_error(f"{path}: these are CTranslate2 weights; give the folder that has them")
     if path.suffix == ".safetensors":
-        raise problem(f"{path}: give the folder with its config.json, not the .safetensors file")
+        raise load_error(f"{path}: give the folder with its config.json, not the .safetensors file")
     return read_openai
 
 

@@ -1,4 +1,4 @@
-"""whisper.cpp's models: ggml files of float32 and float16 weights.
+"""Reads whisper.cpp's models: ggml files of float32 and float16 weights.
 
 The format, all little-endian (whisper.cpp, models/convert-pt-to-ggml.py and src/whisper.cpp): a
 magic number, eleven int32 of dimensions and type, the mel filters, the tokens of text, and tensors
@@ -12,23 +12,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.formats.binary import BinaryFile
+from slimwhisper.checkpoint.errors import load_error
+from slimwhisper.checkpoint.formats.binary import OTHER_TABLE, BinaryFile
 from slimwhisper.tokens.openai import openai_tokenizer, text_tokens
 from slimwhisper.types import Dims
 
 MAGIC = b"lmgg"  # 0x67676d6c
 KIND = "ggml file"
-HINT = (
-    "take whisper.cpp's file without a -q in its name, the OpenAI .pt file or the Hugging Face "
-    "folder that it was made from"
-)
+HINT = "use the file without -q in its name, or the model that it was made from"
 
 _FILE_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 7: "q8_0", 8: "q5_0", 9: "q5_1"}
 _TENSOR_TYPES = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 _QUANTISED = {2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0"}
 _MAX_DIMS = 4
-_DIMS = (9, 1, 2, 3, 4, 0, 5, 6, 7, 8)  # where each number of `Dims` stands in the header
+_DIMS = (9, 1, 2, 3, 4, 0, 5, 6, 7, 8)  # index in the header of each number of `Dims`
 
 
 def read_ggml(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
@@ -38,7 +35,7 @@ def read_ggml(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     OpenAI's, and for damaged files.
     """
     file = BinaryFile(path, KIND)
-    file.take(len(MAGIC))
+    file.read(len(MAGIC))
     numbers = file.numbers("11i")
     dims = Dims(*(numbers[i] for i in _DIMS))
     kind = numbers[10] % 1000  # the thousands count versions of the quantised layouts
@@ -47,10 +44,10 @@ def read_ggml(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     _check_filters(file, dims.n_mels)
     _check_tokens(file, dims)
     state: dict[str, Tensor] = {}
-    while file.left:
+    while file.remaining:
         name, tensor = _read_tensor(file)
         if name in state:
-            raise file.damaged(f"it has {name} twice")
+            raise file.damaged(f"{name} is in it twice")
         state[name] = tensor
     return dims, state
 
@@ -61,24 +58,21 @@ def _check_filters(file: BinaryFile, n_mels: int) -> None:
     shape = file.numbers("2i")
     filters = file.tensor(shape, torch.float32)  # [n_mels, 201]
     if n_mels not in (80, 128):
-        return  # `validate` says what is wrong
-    usual = mel_filters("cpu", n_mels)
-    if filters.shape != usual.shape or not torch.allclose(filters, usual, atol=1e-6):
-        raise problem(f"{file.path}: its mel filters are not Whisper's; {HINT}")
+        return  # `validate` reports it
+    expected = mel_filters("cpu", n_mels)
+    if filters.shape != expected.shape or not torch.allclose(filters, expected, atol=1e-6):
+        raise load_error(f"{file.path}: its mel filters are not Whisper's; {HINT}")
 
 
 def _check_tokens(file: BinaryFile, dims: Dims) -> None:
     (count,) = file.numbers("i")
-    found = [file.take(*file.numbers("i")) for _ in range(count)]
+    tokens = [file.read(*file.numbers("i")) for _ in range(count)]
     tokenizer = openai_tokenizer(dims)
-    usual = [] if tokenizer is None else text_tokens(tokenizer)
+    expected = [] if tokenizer is None else text_tokens(tokenizer)
     # the table of a Hugging Face vocabulary ends with <|endoftext|>
-    special = found[len(usual) :] in ([], [b"<|endoftext|>"])
-    if usual and not (found[: len(usual)] == usual and special):
-        raise problem(
-            f"{file.path}: its vocabulary is not OpenAI's; take the Hugging Face folder that it "
-            "was made from, which has the tokenizer"
-        )
+    special = tokens[len(expected) :] in ([], [b"<|endoftext|>"])
+    if expected and not (tokens[: len(expected)] == expected and special):
+        raise load_error(f"{file.path}: {OTHER_TABLE}")
 
 
 def _read_tensor(file: BinaryFile) -> tuple[str, Tensor]:
@@ -88,7 +82,7 @@ def _read_tensor(file: BinaryFile) -> tuple[str, Tensor]:
     shape = tuple(reversed(file.numbers(f"{rank}i")))
     name = file.text(length)
     if min(shape) < 1:
-        raise file.damaged(f"{name} has the shape {list(shape)}")
+        raise file.damaged(f"{name} has shape {list(shape)}")
     if kind not in _TENSOR_TYPES:
         raise _quantised(file.path, _QUANTISED.get(kind, f"type {kind}"))
     tensor = file.tensor(shape, _TENSOR_TYPES[kind])
@@ -98,6 +92,5 @@ def _read_tensor(file: BinaryFile) -> tuple[str, Tensor]:
 
 
 def _quantised(path: Path, kind: str) -> Exception:
-    return problem(
-        f"{path}: whisper.cpp's quantised weights, {kind}, cannot be read, only f16 and f32; {HINT}"
-    )
+    only = f"cannot be read, only f16 and f32; {HINT}"
+    return load_error(f"{path}: whisper.cpp's quantised weights, {kind}, {only}")

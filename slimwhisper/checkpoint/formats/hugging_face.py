@@ -1,4 +1,4 @@
-"""Hugging Face checkpoints: ids, and folders with config.json and weights."""
+"""Reads Hugging Face checkpoints: folders with config.json and weights."""
 
 import logging
 from collections.abc import Mapping
@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.files import Fields, inside, read_json
+from slimwhisper.checkpoint.errors import load_error
+from slimwhisper.checkpoint.files import JSONFields, inside, read_json
 from slimwhisper.checkpoint.formats.shards import read_weights
 from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT
 from slimwhisper.types import Dims
@@ -17,7 +17,7 @@ from slimwhisper.types import Dims
 logger = logging.getLogger("slimwhisper")
 
 
-DIMENSIONS = {  # ours: in config.json
+DIMENSIONS = {  # field of `Dims`: name in config.json
     "n_mels": "num_mel_bins",
     "n_audio_ctx": "max_source_positions",
     "n_audio_state": "d_model",
@@ -29,7 +29,7 @@ DIMENSIONS = {  # ours: in config.json
     "n_text_head": "decoder_attention_heads",
     "n_text_layer": "decoder_layers",
 }
-_RENAMED = (  # Hugging Face's part of a tensor's name, OpenAI's
+_TENSOR_NAMES = (  # Hugging Face's part of a tensor's name, OpenAI's
     (".layers.", ".blocks."),
     (".self_attn_layer_norm.", ".attn_ln."),
     (".encoder_attn_layer_norm.", ".cross_attn_ln."),
@@ -52,15 +52,15 @@ _RENAMED = (  # Hugging Face's part of a tensor's name, OpenAI's
 def openai_name(name: str) -> str:
     """Hugging Face's tensor name -> OpenAI's."""
     name = name.removeprefix("model.")
-    for theirs, ours in _RENAMED:
-        name = name.replace(theirs, ours)
+    for hf_part, openai_part in _TENSOR_NAMES:
+        name = name.replace(hf_part, openai_part)
     return name
 
 
 def hugging_face_name(name: str) -> str:
     """OpenAI's tensor name -> Hugging Face's."""
-    for theirs, ours in _RENAMED:
-        name = name.replace(ours, theirs)
+    for hf_part, openai_part in _TENSOR_NAMES:
+        name = name.replace(openai_part, hf_part)
     return name if name == OUTPUT else f"model.{name}"
 
 
@@ -72,38 +72,31 @@ def read_folder(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     """
     config = inside(folder, "config.json")
     if not config.is_file():
-        raise problem(
-            f"{folder}: no config.json; give a Hugging Face Whisper folder or an OpenAI .pt file"
-        )
+        raise load_error(f"{folder}: no config.json; give a Hugging Face folder or a .pt file")
     content = read_json(config)
     dims = _read_dims(config, content)
     state: dict[str, Tensor] = {}
     for file, name, tensor in read_weights(folder):
-        ours = openai_name(name)
-        if ours in state:
-            raise problem(f"{file}: has {ours} a second time, as {name}; save it again")
-        state[ours] = tensor
+        openai = openai_name(name)
+        if openai in state:
+            raise load_error(f"{file}: has {openai} twice, also as {name}; save it again")
+        state[openai] = tensor
     tied = content.get("tie_word_embeddings", True) is not False
     if OUTPUT not in state and not tied:
-        raise problem(
-            f"{folder}: no {OUTPUT}, and config.json says that it is not the token embedding "
-            "(tie_word_embeddings); download the model again"
-        )
+        reason = "although config.json says tie_word_embeddings: false"
+        raise load_error(f"{folder}: has no {OUTPUT}, {reason}; download the model again")
     tie_output(state)
     if OUTPUT in state and tied:
-        logger.warning(
-            "%s: %s differs from the token embedding, and is used as it is; set "
-            '"tie_word_embeddings": false in config.json if that is meant',
-            folder,
-            OUTPUT,
-        )
+        text = "%s: %s is used for the logits; set tie_word_embeddings to false in config.json"
+        logger.warning(text, folder, f"{OUTPUT} differs from the token embedding and")
     return dims, state
 
 
 def tie_output(state: dict[str, Tensor]) -> None:
     """Keep one of `proj_out.weight` and the token embedding, both [V, d], where they are equal.
 
-    Files have either or both; transformers too takes what is there, whatever config.json says.
+    Files have either or both; transformers also uses the one that exists, whatever config.json
+    says.
     """
     output = state.get(OUTPUT)
     if output is not None and _equal(output, state.setdefault(EMBEDDING, output)):
@@ -121,17 +114,14 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 def _read_dims(config: Path, content: Mapping[str, Any]) -> Dims:
     kind = content.get("model_type")
     if kind != "whisper":
-        raise problem(
-            f"{config}: model_type is {kind!r}, not 'whisper'; other models cannot be run"
-        )
+        raise load_error(f"{config}: model_type is {kind!r}, not 'whisper'; give a Whisper model")
     for key, whispers in (("activation_function", "gelu"), ("scale_embedding", False)):
         if content.get(key, whispers) != whispers:
-            raise problem(
-                f"{config}: {key} is {content[key]!r}, and only Whisper's {whispers!r} can be run"
-            )
-    fields = Fields(config, content)
-    values = {ours: fields.whole(theirs, 1) for ours, theirs in DIMENSIONS.items()}
-    for ours, value in values.items():
+            found = f"{key} is {content[key]!r}"
+            raise load_error(f"{config}: {found}, but only Whisper's {whispers!r} is supported")
+    fields = JSONFields(config, content)
+    values = {field: fields.whole(key, 1) for field, key in DIMENSIONS.items()}
+    for field, value in values.items():
         if value is None:
-            raise fields.wrong(DIMENSIONS[ours], "not a positive whole number")
-    return Dims(**{ours: value for ours, value in values.items() if value is not None})
+            raise fields.invalid(DIMENSIONS[field], "not a positive integer")
+    return Dims(**{field: value for field, value in values.items() if value is not None})

@@ -1,4 +1,4 @@
-"""OpenAI's checkpoints: names that are downloaded and verified, and .pt files."""
+"""Downloads OpenAI's models by name, verifies them, and reads .pt files."""
 
 import hashlib
 import logging
@@ -13,7 +13,7 @@ from urllib.error import HTTPError
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import expand_user, read_pickle
 from slimwhisper.types import Dims
 
@@ -33,32 +33,30 @@ def fetch_openai(
     try:
         root = default_download_root() if download_root is None else expand_user(download_root)
     except RuntimeError as error:  # from Path.home()
-        raise problem(f"model {name!r}: {error} Set XDG_CACHE_HOME") from error
+        raise load_error(f"model {name!r}: {error} Set XDG_CACHE_HOME.") from error
     digest, file_name = url.split("/")[-2:]
     file = root / file_name
     remedy = f"give a model file, or place {file_name} at {file}"
     try:
         exists = file.exists()
         if exists and not file.is_file():
-            raise problem(f"{file}: is no file; move it away, or choose another folder")
+            raise load_error(f"{file}: not a file; move it away, or choose another folder")
         if exists and _sha256(file) == digest:
             return file
     except OSError as error:
-        raise problem(f"{file}: cannot be read: {error.strerror}; {remedy}") from error
+        raise load_error(f"{file}: cannot be read: {error.strerror}; {remedy}") from error
     if local_files_only:
-        lacks = f"does not have its checksum in {root}" if exists else f"is not in {root}"
-        raise problem(f"model {name!r} {lacks}, and nothing may be fetched; {remedy}")
+        problem = f"has a wrong checksum in {root}" if exists else f"is not in {root}"
+        raise load_error(f"model {name!r} {problem}, and downloads are off; {remedy}")
     if exists:
-        logger.warning("%s does not have its checksum; downloading it again", file)
+        logger.warning("%s has a wrong checksum; downloading it again", file)
     try:
         root.mkdir(parents=True, exist_ok=True)
         # writes to a temporary file, verifies, renames: an interrupted run leaves nothing behind
         torch.hub.download_url_to_file(url, str(file), hash_prefix=digest, progress=True)
     except RuntimeError as error:  # how torch.hub reports a wrong checksum
-        raise problem(
-            f"model {name!r}: what arrived from {url} was cut short or changed: its checksum "
-            f"differs, and it was deleted; try again, or {remedy}"
-        ) from error
+        problem = f"the download from {url} was altered (its checksum differs) and deleted"
+        raise load_error(f"model {name!r}: {problem}; try again, or {remedy}") from error
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError):
             error.close()  # it holds the connection
@@ -66,7 +64,7 @@ def fetch_openai(
         else:
             reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         text = f"{reason}" or type(error).__name__
-        raise problem(f"cannot download {name!r} to {file}: {text}; {remedy}") from error
+        raise load_error(f"cannot download {name!r} to {file}: {text}; {remedy}") from error
     return file
 
 
@@ -77,17 +75,15 @@ def _sha256(file: Path) -> str:
 
 def read_openai(file: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     """{"dims", "model_state_dict"}: name -> tensor, matrices [out, in], mapped if possible."""
-    foreign = (
-        f"{file}: not an OpenAI Whisper checkpoint (no 'dims' and 'model_state_dict'); "
-        "for Hugging Face models give the folder with config.json and the weights"
-    )
+    missing = "no 'dims' and 'model_state_dict'"
+    foreign = f"{file}: not an OpenAI Whisper checkpoint ({missing}); give one, or a folder"
     content = read_pickle(file)
     if not isinstance(content, dict) or not {"dims", "model_state_dict"} <= content.keys():
-        raise problem(foreign)
-    given, state = content["dims"], content["model_state_dict"]
+        raise load_error(foreign)
+    dims, state = content["dims"], content["model_state_dict"]
     names = [f.name for f in fields(Dims)]
-    if not isinstance(given, dict) or not isinstance(state, dict):
-        raise problem(foreign)
-    if set(given) != set(names) or not all(type(v) is int for v in given.values()):
-        raise problem(f"{file}: its 'dims' are not the ten whole numbers {', '.join(names)}")
-    return Dims(**given), state
+    if not isinstance(dims, dict) or not isinstance(state, dict):
+        raise load_error(foreign)
+    if set(dims) != set(names) or not all(type(v) is int for v in dims.values()):
+        raise load_error(f"{file}: its 'dims' are not the ten whole numbers {', '.join(names)}")
+    return Dims(**dims), state

@@ -1,1 +1,1 @@
-"""What approximate caches cost and save: `tradeoff` measures them, `calibrate` chooses."""
+"""Measures approximate caches: `tradeoff` compares their cost and savings, `calibrate` chooses."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from operator import ne
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,14 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.cache.activations import Activations
+from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.file import as_stored
 from slimwhisper.cache.forms import form_of
-from slimwhisper.cache.plan import CachePlan, DecoderCache
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.commands.approximate.logits import Window, compare_logits
-from slimwhisper.commands.approximate.measured import Measured
+from slimwhisper.commands.approximate.logits import ExactWindow, compare_logits
+from slimwhisper.commands.approximate.measured import MeasuredCache
 from slimwhisper.commands.approximate.recordings import (
-    Recorded,
+    SourceRecording,
     edits,
     find_recordings,
     words_of,
@@ -44,14 +45,14 @@ from slimwhisper.types import Transcript
 
 logger = logging.getLogger("slimwhisper")
 
-REFERENCE = ("kv", "kv")  # what exact decoding keeps
+REFERENCE = ("kv", "kv")  # the forms of exact decoding
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class TranscribedRecordings:
     """Recordings with their transcripts."""
 
-    recordings: list[Recorded]
+    recordings: list[SourceRecording]
     transcripts: list[Transcript]
     seconds: float  # that it took
     audio_seconds: float
@@ -63,15 +64,15 @@ class Decoded:
 
 
 class Comparison:
-    """Exact decoding of some recordings, and what others differ from it in; at temperature 0.
+    """Decodes recordings exactly, and compares other caches with the results; at temperature 0.
 
-    The exact model and the windows are made when they are first needed.
+    The exact model and the windows are made on first use.
     """
 
     def __init__(
         self,
         checkpoint: Checkpoint,
-        recordings: Sequence[Recorded],
+        recordings: Sequence[SourceRecording],
         *,
         device: str | None = None,
         dtype: str | None = None,
@@ -79,25 +80,25 @@ class Comparison:
         batch_size: int | None = None,
         windows: int = 8,
     ) -> None:
-        """windows: at most so many, for the logits' error and for what forms learn from. The
-        others as for `load_model` and `transcribe_many`. Raises OptionError.
+        """windows: the largest number of windows for the logits' error and for learning. The other
+        arguments: as for `load_model` and `transcribe_many`. Raises OptionError.
         """
         self.checkpoint, self.recordings = checkpoint, recordings
         self.device = choose_device(device)
         self.dtype, self.int8 = choose_dtype(dtype, self.device), dtype == INT8
         self.language = language_code(language, checkpoint.tokens)
         self.batch_size, self.most_windows = batch_size, windows
-        self.heard: Callable[[], object] = lambda: None  # called after each recording
+        self.on_recording: Callable[[], object] = lambda: None  # called after each recording
 
     @staticmethod
     def of(arguments: argparse.Namespace) -> "Comparison":
-        """What the flags ask for. Raises AudioError, OptionError, CheckpointError."""
+        """The comparison that the flags define. Raises AudioError, OptionError, CheckpointError."""
         recordings = find_recordings(arguments.audio)
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
         names = ("device", "dtype", "language", "batch_size", "windows")
-        asked = {name: getattr(arguments, name) for name in names}
-        return Comparison(load_weights(arguments), recordings, **asked)
+        options = {name: getattr(arguments, name) for name in names}
+        return Comparison(load_weights(arguments), recordings, **options)
 
     # -- the reference ---------------------------------------------------------------------------
 
@@ -107,18 +108,15 @@ class Comparison:
         return self._model(REFERENCE, None)
 
     @cached_property
-    def reference(self) -> Decoded:
+    def reference(self) -> TranscribedRecordings:
         """The exact transcripts. Raises AudioError if there are no words in any."""
-        found = self._decode(self.exact, self.recordings)
-        if not any(map(self._words, found.transcripts)):
-            raise AudioError(
-                f"no speech in {len(found.recordings)} recordings: exact decoding finds no words; "
-                "give recordings of speech"
-            )
-        return found
+        decoded = self._decode(self.exact, self.recordings)
+        if not any(map(self._words, decoded.transcripts)):
+            raise AudioError("no words are heard with exact decoding; give recordings of speech")
+        return decoded
 
     @cached_property
-    def windows(self) -> list[Window]:
+    def windows(self) -> list[ExactWindow]:
         """Windows with text, spread evenly over all of the recordings."""
         dims = self.checkpoint.dims
         sot = list(self.checkpoint.tokens.tokenizer(self.language).sot_sequence)
@@ -126,30 +124,31 @@ class Comparison:
         for i, transcript in enumerate(self.reference.transcripts):
             for segment in transcript.segments:
                 texts.setdefault((i, segment.seek), []).extend(segment.tokens)
-        places = sorted(place for place, tokens in texts.items() if tokens)
-        count = min(len(places), self.most_windows)
-        chosen = [places[i] for i in np.linspace(0, len(places) - 1, count).round().astype(int)]
-        found = []
+        positions = sorted(position for position, tokens in texts.items() if tokens)
+        count = min(len(positions), self.most_windows)
+        indices = np.linspace(0, len(positions) - 1, count).round().astype(int)
+        chosen = [positions[i] for i in indices]
+        windows = []
         for i in dict.fromkeys(i for i, _ in chosen):
             samples = load_samples(self.reference.recordings[i].path)
             spectrogram = Spectrogram(samples, dims.n_mels, dims.window_frames)
             for seek in [seek for j, seek in chosen if j == i]:
                 size = min(dims.window_frames, spectrogram.frames - seek)
                 tokens = [*sot, *texts[i, seek]][: dims.n_text_ctx]
-                found.append(Window(spectrogram.window(seek, size), tokens))
+                windows.append(ExactWindow(spectrogram.window(seek, size), tokens))
             spectrogram.close()
-        return found
+        return windows
 
     @cached_property
     def activations(self) -> Activations:
-        """What forms learn from: the windows, and what exact decoding writes of them."""
+        """The activations that forms learn from: of the windows and their exact texts."""
         mels = torch.stack([window.mel for window in self.windows])
         return record_activations(self.checkpoint, mels, [w.tokens for w in self.windows])
 
     # -- a pair of caches ------------------------------------------------------------------------
 
     def learn(self, cross: str, self_: str) -> Learned | None:
-        """What the forms learn, rounded as in a file; None: neither of them learns."""
+        """The tensors that the forms learn, rounded as in a file; None: neither form learns."""
         if not (form_of(cross).learns or form_of(self_).learns):
             return None
         return as_stored(learned_by(self._exact_plan(cross, self_)))
@@ -161,24 +160,23 @@ class Comparison:
         """
         return self._sizes(self._exact_plan(cross, self_).to(self.device, self.dtype))
 
-    def measure(self, cross: str, self_: str, learned: Learned | None = None) -> Measured:
+    def measure(self, cross: str, self_: str, learned: Learned | None = None) -> MeasuredCache:
         """Decode everything with a pair of caches. `learned`: from a file; None: learn it.
 
         Raises ValueError for settings that the model cannot have.
         """
         exact = self.reference
         model = self._model((cross, self_), learned or self.learn(cross, self_))
-        ours = self._decode(model, exact.recordings)
-        if ours.recordings != exact.recordings:
-            raise AudioError(
-                "recordings that could be read cannot be read any more; check the disk"
-            )
+        approximate = self._decode(model, exact.recordings)
+        if approximate.recordings != exact.recordings:
+            raise AudioError("some recordings can no longer be read; check the disk")
         error, read = compare_logits(self.exact.network, model.network, self.windows)
         kept_cross, kept_self = self._sizes(model.network.plan)
-        truth, found = (list(map(self._words, each.transcripts)) for each in (exact, ours))
+        truth, words = (list(map(self._words, each.transcripts)) for each in (exact, approximate))
         referred = [i for i, r in enumerate(exact.recordings) if r.reference is not None]
-        said = [words_of(exact.recordings[i].reference or "", self.language) for i in referred]
-        return Measured(
+        references = [exact.recordings[i].reference or "" for i in referred]
+        spoken = [words_of(reference, self.language) for reference in references]
+        return MeasuredCache(
             cross=cross,
             self_=self_,
             kept_cross=kept_cross,
@@ -186,17 +184,17 @@ class Comparison:
             kept_baseline=model.baseline_bytes_per_window(),
             read=read,
             words=sum(map(len, truth)),
-            word_edits=sum(map(edits, truth, found)),
-            said=sum(map(len, said)),
-            said_edits=sum(map(edits, said, [found[i] for i in referred])),
-            exact_said_edits=sum(map(edits, said, [truth[i] for i in referred])),
+            word_edits=sum(map(edits, truth, words)),
+            said=sum(map(len, spoken)),
+            said_edits=sum(map(edits, spoken, [words[i] for i in referred])),
+            exact_said_edits=sum(map(edits, spoken, [truth[i] for i in referred])),
             recordings=len(truth),
-            recordings_changed=sum(a != b for a, b in zip(exact.tokens, ours.tokens, strict=True)),
+            recordings_changed=sum(map(ne, exact.tokens, approximate.tokens)),
             tokens=sum(map(len, exact.tokens)),
-            token_edits=sum(map(edits, exact.tokens, ours.tokens)),
+            token_edits=sum(map(edits, exact.tokens, approximate.tokens)),
             logit_error=error,
-            seconds=round(ours.seconds, 3),
-            audio_seconds=round(ours.audio_seconds, 1),
+            seconds=round(approximate.seconds, 3),
+            audio_seconds=round(approximate.audio_seconds, 1),
             fallbacks=model.fallbacks,
         )
 
@@ -218,7 +216,9 @@ class Comparison:
         cache = DecoderCache.allocate(plan, 1, dims.n_audio_ctx, dims.n_text_ctx, device=meta)
         return cache.cross.nbytes(), cache.self_.nbytes()
 
-    def _decode(self, model: SlimWhisper, recordings: Sequence[Recorded]) -> Decoded:
+    def _decode(
+        self, model: SlimWhisper, recordings: Sequence[SourceRecording]
+    ) -> TranscribedRecordings:
         """All recordings in order; those that cannot be read are left out, with a warning. The
         model's caches are freed.
         """
@@ -232,7 +232,7 @@ class Comparison:
             temperature=0.0,
             language=self.language,
         ):
-            self.heard()
+            self.on_recording()
             if isinstance(outcome, Transcript):
                 transcripts[path] = outcome
             else:
@@ -241,4 +241,4 @@ class Comparison:
         model.release()
         read = [recorded for recorded in recordings if recorded.path in transcripts]
         found = [transcripts[recorded.path] for recorded in read]
-        return Decoded(read, found, spent, sum(lengths))
+        return TranscribedRecordings(read, found, spent, sum(lengths))

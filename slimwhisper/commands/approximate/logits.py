@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import Rows, Step
-from slimwhisper.cache.plan import DecoderCache
+from slimwhisper.cache.base import DecodeStep, Rows
+from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.model.model import Model
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ExactWindow:
     """30 s of a recording with its exact text."""
 
     mel: Tensor  # [n_mels, 3000] float32
@@ -20,7 +20,9 @@ class Window:
 
 
 @torch.inference_mode()
-def compare_logits(exact: Model, ours: Model, windows: Sequence[Window]) -> tuple[float, float]:
+def compare_logits(
+    exact: Model, approximate: Model, windows: Sequence[ExactWindow]
+) -> tuple[float, float]:
     """(error of the logits, bytes that a step of one row reads), both over all windows.
 
     Both models are fed the windows' tokens, one by one, as in decoding: a prompt that is read at
@@ -37,7 +39,7 @@ def compare_logits(exact: Model, ours: Model, windows: Sequence[Window]) -> tupl
         row[: len(window.tokens)] = torch.tensor(window.tokens)
     tokens = tokens.to(device)
     caches = []
-    for model in (exact, ours):
+    for model in (exact, approximate):
         cache = DecoderCache(model.allocate_cross(count), model.allocate_self(count))
         cache.cross.put(rows.slots, features.to(model.dtype))
         caches.append(cache)
@@ -47,7 +49,7 @@ def compare_logits(exact: Model, ours: Model, windows: Sequence[Window]) -> tupl
     for position in range(tokens.shape[1]):
         theirs, found = (
             _step(model, tokens, position, rows, cache).double()
-            for model, cache in zip((exact, ours), caches, strict=True)
+            for model, cache in zip((exact, approximate), caches, strict=True)
         )
         real = (lengths > position)[:, None]
         different += ((found - theirs).pow(2) * real).sum()
@@ -68,5 +70,5 @@ def _step(model: Model, tokens: Tensor, position: int, rows: Rows, cache: Decode
         hidden = model.decoder.prefill(tokens[:, :1], rows, cache)
         return model.decoder.logits(hidden[:, -1])
     positions = torch.full((len(tokens),), position, device=tokens.device)
-    step = Step.at(rows, positions, position + 1, True, model.dtype)
+    step = DecodeStep.at(rows, positions, position + 1, True, model.dtype)
     return model.decoder.step(tokens[:, position], step, cache)

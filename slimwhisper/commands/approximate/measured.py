@@ -1,13 +1,13 @@
-"""What one pair of caches costs and saves, as it is printed and written."""
+"""Defines the measured costs and savings of one pair of caches, for tables and files."""
 
 from dataclasses import dataclass
 
-from slimwhisper.commands.approximate.pairs import Pair
+from slimwhisper.commands.approximate.pairs import FormPair
 from slimwhisper.text import human_size
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredCache:
     """Counts over all recordings, against exact decoding (`kv` in both parts, same dtype).
 
     Edits: words or tokens inserted, deleted or replaced.
@@ -40,7 +40,7 @@ class Measured:
 
     @property
     def times_smaller(self) -> float:
-        """Than the baseline."""
+        """How many times smaller than the baseline."""
         return self.kept_baseline / self.kept
 
     @property
@@ -60,15 +60,15 @@ class Measured:
 
     @property
     def loss(self) -> float:
-        """In points of the word error: against exact decoding or, if that is more, what is lost
-        against the references.
+        """In percentage points of the word error: against exact decoding or, if that is more, the
+        increase against the references.
         """
         lost = 100 * (self.said_edits - self.exact_said_edits) / self.said if self.said else 0.0
         return max(self.word_error, lost)
 
     @property
     def sample(self) -> str:
-        """What was decoded."""
+        """The amount of audio and text."""
         minutes = self.audio_seconds / 60
         return f"{self.recordings} recordings, {minutes:.1f} minutes, {self.words} words"
 
@@ -79,5 +79,5 @@ class Measured:
 
     @property
     def title(self) -> str:
-        """The pair's."""
-        return Pair(self.cross, self.self_).title
+        """The pair's title."""
+        return FormPair(self.cross, self.self_).title

@@ -1,29 +1,28 @@
-"""Which pairs of caches `tradeoff` measures and `calibrate` searches: the ladders of the forms."""
+"""Lists the pairs of caches that `tradeoff` measures and `calibrate` searches."""
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import NamedTuple
 
+from slimwhisper.cache.choice import check_cache, choose_forms
 from slimwhisper.cache.forms import (
     FORMS,
     PRESETS,
     brief,
     canonical,
-    check_cache,
     check_form,
-    choose_forms,
     cross_names,
     self_names,
 )
 from slimwhisper.errors import OptionError
 from slimwhisper.types import Dims
 
-# parts and forms whose ladders are measured rung beside rung
-TOGETHER = (("cross", "compact"), ("self", "keyformer_latent"))
+# parts and forms whose ladders are also measured together, rung by rung
+COMBINED = (("cross", "compact"), ("self", "keyformer_latent"))
 
 
-class Pair(NamedTuple):
+class FormPair(NamedTuple):
     """Caches of both parts, as canonical specs."""
 
     cross: str
@@ -32,73 +31,68 @@ class Pair(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Without the settings that are the defaults."""
+        """The specs without default settings."""
         forms = f"{brief(self.cross)}+{brief(self.self_)}"
         return forms if self.file is None else f"{forms} of {Path(self.file).name}"
 
 
-SLIM, SLIM8 = Pair(*PRESETS["slim"]), Pair("e8", "x8")  # the second in float8
+SLIM, SLIM8 = FormPair(*PRESETS["slim"]), FormPair("e8", "x8")  # the second in float8
 
 
 def ladders(part: str, dims: Dims, name: str | None = None) -> list[list[str]]:
     """Canonical specs for "cross" or "self", the largest first, without repeats; of one form or of
     all. Raises ValueError.
     """
-    found = []
+    specs_by_ladder = []
     for form in FORMS.values():
-        there = form.cross if part == "cross" else form.self_
-        if name in (None, form.name) and form.ladder is not None and there is not None:
+        form_part = form.cross if part == "cross" else form.self_
+        if name in (None, form.name) and form.ladder is not None and form_part is not None:
             for rungs in form.use("ladder")(dims, part):
-                found.append(list(dict.fromkeys(canonical(f"{form.name}:{r}") for r in rungs)))
-    return found
+                specs = (canonical(f"{form.name}:{rung}") for rung in rungs)
+                specs_by_ladder.append(list(dict.fromkeys(specs)))
+    return specs_by_ladder
 
 
-def beside_slim(part: str, spec: str) -> Pair:
+def with_slim(part: str, spec: str) -> FormPair:
     """A spec for one part, and slim's for the other."""
-    return Pair(spec, SLIM.self_) if part == "cross" else Pair(SLIM.cross, spec)
+    return FormPair(spec, SLIM.self_) if part == "cross" else FormPair(SLIM.cross, spec)
 
 
-def ladder_pairs(dims: Dims, name: str | None = None) -> list[Pair]:
-    """Every rung beside slim's other part; of one form or of all."""
-    return [
-        beside_slim(part, spec)
-        for part in ("cross", "self")
-        for rungs in ladders(part, dims, name)
-        for spec in rungs
-    ]
+def ladder_pairs(dims: Dims, name: str | None = None) -> list[FormPair]:
+    """Every rung with slim's other part; of one form or of all."""
+    parts = (("cross", ladders("cross", dims, name)), ("self", ladders("self", dims, name)))
+    return [with_slim(part, spec) for part, every in parts for spec in chain(*every)]
 
 
-def choose_pairs(specs: Sequence[str] | None, dims: Dims) -> list[Pair]:
-    """The pairs of `--specs`; without: the presets, slim in float8, every rung, and some of two
-    methods together. Raises OptionError.
+def choose_pairs(specs: Sequence[str] | None, dims: Dims) -> list[FormPair]:
+    """The pairs of `--specs`; by default the presets, slim in float8, every rung, and pairs of two
+    methods. Raises OptionError.
     """
     if specs:
         return list(dict.fromkeys(pair for spec in specs for pair in parse_pairs(spec, dims)))
-    pairs = [*(Pair(*forms) for forms in PRESETS.values()), SLIM8, *ladder_pairs(dims)]
-    crossing, own = (ladders(part, dims, name) for part, name in TOGETHER)
-    for rungs in product(crossing, own):
-        pairs += (Pair(*forms) for forms in zip(*rungs, strict=False))
+    pairs = [*(FormPair(*forms) for forms in PRESETS.values()), SLIM8, *ladder_pairs(dims)]
+    crossing, self_ladders = (ladders(part, dims, name) for part, name in COMBINED)
+    for rungs in product(crossing, self_ladders):
+        pairs += (FormPair(*forms) for forms in zip(*rungs, strict=False))
     return list(dict.fromkeys(pairs))
 
 
-def parse_pairs(text: str, dims: Dims) -> list[Pair]:
-    """Of a preset's name, `slim8` for slim in float8, `CROSS+SELF`, or a file of `calibrate`; all
-    rungs of an approximate form's name.
+def parse_pairs(text: str, dims: Dims) -> list[FormPair]:
+    """The pair of a preset's name, `slim8` (slim in float8), `CROSS+SELF`, or a file of
+    `calibrate`; for an approximate form's name, the pairs of all its rungs.
     """
     if text in PRESETS:
-        return [Pair(*PRESETS[text])]
+        return [FormPair(*PRESETS[text])]
     if text == "slim8":
         return [SLIM8]
     if rungs := ladder_pairs(dims, text):
         return rungs
-    cross, plus, own = text.partition("+")
+    cross, plus, self_ = text.partition("+")
     try:
         if not plus or Path(text).is_file():
-            return [Pair(*choose_forms(check_cache(text)), text)]
+            return [FormPair(*choose_forms(check_cache(text)), text)]
         names = (*cross_names(False), SLIM8.cross), (*self_names(False), SLIM8.self_)
-        return [Pair(check_form(cross, names[0]), check_form(own, names[1]))]
+        return [FormPair(check_form(cross, names[0]), check_form(self_, names[1]))]
     except OptionError as error:
-        raise OptionError(
-            f"specs: {error}; give a preset, slim8, an approximate form, CROSS+SELF such as e+x, "
-            "or a file of calibrate"
-        ) from None
+        known = "give a preset, slim8, a form, CROSS+SELF such as e+x, or a file of calibrate"
+        raise OptionError(f"specs: {error}; {known}") from None

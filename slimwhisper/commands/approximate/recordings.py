@@ -1,4 +1,4 @@
-"""The recordings to measure on, the texts beside them, and how many words two texts differ in."""
+"""Finds the recordings to measure on and their reference texts, and counts differing words."""
 
 from collections.abc import Hashable, Sequence
 from pathlib import Path
@@ -8,20 +8,20 @@ import numpy as np
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.errors import AudioError
-from slimwhisper.text import one_line, shown
+from slimwhisper.text import error_line, escape_line
 
 # written without spaces: their letters are compared, as in the Whisper paper (appendix C)
 UNSPACED = ("zh", "ja", "th", "lo", "my", "yue")
 
 
-class Recorded(NamedTuple):
+class SourceRecording(NamedTuple):
     """A recording."""
 
     path: Path
     reference: str | None  # what was said, from the `.txt` beside it; None: there is none
 
 
-def find_recordings(arguments: Sequence[str]) -> list[Recorded]:
+def find_recordings(arguments: Sequence[str]) -> list[SourceRecording]:
     """The recordings that files and folders (searched recursively) name, each once, sorted within
     a folder. Raises AudioError, also where there are none.
     """
@@ -31,13 +31,13 @@ def find_recordings(arguments: Sequence[str]) -> list[Recorded]:
         if top.is_dir():
             every = sorted(p for p in top.rglob("*") if p.suffix.lower() in AUDIO_SUFFIXES)
             if not every:
-                raise AudioError(f"{shown(top)}: no audio or video files in this folder")
+                raise AudioError(f"{escape_line(top)}: has no audio or video files; check the path")
             paths |= dict.fromkeys(every)
         elif top.is_file():
             paths[top] = None
         else:
-            raise AudioError(f"{shown(top)}: no such file; check the path")
-    return [Recorded(path, _reference(path.with_suffix(".txt"))) for path in paths]
+            raise AudioError(f"{escape_line(top)}: no such file; check the path")
+    return [SourceRecording(path, _reference(path.with_suffix(".txt"))) for path in paths]
 
 
 def _reference(path: Path) -> str | None:
@@ -46,9 +46,8 @@ def _reference(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise AudioError(
-            f"{shown(path)}: cannot be read as UTF-8 text ({one_line(error)}); mend or remove it"
-        ) from error
+        what = f"cannot be read as UTF-8 text ({error_line(error)})"
+        raise AudioError(f"{escape_line(path)}: {what}; fix or remove it") from error
 
 
 def words_of(text: str, language: str) -> list[str]:
@@ -62,14 +61,14 @@ def words_of(text: str, language: str) -> list[str]:
     return BasicTextNormalizer(split_letters=language in UNSPACED)(text).split()
 
 
-def edits(truth: Sequence[Hashable], found: Sequence[Hashable]) -> int:
+def edits(truth: Sequence[Hashable], other: Sequence[Hashable]) -> int:
     """How many items to insert, delete or replace (Levenshtein), in O(len(truth)) numpy calls."""
-    numbers = {item: i for i, item in enumerate({*truth, *found})}
-    theirs = np.array([numbers[item] for item in found], np.int64)
-    row = columns = np.arange(len(found) + 1)
+    numbers = {item: i for i, item in enumerate({*truth, *other})}
+    other_numbers = np.array([numbers[item] for item in other], np.int64)
+    row = columns = np.arange(len(other) + 1)
     for i, item in enumerate(truth):
         # deleting or replacing; then inserting: least of row[j'] + j - j' over j' <= j
-        best = np.minimum(row[1:] + 1, row[:-1] + (theirs != numbers[item]))
+        best = np.minimum(row[1:] + 1, row[:-1] + (other_numbers != numbers[item]))
         best = np.concatenate(([i + 1], best))
         row = np.minimum.accumulate(best - columns) + columns
     return int(row[-1])

@@ -1,4 +1,4 @@
-"""The `tradeoff` command: sweeps caches over recordings; a table, or lines of JSON."""
+"""Runs the `tradeoff` command: compares caches on recordings, as a table or as lines of JSON."""
 
 import argparse
 import json
@@ -10,15 +10,15 @@ from tqdm import tqdm
 
 from slimwhisper.cache.file import read_header, read_learned
 from slimwhisper.commands.approximate.comparison import REFERENCE, Comparison
-from slimwhisper.commands.approximate.measured import Measured
-from slimwhisper.commands.approximate.pairs import Pair, choose_pairs
+from slimwhisper.commands.approximate.measured import MeasuredCache
+from slimwhisper.commands.approximate.pairs import FormPair, choose_pairs
 from slimwhisper.commands.tables import console, table
 from slimwhisper.digests import weights_digest
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.text import human_size, one_line, shown
+from slimwhisper.text import error_line, escape_line, human_size
 
 REFERRED = "against references"  # the column that is left out where there are none
-COLUMNS: dict[str, Callable[[Measured], str]] = {
+COLUMNS: dict[str, Callable[[MeasuredCache], str]] = {
     "kept": lambda m: human_size(m.kept),
     "smaller": lambda m: f"{m.times_smaller:.1f}x",
     "read a token": lambda m: human_size(m.read),
@@ -45,10 +45,12 @@ def run_tradeoff(arguments: argparse.Namespace) -> int:
     return 0 if len(rows) == len(pairs) else 1
 
 
-def measure_all(comparison: Comparison, pairs: list[Pair]) -> Iterator[tuple[Pair, Measured]]:
-    """What is measured of each pair that the model can have; of others, a line says why not."""
+def measure_all(
+    comparison: Comparison, pairs: list[FormPair]
+) -> Iterator[tuple[FormPair, MeasuredCache]]:
+    """Each pair that the model supports, with its measurements; a line explains why others fail."""
     with tqdm(unit=" recordings", desc="exact", disable=None) as bar:
-        comparison.heard = bar.update
+        comparison.on_recording = bar.update
         count = len(comparison.reference.recordings)
         bar.total = len(comparison.recordings) + count * len(pairs)
         for number, pair in enumerate(pairs, start=1):
@@ -61,14 +63,14 @@ def measure_all(comparison: Comparison, pairs: list[Pair]) -> Iterator[tuple[Pai
                     learned = read_learned(read_header(pair.file), digest, layers)
                 measured = comparison.measure(pair.cross, pair.self_, learned)
             except (ValueError, SlimWhisperError) as error:
-                reason = shown(one_line(error))
+                reason = escape_line(error_line(error))
                 bar.write(f"slimwhisper: {pair.title}: {reason}", file=sys.stderr)
                 continue
             bar.write(f"{number} of {len(pairs)}: {pair.title}: {measured.line}", file=sys.stderr)
             yield pair, measured
 
 
-def print_rows(rows: Mapping[Pair, Measured]) -> None:
+def print_rows(rows: Mapping[FormPair, MeasuredCache]) -> None:
     """The table, by rising bytes."""
     measured = sorted(rows.items(), key=lambda row: (row[1].kept, row[1].loss))
     page = console()
@@ -78,10 +80,10 @@ def print_rows(rows: Mapping[Pair, Measured]) -> None:
     cells = ((pair.title, *(cell(row) for cell in columns.values())) for pair, row in measured)
     page.print(table(("caches", *columns), cells, ("caches",)))
     page.print(
-        "kept: of a window of 30 s with one text; smaller: than keys and values;\nread: of the "
-        "caches by one step of one text, at half of its context; words, tokens: edits against "
-        "exact decoding;\nrecordings: with other tokens; logits: root mean square error, of their "
-        "standard deviation; s: to decode everything."
+        "kept: cache of a 30-s window with one text; smaller: than keys and values;\nread a token: "
+        "cache that a step of one text reads at half of its context; words, tokens: edits against "
+        "exact decoding;\nrecordings: those whose tokens changed; logits: root mean square error "
+        "relative to their standard deviation; s: seconds to decode everything."
     )
     for line in dict.fromkeys(line for row in rows.values() for line in row.fallbacks):
         page.print(f"note: {line}")

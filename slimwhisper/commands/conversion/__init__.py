@@ -1,1 +1,1 @@
-"""`slimwhisper convert`: OpenAI's .pt files and Hugging Face's folders, made from each other."""
+"""`slimwhisper convert`: converts between OpenAI's .pt files and Hugging Face's folders."""

@@ -1,4 +1,4 @@
-"""Writing a Hugging Face folder that `transformers` loads, tokenizer and settings included."""
+"""Writes a Hugging Face folder that `transformers` loads, with tokenizer and settings."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import inside, read_json
 from slimwhisper.checkpoint.formats.hugging_face import hugging_face_name
 from slimwhisper.checkpoint.load import Checkpoint
@@ -41,7 +41,7 @@ def write_folder(checkpoint: Checkpoint, folder: Path) -> None:
 
     state = checkpoint.state
     source = checkpoint.folder
-    contents = _whispers_own(checkpoint) if source is None else _copied(checkpoint, source)
+    contents = _openai_contents(checkpoint) if source is None else _copied(checkpoint, source)
     save_torch_state_dict(
         {hugging_face_name(name): tensor.contiguous() for name, tensor in state.items()},
         folder,
@@ -55,34 +55,30 @@ def write_folder(checkpoint: Checkpoint, folder: Path) -> None:
         file.chmod(mode)
 
 
-def _whispers_own(checkpoint: Checkpoint) -> dict[str, str]:
+def _openai_contents(checkpoint: Checkpoint) -> dict[str, str]:
     """File name -> content: OpenAI's tokenizer, and Whisper's settings."""
     dims = checkpoint.dims
     tokenizer = openai_tokenizer(dims)
     if tokenizer is None:
-        raise problem(
-            f"{checkpoint.name}: a vocabulary of {dims.n_vocab} is none of OpenAI's, and the file "
-            "has no tokenizer to write; give the Hugging Face folder that it was made from"
-        )
+        what = f"a vocabulary of {dims.n_vocab} tokens is not OpenAI's, and a file has no tokenizer"
+        raise load_error(f"{checkpoint.name}: {what}; give the folder that it was made from")
     if dims.n_audio_ctx % FRAMES_PER_SECOND:
-        raise problem(
-            f"{checkpoint.name}: its window of {dims.n_audio_ctx} frames of 20 ms is not whole "
-            "seconds, which a folder's chunk_length needs; it can only be a .pt file"
-        )
+        what = f"its window of {dims.n_audio_ctx} frames of 20 ms is not a whole number of seconds"
+        raise load_error(f"{checkpoint.name}: {what}; write a .pt file")
     dtype, tied = _dtype(checkpoint.state), OUTPUT not in checkpoint.state
     settings = {
         "config.json": model_settings(dims, tokenizer, dtype, tied),
         "generation_config.json": generation_settings(dims, tokenizer, checkpoint.alignment_heads),
         "preprocessor_config.json": feature_settings(dims),
     }
-    contents = {name: json.dumps(found, indent=2) + "\n" for name, found in settings.items()}
+    contents = {name: json.dumps(content, indent=2) + "\n" for name, content in settings.items()}
     return contents | tokenizer_files(tokenizer, dims.n_text_ctx)
 
 
 def _copied(checkpoint: Checkpoint, source: Path) -> dict[str, str]:
-    """File name -> content: the source's, with what the weights change in config.json.
+    """File name -> content: the source's, with config.json adapted to the weights.
 
-    Where its tokens are OpenAI's, it gets the files that it lacks, as a download may.
+    If its tokens are OpenAI's, missing tokenizer files, as in some downloads, are added.
     """
     config = read_json(inside(source, "config.json"))
     config["dtype" if "dtype" in config else "torch_dtype"] = _dtype(checkpoint.state)
@@ -98,7 +94,7 @@ def _copied(checkpoint: Checkpoint, source: Path) -> dict[str, str]:
 
 
 def _dtype(state: Mapping[str, Tensor]) -> str:
-    """The dtype that holds every weight; float32 where float16 and bfloat16 meet."""
+    """The dtype that can store every weight; float32 for both float16 and bfloat16."""
     kinds = {tensor.dtype for tensor in state.values()}
     if kinds >= {torch.float16, torch.bfloat16}:
         kinds.add(torch.float32)

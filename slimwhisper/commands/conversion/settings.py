@@ -1,4 +1,4 @@
-"""The settings of a Hugging Face folder: what Whisper's own code has as constants."""
+"""Makes the settings files of a Hugging Face folder from the constants of Whisper's own code."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,7 +6,7 @@ from slimwhisper.checkpoint.alignment_heads import Heads
 from slimwhisper.checkpoint.formats.hugging_face import DIMENSIONS
 from slimwhisper.commands.conversion.tokenizer_files import FIRST_TIMESTAMP, NO_TIMESTAMPS
 from slimwhisper.tokens.openai import suppressed
-from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE, Dims
+from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE, TASKS, Dims
 
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer
@@ -16,24 +16,26 @@ FFT_SAMPLES = 400  # of a spectrogram's window
 
 def model_settings(dims: Dims, tokenizer: "Tokenizer", dtype: str, tied: bool) -> dict[str, Any]:
     """config.json. dtype: such as "float16"."""
-    sizes = {theirs: getattr(dims, ours) for ours, theirs in DIMENSIONS.items()}
-    return sizes | {
-        "architectures": ["WhisperForConditionalGeneration"],
-        "model_type": "whisper",
-        "activation_function": "gelu",
-        "bos_token_id": tokenizer.eot,
-        "decoder_ffn_dim": 4 * dims.n_text_state,
-        "decoder_start_token_id": tokenizer.sot,
-        "encoder_ffn_dim": 4 * dims.n_audio_state,
-        "eos_token_id": tokenizer.eot,
-        "is_encoder_decoder": True,
-        "num_hidden_layers": dims.n_audio_layer,
-        "pad_token_id": tokenizer.eot,
-        "scale_embedding": False,
-        "tie_word_embeddings": tied,
-        "torch_dtype": dtype,  # new versions of transformers know this older name too
-        "use_cache": True,
-    }
+    sizes = {key: getattr(dims, field) for field, key in DIMENSIONS.items()}
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.eot)
+    return (
+        sizes
+        | ends
+        | {
+            "architectures": ["WhisperForConditionalGeneration"],
+            "model_type": "whisper",
+            "activation_function": "gelu",
+            "decoder_ffn_dim": 4 * dims.n_text_state,
+            "decoder_start_token_id": tokenizer.sot,
+            "encoder_ffn_dim": 4 * dims.n_audio_state,
+            "is_encoder_decoder": True,
+            "num_hidden_layers": dims.n_audio_layer,
+            "scale_embedding": False,
+            "tie_word_embeddings": tied,
+            "torch_dtype": dtype,  # new versions of transformers know this older name too
+            "use_cache": True,
+        }
+    )
 
 
 def generation_settings(dims: Dims, tokenizer: "Tokenizer", heads: Heads | None) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def generation_settings(dims: Dims, tokenizer: "Tokenizer", heads: Heads | None)
     special = tokenizer.special_tokens
     multilingual = tokenizer.language is not None
     never, never_first = suppressed(tokenizer)
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "begin_suppress_tokens": list(never_first),
         "bos_token_id": tokenizer.eot,
         "decoder_start_token_id": tokenizer.sot,
@@ -57,15 +59,12 @@ def generation_settings(dims: Dims, tokenizer: "Tokenizer", heads: Heads | None)
     }
     if multilingual:
         codes = tokenizer.all_language_codes
-        found["lang_to_id"] = {f"<|{code}|>": special[f"<|{code}|>"] for code in codes}
-        found["task_to_id"] = {
-            "transcribe": tokenizer.transcribe,
-            "translate": tokenizer.translate,
-        }
+        settings["lang_to_id"] = {f"<|{code}|>": special[f"<|{code}|>"] for code in codes}
+        settings["task_to_id"] = {task: getattr(tokenizer, task) for task in TASKS}
     if heads is not None:
-        found["alignment_heads"] = [[layer, h] for layer in sorted(heads) for h in heads[layer]]
+        settings["alignment_heads"] = [[layer, h] for layer in sorted(heads) for h in heads[layer]]
     assert special[FIRST_TIMESTAMP] == special[NO_TIMESTAMPS] + 1  # transformers relies on it
-    return found
+    return settings
 
 
 def feature_settings(dims: Dims) -> dict[str, Any]:

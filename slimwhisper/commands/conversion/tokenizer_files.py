@@ -1,4 +1,4 @@
-"""OpenAI's tokenizer as the files of a Hugging Face folder."""
+"""Makes the tokenizer files of a Hugging Face folder from OpenAI's tokenizer."""
 
 import json
 from importlib.resources import files
@@ -27,21 +27,21 @@ def merge_of(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes] | Non
     """
     parts = [token[i : i + 1] for i in range(len(token))]
     while len(parts) > 2:
-        found = [ranks.get(a + b, len(ranks)) for a, b in pairwise(parts)]
-        lowest = min(found)
+        pair_ranks = [ranks.get(a + b, len(ranks)) for a, b in pairwise(parts)]
+        lowest = min(pair_ranks)
         if lowest >= ranks[token]:
             return None
-        i = found.index(lowest)
+        i = pair_ranks.index(lowest)
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
     return (parts[0], parts[1]) if len(parts) == 2 else None
 
 
 def tokenizer_files(tokenizer: "Tokenizer", n_text_ctx: int) -> dict[str, str]:
-    """File name -> content: the tables, in the spellings that old and new `transformers` read."""
+    """File name -> content: the tables, in the formats that old and new `transformers` read."""
     texts = text_tokens(tokenizer)
     ranks = {token: i for i, token in enumerate(texts)}
-    found = (merge_of(token, ranks) for token in texts)
-    merges = [(spelled(a), spelled(b)) for a, b in filter(None, found)]
+    pairs = (merge_of(token, ranks) for token in texts)
+    merges = [(spelled(a), spelled(b)) for a, b in filter(None, pairs)]
     special = special_tokens(tokenizer)
     vocabulary = {spelled(token): i for i, token in enumerate(texts)} | {END: special[END]}
     controls = [token for token, i in special.items() if i < special[FIRST_TIMESTAMP]]
@@ -51,12 +51,10 @@ def tokenizer_files(tokenizer: "Tokenizer", n_text_ctx: int) -> dict[str, str]:
         pair=f"{START} {NO_TIMESTAMPS} $A $B:1 {END}",
         special_tokens=[(token, special[token]) for token in (START, NO_TIMESTAMPS, END)],
     )
+    added = {i: PLAIN | {"content": t, "special": t in controls} for t, i in special.items()}
     configuration = ENDS | {
         "add_prefix_space": False,
-        "added_tokens_decoder": {
-            i: PLAIN | {"content": token, "special": token in controls}
-            for token, i in special.items()
-        },
+        "added_tokens_decoder": added,
         "additional_special_tokens": controls,
         "clean_up_tokenization_spaces": False,  # whisper's texts are not cleaned up
         "errors": "replace",

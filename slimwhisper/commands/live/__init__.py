@@ -1,1 +1,1 @@
-"""The `live` command: what is said in a stream of audio, while it is being said."""
+"""The `live` command: transcribes a stream of audio in real time."""

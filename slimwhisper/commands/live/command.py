@@ -1,4 +1,4 @@
-"""The `live` command: audio from a pipe, a file or an address, written as it is said."""
+"""Runs the `live` command: transcribes audio from a pipe, a file or an address in real time."""
 
 import argparse
 import os
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from slimwhisper.audio.sources import open_source, pieces_of
 from slimwhisper.audio.streams import pipe_pieces, url_pieces
-from slimwhisper.commands.live.feed import Feed, Piece, paced
 from slimwhisper.commands.live.flags import live_options
-from slimwhisper.commands.live.outputs import opened
-from slimwhisper.errors import OptionError, as_ours
+from slimwhisper.commands.live.outputs import open_outputs
+from slimwhisper.commands.live.source_reader import Piece, SourceReader, paced
+from slimwhisper.errors import OptionError, wrap_unexpected
 from slimwhisper.flags import load_chosen
-from slimwhisper.live.types import Failed, LiveEvent
-from slimwhisper.storage.uris import hide, is_uri
-from slimwhisper.text import shown
+from slimwhisper.live.types import LiveEvent, StreamFailed
+from slimwhisper.storage.uris import is_uri, redact_uri
+from slimwhisper.text import escape_line
 from slimwhisper.types import SAMPLE_RATE
 
 if TYPE_CHECKING:
@@ -29,54 +29,52 @@ STDIN = "standard input"
 
 
 def run_live(arguments: argparse.Namespace) -> int:
-    """Write what a source says until it ends; returns the exit status, see `cli.main`.
+    """Transcribe a source until it ends; returns the exit status, see `cli.main`.
 
-    Ctrl-C and SIGTERM end the source: what was said until then is still written.
+    Ctrl-C and SIGTERM end the source; the speech until then is still written.
     """
     a = arguments
     with ExitStack() as stack:
         pieces, threaded = _open_source(a, stack)
-        tell = stack.enter_context(opened(a.output_format, a.output))
-        feed = Feed(pieces, threaded)  # while the model loads, nothing is lost
+        emit = stack.enter_context(open_outputs(a.output_format, a.output))
+        feed = SourceReader(pieces, threaded)  # while the model loads, nothing is lost
         stack.callback(feed.stop)
-        if a.threads:
-            import torch
-
-            torch.set_num_threads(a.threads)
         model = load_chosen(a)
         caught = stack.enter_context(_ended_by_signals(feed))
         for event in _events(model, feed, live_options(a)):
-            tell(event)
-            if isinstance(event, Failed):
+            emit(event)
+            if isinstance(event, StreamFailed):
                 raise event.error
     if feed.error is not None:
-        raise as_ours(feed.error)
+        raise wrap_unexpected(feed.error)
     return 128 + caught[0] if caught else 0
 
 
 def _open_source(a: argparse.Namespace, stack: ExitStack) -> tuple[Iterator[Piece], bool]:
-    """The source's audio, and whether it comes by itself; `stack` closes it. Raises OptionError,
-    AudioError.
+    """The source's audio, and whether it arrives at its own speed; `stack` closes it. Raises
+    OptionError, AudioError.
     """
     of_file = a.source != "-" and not is_uri(a.source)
     if a.realtime and not of_file:
-        raise OptionError("--realtime is for files; other sources have their own speed")
+        raise OptionError("--realtime is only for files; drop it")
     if a.source != "-" and (a.rate, a.channels) != (SAMPLE_RATE, 1):
-        raise OptionError("--rate and --channels are for raw PCM on standard input")
+        raise OptionError("--rate and --channels are only for raw PCM on standard input; drop them")
     if of_file:
         name, file = open_source(a.source)
         pieces = _floats(pieces_of(name, stack.enter_context(file), False))
         return (paced(pieces), True) if a.realtime else (pieces, False)
     if a.source != "-":
-        name = shown(hide(a.source))
+        name = escape_line(redact_uri(a.source))
         if not a.allow_url:
             raise OptionError(f"{name}: is an address; add --allow_url to open it")
         return url_pieces(a.source, name), True
     if sys.stdin is None or sys.stdin.isatty():
-        raise OptionError(
-            f"{STDIN} is a terminal; pipe audio into it, such as "
-            "arecord -f S16_LE -r 16000 -t raw | slimwhisper live"
-        )
+        example = "arecord -f S16_LE -r 16000 -t raw | slimwhisper live"
+        raise OptionError(f"{STDIN} is a terminal; pipe audio into it, such as {example}")
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.setmode(sys.stdin.fileno(), os.O_BINARY)
     return pipe_pieces(sys.stdin.fileno(), STDIN, a.rate, a.channels), True
 
 
@@ -86,7 +84,9 @@ def _floats(pieces: Iterator[Any]) -> Iterator[Piece]:
         yield piece.astype("float32") / 32768
 
 
-def _events(model: "SlimWhisper", feed: Feed, options: dict[str, Any]) -> Iterator[LiveEvent]:
+def _events(
+    model: "SlimWhisper", feed: SourceReader, options: dict[str, Any]
+) -> Iterator[LiveEvent]:
     if not feed.threaded:
         yield from model.live(feed, **options)
         return
@@ -99,17 +99,14 @@ def _events(model: "SlimWhisper", feed: Feed, options: dict[str, Any]) -> Iterat
         live.close()
 
 
-def _warn(behind: float) -> None:
-    print(
-        f"slimwhisper: warning: {behind:.0f} s behind the source, so there are fewer updates; try "
-        "--update 2, --window 10 or a smaller model",
-        file=sys.stderr,
-    )
+def _warn(lag: float) -> None:
+    remedy = "try --update 2, --window 10 or a smaller model"
+    print(f"slimwhisper: warning: {lag:.0f} s behind the source; {remedy}", file=sys.stderr)
 
 
 @contextmanager
-def _ended_by_signals(feed: Feed) -> Iterator[list[int]]:
-    """The first SIGINT or SIGTERM ends the feed, the second one the program. Gives those caught."""
+def _ended_by_signals(feed: SourceReader) -> Iterator[list[int]]:
+    """The first SIGINT or SIGTERM ends the feed, the second one the program. Yields the caught."""
     caught: list[int] = []
 
     def handle(number: int, _: FrameType | None) -> None:
@@ -118,9 +115,9 @@ def _ended_by_signals(feed: Feed) -> Iterator[list[int]]:
         caught.append(number)
         feed.stop()
         # unbuffered: the signal may have interrupted a write
-        os.write(2, b"\nslimwhisper: writing what was said; press Ctrl-C again to stop at once\n")
+        os.write(2, b"\nslimwhisper: writing the rest; press Ctrl-C again to stop now\n")
 
-    in_main = threading.current_thread() is threading.main_thread()  # others catch no signals
+    in_main = threading.current_thread() is threading.main_thread()  # others cannot catch signals
     numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
     before = {number: signal.signal(number, handle) for number in numbers}
     try:

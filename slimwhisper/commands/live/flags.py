@@ -1,4 +1,4 @@
-"""The flags of the `live` command: the fields of `LiveOptions` by their names, and its source."""
+"""Defines the flags of `live`: its source, its outputs, and the fields of `LiveOptions`."""
 
 import argparse
 from dataclasses import fields
@@ -16,9 +16,9 @@ def add_live(commands: Any) -> None:
     """The parser of `live`."""
     p = commands.add_parser(
         "live",
-        help="show what a microphone, a pipe or a stream says, while it says it",
-        description="Writes what is said as it is said. Text that is committed never changes; on a "
-        "terminal what follows it, still tentative, is dim. See docs/live.md.",
+        help="transcribe a microphone, a pipe or a stream in real time",
+        description="Transcribes speech in real time. Committed text never changes; on a terminal, "
+        "the tentative text after it is dim. See docs/live.md.",
     )
     p.add_argument(
         "source",

@@ -1,4 +1,4 @@
-"""Where events go: standard output, and a file that is written as it goes."""
+"""Writes the events of a live stream to standard output, and to a file as they come."""
 
 import json
 import sys
@@ -11,19 +11,27 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from slimwhisper.commands.live.screen import Screen, is_screen
-from slimwhisper.errors import OptionError, OutputError
-from slimwhisper.live.types import Ended, Failed, LiveEvent, SpeechStarted, SpeechStopped, Text
+from slimwhisper.errors import OptionError
+from slimwhisper.live.types import (
+    LiveEvent,
+    SpeechStarted,
+    SpeechStopped,
+    StreamFailed,
+    TextUpdate,
+    UtteranceEnded,
+)
 from slimwhisper.outputs.srt_vtt import cue_clock
-from slimwhisper.text import one_line, printable, shown
+from slimwhisper.storage.outputs import output_errors
+from slimwhisper.text import escape_line, replace_unencodable
 from slimwhisper.types import Transcript
 
-Tell = Callable[[LiveEvent], None]  # is called with the events of a stream, in order
+Emit = Callable[[LiveEvent], None]  # is called with the events of a stream, in order
 NAMES = {
     SpeechStarted: "speech_started",
     SpeechStopped: "speech_stopped",
-    Text: "text",
-    Ended: "ended",
-    Failed: "failed",
+    TextUpdate: "text",
+    UtteranceEnded: "ended",
+    StreamFailed: "failed",
 }
 
 
@@ -36,9 +44,9 @@ class TextLines:
 
     def event(self, event: LiveEvent) -> None:
         match event:
-            case Text(committed=text) if text:
+            case TextUpdate(committed=text) if text:
                 self._add(text)
-            case Ended(text=text):
+            case UtteranceEnded(text=text):
                 if not self._begun:
                     self._add(text)
                 self.close()
@@ -52,12 +60,12 @@ class TextLines:
     def _add(self, text: str) -> None:
         text = text if self._begun else text.lstrip()
         self._begun = self._begun or bool(text)
-        print(printable(text, self._file), end="", file=self._file, flush=True)
+        print(replace_unencodable(text, self._file), end="", file=self._file, flush=True)
 
 
 @contextmanager
-def _text(file: TextIO) -> Iterator[Tell]:
-    """On a terminal, with what is tentative."""
+def _text(file: TextIO) -> Iterator[Emit]:
+    """Lines of text; on a terminal, also the tentative text."""
     output = Screen(file) if file is sys.stdout and is_screen(file) else TextLines(file)
     try:
         yield output.event
@@ -66,105 +74,96 @@ def _text(file: TextIO) -> Iterator[Tell]:
 
 
 @contextmanager
-def _json(file: TextIO) -> Iterator[Tell]:
+def _json(file: TextIO) -> Iterator[Emit]:
     """One JSON object a line: `event`, and the event's fields."""
 
-    def tell(event: LiveEvent) -> None:
+    def emit(event: LiveEvent) -> None:
         fields: dict[str, Any]
         match event:
-            case Failed(error=error):
+            case StreamFailed(error=error):
                 fields = {"message": str(error)}
-            case Ended():
+            case UtteranceEnded():
                 spoken = Transcript(event.text, list(event.segments), event.language)
-                fields = {"utterance": event.utterance, **spoken.as_dict()}
-            case SpeechStarted():  # nobody calls `commit` or `clear` here
+                fields = {"utterance": event.utterance, "text": event.text}
+                fields |= {"segments": spoken.segment_rows(), "language": event.language}
+            case SpeechStarted():  # without fields for `commit` and `clear`, which are not used
                 fields = {"utterance": event.utterance, "start": event.start}
             case _:
                 fields = asdict(event)
         print(json.dumps({"event": NAMES[type(event)], **fields}), file=file, flush=True)
 
-    yield tell
+    yield emit
 
 
 @contextmanager
-def _cues(file: TextIO, format: str) -> Iterator[Tell]:
+def _cues(file: TextIO, format: str) -> Iterator[Emit]:
     """SubRip ("srt") or WebVTT ("vtt"): a cue for each segment of an utterance that has ended."""
     number = 0
     if format == "vtt":
         print("WEBVTT\n", file=file, flush=True)
 
-    def tell(event: LiveEvent) -> None:
+    def emit(event: LiveEvent) -> None:
         nonlocal number
-        for segment in event.segments if isinstance(event, Ended) else ():
+        for segment in event.segments if isinstance(event, UtteranceEnded) else ():
             text = segment.text.strip()
             if not text:
                 continue
             number += 1
             if format == "srt":
                 print(number, file=file)
-                text, mark = text.replace("-->", "->"), ","
+                text, decimal = text.replace("-->", "->"), ","
             else:
-                text, mark = escape(text, quote=False), "."
-            start, end = cue_clock(segment.start, mark), cue_clock(segment.end, mark)
+                text, decimal = escape(text, quote=False), "."
+            start, end = cue_clock(segment.start, decimal), cue_clock(segment.end, decimal)
             print(f"{start} --> {end}\n{text}\n", file=file, flush=True)
 
-    yield tell
+    yield emit
 
 
-OUTPUTS: dict[
-    str, Callable[[TextIO], AbstractContextManager[Tell]]
-] = {  # a row for each of `flags.FORMATS`
-    "text": _text,
-    "srt": partial(_cues, format="srt"),
-    "vtt": partial(_cues, format="vtt"),
+OUTPUTS: dict[str, Callable[[TextIO], AbstractContextManager[Emit]]] = {
+    "text": _text,  # a row for each of `flags.FORMATS`
+    **{format: partial(_cues, format=format) for format in ("srt", "vtt")},
     "json": _json,
 }
 
 
 @contextmanager
-def opened(format: str, path: Path | None) -> Iterator[Tell]:
-    """Where the events of a run go. A file has the format, and standard output then has text;
-    without a file, it has the format. Raises OutputError, and OptionError for a file that exists.
+def open_outputs(format: str, path: Path | None) -> Iterator[Emit]:
+    """The function that emits the events of a run. With a file, the format is the file's, and
+    standard output gets text; without one, standard output gets the format. Raises OutputError,
+    and OptionError for a file that exists.
     """
     with ExitStack() as stack:
-        tells: list[Tell] = []
+        emitters: list[Emit] = []
         if path is not None:
-            tells.append(stack.enter_context(_in_file(format, path)))
+            emitters.append(stack.enter_context(_in_file(format, path)))
             format = "text"
-        tells.append(stack.enter_context(OUTPUTS[format](sys.stdout)))
+        emitters.append(stack.enter_context(OUTPUTS[format](sys.stdout)))
 
-        def tell(event: LiveEvent) -> None:
-            for each in tells:
+        def emit(event: LiveEvent) -> None:
+            for each in emitters:
                 each(event)
 
-        yield tell
+        yield emit
 
 
 @contextmanager
-def _in_file(format: str, path: Path) -> Iterator[Tell]:
-    name = shown(path)
+def _in_file(format: str, path: Path) -> Iterator[Emit]:
+    name = escape_line(path)
+    writing = partial(output_errors, f"{name}: cannot be written", "--output")
 
-    @contextmanager
-    def writing() -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise OutputError(
-                f"{name}: cannot be written ({one_line(error)}); choose another place"
-            ) from error
-
-    def tell(event: LiveEvent) -> None:
+    def emit(event: LiveEvent) -> None:
         with writing():
             write(event)
 
     with ExitStack() as stack:
         with writing():
             if path.is_file() and path.stat().st_size:
-                raise OptionError(f"{name}: exists; choose another name, or remove it")
+                raise OptionError(f"{name}: already exists; choose another --output, or remove it")
             file = stack.enter_context(path.open("w", encoding="utf-8"))
             write = stack.enter_context(OUTPUTS[format](file))
         try:
-            yield tell
+            yield emit
         finally:
             with writing():
                 stack.close()

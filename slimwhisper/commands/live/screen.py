@@ -1,4 +1,4 @@
-"""A terminal: what is committed stands, what is tentative is dim and rewritten in place."""
+"""Shows live text on a terminal: committed text stays, tentative text is dim and rewritten."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text as Styled
 
-from slimwhisper.live.types import Ended, LiveEvent, Text
+from slimwhisper.live.types import LiveEvent, TextUpdate, UtteranceEnded
 
 
 def is_screen(file: TextIO) -> bool:
@@ -17,7 +17,7 @@ def is_screen(file: TextIO) -> bool:
 
 
 class Screen:
-    """Shows a line for each utterance; with NO_COLOR, what is tentative is in brackets."""
+    """Shows a line for each utterance; with NO_COLOR, tentative text is in brackets."""
 
     def __init__(self, file: TextIO, width: int | None = None) -> None:
         """width: in columns; None: the terminal's."""
@@ -32,44 +32,44 @@ class Screen:
             redirect_stderr=sys.stderr.isatty(),  # warnings go above the tail
             vertical_overflow="crop",
         )
-        self._rest = ""  # committed text of the utterance that is not printed for good
+        self._last_line = ""  # committed text of the utterance whose line may still grow
         self._any = False  # whether the utterance has committed text
         self._live.start()
 
     def event(self, event: LiveEvent) -> None:
         match event:
-            case Text(committed=committed, tentative=tentative):
+            case TextUpdate(committed=committed, tentative=tentative):
                 self._add(committed)
                 self._show(tentative if self._any else tentative.lstrip())
-            case Ended(text=text):
+            case UtteranceEnded(text=text):
                 if not self._any:
                     self._add(text)
                 self._end()
 
     def close(self) -> None:
-        """Only whole lines are left."""
+        """Remove the tentative text."""
         self._end()
         self._live.stop()
 
     def _add(self, text: str) -> None:
         """Print all lines but the last, which may become longer."""
-        self._rest += text if self._any else text.lstrip()
-        self._any = self._any or bool(self._rest)
-        for line in list(Styled(self._rest).wrap(self._console, self._console.width))[:-1]:
+        self._last_line += text if self._any else text.lstrip()
+        self._any = self._any or bool(self._last_line)
+        for line in list(Styled(self._last_line).wrap(self._console, self._console.width))[:-1]:
             self._console.print(line.plain.rstrip())
-            self._rest = self._rest[len(line.plain) :].lstrip()
+            self._last_line = self._last_line[len(line.plain) :].lstrip()
 
     def _show(self, tentative: str) -> None:
-        shown = Styled(self._rest)
+        styled = Styled(self._last_line)
         if self._console.no_color:
             bare = tentative.lstrip()
-            shown.append(tentative.replace(bare, f"[{bare}]") if bare else "")
+            styled.append(tentative.replace(bare, f"[{bare}]") if bare else "")
         else:
-            shown.append(tentative, style="dim")
-        self._live.update(shown, refresh=True)
+            styled.append(tentative, style="dim")
+        self._live.update(styled, refresh=True)
 
     def _end(self) -> None:
         self._live.update(Styled(""), refresh=True)
-        if self._rest:
-            self._console.print(self._rest)
-        self._rest, self._any = "", False
+        if self._last_line:
+            self._console.print(self._last_line)
+        self._last_line, self._any = "", False

@@ -1,9 +1,9 @@
 """A smaller model that drafts a larger one's texts, on the larger one's encoder output.
 
-Distilled models such as distil-large-v3 keep the encoder of the model that they were distilled
+Distilled models such as distil-large-v3 share the encoder of the model that they were distilled
 from. Both decoders then read ONE encoder output: a draft costs its few layers' weights and a small
-cache of the text, and no cache of the audio. Beside a form that does not keep the encoder's output,
-it is kept for the draft.
+cache of the text, but no cache of the audio, unless the target's form does not store the encoder's
+output.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import Rows, Step
+from slimwhisper.cache.base import DecodeStep, Rows
+from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages
 from slimwhisper.cache.forms import form_of
-from slimwhisper.cache.plan import CrossCache, DecoderCache, Pages
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.engine.agreement import may_draft
-from slimwhisper.engine.drafting.drafter import Behind, Choose
+from slimwhisper.engine.drafting.drafter import Choose, DraftContext
 from slimwhisper.engine.requests import Window
+from slimwhisper.engine.verification import may_draft
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
@@ -29,32 +29,34 @@ class DraftModel:
     def __init__(
         self, draft: Model, target: Model, cross: CrossCache, rows: int, pages: int
     ) -> None:
-        """cross: the target's, which the draft reads, too. rows: texts at a time. pages: the
-        target's; the draft keeps a text in the pages of the same numbers.
+        """cross: the target's, which the draft also reads. rows: texts at a time. pages: as many
+        as the target's; both use the same block tables.
         """
         self.model = draft
-        own = draft.allocate_self(rows + 1, Pages(draft.plan, pages))
-        self.cache = DecoderCache(cross.read_by(draft.plan), own)
+        self_cache = draft.allocate_self(rows + 1, Pages(draft.plan, pages))
+        self.cache = DecoderCache(cross.share_with(draft.plan), self_cache)
         self.cost = decoder_weights(draft.dims) / decoder_weights(target.dims)
 
     def begin(self, first: int, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
         """prompts [R, T] int64, padded on the right."""
         self.model.decoder.prefill(prompts, rows, self.cache)
 
-    def guess(self, behind: Behind, choose: Choose) -> Tensor:
+    def guess(self, context: DraftContext, choose: Choose) -> Tensor:
         """[R] int64."""
-        return choose(self.logits(behind))
+        return choose(self.logits(context))
 
-    def logits(self, behind: Behind) -> Tensor:
+    def logits(self, context: DraftContext) -> Tensor:
         """[R, V], at least float32."""
-        tokens = behind.positions.shape[1]
-        rows = behind.rows.spread(tokens) if tokens > 1 else behind.rows
-        step = Step.at(rows, behind.positions.flatten(), behind.extent, False, self.model.dtype)
-        logits = self.model.decoder.step(behind.tokens.flatten(), step, self.cache)
+        tokens = context.positions.shape[1]
+        rows = context.rows.spread(tokens) if tokens > 1 else context.rows
+        step = DecodeStep.at(
+            rows, context.positions.flatten(), context.extent, False, self.model.dtype
+        )
+        logits = self.model.decoder.step(context.tokens.flatten(), step, self.cache)
         return logits[tokens - 1 :: tokens]
 
     def by_row(self) -> Sequence[Tensor]:
-        """Nothing: its cache does not move."""
+        """Nothing: its cache is addressed by block tables, which do not move."""
         return ()
 
     def nbytes(self) -> int:
@@ -63,8 +65,8 @@ class DraftModel:
 
 
 def decoder_weights(dims: Dims) -> int:
-    """Numbers in a decoder with folded weights: 16 d^2 in a layer's matrices, 15 d in its biases
-    and norms; the embedding, which the logits share, and the positions.
+    """Parameters of a decoder with folded weights: 16 d^2 in a layer's matrices, 15 d in its
+    biases and norms; the embedding, which the logits share, and the positions.
     """
     d = dims.n_text_state
     layers = dims.n_text_layer * (16 * d * d + 15 * d)
@@ -74,28 +76,27 @@ def decoder_weights(dims: Dims) -> int:
 def load_draft(draft: Checkpoint, target: Checkpoint, model: Model) -> Model:
     """The draft of `model`, whose checkpoint is `target`; they share the encoder's weights.
 
-    Raises OptionError if the draft cannot read the model's encoder output, or writes another
-    vocabulary.
+    Raises OptionError if the draft has another encoder or vocabulary, or a cache is not exact.
     """
-    where = f"{draft.name} cannot draft for {target.name}"
-    kept = "choose a draft that was distilled with the encoder kept"
+    prefix = f"{draft.name} cannot draft for {target.name}"
+    remedy = "choose a draft that was distilled with the same encoder"
     if not all(form_of(weights.form).exact for weights in model.plan.cross):
-        raise OptionError(f"{where}: the cache of the audio is not exact; choose cross_cache e")
+        raise OptionError(f"{prefix}: the cache of the audio is not exact; choose cross_cache e")
     if not may_draft(model.plan):
-        raise OptionError(f"{where}: the cache of the text is not exact; choose self_cache x")
+        raise OptionError(f"{prefix}: the cache of the text is not exact; choose self_cache x")
     if (difference := target.dims.other_encoder(draft.dims)) is not None:
-        raise OptionError(f"{where}: {difference}; {kept}")
+        raise OptionError(f"{prefix}: {difference}; {remedy}")
     if draft.dims.n_vocab != target.dims.n_vocab or draft.dims.n_text_ctx < target.dims.n_text_ctx:
-        raise OptionError(f"{where}: its vocabulary or its text context is another; {kept}")
+        raise OptionError(f"{prefix}: its vocabulary or text context differs; {remedy}")
     for name, tensor in target.state.items():
         if name.startswith("encoder."):
             other = draft.state.get(name)
             if other is None or not torch.equal(other.float(), tensor.float()):
-                raise OptionError(f"{where}: its {name} differs; {kept}")
+                raise OptionError(f"{prefix}: its {name} differs; {remedy}")
     return fast_draft(draft, model)
 
 
 def fast_draft(draft: Checkpoint, model: Model) -> Model:
-    """A draft on the model's encoder; on a CPU in int8, as its guesses need not be exact."""
+    """A draft with the model's encoder; on a CPU in int8, as drafts need not be exact."""
     int8 = model.device.type == "cpu" and model.dtype == torch.float32
     return Model(draft, model.device, model.dtype, ("e", "x"), int8=int8, encoder=model.encoder)

@@ -1,1 +1,1 @@
-"""What a job has done before: its journal, where the lines are, and whose they are."""
+"""The journal, in which a job records its finished recordings, so that it can resume."""

@@ -1,4 +1,4 @@
-"""The model, precision and caches of a job, as its journal records them.
+"""Identifies the model, precision and caches of a job, as its journal records them.
 
 A file counts as done only if it was transcribed with the same settings. That has to be decided
 before a model is loaded, so everything here follows from the arguments and the files on disk,
@@ -7,7 +7,7 @@ without torch and without the network.
 Models:
 
 - A bundled model, a `.pt` file or a Hugging Face folder is identified by its file name and a digest
-  of its content. The path does not matter, nor does the time of the last change.
+  of its content, not by its path or the time of its last change.
 - One of OpenAI's names is identified by the name. The loader verifies the file's checksum.
 - A Hugging Face id is identified by the name. Its revision is unknown until the model is
   downloaded, so new weights under the same id go unnoticed: use `--overwrite True`.
@@ -16,11 +16,11 @@ Adapters: each by its folder's name and a digest of its content, or by its id; w
 recorded.
 
 Speakers: the reference recordings by name and digest, and an RTTM file, or a folder of them, by the
-digest of what is in it.
+digest of its content.
 
-Caches: the two forms that were asked for, and the digest of the file that `calibrate` wrote, if
-there is one. The guard may replace a form; what it chooses depends on
-the weights, the precision and `--guard_audio`. Of these the last is not recorded.
+Caches: the two requested forms, and the digest of the file that `calibrate` wrote, if there is one.
+The guard may replace a form; its choice depends on the weights, the precision and `--guard_audio`,
+of which the last is not recorded.
 """
 
 import argparse
@@ -30,14 +30,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.cache.forms import PRESETS, choose_forms
+from slimwhisper.cache.choice import choose_forms
+from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.names import HUB_IDS
 from slimwhisper.digests import file_digest
 from slimwhisper.speakers.choice import BACKENDS
 from slimwhisper.types import DEFAULT_DTYPES
 
-# of what a model's folder, or an adapter's, has: settings, tokenizer and weights
+# of the settings, tokenizer and weights in the folder of a model or an adapter
 SUFFIXES = (".json", ".txt", ".safetensors", ".bin")
 SAME_TEXT = ("expected",)  # options that change no output
 
@@ -47,10 +48,10 @@ Precision = dict[str, str]
 def identify_job(
     a: argparse.Namespace, formats: Sequence[str], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What the outputs depend on besides the recording and the precision.
+    """Everything that the outputs depend on, except the recording and the precision.
 
-    options: those of decoding and of subtitles that differ from their defaults. Raises OptionError,
-    and CacheError for a file of caches.
+    options: for decoding and for subtitles, those that differ from their defaults. Raises
+    OptionError, and CacheError for a cache file.
     """
     truncated = {"allow_truncated": True} if a.allow_truncated else {}
     return {
@@ -68,8 +69,8 @@ def identify_model(name: str) -> dict[str, str]:
     """A model's name and, if it is on disk under that name, the digest of its content."""
     if name in BUNDLED:
         return {"model": name, "digest": file_digest(bundled_file(name))}
-    found = _on_disk(name, "config.json")
-    return {"model": name} if found is None else {"model": found[0], "digest": found[1]}
+    on_disk = _on_disk(name, "config.json")
+    return {"model": name} if on_disk is None else {"model": on_disk[0], "digest": on_disk[1]}
 
 
 def identify_adapters(adapters: Sequence[str] | None) -> dict[str, list[str]]:
@@ -78,44 +79,44 @@ def identify_adapters(adapters: Sequence[str] | None) -> dict[str, list[str]]:
         return {}
     on_disk = (_on_disk(name, "adapter_config.json") for name in adapters)
     names = zip(on_disk, adapters, strict=True)
-    return {"adapters": [" ".join(found or (name,)) for found, name in names]}
+    return {"adapters": [" ".join(match or (name,)) for match, name in names]}
 
 
-def _on_disk(place: str, marker: str) -> tuple[str, str] | None:
-    """The name and digest of a file, or of the files in a folder that has the marker; None where it
-    is neither, or cannot be read, which the loader reports.
+def _on_disk(name: str, marker: str) -> tuple[str, str] | None:
+    """The name and digest of a file, or of a folder that has the file `marker`. None if `name` is
+    neither, or cannot be read, which the loader reports.
     """
     with suppress(OSError, RuntimeError, ValueError):
-        path = Path(place).expanduser()
-        if place and path.is_file():
+        path = Path(name).expanduser()
+        if name and path.is_file():
             return path.name, file_digest(path)
-        if place and (path / marker).is_file():
+        if name and (path / marker).is_file():
             return path.absolute().name, _digest_of(path, SUFFIXES)
     return None
 
 
 def identify_speakers(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are paths of files about speakers, as digests of their content."""
-    found: dict[str, Any] = {}
-    if known := options.get("known_speakers"):
-        found["known_speakers"] = [[name, _digest_or_path(path)] for name, path in known]
+    identity: dict[str, Any] = {}
+    if references := options.get("known_speakers"):
+        identity["known_speakers"] = [[name, _digest_or_path(path)] for name, path in references]
     diarize = options.get("diarize")
     if diarize is not None and diarize not in BACKENDS:
-        found["diarize"] = f"rttm {_digest_or_path(diarize)}"
-    return found
+        identity["diarize"] = f"rttm {_digest_or_path(diarize)}"
+    return identity
 
 
-def _digest_or_path(place: str) -> str:
-    path = Path(place)
+def _digest_or_path(name: str) -> str:
+    path = Path(name)
     with suppress(OSError, ValueError):  # reported when it is used
         if path.is_dir():
             return _digest_of(path, (".rttm",))
         return file_digest(path)
-    return place
+    return name
 
 
 def may_have_settings(name: str) -> bool:
-    """Whether a model can come with settings, which a flag overrides also with its default."""
+    """Whether a model may have settings of its own, which even a flag's default value overrides."""
     try:
         path = Path(name).expanduser()
         return not path.is_file() and (path.is_dir() or "/" in name or name in HUB_IDS)
@@ -135,8 +136,8 @@ def _digest_of(folder: Path, suffixes: Sequence[str]) -> str:
 def identify_caches(
     cache: str, cross_cache: str | None, self_cache: str | None, cache_dtype: str | None
 ) -> str:
-    """The cross and self forms, such as "e+x", however they were asked for; for a file of
-    `calibrate`, also its digest. Raises OptionError, and CacheError for such a file.
+    """The cross and self forms, such as "e+x", by preset or by flag; for a file of `calibrate`,
+    also its digest. Raises OptionError, and CacheError for such a file.
     """
     forms = "+".join(choose_forms(cache, cross_cache, self_cache, cache_dtype))
     return forms if cache in PRESETS else f"{forms} {file_digest(Path(cache))}"
@@ -150,9 +151,9 @@ def identify_precision(dtype: str, device: str) -> Precision:
 def accepted_precisions(dtype: str | None, device: str | None) -> list[Precision]:
     """Every recorded precision that meets the request; None: not specified.
 
-    A dtype asked for by name counts on any device. The default dtype is that of the device, and
-    without torch we cannot tell whether this machine has a GPU. So the default accepts whatever
-    was the default where it was computed: float32 on a CPU, float16 on a GPU.
+    A dtype given by name is accepted from any device. The default dtype depends on the device, and
+    without torch it is unknown whether this machine has a GPU. So for the default, each device's
+    own default is accepted: float32 from a CPU, float16 from a GPU.
     """
     if dtype is None and device is not None:
         dtype = DEFAULT_DTYPES[_device_kind(device)]

@@ -1,8 +1,8 @@
-"""The journal of a job: one JSON line per finished recording, so that a killed job can resume.
+"""Records one JSON line per finished recording, so that a killed job can resume.
 
-A line is appended once all outputs of the recording are in place. So a recording marked `done` is
-complete, and only the last line of a file can be torn. Of a job with many workers, the driver alone
-has the journal; `slimwhisper/jobs/journal/logs.py` says where the lines are.
+A line is appended once all outputs of the recording are in place. So a recording with the status
+`done` is complete, and only the last line of a file can be incomplete. In a job with many workers,
+only the driver has the journal. `slimwhisper/jobs/journal/logs.py` stores the lines.
 """
 
 import json
@@ -15,25 +15,25 @@ import numpy as np
 
 from slimwhisper.jobs.journal.logs import JOURNAL_NAME as JOURNAL_NAME
 from slimwhisper.jobs.journal.logs import FileLog, StoreLog
-from slimwhisper.storage.digests import Digests, digest_of
+from slimwhisper.storage.digest_set import Digests, digest_of
+from slimwhisper.storage.fingerprints import Fingerprint, Outcome, Status
 from slimwhisper.storage.outputs import OutputFolder
-from slimwhisper.storage.stamps import Finished, Stamp, Status
 
-KEYS = ("path", "size", "mtime_ns", "etag")  # of a recording's stamp; an etag only of objects
+KEYS = ("path", "size", "mtime_ns", "etag")  # of a fingerprint; only objects have an etag
 
 
 class Journal:
-    """A journal. In a folder of this machine it is locked for one job while it is open.
+    """A job's journal. In a local folder, it is locked while it is open.
 
     Arguments:
         folder: of the job's outputs.
-        options: what a transcript depends on besides its recording. Lines with other options do
-            not count.
-        variants: more options; a line counts with any one of the variants. New lines record the
+        options: everything that a transcript depends on, except its recording. Lines with other
+            options are ignored.
+        variants: more options; a line with any of the variants is accepted. New lines record the
             first, or the one given to `record_variant`.
         forget: ignore the lines of earlier runs.
     Raises:
-        OutputError: the journal cannot be opened, or another job holds it.
+        OutputError: the journal cannot be opened, or another job has locked it.
     """
 
     def __init__(
@@ -42,19 +42,20 @@ class Journal:
         options: Mapping[str, Any],
         *,
         variants: Sequence[Mapping[str, Any]] = ({},),
-        forget: bool = False,
+        ignore_earlier: bool = False,
     ) -> None:
         self._options = json.loads(json.dumps(options))  # as a line has them
         self._accepted = [self._options | variant for variant in variants]
         self.record_variant(variants[0])
-        self._log = FileLog(folder.here(JOURNAL_NAME)) if folder.is_local else StoreLog(folder)
+        local = folder.is_local
+        self._log = FileLog(folder.local_path(JOURNAL_NAME)) if local else StoreLog(folder)
         self.path = self._log.path
         try:
-            digests = array("Q", () if forget else self._earlier_lines())
+            digests = array("Q", () if ignore_earlier else self._earlier_lines())
         except BaseException:
             self._log.close()
             raise
-        self._earlier = Digests(np.frombuffer(digests, np.uint64) if digests else None)
+        self._earlier_digests = Digests(np.frombuffer(digests, np.uint64) if digests else None)
 
     def record_variant(self, variant: Mapping[str, Any]) -> None:
         """Record these options in new lines, next to those that all variants share."""
@@ -66,60 +67,60 @@ class Journal:
                 yield _digest(record, record["status"])
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The lines that mark a recording done or failed, of any options, in their order."""
+        """The lines of recordings that are done or failed, with any options, in their order."""
         for line in self._log.lines():
             try:
                 record = json.loads(line)
-            except (ValueError, RecursionError):  # torn or damaged
+            except (ValueError, RecursionError):  # incomplete or damaged
                 continue
             if isinstance(record, dict) and record.get("status") in ("done", "failed"):
                 yield record
 
-    def status(self, stamp: Stamp) -> Status | None:
-        """Whether a recording in this state was done, or has failed, in an earlier run."""
-        statuses: tuple[Status, ...] = () if stamp.size is None else ("done", "failed")
-        known = (s for s in statuses if _digest(_fields(stamp), s) in self._earlier)
-        return next(known, None)
+    def status(self, fingerprint: Fingerprint) -> Status | None:
+        """The status of a recording with this fingerprint in an earlier run; None: not recorded."""
+        statuses: tuple[Status, ...] = () if fingerprint.size is None else ("done", "failed")
+        matches = (s for s in statuses if _digest(_fields(fingerprint), s) in self._earlier_digests)
+        return next(matches, None)
 
-    def add(self, *finished: Finished) -> None:
-        """Append recordings that have ended, in one write. If the process is killed meanwhile, one
-        line at most is torn.
+    def add(self, *outcomes: Outcome) -> None:
+        """Append recordings that have ended, in one write. If the process is killed during it, at
+        most one line is incomplete.
         """
-        if finished:
+        if outcomes:
             # ASCII, so that names that are not UTF-8 survive as escaped surrogates
-            lines = "".join(_line(one, self.recorded) for one in finished)
+            lines = "".join(_line(outcome, self.recorded) for outcome in outcomes)
             self._log.append(lines.encode("ascii"))
 
-    def adopt(self, finished: Finished, options: Mapping[str, Any]) -> None:
-        """Append what an earlier run has done with these options, but could not mark; nothing
-        happens if it is marked, or the options are not this job's.
+    def import_record(self, outcome: Outcome, options: Mapping[str, Any]) -> None:
+        """Append an outcome that an earlier run, with these options, did not record. Does nothing
+        if it is recorded, or if the options are not this job's.
         """
-        digest = _digest(_fields(finished.stamp), finished.status)
-        if options in self._accepted and self._earlier.add(digest):
-            self._log.append(_line(finished, options).encode("ascii"))
+        digest = _digest(_fields(outcome.fingerprint), outcome.status)
+        if options in self._accepted and self._earlier_digests.add(digest):
+            self._log.append(_line(outcome, options).encode("ascii"))
 
     def close(self) -> None:
-        """Write what is left, and release the lock."""
+        """Write lines that are not written yet, and release the lock."""
         self._log.close()
 
 
-def _line(finished: Finished, options: Mapping[str, Any]) -> str:
+def _line(outcome: Outcome, options: Mapping[str, Any]) -> str:
     record = {
-        **_fields(finished.stamp),
+        **_fields(outcome.fingerprint),
         "options": options,
-        "status": finished.status,
-        "seconds": None if finished.seconds is None else round(finished.seconds, 3),
-        "error": finished.error,
+        "status": outcome.status,
+        "seconds": None if outcome.seconds is None else round(outcome.seconds, 3),
+        "error": outcome.error,
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     return json.dumps(record) + "\n"
 
 
-def _fields(stamp: Stamp) -> dict[str, Any]:
-    fields = {key: getattr(stamp, key) for key in KEYS}
-    return fields if stamp.etag is not None else {key: fields[key] for key in KEYS[:3]}
+def _fields(fingerprint: Fingerprint) -> dict[str, Any]:
+    fields = {key: getattr(fingerprint, key) for key in KEYS}
+    return fields if fingerprint.etag is not None else {key: fields[key] for key in KEYS[:3]}
 
 
 def _digest(record: Mapping[str, Any], status: Status) -> int:
-    """Of a line, or of a stamp's fields."""
+    """The digest of a line, or of a fingerprint's fields, with a status."""
     return digest_of(repr([*map(record.get, KEYS), status]).encode())

@@ -1,11 +1,10 @@
-"""Where a journal's lines are kept: in files of a folder, or in objects of a store.
+"""Stores a journal's lines, in a file of a folder or in objects of a store.
 
-A job appends to `slimwhisper-journal.jsonl`. Nothing can be appended to an object: where outputs go
-to a store, a job has a series of objects, `slimwhisper-journal/NAME-000001.jsonl` and so on, and
-whoever reads takes those of all jobs.
+In a folder, a job appends to `slimwhisper-journal.jsonl`. Nothing can be appended to an object: in
+a store, each job writes a series of objects, `slimwhisper-journal/NAME-000001.jsonl` and so on, and
+reads those of all jobs.
 """
 
-import fcntl
 import logging
 import os
 import secrets
@@ -17,99 +16,90 @@ from errno import ELOOP, ENOSPC
 from pathlib import Path
 
 from slimwhisper.errors import OutputError
+from slimwhisper.locks import open_locked
 from slimwhisper.storage.outputs import OutputFolder
 
 JOURNAL_NAME = "slimwhisper-journal.jsonl"
 FOLDER = "slimwhisper-journal"  # of objects
 OBJECT = 4 << 20  # bytes after which a series gets another object
-SYNC = 0.1  # seconds between one time that a file is written to the disk and the next
-PERIOD = 5.0  # seconds; a line in a store waits for others no longer, while lines keep coming
+SYNC = 0.1  # shortest time between two fsyncs, in seconds
+PERIOD = 5.0  # shortest time between two writes to a store, in seconds
 
 
 logger = logging.getLogger(__name__)
 
 
 class JournalError(OutputError):
-    """Nothing can be marked any more: the job must end."""
+    """Outcomes can no longer be recorded, so the job has to end."""
 
 
 class FileLog:
-    """Lines in a file of this machine. A killed process loses none; when the power fails, the
-    lines of the last tenth of a second may be lost, and their recordings are done again.
+    """Lines in a local file. A killed process loses none; a power failure may lose the lines of the
+    last tenth of a second, whose recordings are then transcribed again.
 
-    One process holds the file: it is locked until it is closed. One thread appends.
+    The file is locked for one process until it is closed. One thread appends.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises OutputError: the file cannot be opened, or another process holds it."""
+        """Raises OutputError: the file cannot be opened, or another process has locked it."""
         self.path = path
-        with self._reported():
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._file = os.open(self.path, flags, 0o666)
-        try:
-            self._lock()
-            size = os.fstat(self._file).st_size
-            self._synced_at = float("-inf")
-            self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
-        except BaseException:
-            os.close(self._file)
-            raise
+        self._synced_at = float("-inf")
+        with self._wrap_errors():
+            try:
+                self._file = open_locked(self.path)
+            except BlockingIOError as error:
+                raise OutputError(
+                    f"{self.path}: another job is writing to this folder; wait for it to end, "
+                    "or choose another --output_dir"
+                ) from error
+            if size := os.lseek(self._file, 0, os.SEEK_END):
+                os.lseek(self._file, size - 1, os.SEEK_SET)
+            self._torn = size > 0 and os.read(self._file, 1) != b"\n"
 
     def lines(self) -> Iterator[bytes]:
-        """All lines; one may be torn."""
-        with self._reported(), open(self._file, "rb", closefd=False) as file:
+        """All lines; some may be incomplete."""
+        with self._wrap_errors(), open(self._file, "rb", closefd=False) as file:
             file.seek(0)  # they may be read more than once
             yield from file
 
     def append(self, lines: bytes) -> None:
         """Add whole lines, in one write. Raises OutputError."""
         data = (b"\n" if self._torn else b"") + lines
-        with self._reported():
+        with self._wrap_errors():
             self._torn = os.write(self._file, data) < len(data)
             if self._torn:
                 raise OSError(ENOSPC, os.strerror(ENOSPC))
-            if time.monotonic() >= self._synced_at + SYNC:  # it takes long in a network's folder
+            if time.monotonic() >= self._synced_at + SYNC:  # fsync is slow on a network drive
                 os.fsync(self._file)
                 self._synced_at = time.monotonic()
 
     def close(self) -> None:
         """Close the file, which releases the lock."""
         try:
-            with self._reported():
+            with self._wrap_errors():
                 os.fsync(self._file)
         finally:
             os.close(self._file)
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OutputError(
-                f"{self.path}: another job is writing to this folder; wait for it to end, "
-                "or choose another --output_dir"
-            ) from error
-        except OSError:  # the file system has no locks
-            pass
-
     @contextmanager
-    def _reported(self) -> Iterator[None]:
+    def _wrap_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             what = f"the journal cannot be written ({error.strerror}); free some space"
             if error.errno == ELOOP:
-                what = "is a link, which a journal is not written through; remove it"
+                what = "the journal must not be a link; remove it"
             raise JournalError(f"{self.path}: {what}, or choose another --output_dir") from error
 
 
 class StoreLog:
-    """Lines in objects. The newest object of a series is put anew, whole, with the lines that have
-    come: at most every few seconds, so the last ones before a kill are lost, and their recordings
-    are done again, to the same outputs.
+    """Lines in objects. The newest object of a series is replaced with one that has the new lines,
+    at most every few seconds. So a kill loses the last lines, and their recordings are transcribed
+    again, to the same outputs.
     """
 
     def __init__(self, folder: OutputFolder) -> None:
-        """The series' name has an ending that no other run has."""
+        """The name of the series is unique to this run."""
         self._folder = folder
         self.path = folder.name(f"{FOLDER}/")
         self._series = f"{socket.gethostname()}-{secrets.token_hex(8)}"
@@ -135,7 +125,7 @@ class StoreLog:
                 logger.warning("%s", error)
 
     def close(self) -> None:
-        """Write what waits. Raises OutputError."""
+        """Write the lines that wait. Raises OutputError."""
         self._save()
 
     def _save(self) -> None:

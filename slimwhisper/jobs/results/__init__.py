@@ -1,1 +1,1 @@
-"""What a job leaves: output files, rows of a table, marks in the journal, a report."""
+"""The results of a job: output files, rows of a table, records in the journal, a report."""

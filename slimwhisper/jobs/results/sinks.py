@@ -1,13 +1,12 @@
-"""Where results go: files in a folder, objects in a store, or a parquet table; and their marks.
+"""Writes results to files in a folder, objects in a store or a parquet table, and records them.
 
-A recording's outputs are written whole, and then it is marked in the journal. So what is marked
-`done` has all its outputs, whoever is killed and when.
+A recording's outputs are written first, and then it is recorded in the journal, so `done` always
+means that all outputs exist, even after a kill.
 
-Of a job with workers, the driver has the sink, with the only journal, and marks what workers report
-that they have written. A worker has the sink's `write` alone. So there is one result for every
-recording: a worker that dies has reported only what is written. A second worker may write the same
-recording, but its files or objects take the place of the first. Rows cannot, so they are written
-where they are marked.
+In a job with workers, the driver has the sink and the only journal; workers have only the sink's
+`write`, and report each result after they have written it. If a worker dies, another may write the
+same recording again: its files or objects replace the earlier ones. Rows of a table could not be
+replaced, so the driver writes them, together with their records.
 """
 
 import os
@@ -23,21 +22,21 @@ from slimwhisper.jobs.journal.journal import Journal
 from slimwhisper.outputs.formats import write_transcript
 from slimwhisper.outputs.layout import RECORDING
 from slimwhisper.storage import tables
-from slimwhisper.storage.digests import Digests, digest_of
+from slimwhisper.storage.digest_set import Digests, digest_of
 from slimwhisper.storage.files import InputFile
+from slimwhisper.storage.fingerprints import Outcome, Status
 from slimwhisper.storage.outputs import OutputFolder, sweep
-from slimwhisper.storage.stamps import Finished, Status
 from slimwhisper.types import Transcript
 
-PARQUET = "parquet"  # the format that is no file beside the others
-LONGEST_NAME = 255  # bytes, of every usual file system
+PARQUET = "parquet"  # the format that writes a table, not a file for each recording
+LONGEST_NAME = 255  # bytes, in common file systems
 FOLDERS = 4096  # remembered as swept; sweeping one again only costs time
 
 Write = Callable[[InputFile, Transcript], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RecordingResult:
     """How a recording ended, and its outputs. It can be pickled."""
 
     status: Status
@@ -46,23 +45,23 @@ class Ended:
     seconds: float | None = None  # of audio
     elapsed: float | None = None  # seconds since it was given to a worker
 
-    def finished(self, recording: InputFile) -> Finished:
-        """What the journal records."""
+    def outcome(self, recording: InputFile) -> Outcome:
+        """The record for the journal."""
         error = str(self.result) if isinstance(self.result, SlimWhisperError) else None
-        return Finished(recording.stamp, self.status, self.seconds, error)
+        return Outcome(recording.fingerprint, self.status, self.seconds, error)
 
 
 def write_result(
     write: Write, recording: InputFile, result: Transcript | SlimWhisperError
-) -> Ended:
-    """Write a transcript; an error that prevents that is in the result."""
+) -> RecordingResult:
+    """Write a transcript; the result has the error if that fails."""
     if isinstance(result, SlimWhisperError):
         unread = isinstance(result, StorageError)
-        return Ended("unread" if unread else "failed", result)
+        return RecordingResult("unread" if unread else "failed", result)
     try:
-        return Ended("done", result, write(recording, result))
+        return RecordingResult("done", result, write(recording, result))
     except OutputError as error:
-        return Ended("unwritten", error)
+        return RecordingResult("unwritten", error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,40 +78,42 @@ class Files:
         names = self._names(recording)
         for format, name in zip(self.formats, names, strict=True):
             if self._is_input(name, recording):
-                place = self.folder.name(name)
-                raise OutputError(f"{place}: is the input itself; choose another --output_dir")
+                path = self.folder.name(name)
+                raise OutputError(f"{path}: would overwrite the input; choose another --output_dir")
             text = StringIO()
             write_transcript(transcript, format, text, layout)
             self.folder.put(name, text.getvalue().encode())
         return [self.folder.name(name) for name in names]
 
     def exist(self, recording: InputFile) -> bool:
-        """Whether all outputs of a recording are there."""
+        """Whether all outputs of a recording exist."""
         return all(map(self.folder.exists, self._names(recording)))
 
-    def checked(self, found: InputFile | SlimWhisperError) -> InputFile | SlimWhisperError:
+    def check_name_length(
+        self, entry: InputFile | SlimWhisperError
+    ) -> InputFile | SlimWhisperError:
         """The same; an error for a recording whose outputs would have names that are too long."""
-        if isinstance(found, SlimWhisperError) or not self.folder.is_local:
-            return found
-        most = max(len(os.fsencode(name.rpartition("/")[2])) for name in self._names(found))
-        if most <= LONGEST_NAME:
-            return found
+        if isinstance(entry, SlimWhisperError) or not self.folder.is_local:
+            return entry
+        longest = max(len(os.fsencode(name.rpartition("/")[2])) for name in self._names(entry))
+        if longest <= LONGEST_NAME:
+            return entry
+        limit = f"{longest} bytes, more than {LONGEST_NAME}"
         return AudioError(
-            f"{found.path}: its outputs would have names of {most} bytes, and {LONGEST_NAME} are "
-            "possible; give it a shorter name"
+            f"{entry.path}: an output's name would have {limit}; rename the recording"
         )
 
     def _is_input(self, name: str, recording: InputFile) -> bool:
         source = recording.local if self.folder.is_local else None
-        here = os.path.realpath  # of a link in a circle, too
-        return source is not None and here(self.folder.here(name)) == here(source)
+        real_path = os.path.realpath  # of a link in a circle, too
+        return source is not None and real_path(self.folder.local_path(name)) == real_path(source)
 
     def _names(self, recording: InputFile) -> list[str]:
         return [f"{recording.output}.{format}" for format in self.formats]
 
 
 class Sink:
-    """Writes and marks the results of a job: files or objects. One thread marks.
+    """Writes and records the results of a job, as files or objects. One thread records.
 
     `write` may be sent to other processes.
     """
@@ -125,91 +126,92 @@ class Sink:
         self._files = files
         self._skip_existing, self._retry_failed = skip_existing, retry_failed
         began = time.time()
-        # what a killed run has left half written, in the folders that this run writes to
+        # removes files that a killed run left unfinished, in the folders that this run writes to
         self._sweep = lru_cache(FOLDERS)(lambda folder: sweep(folder, began))
 
-    def done_before(self, recording: InputFile) -> Status | None:
+    def earlier_status(self, recording: InputFile) -> Status | None:
         """The status of a recording that needs no work, from an earlier run."""
-        status = None if self.journal is None else self.journal.status(recording.stamp)
+        status = None if self.journal is None else self.journal.status(recording.fingerprint)
         if status == "failed":
             return None if self._retry_failed else status
         if status == "done" or self._skip_existing:
-            return "done" if self._exists(recording, marked=status == "done") else None
+            return "done" if self._exists(recording, recorded=status == "done") else None
         return None
 
-    def _exists(self, recording: InputFile, *, marked: bool) -> bool:
-        """Whether the outputs are there. In a store the journal is believed: each look would be a
+    def _exists(self, recording: InputFile, *, recorded: bool) -> bool:
+        """Whether the outputs exist. In a store the journal is trusted, as each check would be a
         request.
         """
-        return (marked and not self._files.folder.is_local) or self._files.exist(recording)
+        return (recorded and not self._files.folder.is_local) or self._files.exist(recording)
 
     def read(self, recording: InputFile, format: str) -> bytes | None:
-        """An output of an earlier run; None: there is none, or it cannot be read."""
+        """An output of an earlier run; None: it does not exist or cannot be read."""
         try:
             return self._files.folder.get(f"{recording.output}.{format}")
         except OutputError:
             return None
 
-    def mark(self, recording: InputFile, ended: Ended) -> None:
-        """Mark a recording that has been written, or has no outputs. Raises JournalError."""
+    def record(self, recording: InputFile, result: RecordingResult) -> None:
+        """Record a recording that has been written, or has no outputs. Raises JournalError."""
         if self.journal is not None:
             if self._files.folder.is_local:
-                self._sweep(self._files.folder.here(recording.output).parent)
-            self.journal.add(ended.finished(recording))
+                self._sweep(self._files.folder.local_path(recording.output).parent)
+            self.journal.add(result.outcome(recording))
 
     def close(self) -> None:
-        """Write and mark what waits. Raises OutputError."""
+        """Write and record the results that wait. Raises OutputError."""
 
 
 class TableSink(Sink):
-    """Rows of a parquet table, here or in a store; a recording that failed has a row as well.
+    """Writes rows of a parquet table, to a folder or a store; failed recordings have a row, too.
 
-    Rows wait for others. They are in the journal once their file is there, so those that wait when
-    a job is killed are done again. Rows that cannot be written wait for the next attempt.
+    Rows wait until there are enough for a file, and are recorded in the journal once it is written.
+    So the recordings of rows that wait when a job is killed are transcribed again. Rows that cannot
+    be written wait for the next attempt.
     """
 
-    def __init__(self, files: Files, journal: Journal | None, **rest: bool) -> None:
+    def __init__(self, files: Files, journal: Journal | None, **rules: bool) -> None:
         """Raises DependencyError without pyarrow."""
-        super().__init__(files, journal, **rest)
+        super().__init__(files, journal, **rules)
         folder = files.folder
-        place = [f"{folder.name(tables.FOLDER)}/"]
-        self.write = lambda recording, transcript: place
-        self._parts = tables.Parts(folder)
+        location = [f"{folder.name(tables.FOLDER)}/"]
+        self.write = lambda recording, transcript: location
+        self._parts = tables.PartWriter(folder)
         if folder.is_local:
-            self._sweep(folder.here(tables.FOLDER))
+            self._sweep(folder.local_path(tables.FOLDER))
         self._paths = Digests()  # that have a row
         self._doubled = False
-        for finished, options in tables.recover(folder):
-            self._note(finished)
+        for outcome, options in tables.recover(folder):
+            self._note(outcome)
             if journal is not None:
-                journal.adopt(finished, options)
+                journal.import_record(outcome, options)
 
-    def _exists(self, recording: InputFile, *, marked: bool) -> bool:
-        return marked
+    def _exists(self, recording: InputFile, *, recorded: bool) -> bool:
+        return recorded
 
-    def mark(self, recording: InputFile, ended: Ended) -> None:
-        """Write and mark the rows that have waited long enough, then let this one wait. Raises
-        OutputError, for a transcript, if those before it cannot be written.
+    def record(self, recording: InputFile, result: RecordingResult) -> None:
+        """Write and record the waiting rows if it is time, then let this one wait. Raises
+        OutputError if, before a transcript, the rows that wait cannot be written.
         """
-        if ended.status not in ("done", "failed"):
-            super().mark(recording, ended)
+        if result.status not in ("done", "failed"):
+            super().record(recording, result)
             return
-        if ended.status == "done" and self._parts.full:
+        if result.status == "done" and self._parts.full:
             self._flush()
-        transcript = ended.result if isinstance(ended.result, Transcript) else None
-        self._parts.add(ended.finished(recording), transcript)
-        self._note(ended.finished(recording))
+        transcript = result.result if isinstance(result.result, Transcript) else None
+        self._parts.add(result.outcome(recording), transcript)
+        self._note(result.outcome(recording))
 
     def close(self) -> None:
-        """Write and mark the rows that wait, and leave one row for each recording: the newest, of
-        a file that has changed or had failed. Raises OutputError.
+        """Write and record the rows that wait, and keep only the newest row of each recording: a
+        file that changed, or failed before, has several. Raises OutputError.
         """
         self._flush()
         if self._doubled:
             tables.compact(self._files.folder)
 
-    def _note(self, finished: Finished) -> None:
-        path = finished.stamp.path.encode(errors="surrogatepass")
+    def _note(self, outcome: Outcome) -> None:
+        path = outcome.fingerprint.path.encode(errors="surrogatepass")
         self._doubled |= not self._paths.add(digest_of(path))
 
     def _flush(self) -> None:

@@ -134,7 +134,7 @@ def test_a_full_disk_is_said(
         (record,) = (r for r in caplog.records if r.levelno >= logging.ERROR)
         assert "the disk is full" in record.getMessage() and record.exc_info is None
     with monkeypatch.context() as patched:
-        patched.setattr(errors, "LEAST_FREE", 1 << 60)
+        patched.setattr(errors, "MIN_FREE", 1 << 60)
         health = httpx.get(f"{keyless.url}/health")
         assert health.status_code == 503 and health.json() == {"status": "disk_full"}
         assert keyless.post(files=files).status_code == 507, "nothing is written to it"

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from slimwhisper.app.page import gradio_internals, login
-from slimwhisper.app.page.login import MAX_TRIES, WITHIN, Tries
+from slimwhisper.app.page.login import MAX_TRIES, WITHIN, LoginAttempts
 from tests.support.live import Begin, Live
 
 RIGHT = {"username": "ann", "password": "s3cret"}
@@ -65,7 +65,7 @@ def test_few_tries(live: Live) -> None:
 def test_tries_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login, "MAX_ADDRESSES", 3)
     now = [5.0]
-    tries = Tries(lambda: now[0])
+    tries = LoginAttempts(lambda: now[0])
     for _ in range(MAX_TRIES):
         assert tries.wait("a") == 0
         tries.fail("a")

@@ -11,8 +11,8 @@ import httpx
 import pytest
 import safehttpx
 
-from slimwhisper.app.page import calls
-from slimwhisper.app.page.calls import MAX_TEXT, check_body
+from slimwhisper.app.page import body_check
+from slimwhisper.app.page.body_check import MAX_TEXT, check_body
 from tests.support.live import Live
 from tests.support.page_calls import DEFAULTS, PHONE, arguments, call, clear_page, upload
 from tests.support.servers import serving
@@ -76,7 +76,7 @@ def test_nothing_that_is_posted_is_fetched(client: Client, listener: tuple[str, 
     bodies.append({"data": [], "event_data": file})
     for body, path in product(bodies, ("queue/join", "call/transcribe")):
         answer = post(client, {**body, "session_hash": "a"}, path)
-        assert answer.status_code == 400 and "was not sent to this page" in answer.text
+        assert answer.status_code == 400 and "not uploaded" in answer.text
     assert asked == []
 
 
@@ -88,7 +88,7 @@ def test_no_argument_is_fetched_by_gradio(
     url, asked = listener
     index = functions(client)["transcribe"]
     file = {"path": url, "meta": META}
-    monkeypatch.setattr(calls, "check_body", lambda *_: None)
+    monkeypatch.setattr(body_check, "check_body", lambda *_: None)
     for name in DEFAULTS:
         said = outcome(client, given(index, **{name: [file] if name == "files" else file}), name)
         assert "not an address" in said, name
@@ -181,7 +181,7 @@ def test_calls_that_do_not_fit(
     index, good = functions(client)["transcribe"], arguments()
     for wrong in (99, -1, 1.5, "1", [1], {}, 10**30):
         answer = post(client, {"data": good, "fn_index": wrong, "session_hash": "a"})
-        assert answer.status_code == 400 and "no such function" in answer.json()["detail"]
+        assert answer.status_code == 400 and "unknown function" in answer.json()["detail"]
     for data in ([], good[:3], good * 2, [None] * 15, [good] * 15):
         assert outcome(client, {"data": data, "fn_index": index}, session=f"n{len(data)}")
     for other in functions(client).values():
@@ -216,9 +216,9 @@ def test_texts_are_bounded() -> None:
             check_body(json.dumps({"data": value}).encode(), {1}, lambda _: True)
         return str(raised.value)
 
-    assert refused("x" * (MAX_TEXT + 1)) == "a text has 20001 characters; send 20000 at most"
+    assert "20001 characters" in refused("x" * (MAX_TEXT + 1))
     assert refused({"x" * (MAX_TEXT + 1): 1}).startswith("a text has 20001")
-    assert refused(["\ud800"]) == "a text is not Unicode"
+    assert "not valid Unicode" in refused(["\ud800"])
     assert refused([0] * 60_000) == "the body has too many values"
     files = [{"path": f"{i}", "url": None, "size": 1, "meta": META} for i in range(2000)]
     body = {"data": [files, "x" * MAX_TEXT], "fn_index": 1}

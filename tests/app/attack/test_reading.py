@@ -1,5 +1,5 @@
-"""Files of a few bytes that are hours of audio: what is kept of all of them together is bounded,
-and who sends them, or goes away, keeps nobody waiting.
+"""Files of a few bytes that are hours of audio: the samples stored for all of them are bounded, and
+neither their senders nor clients that disconnect keep others waiting.
 """
 
 import os
@@ -12,12 +12,12 @@ import av
 import pytest
 
 from slimwhisper.app.service import reading
-from slimwhisper.app.service.jobs import Finished, Job, Limits
-from slimwhisper.app.service.reading import NoRoomError, Room
+from slimwhisper.app.service.jobs import Job, JobFinished, Limits
+from slimwhisper.app.service.reading import NoRoomError, SampleStore
 from slimwhisper.audio import samples
 from slimwhisper.types import SAMPLE_RATE
 from tests.support.live import eventually, held_engines
-from tests.support.service_jobs import DIGITS, Heard, Make
+from tests.support.service_jobs import DIGITS, Make, Upload
 from tests.support.spoken import SAMPLES
 
 SHORT = SAMPLES / "door-code.mp3"
@@ -57,7 +57,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def go(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    return held_engines(monkeypatch, 0.01)  # the service goes on reading
+    return held_engines(monkeypatch, 0.01)  # the service keeps reading
 
 
 def stored() -> int:
@@ -77,70 +77,70 @@ def test_files_that_expand_to_hours(
     before = stored()
     service = make(batch_size=1, limits=Limits(seconds=LONGEST))
     assert bomb.stat().st_size < 10_000 < 110 * BYTES
-    bombs = [Heard(service, bomb, "mallory") for _ in range(10)]
+    bombs = [Upload(service, bomb, "mallory") for _ in range(10)]
     peaks = list[int]()
 
-    def settled(waiting: int) -> bool:
+    def only_waiting(waiting: int) -> bool:
         peaks.append(stored() - before)
         states = service.states()
         return states["reading"] == 0 and states["waiting"] == waiting
 
-    assert eventually(lambda: settled(9)), service.states()
-    others = [Heard(service, bomb, "ann"), Heard(service, SHORT, "bob")]
-    assert eventually(lambda: settled(9)), service.states()
+    assert eventually(lambda: only_waiting(9)), service.states()
+    others = [Upload(service, bomb, "ann"), Upload(service, SHORT, "bob")]
+    assert eventually(lambda: only_waiting(9)), service.states()
     assert all(other.job.recording for other in others)
     assert 200 * BYTES < max(peaks) <= MOST * BYTES
     service.cancel(bombs[-1].job)  # it waits, to be read again
     go.set()
-    assert all(isinstance(h.last, Finished) for h in [*bombs[:2], *others])
-    for heard in bombs:
-        service.cancel(heard.job)
+    assert all(isinstance(h.last, JobFinished) for h in [*bombs[:2], *others])
+    for upload in bombs:
+        service.cancel(upload.job)
     assert eventually(lambda: service.in_flight == 0 and stored() == before)
-    kept = service.reading.room
-    assert not (kept._held or kept._again)
-    assert isinstance(Heard(service, bomb, "mallory").last, Finished)
+    store = service.reading.store
+    assert not (store._reserved or store._retry)
+    assert isinstance(Upload(service, bomb, "mallory").last, JobFinished)
 
 
 @pytest.mark.slow
 def test_many_in_memory(make: Make, small: None, go: threading.Event) -> None:
     """Short ones count, too: no more of them are read than so many seconds in memory."""
     service = make(batch_size=1, limits=Limits(seconds=LONGEST))
-    many = [Heard(service, SHORT, "mallory") for _ in range(20)]
+    many = [Upload(service, SHORT, "mallory") for _ in range(20)]
     assert eventually(lambda: service.states()["running"] > 0 and service.states()["reading"] == 0)
     seconds = sum(h.job.recording.seconds for h in many if h.job.recording is not None)
     assert 0 < seconds <= 2 * IN_MEMORY and service.states()["waiting"] > 10
-    ann = Heard(service, SHORT, "ann")
+    ann = Upload(service, SHORT, "ann")
     assert eventually(lambda: ann.job.recording is not None)
     go.set()
-    assert all(isinstance(h.last, Finished) for h in [*many, ann])
+    assert all(isinstance(h.last, JobFinished) for h in [*many, ann])
 
 
 def test_room_is_shared() -> None:
-    """Half of it is for a user's first job; who was refused is first when there is room."""
+    """Half of it is for a user's first job; a refused job is first when there is room."""
 
     def job(user: str) -> Job:
         return Job(SHORT, "a", DIGITS, {}, user, print)
 
     def read(one: Job, seconds: float) -> None:
-        kept.keep(one, int(seconds * SAMPLE_RATE), whole=True)
+        store.reserve(one, int(seconds * SAMPLE_RATE), whole=True)
 
     hour = 3600
-    kept = Room(4 * hour)
-    kept.slots = 4  # 6 h on disk for a user's jobs, 12 h for all
+    store = SampleStore(4 * hour)
+    store.slots = 4  # 6 h on disk for a user's jobs, 12 h for all
     first, second, other, third = job("ann"), job("ann"), job("bob"), job("ann")
-    assert kept.admit(first) and kept.admit(second)
+    assert store.admit(first) and store.admit(second)
     read(first, 4 * hour)
     with pytest.raises(NoRoomError):
         read(second, 3 * hour)
-    kept.release(second)
-    assert not kept.admit(second), "it would need room for the longest"
-    assert kept.admit(other) and kept.admit(third)
+    store.release(second)
+    assert not store.admit(second), "it would need room for the longest"
+    assert store.admit(other) and store.admit(third)
     with pytest.raises(NoRoomError):
         read(other, hour)  # second was there before
     read(third, 600)
-    for each in (other, third, first):
-        kept.release(each)
-    assert kept.admit(second) and kept.admit(other)
+    for ended in (other, third, first):
+        store.release(ended)
+    assert store.admit(second) and store.admit(other)
     read(second, 4 * hour)
     read(other, 4 * hour)
 
@@ -153,24 +153,24 @@ def test_a_dropped_job_frees_its_reader(
     monkeypatch.setattr(reading, "WORKERS", 1)
     service = make(limits=Limits(reading=600))
     os.mkfifo(tmp_path / "endless.wav")
-    endless = Heard(service, tmp_path / "endless.wav", "mallory")
+    endless = Upload(service, tmp_path / "endless.wav", "mallory")
     assert eventually(lambda: bool(service.reading._readers._workers))
-    other = Heard(service, SHORT, "ann")
+    other = Upload(service, SHORT, "ann")
     service.cancel(endless.job)
-    assert isinstance(other.last, Finished)
+    assert isinstance(other.last, JobFinished)
 
-    begun = threading.Event()
+    reading_begun = threading.Event()
 
-    def works(kept: samples.Samples) -> None:
-        begun.set()
+    def works(voice: samples.Samples) -> None:
+        reading_begun.set()
         while True:
-            kept.read(0, 16)
+            voice.read(0, 16)
 
-    job = Heard(service, SHORT, "mallory", on_samples=works).job
-    assert begun.wait(60)
-    other = Heard(service, SHORT, "ann")
+    job = Upload(service, SHORT, "mallory", on_samples=works).job
+    assert reading_begun.wait(60)
+    other = Upload(service, SHORT, "ann")
     service.cancel(job)
-    assert isinstance(other.last, Finished)
+    assert isinstance(other.last, JobFinished)
     assert service.counts.cancelled == 2 and service.counts.failed == 0
 
 
@@ -178,7 +178,7 @@ def test_a_dropped_job_frees_its_reader(
 def test_a_reader_that_is_killed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The recording is read by the next one."""
     service = make()
-    assert isinstance(Heard(service, SHORT, "ann").last, Finished)
+    assert isinstance(Upload(service, SHORT, "ann").last, JobFinished)
     readers = service.reading._readers
     pieces, killed = readers._pieces, threading.Event()
 
@@ -189,4 +189,4 @@ def test_a_reader_that_is_killed(make: Make, monkeypatch: pytest.MonkeyPatch) ->
         return pieces(worker, *rest)
 
     monkeypatch.setattr(readers, "_pieces", kills)
-    assert isinstance(Heard(service, SHORT, "ann").last, Finished) and killed.is_set()
+    assert isinstance(Upload(service, SHORT, "ann").last, JobFinished) and killed.is_set()

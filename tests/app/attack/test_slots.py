@@ -17,20 +17,16 @@ from slimwhisper.app.service import engines as module
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
-from slimwhisper.live.types import Ended, LiveEvent, LiveOptions
+from slimwhisper.live.types import LiveEvent, LiveOptions, UtteranceEnded
 from slimwhisper.longform.batch import Batch
-from slimwhisper.longform.engines import slot_bytes
-from tests.support.service_jobs import DIGITS, Heard, Make
+from slimwhisper.longform.engine_pool import slot_bytes
+from tests.support.service_jobs import DIGITS, Make, Upload
 from tests.support.spoken import SAMPLES
 
 HOT: dict[str, Any] = {"temperature": (0.0, 0.4), "logprob_threshold": 0.0}  # samples are drawn
 KINDS = [
     {"beam_size": beams, "best_of": samples, **HOT}
     for beams, samples in product((None, 3, 8), (1, 8))
-]
-EVERY_KIND = [
-    {"beam_size": beams, "best_of": samples, **HOT}
-    for beams, samples in product(range(1, 9), repeat=2)
 ]
 
 
@@ -58,25 +54,25 @@ def long(tmp_path_factory: pytest.TempPathFactory, short: Path) -> Path:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def cache_sizes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The bytes of the caches of all engines that there are, at every step."""
-    alive, found = weakref.WeakSet[Engine](), list[int]()
+    alive, sizes = weakref.WeakSet[Engine](), list[int]()
     make, step = module.make_engine, Batch.step
 
     def noted(*arguments: Any) -> Engine:
         engine = make(*arguments)
         alive.add(engine)
-        found.append(sum(each.nbytes() for each in alive))
+        sizes.append(sum(each.nbytes() for each in alive))
         return engine
 
     def watched(self: Batch[Any]) -> Any:
         ended = step(self)
-        found.append(sum(each.nbytes() for each in alive))
+        sizes.append(sum(each.nbytes() for each in alive))
         return ended
 
     monkeypatch.setattr(module, "make_engine", noted)
     monkeypatch.setattr(Batch, "step", watched)
-    yield found
+    yield sizes
 
 
 def smallest(model: SlimWhisper, options: dict[str, Any]) -> int:
@@ -87,74 +83,78 @@ def smallest(model: SlimWhisper, options: dict[str, Any]) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kinds", [KINDS, EVERY_KIND], ids=["many", "every"])
 def test_kinds_of_search_at_once(
-    make: Make, model: SlimWhisper, made: list[int], short: Path, kinds: list[dict[str, Any]]
+    make: Make, model: SlimWhisper, cache_sizes: list[int], short: Path
 ) -> None:
     """All are answered, as if each was alone, in bounded memory."""
     service = make(batch_size=16)
-    alone = [Heard(service, short, **options).text for options in kinds]
-    made.clear()
-    heard = [Heard(service, short, **options) for options in kinds]
-    assert [each.text for each in heard] == alone
+    alone = [Upload(service, short, **options).text for options in KINDS]
+    cache_sizes.clear()
+    uploads = [Upload(service, short, **options) for options in KINDS]
+    assert [each.text for each in uploads] == alone
     room = 16 * slot_bytes(model.network, Search())
-    assert all(smallest(model, options) < room for options in kinds)
-    assert room / 2 < max(made) <= room
+    assert all(smallest(model, options) < room for options in KINDS)
+    assert room / 2 < max(cache_sizes) <= room
     assert service.states() == {"waiting": 0, "reading": 0, "running": 0}
 
 
 def test_what_can_never_fit_runs_alone(
-    make: Make, model: SlimWhisper, made: list[int], short: Path
+    make: Make, model: SlimWhisper, cache_sizes: list[int], short: Path
 ) -> None:
     service, options = make(batch_size=1), KINDS[-1]
-    heard = [Heard(service, path, **chosen) for chosen in (options, {}) for path in (short, short)]
-    assert len({each.text for each in heard[2:]}) == 1 and heard[0].text == heard[1].text
-    assert slot_bytes(model.network, Search()) < max(made) <= smallest(model, options)
+    uploads = [
+        Upload(service, path, **chosen) for chosen in (options, {}) for path in (short, short)
+    ]
+    assert len({each.text for each in uploads[2:]}) == 1 and uploads[0].text == uploads[1].text
+    assert slot_bytes(model.network, Search()) < max(cache_sizes) <= smallest(model, options)
 
 
 @pytest.mark.slow
 def test_long_recordings_take_turns(
-    make: Make, made: list[int], short: Path, long: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, cache_sizes: list[int], short: Path, long: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A short one of another kind is done before them, and nothing is lost when engines change."""
     monkeypatch.setattr(module, "TURN", 0.0)  # a window each
     service = make(batch_size=4)
     kinds: list[dict[str, Any]] = [{}, {"beam_size": 2}]
-    alone = [Heard(service, long, **options).text for options in kinds]
-    made.clear()
+    alone = [Upload(service, long, **options).text for options in kinds]
+    cache_sizes.clear()
     order: list[str] = []
-    heard = [Heard(service, long, **options) for options in kinds]
-    for each in heard:
-        tell = each.job.listener
-        each.job.listener = lambda e, tell=tell: (order.append(type(e).__name__), tell(e))
-    late = Heard(service, short, beam_size=3)
+    uploads = [Upload(service, long, **options) for options in kinds]
+    for each in uploads:
+        listener = each.job.listener
+        each.job.listener = lambda e, listener=listener: (
+            order.append(type(e).__name__),
+            listener(e),
+        )
+    late = Upload(service, short, beam_size=3)
     assert late.text and "Finished" not in order
-    service.cancel(Heard(service, long, beam_size=5).job)  # it waits for its turn
-    assert [each.text for each in heard] == alone
+    service.cancel(Upload(service, long, beam_size=5).job)  # it waits for its turn
+    assert [each.text for each in uploads] == alone
     assert service.counts.cancelled == 1 and service.in_flight == 0
 
 
 @pytest.mark.slow
 def test_streams_go_on_beside_other_kinds(
-    make: Make, model: SlimWhisper, made: list[int], short: Path, long: Path
+    make: Make, model: SlimWhisper, cache_sizes: list[int], short: Path, long: Path
 ) -> None:
     """What speaks does not wait for recordings, nor do they wait until all have spoken."""
     service = make(batch_size=4, first=DIGITS)
-    before = Heard(service, long, beam_size=2)
-    told: queue.SimpleQueue[LiveEvent | None] = queue.SimpleQueue()
-    stream = service.open_stream(DIGITS, LiveOptions(language="en"), told.put)
+    before = Upload(service, long, beam_size=2)
+    events: queue.SimpleQueue[LiveEvent | None] = queue.SimpleQueue()
+    stream = service.open_stream(DIGITS, LiveOptions(language="en"), events.put)
     stream.append(slimwhisper.load_audio(short))
     stream.commit()
-    while not isinstance(told.get(timeout=60), Ended):
+    while not isinstance(events.get(timeout=60), UtteranceEnded):
         pass
-    beside = Heard(service, short, beam_size=3)
+    beside = Upload(service, short, beam_size=3)
     assert beside.text, "while the stream is open"
     stream.finish()
-    while told.get(timeout=60) is not None:
+    while events.get(timeout=60) is not None:
         pass
     assert before.text
     room = 4 * slot_bytes(model.network, Search())
-    assert max(made) <= room + smallest(model, {"beam_size": 3, "best_of": 1})
+    assert max(cache_sizes) <= room + smallest(model, {"beam_size": 3, "best_of": 1})
 
 
 @pytest.mark.slow
@@ -170,6 +170,6 @@ def test_an_engine_that_cannot_be_made_fails_its_own(
 
     monkeypatch.setattr(module, "make_engine", full)
     service = make()
-    heard = [Heard(service, short, beam_size=beams) for beams in (None, 2, 3)]
-    assert heard[0].text and heard[2].text
-    assert str(heard[1].error) == "no room"
+    uploads = [Upload(service, short, beam_size=beams) for beams in (None, 2, 3)]
+    assert uploads[0].text and uploads[2].text
+    assert str(uploads[1].error) == "no room"

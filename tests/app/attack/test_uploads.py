@@ -11,7 +11,7 @@ from gradio.routes import file_upload_statuses
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.page import tempdir, uploads
 from slimwhisper.app.page.tempdir import FILES
-from slimwhisper.app.page.transcripts.results import Results
+from slimwhisper.app.page.transcripts.results import PageResults
 from slimwhisper.app.page.uploads import Uploads
 from tests.support.live import Begin, Live, connected, eventually
 from tests.support.page_calls import PHONE, call, clear_page, upload
@@ -61,7 +61,7 @@ def half_sent(live: Live, number: int) -> None:
 def test_nothing_of_an_upload_that_ends_early_stays(
     live: Live, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "TOLD", 0.01)
+    monkeypatch.setattr(uploads, "PROGRESS_SECONDS", 0.01)
     for number in range(4):
         half_sent(live, number)
     assert eventually(lambda: left(folder) == [])
@@ -149,7 +149,7 @@ def test_half_of_a_disk_is_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyP
         found.end(upload, 1)
         used[0] = found.size
         assert used[0] <= disk // 2
-    kept = Results(tmp_path / "results", max_bytes=10**6)
+    kept = PageResults(tmp_path / "results", max_bytes=10**6)
     source = tmp_path / "a.wav"
     source.write_bytes(bytes(100))
     used[0] = 0

@@ -15,8 +15,8 @@ import slimwhisper
 from slimwhisper.cache.file import read_header
 from slimwhisper.cache.forms import FORMS
 from slimwhisper.commands.approximate import calibrate as command
-from slimwhisper.commands.approximate.calibrate import Search, percentage
-from slimwhisper.commands.approximate.measured import Measured
+from slimwhisper.commands.approximate.calibrate import CacheSearch, percentage
+from slimwhisper.commands.approximate.measured import MeasuredCache
 from slimwhisper.errors import OptionError
 from tests.commands.approximate.test_tradeoff import ROW
 from tests.support.checkpoints import tiny_dims
@@ -67,7 +67,7 @@ def test_from_recordings_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "first:frames=200+x" in run.out and "times smaller than slim" in run.out
     assert "word errors against references: 25.00 %, exact 25.00 %" in run.out
     assert "first:frames=60+x" in run.err  # was tried
-    assert "warning: 4 words are few" in run.err
+    assert "warning: the recordings have only 4 words" in run.err
     assert "first:frames=900+x" not in run.err
     assert [p.name for p in out.parent.iterdir()] == [out.name]
 
@@ -87,7 +87,7 @@ def test_from_recordings_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("speech", "reason"), [(True, "within a loss of 1 %"), (False, "no speech")]
+    ("speech", "reason"), [(True, "within a loss of 1 %"), (False, "no words")]
 )
 def test_no_file(
     speech: bool,
@@ -133,7 +133,7 @@ class FakeComparison:
     def of(spec: str) -> int:
         return 1500 if spec in ("e", "x") else int(spec.partition("=")[2])
 
-    def measure(self, cross: str, self_: str) -> Measured:
+    def measure(self, cross: str, self_: str) -> MeasuredCache:
         self.asked.append((cross, self_))
         parts = [1500 - self.of(spec) for spec in (cross, self_)]
         lost = sum(parts) + self.interaction * min(parts)
@@ -151,8 +151,8 @@ def test_search(target: float, interaction: float, monkeypatch: pytest.MonkeyPat
     use_ladders(monkeypatch, cross=[specs], self=[specs[1:5]])
     fake: Any = FakeComparison(interaction)
     said: list[str] = []
-    found = Search(fake, target, said.append).run()
-    assert not any("words are few" in line for line in said)
+    found = CacheSearch(fake, target, said.append).run()
+    assert not any("have only" in line for line in said)
     specs = [f"first:frames={n}" for n in frames if n not in (13, 1600)]
     every = [fake.measure(c, s) for c, s in product(["e", *specs], ["x", *specs[:4]])]
     good = [m for m in every if m.loss <= target]

@@ -18,7 +18,7 @@ from slimwhisper.cache.forms import FORMS, PRESETS, Form, check_form, cross_name
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.approximate import pairs
 from slimwhisper.commands.approximate.comparison import Comparison
-from slimwhisper.commands.approximate.measured import Measured
+from slimwhisper.commands.approximate.measured import MeasuredCache
 from slimwhisper.commands.approximate.recordings import find_recordings
 from slimwhisper.errors import AudioError, OptionError
 from tests.support.checkpoints import tiny_dims
@@ -28,7 +28,7 @@ from tests.support.spoken import EXPECTED
 from tests.support.toy_form import SILENT, first_form
 
 SPOKEN = ("door-code.mp3", "flight.m4a")  # 3.3 and 4.5 seconds
-ROW = Measured(
+ROW = MeasuredCache(
     cross="e",
     self_="x",
     kept_cross=30,
@@ -74,14 +74,14 @@ def compare(*audio: Path, windows: int = 2) -> Comparison:
 
 
 @pytest.fixture(scope="module")
-def measured(audio: Path) -> tuple[Comparison, dict[str, Measured]]:
+def measured(audio: Path) -> tuple[Comparison, dict[str, MeasuredCache]]:
     """By cross form, beside x."""
     compared = compare(audio)
     specs = ("kv", "first:frames=all", "first:frames=60")
     return compared, {spec: compared.measure(spec, "x") for spec in specs}
 
 
-def test_what_is_measured(measured: tuple[Comparison, dict[str, Measured]]) -> None:
+def test_what_is_measured(measured: tuple[Comparison, dict[str, MeasuredCache]]) -> None:
     """Of the recordings that can be read; the logits' error by its definition, with a prompt that
     is read at once.
     """
@@ -136,7 +136,7 @@ def test_windows_are_those_of_the_recording(tmp_path: Path) -> None:
     learned_from = compared.activations  # the windows and these texts, not others
     assert len(learned_from.features) == 2 * dims.n_audio_ctx
     tokens = [len(window.tokens) for window in (one, other)]
-    assert len(learned_from.self_[0]) == len(learned_from.asking[0]) == sum(tokens)
+    assert len(learned_from.self_inputs[0]) == len(learned_from.cross_inputs[0]) == sum(tokens)
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
@@ -148,7 +148,7 @@ def test_a_table_or_lines(
 ) -> None:
     """By rising bytes, or as they are measured; a pair that the model cannot have is told."""
 
-    def measure(self: Comparison, cross: str, self_: str, learned: Any) -> Measured:
+    def measure(self: Comparison, cross: str, self_: str, learned: Any) -> MeasuredCache:
         if cross == "e8":
             raise ValueError("not here")
         kept = 300 if cross == "e" else 200
@@ -185,8 +185,8 @@ def test_a_table_or_lines(
         ("tradeoff AUDIO --specs first:frames=0+x", 2, "frames=0"),
         ("tradeoff AUDIO --language xx", 2, "language 'xx'"),
         ("calibrate AUDIO --target_loss 1", 2, "'1' is not a percentage"),
-        ("calibrate AUDIO -o a.bin", 2, "does not end in .safetensors"),
-        ("calibrate AUDIO -o AUDIO/door-code.txt/a.safetensors", 1, "cannot write there"),
+        ("calibrate AUDIO -o a.bin", 2, ".safetensors"),
+        ("calibrate AUDIO -o AUDIO/door-code.txt/a.safetensors", 1, "cannot be written"),
     ],
 )
 def test_mistakes(

@@ -15,6 +15,7 @@ with `interpreted`, Triton's interpreter does, a hundred times slower.
 
 import inspect
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -126,9 +127,11 @@ def pretend_cuda(
             return gpu.stream
 
     def make_stream(device: torch.device | None = None, priority: int = 0) -> PretendStream:
-        gpu.streams += 1
-        index = None if device is None else device.index
-        return PretendStream(gpu, gpu.current if index is None else index, gpu.streams)
+        """One of 32 of this priority, in turns: the next ones are the same again."""
+        index = gpu.current if device is None or device.index is None else device.index
+        gpu.streams[index, priority] += 1
+        number = 1 + gpu.streams[index, priority] % 32 + 32 * -priority
+        return gpu.pool.setdefault((index, number), PretendStream(gpu, index, number))
 
     started = threading.Thread.run
 
@@ -144,6 +147,10 @@ def pretend_cuda(
         "get_device_properties": lambda _=None: properties,
         "get_device_name": lambda _=None: properties.name,
         "mem_get_info": lambda _=None: (memory, memory),
+        "memory_reserved": lambda _=None: 0,
+        "memory_allocated": lambda _=None: 0,
+        "get_per_process_memory_fraction": lambda _=None: 1.0,
+        "empty_cache": lambda: None,
         "synchronize": lambda _=None: gpu.note("reads", "synchronize"),
         "device": device,
         "stream": stream,
@@ -156,6 +163,8 @@ def pretend_cuda(
     with ExitStack() as changed:
         for name, value in cuda.items():
             changed.enter_context(patch.object(torch.cuda, name, value))
+        for streams in ("_streams", "_unused"):  # of this pretend device only
+            changed.enter_context(patch(f"slimwhisper.kernels.graphs.{streams}", defaultdict(list)))
         for module in MODULES:
             for name in [n for n in vars(module) if n.endswith("_kernel")]:
                 kernel = _Kernel(
@@ -168,6 +177,31 @@ def pretend_cuda(
         changed.enter_context(patch.object(torch.inference_mode, "__exit__", _no_grad_ends))
         with Functions(interceptor), Operators(interceptor):
             yield gpu
+
+
+@contextmanager
+def pretend_other(kind: str) -> Iterator[GPU]:
+    """A device of another `kind`, "mps" or "xpu": without CUDA, streams, graphs, Triton and pinned
+    memory; "mps" without float64.
+    """
+
+    def missing(name: str) -> Callable[..., Any]:
+        def call(*_: Any, **__: Any) -> Any:
+            raise Forbidden(f"torch.cuda.{name} for {kind}")
+
+        return call
+
+    names = ("Stream", "Event", "current_stream", "stream", "device", "CUDAGraph", "synchronize")
+    with pretend_cuda() as gpu, ExitStack() as changed:
+        changed.enter_context(patch.object(torch.cuda, "is_available", lambda: False))
+        changed.enter_context(patch.object(OnDevice, "kind", kind))
+        for name in names:
+            changed.enter_context(patch.object(torch.cuda, name, missing(name)))
+        for module in MODULES:
+            for name in [n for n in vars(module) if n.endswith("_kernel")]:
+                changed.enter_context(patch.object(module, name, missing(name)))
+        changed.enter_context(patch.object(Tensor, "pin_memory", missing("pin_memory")))
+        yield gpu
 
 
 def _no_grad_begins(self: Any) -> None:

@@ -32,9 +32,12 @@ class OnDevice(Tensor):
 
     elem: Tensor
     index: int
+    kind = "cuda"  # or "mps", "xpu"
 
     @staticmethod
     def __new__(cls, elem: Tensor, index: int) -> "OnDevice":
+        if cls.kind == "mps" and elem.dtype == torch.float64:
+            raise Forbidden("MPS has no float64")
         made: OnDevice = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             elem.shape,
@@ -53,15 +56,15 @@ class OnDevice(Tensor):
         raise AssertionError(f"{func} outside pretend_cuda()")
 
     def __repr__(self, **_: Any) -> str:
-        return f"OnDevice({self.elem}, cuda:{self.index})"
+        return f"OnDevice({self.elem}, {self.device})"
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return torch.device("cuda", self.index)
+        return torch.device(self.kind, self.index)
 
     @property
     def is_cuda(self) -> bool:  # type: ignore[override]
-        return True
+        return self.kind == "cuda"
 
     @property
     def is_meta(self) -> bool:  # type: ignore[override]
@@ -82,12 +85,14 @@ class GPU:
         self.fresh: PretendGraph | None = None  # captured, and not yet replayed
         self.breaks = False  # captures cannot be ended
         self.pools: dict[Any, list[weakref.ref[PretendGraph]]] = {}
-        self.streams = 0
+        self.streams: Counter[tuple[int, int]] = Counter()  # made, by device and priority
+        self.pool: dict[tuple[int, int], PretendStream] = {}  # by device and number
         self.defaults: dict[int, PretendStream] = {}
         # downloads: stream, its clock, and what keeps the memory from being used again
         self.pending: dict[int, tuple[int, int, Tensor | None]] = {}
         self.complete: dict[int, int] = {}  # clocks that the host has waited for
         self.writers: dict[int, tuple[int, int]] = {}  # of each storage: stream, and its clock
+        self.attention_shapes: set[Any] = set()  # cuDNN plans each for 0.05 to 0.4 s
         self._thread = threading.local()
 
     def new_pool(self) -> tuple[int, int]:
@@ -180,6 +185,7 @@ class PretendGraph:
     def __init__(self, gpu: GPU) -> None:
         self.gpu = gpu
         self.log: list[Callable[[], Any]] = []
+        self.stream: PretendStream | None = None  # of its capture
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         """Only on a stream of its own, and so that other threads may use the device."""
@@ -190,6 +196,7 @@ class PretendGraph:
             raise Forbidden("a capture on another device's stream")
         if capture_error_mode != "thread_local":
             raise Forbidden(f"capture mode {capture_error_mode}: other threads would break it")
+        self.stream = gpu.stream
         graphs = gpu.pools.setdefault(pool, [])
         if graphs and all(graph() is None for graph in graphs):
             raise Forbidden("a capture into a pool whose graphs are all gone")

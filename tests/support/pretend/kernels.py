@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from slimwhisper.engine.rules import TimestampState, apply_timestamp_rules, log_probability
-from slimwhisper.kernels.gpu.combine import Parts, combine_reference
+from slimwhisper.kernels.gpu.combine import PartialSums, combine_reference
 from slimwhisper.kernels.gpu.heads import split_heads_reference
 from slimwhisper.kernels.gpu.latent import split_latent_reference
-from slimwhisper.kernels.latent import EIGHT, Latent
-from slimwhisper.kernels.norm import Place, add_norm
+from slimwhisper.kernels.latent import FP8, Latent
+from slimwhisper.kernels.norm import CacheWrite, add_norm
 from slimwhisper.kernels.reads import Reads
 from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer
 
@@ -26,21 +26,21 @@ Arguments = dict[str, Any]  # of a launch, by the kernel's names
 def _reads(a: Arguments) -> Reads:
     return Reads(
         a["slots"] if a["has_slots"] else None,
-        a["lengths"] if a["lengths_each"] else None,
+        a["lengths"] if a["lengths_per_window"] else None,
         None,
-        a["table"] if a["PAGE"] else None,
+        a["block_table"] if a["PAGE"] else None,
         a["positions"],
         a["bias"] if a.get("HAS_BIAS") else None,
     )
 
 
-def _answer(found: Tensor, a: Arguments) -> None:
-    """found [N, h, d]: the result, or the first part of several, the others being empty."""
+def _write(output: Tensor, a: Arguments) -> None:
+    """output [N, h, d]: the result, or the first part of several, the others being empty."""
     if a["splits"] == 1 and "out" in a:
-        a["out"].copy_(found)
+        a["out"].copy_(output)
         return
     a["sums"].fill_(float("nan"))  # an empty part's sum is never written
-    a["sums"][:, 0] = found.flatten(0, 1)
+    a["sums"][:, 0] = output.flatten(0, 1)
     a["stats"][:, :, 0] = float("-inf")
     a["stats"][:, :, 1] = 0
     a["stats"][:, 0] = 1.0
@@ -51,48 +51,48 @@ def split_latent(a: Arguments) -> None:
 
 
 def split_latent8(a: Arguments) -> None:
-    _attend(a, Latent(a["latent"].view(EIGHT), a["factors"]), _reads(a))
+    _attend(a, Latent(a["latent"].view(FP8), a["factors"]), _reads(a))
 
 
-def _attend(a: Arguments, kept: Latent, reads: Reads) -> None:
+def _attend(a: Arguments, latent: Latent, reads: Reads) -> None:
     scale = a["scale_log2"] / math.log2(math.e)
-    if reads.table is not None:
-        kept = Latent(*(reads.gathered(t, 1) for t in kept.tensors()))
+    if reads.block_table is not None:
+        latent = Latent(*(reads.gathered(t, 1) for t in latent.tensors()))
         reads = Reads(lengths=reads.lengths)
-    _answer(split_latent_reference(a["queries"].float(), kept, scale, reads), a)
+    _write(split_latent_reference(a["queries"].float(), latent, scale, reads), a)
 
 
 def split_heads(a: Arguments) -> None:
     keys, values, reads = a["keys"], a["values"], _reads(a)
-    if reads.table is not None:
+    if reads.block_table is not None:
         keys, values = reads.gathered(keys, 2), reads.gathered(values, 2)
         reads = Reads(lengths=reads.lengths)
-    _answer(split_heads_reference(a["queries"], keys, values, reads), a)
+    _write(split_heads_reference(a["queries"], keys, values, reads), a)
 
 
 def combine(a: Arguments) -> None:
-    combine_reference(Parts(a["sums"], a["stats"]), a["out"])
+    combine_reference(PartialSums(a["sums"], a["stats"]), a["out"])
 
 
 def combine_mapped(a: Arguments) -> None:
     maps, out = a["maps"], a["out"]
     whole = torch.empty((*out.shape[:2], maps.shape[2]), dtype=torch.float32)
-    combine_reference(Parts(a["sums"], a["stats"]), whole)
+    combine_reference(PartialSums(a["sums"], a["stats"]), whole)
     mixed = whole.to(maps.dtype).transpose(0, 1)
     out.copy_(torch.bmm(mixed, maps.transpose(1, 2)).transpose(0, 1))
 
 
 def add_norm_(a: Arguments) -> None:
-    place = None
-    if a["HAS_PLACE"]:
-        kept = Latent(a["kept"])
-        columns = offset = None
-        if a["EIGHT"]:
-            kept = Latent(a["kept"].view(EIGHT), a["factors"])
-            columns, offset = a["columns"], a["offset"]
-        place = Place(kept, a["ids"], a["positions"], columns, offset)
+    write = None
+    if a["HAS_WRITE"]:
+        latent = Latent(a["cache"])
+        column_scales = offset = None
+        if a["FP8"]:
+            latent = Latent(a["cache"].view(FP8), a["factors"])
+            column_scales, offset = a["column_scales"], a["offset"]
+        write = CacheWrite(latent, a["ids"], a["positions"], column_scales, offset)
     addend = a["addend"].clone() if a["HAS_ADDEND"] else None
-    total, normed = add_norm(a["x"], addend, a["weight"], a["bias"], place)
+    total, normed = add_norm(a["x"], addend, a["weight"], a["bias"], write)
     a["normed"].copy_(normed)
     if addend is not None:
         a["total"].copy_(total)

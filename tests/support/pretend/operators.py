@@ -20,7 +20,6 @@ READS = {"_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select
 READS |= {"unique_dim", "_unique2", "tolist"}
 NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 NOTHING |= {"_unsafe_view", "detach", "alias", "lift_fresh", "lift", "_reshape_alias"}
-PAGEABLE = 64 << 10  # bytes that are uploaded without a wait
 INDEXED = {"index", "index_put_", "index_put", "_index_put_impl_", "_unsafe_index"}
 
 
@@ -43,7 +42,7 @@ class Interceptor:
         ours = [t for t in leaves if isinstance(t, OnDevice)]
         wanted = kwargs.get("device")
         wanted = None if wanted is None else torch.device(wanted)
-        here = wanted is not None and wanted.type in ("cuda", "meta")
+        here = wanted is not None and wanted.type in (OnDevice.kind, "meta")
         if not ours and not here:
             self._check_arrived(leaves)
             return func(*args, **kwargs)
@@ -106,11 +105,14 @@ class Interceptor:
         if name == "copy_":
             if isinstance(args[0], OnDevice):
                 self.gpu.note("uploads", name)
+                if not all(getattr(t, "pretends_pinned", False) for t in large):
+                    self.gpu.note("reads", "upload of pageable memory")
             return
         if name in INDEXED and isinstance(args[0], OnDevice):
             indices = _indices(args)
             if all(any(t is i for i in indices) for t in large):
                 self.gpu.note("uploads", f"{name} by host indices")
+                self.gpu.note("reads", "upload of pageable memory")
                 return
         shapes = [(tuple(t.shape), str(t.device)) for t in leaves if isinstance(t, Tensor)]
         raise Forbidden(f"{name}: tensors of the host and a GPU, {shapes}")
@@ -151,6 +153,7 @@ class Interceptor:
             return args[0].elem.data_ptr()
         if func is Tensor.new_tensor and isinstance(args[0], OnDevice):
             self.gpu.note("uploads", "new_tensor")
+            self.gpu.note("reads", "upload of pageable memory")
             return OnDevice(args[0].elem.new_tensor(*args[1:], **kwargs), args[0].index)
         if func is Tensor.pin_memory:
             args[0].pretends_pinned = True
@@ -164,6 +167,8 @@ class Interceptor:
             if any(isinstance(t, OnDevice) and t.index != index for t in tensors):
                 raise Forbidden(f"{name}: tensors of two GPUs")
             host_args, host_kwargs = tree_map(_host, args), tree_map(_host, kwargs)
+            if func is F.scaled_dot_product_attention:
+                self.gpu.attention_shapes.add(tuple(tuple(t.shape) for t in tensors))
             self.gpu.note("kernels", name)
             out = self.gpu.run(name, lambda: func(*host_args, **host_kwargs))
             self.gpu.order(name, index, (host_args, host_kwargs), out)
@@ -173,7 +178,7 @@ class Interceptor:
     def _factory(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device = kwargs.get("device")
         pinned = kwargs.pop("pin_memory", False)
-        if device is None or torch.device(device).type != "cuda":
+        if device is None or torch.device(device).type != OnDevice.kind:
             made = func(*args, **kwargs)
             if pinned:
                 made.pretends_pinned = True
@@ -182,6 +187,7 @@ class Interceptor:
         index, name = self._index(torch.device(device)), func.__name__
         if func in (torch.tensor, torch.as_tensor):
             self.gpu.note("uploads", name)
+            self.gpu.note("reads", "upload of pageable memory")
             made = func(*args, **kwargs)
             self.gpu.order(name, index, (), made)
             return OnDevice(made, index)
@@ -205,7 +211,7 @@ class Interceptor:
                 device, dtype = value.device, value.dtype
         if func is Tensor.cuda:
             device = device or torch.device("cuda")
-        if device is None or device.type != "cuda":
+        if device is None or device.type != OnDevice.kind:
             return func(*args, **kwargs)
         index = self._index(device)
         if isinstance(x, OnDevice):
@@ -214,7 +220,7 @@ class Interceptor:
             return x if dtype is None else func(x, dtype)
         self.gpu.note("uploads", "to")
         pinned = getattr(x, "pretends_pinned", False) and kwargs.get("non_blocking")
-        if x.nbytes > PAGEABLE and not pinned:
+        if not pinned:  # PyTorch waits until the copy is complete, however small it is
             self.gpu.note("reads", "upload of pageable memory")
         made = x.detach().to(dtype or x.dtype, copy=True)
         self.gpu.order("to", index, (), made)

@@ -1,0 +1,120 @@
+"""Times whole windows through one engine: python bench/end_to_end.py [--shapes ...] [--windows ...]
+
+Random weights and noise. Speech: 100 tokens a window, after prompts of 4 to 227 tokens that differ
+from window to window. Clips: 20 tokens, without text before. Round 1 is cold: kernels are compiled
+and graphs recorded. On a GPU, a last round waits for the encoder instead of decoding beside it.
+Texts that differ from the first round's are counted: rounding depends on which windows are decoded
+together, and random weights have close calls, so a few may.
+
+Prints a line for each round; with --results, appends it to a file at once.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from decode import profile
+from engines import FORMS, load, window
+from rows import Rows, add_results_flag, preset_of
+from timing import synchronize
+
+from slimwhisper.commands.costs import OFFICIAL_DIMS
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import Decoded, Window
+from slimwhisper.model.model import Model
+from slimwhisper.tokens.vocabulary import get_vocabulary
+from slimwhisper.types import CHUNK_SECONDS
+
+WORKLOADS = {"speech": (100, 223), "clips": (20, 0)}  # tokens; tokens before the text, at most
+
+
+def windows_of(model: Model, count: int, tokens: int, before: int) -> list[Window]:
+    """Windows of different noise; the prompts' lengths are spread evenly."""
+    kinds = [window(model, tokens, 37 * i % (before + 1), seed=i) for i in range(min(count, 64))]
+    return [kinds[i % len(kinds)] for i in range(count)]
+
+
+def decode(engine: Engine, windows: Sequence[Window]) -> tuple[float, list[tuple[int, ...]]]:
+    """Seconds, and each window's tokens."""
+    synchronize(engine.model.device)
+    since = perf_counter()
+    answers = engine.run(windows)
+    synchronize(engine.model.device)
+    seconds = perf_counter() - since
+    return seconds, [answer.tokens for answer in answers if isinstance(answer, Decoded)]
+
+
+def serially(engine: Engine) -> None:
+    """Make an engine wait for the GPU before and after it encodes."""
+    encoder: Any = engine.runner.encoder
+    begin, device = encoder.begin, engine.model.device
+
+    def begin_and_wait(*arguments: object) -> None:
+        synchronize(device)
+        begin(*arguments)
+        synchronize(device)
+
+    encoder.begin = begin_and_wait
+
+
+def busy_share(call: Callable[[], object], device: torch.device) -> float:
+    """The kernels' time as a share of a call's."""
+    since = perf_counter()
+    busy = sum(milliseconds for _, _, milliseconds in profile(call, device, calls=1)) / 1000
+    return busy / (perf_counter() - since)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    gpu = torch.cuda.is_available()
+    parser.add_argument("--device", default="cuda" if gpu else "cpu")
+    parser.add_argument("--dtype", default="float16" if gpu else "float32")
+    parser.add_argument("--shapes", nargs="+", choices=list(OFFICIAL_DIMS), default=["tiny"])
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=["slim"])
+    parser.add_argument("--slots", type=int, nargs="+", default=[64, 256] if gpu else [2])
+    parser.add_argument("--windows", type=int, default=1024 if gpu else 3)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--tokens", type=int, help="of a text [100, or 20 of a clip]")
+    add_results_flag(parser)
+    args = parser.parse_args()
+    rows = Rows(args.results, "end to end", torch.device(args.device))
+    for shape in args.shapes:
+        for form in args.forms:
+            model = load(shape, form, args)
+            print(f"== {shape}, {form}: {model.plan.kernels.describe()}", flush=True)
+            case = {"model": shape, **preset_of(form), "dtype": args.dtype}
+            for slots in args.slots:
+                for workload in WORKLOADS:
+                    measure(model, {**case, "batch": slots, "workload": workload}, args, rows)
+
+
+def measure(model: Model, case: dict[str, Any], args: argparse.Namespace, rows: Rows) -> None:
+    """All rounds of one workload and number of slots."""
+    tokens, before = WORKLOADS[case["workload"]]
+    windows = windows_of(model, args.windows, args.tokens or tokens, before)
+    engine = Engine(model, get_vocabulary(model.dims), case["batch"])
+    overlaps = [True] * args.rounds + [False] * (model.device.type == "cuda")
+    first: list[tuple[int, ...]] = []
+    for number, overlap in enumerate(overlaps, 1):
+        if not overlap:
+            serially(engine)
+        seconds, texts = decode(engine, windows)
+        first, each = first or texts, seconds / len(windows)
+        differ = sum(a != b for a, b in zip(first, texts, strict=True))
+        row = {"round": number, "overlap": overlap, "different": differ}
+        rows.add(**case, **row, what="window", milliseconds=1000 * each)
+        print(
+            f"{case['batch']:4} slots, {case['workload']}, round {number}, overlap {overlap}: "
+            f"{1000 * each:.2f} ms a window, {1 / each:.1f} windows a second, "
+            f"{CHUNK_SECONDS / each:.0f} x real time; {differ} texts differ",
+            flush=True,
+        )
+    share = busy_share(lambda: decode(engine, windows[: 2 * engine.slots]), model.device)
+    rows.add(**case, what="busy", share=share)
+    print(f"  without overlap, kernels run for {share:.0%} of the time")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Engines with random weights whose windows sample a fixed number of tokens; for the benchmarks."""
+
+import argparse
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from timing import synchronize
+from torch import Tensor
+
+from slimwhisper.cache.choice import choose_forms
+from slimwhisper.cache.forms import PRESETS
+from slimwhisper.checkpoint.random_weights import random_checkpoint
+from slimwhisper.commands.costs import OFFICIAL_DIMS
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import OneAnswer, Search, Window
+from slimwhisper.engine.rules import make_rules
+from slimwhisper.model.model import Model
+from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
+from slimwhisper.types import Options
+
+FORMS = (*PRESETS, "slim-fp8")
+CONTEXT = 160  # prompt tokens: a step's texts stay below 256 tokens, so one graph serves them
+WARM_UP = 6  # steps: the first runs without a graph, the second is recorded
+
+
+weights = cache(random_checkpoint)  # of a large shape they take half a minute
+
+
+def load(shape: str, form: str, args: argparse.Namespace) -> Model:
+    """Random weights, with caches such as "slim-fp8"."""
+    preset, _, number = form.partition("-")
+    forms = choose_forms(preset, cache_dtype=number or None)
+    dtype = getattr(torch, args.dtype)
+    return Model(weights(OFFICIAL_DIMS[shape]), torch.device(args.device), dtype, forms)
+
+
+def window(model: Model, tokens: int, before: int, seed: int = 0) -> Window:
+    """A window that samples exactly `tokens` tokens, after a prompt of `before`."""
+    dims, tokenizer = model.dims, get_tokenizer(model.dims)
+    vocabulary = get_vocabulary(dims)
+    options = Options(
+        sample_len=tokens, suppress_tokens=f"-1,{vocabulary.eot}", without_timestamps=True
+    )
+    mel = torch.randn(dims.n_mels, 3000, generator=torch.Generator().manual_seed(seed))
+    previous = [tokenizer.sot_prev, *range(1000, 1000 + before)] if before else []
+    prompt = (*previous, *tokenizer.sot_sequence)
+    return Window(mel, prompt, len(previous), make_rules(dims, options))
+
+
+def make_engine(model: Model, windows: int, beams: int, check_every: int | None = None) -> Engine:
+    gc.collect()  # the caches of an engine before it may leave no room
+    search = Search(beams=beams if beams > 1 else None)
+    return Engine(model, get_vocabulary(model.dims), windows, search, check_every)
+
+
+def run_seconds(engine: Engine, windows: Sequence[Window], rounds: int = 2) -> list[float]:
+    """The seconds of each round of decoding all windows; in the first, kernels are compiled and
+    graphs recorded.
+    """
+    seconds = []
+    for _ in range(rounds):
+        synchronize(engine.model.device)
+        since = time.perf_counter()
+        engine.run(windows)
+        synchronize(engine.model.device)
+        seconds.append(time.perf_counter() - since)
+    return seconds
+
+
+@contextmanager
+def without_encoder(model: Model) -> Iterator[None]:
+    """The encoder's output is zeros, at once, so that windows start together."""
+    stand_in: Any = model  # any function may stand in for its encoder
+    encoder, shape = model.encoder, (model.dims.n_audio_ctx, model.dims.n_audio_state)
+
+    def zeros(mel: Tensor) -> Tensor:
+        return torch.zeros((len(mel), *shape), device=model.device, dtype=model.dtype)
+
+    stand_in.encoder = zeros
+    try:
+        yield
+    finally:
+        model.encoder = encoder
+
+
+def full_engine(model: Model, windows: int, beams: int) -> Engine:
+    """An engine whose slots all decode, warmed up."""
+    engine = make_engine(model, windows, beams, check_every=1000)
+    room = model.dims.n_text_ctx - CONTEXT - 8
+    for _ in range(windows):
+        engine.submit(OneAnswer(), window(model, room, CONTEXT))
+    with without_encoder(model):
+        while len(engine.scheduler.main_group.tickets) < windows:
+            engine.step()
+    for _ in range(WARM_UP):
+        engine.step()
+    return engine
+
+
+@contextmanager
+def only_replays(engine: Engine, steps: int) -> Iterator[None]:
+    """Fails unless `steps` steps, and on a GPU nothing but replays of one graph, run within."""
+    graphs, tickets = engine.group_runners[0].graphs, engine.scheduler.main_group.tickets
+    before = None if graphs is None else (len(graphs.recorded), graphs.replays)
+    lengths = [ticket.length for ticket in tickets]
+    yield
+    assert [t.length - n for t, n in zip(tickets, lengths, strict=True)] == [
+        steps
+    ] * engine.batch_size
+    if graphs is not None and before is not None:
+        found = (len(graphs.recorded), graphs.replays)
+        assert found == (before[0], before[1] + steps), f"{before} graphs and replays, then {found}"

@@ -1,0 +1,69 @@
+"""Builds `kernels/cpu` into a shared library that uses nothing of Python, so that one wheel serves
+every Python. Without a compiler that can do it, slimwhisper is installed without the library, and
+the compiler's error is kept for `slimwhisper doctor`. CC and CFLAGS are followed;
+SLIMWHISPER_NATIVE=0 leaves the library out.
+"""
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+FOLDER = "kernels/cpu"
+SOURCES = ("attention", "attention_wide", "products", "products_wide", "threads", "transposed")
+OPTIONS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-fPIC", "-shared", "-s")
+NATIVE = os.environ.get("SLIMWHISPER_NATIVE") != "0"
+LIBRARY = Extension(
+    "slimwhisper.kernels.cpu._native",
+    [f"{FOLDER}/{name}.c" for name in (*SOURCES, "usable")],
+    depends=[f"{FOLDER}/threads.h", f"{FOLDER}/vectors.h"],
+    optional=True,
+)
+
+
+class BuildLibrary(build_ext):
+    """Compiles the library; a failure is no error, but its reason is written beside it."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Without the tag of one Python."""
+        return f"{fullname.replace('.', os.sep)}.so"
+
+    def build_extension(self, ext: Extension) -> None:
+        """Raises nothing for a compiler that is missing or fails."""
+        target = Path(self.get_ext_fullpath(ext.name))
+        log = target.with_name("native.txt")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        compiler = shlex.split(os.environ.get("CC", "cc"))
+        flags = shlex.split(os.environ.get("CFLAGS", ""))
+        command = [*compiler, *OPTIONS, *flags, "-o", str(target), *ext.sources, "-lm"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        except OSError as error:
+            reason = f"{compiler[0]}: {error.strerror}"
+        else:
+            if done.returncode == 0:
+                return
+            lines = done.stderr.splitlines()
+            error = next((line for line in lines if "error" in line), "".join(lines[:1]))
+            reason = f"{compiler[0]} failed: {error.strip()}"
+        log.write_text(f"{reason}\n", encoding="utf-8")
+        self.warn(f"built WITHOUT compiled kernels, about half the speed on a CPU: {reason}")
+
+
+class TagWheel(bdist_wheel):
+    """A wheel for every Python 3 of a system, or, without the library, of all systems."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """(Python, its ABI, system)."""
+        return ("py3", "none", super().get_tag()[2] if NATIVE else "any")
+
+
+setup(
+    ext_modules=[LIBRARY] if NATIVE else [],
+    cmdclass={"build_ext": BuildLibrary, "bdist_wheel": TagWheel},
+)

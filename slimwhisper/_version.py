@@ -1,8 +1,0 @@
-"""The installed version, read when it is asked for: `importlib.metadata` is slow to import."""
-
-from importlib.metadata import PackageNotFoundError, version
-
-try:
-    __version__ = version("slimwhisper")
-except PackageNotFoundError:  # a source tree on the path
-    __version__ = "0+unknown"

@@ -1,0 +1,221 @@
+"""The caches of all layers: their forms, allocation and pages."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from slimwhisper.cache.base import (
+    CrossLayer,
+    CrossStore,
+    PagedLayer,
+    Rows,
+    SelfLayer,
+    Shape,
+    StoreShape,
+)
+from slimwhisper.cache.fold import Folded
+from slimwhisper.cache.forms import form_of
+from slimwhisper.cache.pool import PAGE, pages_of
+from slimwhisper.kernels.dispatch import Kernels
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """The folded weights of every decoder layer's cross- and self-attention."""
+
+    cross: Sequence[Folded]
+    self_: Sequence[Folded]
+    kernels: Kernels = field(
+        default_factory=lambda: Kernels(torch.device("cpu"), torch.float64, "torch")
+    )
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "CachePlan":
+        """The same on a device, rounded once to a dtype."""
+        return CachePlan(
+            [f.to(device, dtype) for f in self.cross],
+            [f.to(device, dtype) for f in self.self_],
+            Kernels(device, dtype),
+        )
+
+    def packed(self) -> "CachePlan":
+        """The same with its matrices in the fastest layout here; see `kernels.linear.pack`."""
+        return CachePlan(
+            [f.packed() for f in self.cross], [f.packed() for f in self.self_], self.kernels
+        )
+
+    def store_shape(self, count: int, length: int, device: torch.device | None) -> StoreShape:
+        """For `count` slots or rows of `length` tokens. device None: that of the weights."""
+        weight = self.cross[0].query_bias
+        return StoreShape(count, length, device or weight.device, weight.dtype, self.kernels)
+
+
+class CrossCache:
+    """The audio of `slots` windows, for all layers. Allocated once; it never grows."""
+
+    def __init__(
+        self,
+        plan: CachePlan,
+        slots: int,
+        frames: int,
+        device: torch.device | None = None,
+        shared: Mapping[str, CrossStore] | None = None,
+    ) -> None:
+        """frames: p, encoder positions per window. device: None: that of the weights; "meta" takes
+        no memory, but `nbytes` is right. shared: stores of another cache, by form, to read.
+        """
+        self.slots, self.frames = slots, frames
+        shape = plan.store_shape(slots, frames, device)
+        self.device = shape.device
+        self.stores: list[CrossStore] = []
+        self.layers: list[CrossLayer] = []
+        self.shared = dict(shared or {})
+        for weights in plan.cross:
+            form = form_of(weights.form)
+            layer: CrossLayer = form.use("cross")(weights, shape, self.shared.get(weights.form))
+            self.layers.append(layer)
+            if weights.form not in self.shared:
+                self.stores.append(layer.store)
+            if form.shared:
+                self.shared[weights.form] = layer.store
+
+    def share_with(self, plan: CachePlan) -> "CrossCache":
+        """The same audio for the layers of another decoder, which read the stores that this cache
+        shares. Stores that are the other's alone are written and counted here, too.
+        """
+        other = CrossCache(plan, self.slots, self.frames, self.device, self.shared)
+        self.stores += other.stores
+        return other
+
+    def put(self, slots: Tensor, features: Tensor) -> None:
+        """Store encoder outputs `features` [G, p, d] in `slots` [G] int64."""
+        for store in self.stores:
+            store.put(slots, features)
+
+    def nbytes(self) -> int:
+        """Bytes of all slots."""
+        return sum(store.nbytes() for store in self.stores)
+
+
+class Pages:
+    """The pages of all layers' texts. Page i of every layer belongs to the same tokens.
+
+    All tensors of one shape are one buffer, so that copying a page is one operation for all layers.
+    The last page belongs to no text: padding is written there.
+    """
+
+    def __init__(self, plan: CachePlan, count: int, device: torch.device | None = None) -> None:
+        """count: pages; one more is added. The memory is not initialised, so that systems which
+        allocate on first touch allocate only pages that are used.
+        """
+        self.count, shape = count, plan.store_shape(0, 0, device)
+        by_layer = [_shapes(weights, shape.dtype) for weights in plan.self_]
+        buffers = {
+            size: torch.empty((n, count + 1, *size[0]), device=shape.device, dtype=size[1])
+            for size, n in Counter(s for shapes in by_layer for s in shapes).items()
+        }
+        self._buffers = list(buffers.values())  # [n, pages, ...], of each shape
+        unused = {size: iter(t.unbind()) for size, t in buffers.items()}
+        self.by_layer = [[next(unused[size]) for size in shapes] for shapes in by_layer]
+        self.page_bytes = sum(t[:1].nbytes for layer in self.by_layer for t in layer)
+
+    @property
+    def scratch(self) -> int:
+        """The page that belongs to no text."""
+        return self.count
+
+    def copy(self, pages: Tensor, sources: Tensor) -> None:
+        """Page pages[i] becomes a copy of page sources[i], both [n] int64."""
+        for t in self._buffers:
+            t[:, pages] = t[:, sources]
+
+
+def _shapes(weights: Folded, dtype: torch.dtype) -> Sequence[Shape]:
+    """The tensors of a layer's page; none, if its form has no pages."""
+    form = form_of(weights.form)
+    if not form.paged:
+        return ()
+    return cast(type[PagedLayer], form.use("self_")).shapes(weights, PAGE, dtype)
+
+
+class SelfCache:
+    """The texts, for all layers: their pages, and `rows` rows in forms without pages."""
+
+    def __init__(
+        self,
+        plan: CachePlan,
+        rows: int,
+        length: int,
+        device: torch.device | None = None,
+        pages: Pages | None = None,
+    ) -> None:
+        """length: n_text_ctx. device: as in `CrossCache`. pages: None: enough for all rows, in
+        their order.
+        """
+        self.pages = pages or Pages(plan, rows * pages_of(length), device)
+        shape = plan.store_shape(rows, length, device)
+        self.layers: list[SelfLayer] = [
+            form_of(weights.form).use("self_")(weights, replace(shape, pages=pages_of_layer))
+            for weights, pages_of_layer in zip(plan.self_, self.pages.by_layer, strict=True)
+        ]
+        self.by_row = [
+            layer for layer, p in zip(self.layers, self.pages.by_layer, strict=True) if not p
+        ]
+
+    def copy_rows(
+        self, rows: Rows, sources: Tensor, lengths: Tensor, skip_same: bool = False
+    ) -> None:
+        """Row i of `rows` becomes a copy of their row sources[i], which has lengths[i] tokens; both
+        [R] int64. Full pages are shared; the partial last one is copied to the page that the row's
+        table has there.
+
+        skip_same: skip rows that copy themselves, for which a GPU has to synchronise.
+        """
+        targets = torch.arange(len(sources), device=sources.device)
+        if skip_same:
+            targets = targets[sources != targets]
+            if not len(targets):
+                return
+            sources, lengths = sources[targets], lengths[targets]
+        for layer in self.by_row:
+            layer.copy_rows(rows.ids[targets], rows.ids[sources])
+        if rows.table is None:
+            return
+        table, last = rows.table, rows.table.shape[1] - 1
+        shared, full = table[sources], lengths[:, None] // PAGE
+        partial = table[targets].gather(1, full.clamp(max=last))
+        partial = partial.masked_fill(full > last, self.pages.scratch).squeeze(1)
+        self.pages.copy(partial, shared.gather(1, full.clamp(max=last)).squeeze(1))
+        index = torch.arange(last + 1, device=table.device)
+        table[targets] = torch.where(index < full, shared, table[targets])
+
+    def nbytes(self) -> int:
+        """Bytes of all pages and rows."""
+        by_row = sum(layer.nbytes() for layer in self.by_row)
+        return by_row + self.pages.count * self.pages.page_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderCache:
+    """The caches that a decoder call reads: the audio of the slots, the texts of the rows."""
+
+    cross: CrossCache
+    self_: SelfCache
+
+    @staticmethod
+    def allocate(
+        plan: CachePlan,
+        slots: int,
+        frames: int,
+        length: int,
+        group: int = 1,
+        device: torch.device | None = None,
+    ) -> "DecoderCache":
+        """Caches for `slots` windows with `group` rows each; see `CrossCache`, `SelfCache`."""
+        return DecoderCache(
+            CrossCache(plan, slots, frames, device),
+            SelfCache(plan, slots * group, length, device),
+        )

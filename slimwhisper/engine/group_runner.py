@@ -1,0 +1,179 @@
+"""One row group on the device: its rows, its sampler, and its steps, eager or as CUDA graphs."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from slimwhisper.cache.base import DecodeStep
+from slimwhisper.cache.decoder_cache import DecoderCache
+from slimwhisper.engine.drafting.speculation import Speculation
+from slimwhisper.engine.passes.prompts import PromptReader
+from slimwhisper.engine.rows import RowState, StepBatch
+from slimwhisper.engine.sampling import Sampler
+from slimwhisper.engine.snapshots import Snapshot
+from slimwhisper.engine.tickets import Move, RowGroup, Ticket
+from slimwhisper.engine.verification import AcceptedPrefix
+from slimwhisper.kernels.graphs import Graphs, bucket_of
+from slimwhisper.model.model import Model
+from slimwhisper.tokens.vocabulary import Vocabulary
+
+EXTENT_STEP = 128  # tokens: a graph's extent is a multiple of this
+
+
+class GroupRunner:
+    """Starts and steps the texts of a row group."""
+
+    def __init__(
+        self,
+        model: Model,
+        vocabulary: Vocabulary,
+        group: RowGroup,
+        cache: DecoderCache,
+        sampler: Sampler,
+        state: RowState,
+        graphs: Graphs | None,
+        prompts: PromptReader,
+        speculation: Speculation | None = None,
+    ) -> None:
+        self.model, self.vocabulary, self.group, self.cache = model, vocabulary, group, cache
+        self.sampler, self.state, self.graphs = sampler, state, graphs
+        self.prompts, self.speculation = prompts, speculation
+        self.pending: Snapshot | None = None  # on a GPU, not evaluated yet
+        self._batch: StepBatch | None = None  # of the present tickets; None: they have changed
+
+    def nbytes(self) -> int:
+        """Bytes of the texts in forms without pages, and of the drafter's cache."""
+        drafted = self.speculation.drafter.nbytes() if self.speculation else 0
+        return sum(layer.nbytes() for layer in self.cache.self_.by_row) + drafted
+
+    def move(self, move: Move) -> None:
+        """Move a window's rows; see `Move`."""
+        self._batch, speculation = None, self.speculation
+        if move.saved is not None:
+            saved, row = move.saved, move.target * self.state.width
+            saved.resume = tuple(self.state.texts.sampled[row, : saved.count].tolist())
+        if speculation is not None:
+            speculation.acceptance.move(move.source, move.target)
+        extra = () if speculation is None else speculation.by_row()
+        self.state.move(move.source, move.target, extra, self.sampler.by_window(True))
+
+    def start(
+        self,
+        first: int,
+        tickets: Sequence[Ticket],
+        logits: Tensor,
+        no_speech: Tensor,
+        accepted: Sequence[AcceptedPrefix],
+        prompts: Tensor,
+    ) -> None:
+        """Sample the next token of texts whose prompts and accepted drafts are in the first row of
+        their windows: logits [n, V], no_speech [n], and prompts [n, T] int64 with any padding, in
+        the order of the tickets.
+        """
+        state, width, self._batch = self.state, self.state.width, None
+        state.texts.no_speech[first : first + len(tickets)] = no_speech
+        for ticket, prefix in zip(tickets, accepted, strict=True):
+            ticket.count = len(prefix.tokens)
+            if not ticket.resume:
+                ticket.drafted = ticket.count
+        self.sampler.begin(first, len(tickets))
+        batch = state.batch(first, len(tickets), tickets)
+        batch.extent = max(t.length for t in tickets)
+        if width > 1:
+            self._share_prompts(batch)
+            logits = logits.repeat_interleave(width, dim=0)
+        state.filter(batch, logits)
+        self.sampler.choose(batch, logits, fresh=True)
+        _count(tickets)
+        if self.speculation is not None:
+            self.speculation.begin(batch, tickets, prompts)
+
+    def _share_prompts(self, batch: StepBatch) -> None:
+        """Copy the prompt of each window's first row to its other rows."""
+        rows = batch.indices - batch.block.start
+        lengths = self.state.positions[batch.block] + 1
+        self.cache.self_.copy_rows(
+            batch.rows, rows - rows % self.state.width, lengths, rows.device.type == "cpu"
+        )
+
+    def step(self, tickets: Sequence[Ticket]) -> None:
+        """Decode one more token of each ticket's text; several, with drafts."""
+        began, speculation = time.perf_counter(), self.speculation
+        if self._batch is None:
+            self._batch = self.state.batch(0, len(tickets), tickets)
+        batch, lengths = self._batch, [t.length for t in tickets]
+        # a draft is verified by rules that do not look at the text before it
+        may_draft = speculation is not None and batch.ngrams is None
+        drafts = speculation.draft_length(tickets) if speculation and may_draft else 0
+        batch.extent = max(lengths) + drafts
+        if speculation is None or not drafts:
+            full = self.graphs is None and min(lengths) == max(lengths)
+            self._run(batch, (), lambda batch: self._step_one(batch, full))
+            if speculation is not None:
+                speculation.record_last(batch)
+            _count(tickets)
+        else:
+            self._draft(speculation, batch, tickets, drafts)
+        if speculation is not None and speculation.draft_lengths.timed:
+            seconds = time.perf_counter() - began
+            speculation.draft_lengths.record(len(tickets), drafts, seconds)
+
+    def _draft(
+        self, speculation: Speculation, batch: StepBatch, tickets: Sequence[Ticket], drafts: int
+    ) -> None:
+        unread = speculation.unread(tickets)
+        if unread > 2:  # after steps without drafts
+            speculation.guess(batch, self.state.stamps.view(batch.block), unread, 0)
+            unread = 1
+        self._run(batch, (unread, drafts), lambda batch: speculation.run(batch, unread, drafts))
+        speculation.record(tickets, drafts)
+
+    def _step_one(self, batch: StepBatch, full: bool) -> None:
+        """Decode one token of a batch's rows, entirely on the device."""
+        positions, last = self.state.positions[batch.block], self.state.texts.last[batch.block]
+        step = DecodeStep.at(batch.rows, positions, batch.extent, full, self.model.dtype)
+        logits = self.model.decoder.step(last, step, self.cache)
+        self.state.filter(batch, logits)
+        self.sampler.choose(batch, logits, fresh=False)
+
+    def _run(self, batch: StepBatch, key: Sequence[int], run: Callable[[StepBatch], None]) -> None:
+        """`run`, with CUDA graphs as one that was recorded for this many windows, or for a few
+        more, whose rows are unused. key: what else it depends on: of drafts.
+        """
+        if self.graphs is None:
+            run(batch)
+            return
+        windows = len(batch.indices) // self.state.width
+        windows = bucket_of(windows, self.group.capacity, 16 if key else 8)
+        extent = min(-(-batch.extent // EXTENT_STEP) * EXTENT_STEP, self.state.context)
+        samples = batch.sampling_rows is not None
+
+        def body() -> None:
+            padded = self.state.batch(0, windows)
+            run(
+                replace(
+                    padded,
+                    extent=extent,
+                    sampling_rows=padded.indices if samples else None,
+                    timestamps=batch.timestamps,
+                    logprobs=batch.logprobs,
+                    ngrams=batch.ngrams,
+                )
+            )
+
+        kind = (samples, batch.timestamps, batch.logprobs, batch.ngrams)
+        self.graphs.run((windows, extent, *kind, *key), body)
+
+    def snapshot(self, first: int, tickets: Sequence[Ticket]) -> Snapshot:
+        """The texts of windows first, first + 1 ... as they are now, copied asynchronously on a
+        GPU.
+        """
+        logprobs = any(t.window.logprobs for t in tickets)
+        return self.sampler.snapshot(tickets, first, logprobs)
+
+
+def _count(tickets: Sequence[Ticket]) -> None:
+    for ticket in tickets:
+        ticket.count += 1

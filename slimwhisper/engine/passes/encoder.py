@@ -1,0 +1,143 @@
+"""The encoder: asynchronous on a GPU, on a stream of its own; synchronous on a CPU.
+
+The encoder is bound by arithmetic and a decode step by memory, so that they share a GPU well. The
+windows that are being encoded hold their slots; the others keep decoding. Each number of windows
+has a graph, as launching an encoder of 32 layers takes milliseconds of the host's time.
+
+For live streams, a CPU with several cores encodes in a separate thread: no decode step waits for
+the encoder, and small operations do not wait for each other's threads. Recordings alone are faster
+without it.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from slimwhisper.audio.threads import use_threads, usual_threads
+from slimwhisper.engine.tickets import Ticket, TicketState
+from slimwhisper.engine.uploads import upload
+from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, stream_of
+from slimwhisper.model.model import Model
+
+
+@dataclass(slots=True)
+class _Batch:
+    tickets: list[Ticket]
+    features: Tensor | Future[Tensor]  # [G, p, d], valid once `done`
+    done: torch.cuda.Event | None  # None: already valid, or a future
+
+
+class AsyncEncoder:
+    """Encodes windows, and yields those that are complete."""
+
+    def __init__(self, model: Model, max_batch: int) -> None:
+        """max_batch: windows in a call of `begin`."""
+        self.model, self.max_batch = model, max_batch
+        self._batches: deque[_Batch] = deque()
+        self._thread: ThreadPoolExecutor | None = None
+        self._all_threads: int | None = None  # torch's, before they are shared
+        self.stream: torch.cuda.Stream | None = None
+        if model.device.type == "cuda":
+            self.stream = stream_of(model.device, "encoder")
+            self.stream.wait_stream(torch.cuda.current_stream(model.device))  # for the weights
+            # in a pool of its own: a step's graph runs at the same time
+            self.graphs = Graphs(CUDAGraphs(model.device, "encoder"))
+            dims = model.dims
+            shape = (max_batch, dims.n_mels, 2 * dims.n_audio_ctx)
+            with torch.cuda.stream(self.stream):
+                self._mel = torch.zeros(shape, device=model.device)
+                self._features = torch.zeros(
+                    (max_batch, dims.n_audio_ctx, dims.n_audio_state),
+                    device=model.device,
+                    dtype=model.dtype,
+                )
+
+    def share_cores(self, share: bool) -> None:
+        """On a CPU, encode in a separate thread, which takes half of torch's threads from the
+        calling thread; or stop doing so. No effect with one thread, or on a GPU.
+        """
+        if self.model.device.type != "cpu":
+            return
+        if self._all_threads is None:
+            self._all_threads = usual_threads()
+        half = self._all_threads // 2 if share else 0
+        if half and self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "slimwhisper-encoder", use_threads, (half,))
+        elif not half and self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+        if torch.get_num_threads() != self._all_threads - half:
+            use_threads(self._all_threads - half)
+
+    @property
+    def shares_cores(self) -> bool:
+        """Whether it encodes in a separate thread on a CPU."""
+        return self._thread is not None
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether the windows are encoded when `begin` returns."""
+        return self.stream is None and self._thread is None
+
+    @torch.inference_mode()
+    def _encode(self, mel: Tensor) -> Tensor:
+        """mel [G, n_mels, 2 p] -> [G, p, d]."""
+        return self.model.encoder(mel)
+
+    def begin(self, tickets: Sequence[Ticket], mel: Tensor) -> None:
+        """Start to encode the tickets' mel [G, n_mels, 2 p]; on a GPU, returns immediately."""
+        if self._thread is not None:  # one by one: the first can start while the next is encoded
+            for i, ticket in enumerate(tickets):
+                future = self._thread.submit(self._encode, mel[i : i + 1])
+                self._batches.append(_Batch([ticket], future, None))
+            return
+        if self.stream is None:
+            self._batches.append(_Batch(list(tickets), self.model.encoder(mel), None))
+            return
+        pinned = mel.pin_memory()  # else the host would wait for the stream's earlier work
+        count = len(mel)
+
+        def encode() -> None:
+            self._features[:count] = self.model.encoder(self._mel[:count])
+
+        with torch.cuda.stream(self.stream):
+            self._mel[:count].copy_(pinned, non_blocking=True)
+            self.graphs.run(count, encode)
+            features = self._features[:count].clone()  # the next batch may come before it is read
+            done = torch.cuda.Event()
+            done.record(self.stream)
+        self._batches.append(_Batch(list(tickets), features, done))
+
+    def completed(self, wait: bool) -> Iterator[tuple[list[Ticket], Tensor]]:
+        """Tickets that are encoded, and their outputs [G, p, d], ready for the caller's stream.
+
+        wait: at least one batch, if there is one; the stream waits for it, not the host.
+        """
+        while self._batches and (wait or self._is_done(self._batches[0])):
+            batch, wait = self._batches.popleft(), False
+            features = batch.features
+            if isinstance(features, Future):
+                features = features.result()
+            if batch.done is not None:
+                current = torch.cuda.current_stream(self.model.device)
+                current.wait_event(batch.done)
+                features.record_stream(current)  # not reused before it has been read
+            present = [
+                i for i, ticket in enumerate(batch.tickets) if ticket.state is not TicketState.GONE
+            ]
+            tickets = [batch.tickets[i] for i in present]
+            if tickets:
+                whole = len(present) == len(batch.tickets)
+                if not whole:
+                    features = features[upload(features.device, present)[0]]
+                yield tickets, features
+
+    @staticmethod
+    def _is_done(batch: _Batch) -> bool:
+        if isinstance(batch.features, Future):
+            return batch.features.done()
+        return batch.done is None or batch.done.query()

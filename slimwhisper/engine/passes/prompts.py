@@ -1,0 +1,108 @@
+"""Reads prompts into the caches: several in one pass, before their texts are decoded.
+
+On a GPU they are padded to one of a few shapes. Each shape has a CUDA graph, as a pass launches
+some 20 kernels a layer. And cuDNN's attention takes 0.05 to 0.4 s to plan for a new shape.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from slimwhisper.cache.base import Rows
+from slimwhisper.cache.decoder_cache import DecoderCache
+from slimwhisper.cache.forms import form_of
+from slimwhisper.cache.pool import pages_of
+from slimwhisper.engine.uploads import padded
+from slimwhisper.kernels.graphs import Graphs, bucket_of
+from slimwhisper.model.decoder import ScoreRecorder
+from slimwhisper.model.model import Model
+
+LENGTHS = (4, 32, 64, 128, 192, 256)  # of padded prompts; a longer one has the context's
+HEAD = 3  # numbers of a prompt before its pages and its tokens: row, slot, length
+
+
+class PromptReader:
+    """Reads the prompts of a row group."""
+
+    def __init__(
+        self,
+        model: Model,
+        cache: DecoderCache,
+        max_batch: int,
+        scratch: tuple[int, int],
+        graphs: Graphs | None,
+    ) -> None:
+        """max_batch: prompts together. scratch: the row and the page that padding is written to.
+        graphs: None: in the shape of the longest prompt, without graphs.
+        """
+        self.model, self.cache, self.max_batch = model, cache, max_batch
+        self.scratch, self.graphs = scratch, graphs
+        context, plan = model.dims.n_text_ctx, model.plan
+        self.lengths = (*(n for n in LENGTHS if n < context), context)
+        self.pages = pages_of(context)
+        exact = all(form_of(w.form).exact for w in (*plan.cross, *plan.self_))
+        self._buffers: tuple[Tensor, Tensor] | None = None  # of graphs: input and output
+        if graphs is not None and exact:  # other forms read numbers back
+            width, d = HEAD + self.pages + context, model.dims.n_text_state
+            numbers = torch.zeros((max_batch, width), dtype=torch.int64, device=model.device)
+            hidden = torch.zeros((max_batch, context, d), dtype=model.dtype, device=model.device)
+            self._buffers = numbers, hidden
+
+    def pack(
+        self,
+        texts: Sequence[Sequence[int]],
+        slots: ArrayLike,
+        rows: ArrayLike | None = None,
+        table: ArrayLike | None = None,
+    ) -> NDArray[np.int64]:
+        """The input of `read` for n texts, on the host: [R, HEAD + pages + T].
+
+        slots, rows [n], table [n, pages]: of each text; without rows and table, what is kept of
+        the texts will be overwritten by the next ones.
+        """
+        n, count, longest = len(texts), len(texts), max(map(len, texts))
+        if self.graphs is not None:
+            count = bucket_of(n, self.max_batch)
+            longest = next(length for length in self.lengths if length >= longest)
+        row, page = self.scratch
+        packed = np.zeros((count, HEAD + self.pages + longest), dtype=np.int64)
+        packed[:, 0], packed[n:, 2], packed[:, HEAD : HEAD + self.pages] = row, 1, page
+        packed[:n, 1], packed[:n, 2] = slots, [len(t) for t in texts]
+        if rows is not None and table is not None:
+            packed[:n, 0], packed[:n, HEAD : HEAD + self.pages] = rows, table
+        packed[:n, HEAD + self.pages :] = padded(texts, 0, longest)
+        return packed
+
+    def tokens(self, packed: Tensor) -> Tensor:
+        """[R, T] of what was packed."""
+        return packed[:, HEAD + self.pages :]
+
+    def read(self, packed: Tensor, recorder: ScoreRecorder | None = None) -> Tensor:
+        """packed: from `pack`, on the device -> hidden [R, T, d], after the last norm; the next
+        call may overwrite it. recorder: of cross-attention scores.
+        """
+        if self.graphs is None or self._buffers is None or recorder is not None:
+            return self._read(packed, recorder)
+        count, tokens = len(packed), packed.shape[1] - HEAD - self.pages
+        inputs = self._buffers[0][:count, : packed.shape[1]]
+        hidden = self._buffers[1][:count, :tokens]
+        inputs.copy_(packed)
+
+        def body() -> None:
+            hidden.copy_(self._read(inputs, None))
+
+        self.graphs.run(("prompts", count, tokens), body)
+        return hidden
+
+    def _read(self, packed: Tensor, recorder: ScoreRecorder | None) -> Tensor:
+        rows, slots, lengths = packed[:, :HEAD].unbind(1)
+        table = packed[:, HEAD : HEAD + self.pages]
+        return self.model.decoder.prefill(
+            self.tokens(packed),
+            Rows(rows, slots, table=table, lengths=lengths),
+            self.cache,
+            recorder,
+        )

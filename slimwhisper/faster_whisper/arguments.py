@@ -1,0 +1,135 @@
+"""faster-whisper's arguments as our options, and what is refused."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from slimwhisper.api import SlimWhisper
+from slimwhisper.errors import OptionError
+from slimwhisper.faster_whisper.types import TranscriptionOptions, VadOptions
+from slimwhisper.faster_whisper.utils import get_logger
+from slimwhisper.tokens.suppression import suppressed_tokens
+from slimwhisper.types import CHUNK_SECONDS
+
+Arguments = dict[str, Any]  # of `transcribe`, by name
+
+RENAMED = {  # faster-whisper's name: ours
+    "temperature": "temperature",
+    "log_prob_threshold": "logprob_threshold",
+}
+SAME = (  # named and meant alike
+    *("language", "task", "best_of", "repetition_penalty", "no_repeat_ngram_size"),
+    *("compression_ratio_threshold", "no_speech_threshold", "condition_on_previous_text"),
+    *("prompt_reset_on_temperature", "prefix", "suppress_blank", "without_timestamps"),
+    *("max_initial_timestamp", "word_timestamps", "prepend_punctuations", "append_punctuations"),
+    *("multilingual", "hotwords"),
+)
+COMPUTE_TYPES = {  # CTranslate2's: ours; None: our default for the device
+    **dict.fromkeys(("default", "auto")),
+    **{name: name for name in ("float32", "float16", "bfloat16")},
+    **dict.fromkeys(("int8", "int8_float32", "int8_float16", "int8_bfloat16"), "int8"),
+}
+
+
+def choose_dtype(compute_type: str) -> str | None:
+    """The dtype of `load_model` for one of CTranslate2's compute types. Raises OptionError."""
+    if compute_type not in COMPUTE_TYPES:
+        raise OptionError(
+            f"compute_type {compute_type!r} is not one of: {', '.join(COMPUTE_TYPES)}"
+        )
+    return COMPUTE_TYPES[compute_type]
+
+
+def choose_device(device: str, device_index: int | list[int]) -> str | None:
+    """The device of `load_model`; None: a GPU if available. Raises OptionError."""
+    indices = device_index if isinstance(device_index, list | tuple) else [device_index]
+    if len(indices) != 1:
+        raise OptionError(
+            f"device_index {device_index!r}: a model is on one GPU; make one WhisperModel for each"
+        )
+    if device == "auto":
+        return None
+    return f"{device}:{indices[0]}" if device == "cuda" else device
+
+
+def for_the_model(given: Arguments, model: SlimWhisper) -> Arguments:
+    """The arguments, with what an English-only model cannot do replaced, and logged."""
+    if model.is_multilingual:
+        return given
+    replaced = {"language": "en", "task": "transcribe", "multilingual": False}
+    for name, value in replaced.items():
+        if given[name] not in (value, None):
+            get_logger().warning(
+                "The model is English-only: %s=%r is taken as %r", name, given[name], value
+            )
+    return given | replaced
+
+
+def vad_options(given: Arguments, defaults: VadOptions) -> VadOptions:
+    """The given `vad_parameters`, over the defaults. Raises OptionError."""
+    parameters = given["vad_parameters"]
+    if isinstance(parameters, VadOptions):
+        return parameters
+    known = [field.name for field in fields(VadOptions)]
+    for name in parameters or {}:
+        if name not in known:
+            raise OptionError(f"vad_parameters: unknown {name!r}; known: {', '.join(known)}")
+    return VadOptions(**(asdict(defaults) | dict(parameters or {})))
+
+
+def options_of(given: Arguments, vad: VadOptions | None, model: SlimWhisper) -> Arguments:
+    """Fields of `slimwhisper.Options`. vad: None: no filter. Raises OptionError."""
+    if given["length_penalty"] != 1:
+        raise OptionError(
+            f"length_penalty {given['length_penalty']!r}: only 1 is offered, the mean "
+            "log-probability; leave it out"
+        )
+    if given["chunk_length"] not in (None, CHUNK_SECONDS):
+        raise OptionError(
+            f"chunk_length {given['chunk_length']!r}: windows are {CHUNK_SECONDS} s; leave it out"
+        )
+    options = {name: given[name] for name in SAME}
+    options |= {ours: given[theirs] for theirs, ours in RENAMED.items()}
+    options["on_failure"] = "best"  # its rule where all temperatures fail
+    if given["beam_size"] > 1:
+        options |= {"beam_size": given["beam_size"], "patience": float(given["patience"])}
+    options["suppress_tokens"] = tuple(given["suppress_tokens"] or ())
+    prompt = given["initial_prompt"]
+    is_ids = isinstance(prompt, Iterable) and not isinstance(prompt, str)
+    options["initial_prompt"] = tuple(prompt) if is_ids else prompt
+    if given["max_new_tokens"] is not None:
+        options["sample_len"] = min(given["max_new_tokens"], model.dims.n_text_ctx // 2)
+    if given["word_timestamps"]:  # without words, faster-whisper ignores it
+        name = "hallucination_silence_threshold"
+        options[name] = given[name]
+    options["clip_timestamps"] = given["clip_timestamps"]
+    return options | ({} if vad is None else _vad_fields(vad))
+
+
+def _vad_fields(vad: VadOptions) -> Arguments:
+    """Fields of `slimwhisper.Options` for what counts as speech."""
+    longest = vad.max_speech_duration_s
+    return {
+        "vad_threshold": vad.threshold,
+        "vad_neg_threshold": vad.neg_threshold,
+        "vad_min_speech_duration_ms": vad.min_speech_duration_ms,
+        "vad_max_speech_duration_s": None if longest == float("inf") else longest,
+        "vad_min_silence_duration_ms": vad.min_silence_duration_ms,
+        "vad_speech_pad_ms": vad.speech_pad_ms,
+    }
+
+
+def as_understood(given: Mapping[str, Any], model: SlimWhisper) -> TranscriptionOptions:
+    """The record that `TranscriptionInfo` has."""
+    temperature, suppressed = given["temperature"], given["suppress_tokens"]
+    several = isinstance(temperature, list | tuple)
+    if suppressed:
+        vocabulary = model.network.vocabulary
+        suppressed = sorted(set(suppressed_tokens(vocabulary, tuple(suppressed))))
+    return TranscriptionOptions(
+        **{f.name: given[f.name] for f in fields(TranscriptionOptions) if f.name in given}
+        | {
+            "temperatures": list(temperature) if several else [temperature],
+            "suppress_tokens": suppressed,
+        }
+    )

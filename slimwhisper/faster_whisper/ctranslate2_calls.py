@@ -1,0 +1,115 @@
+"""The calls of `ctranslate2.models.Whisper` that programs make of `WhisperModel.model`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slimwhisper.api import SlimWhisper
+from slimwhisper.engine.requests import Attempt, Decoded, Window
+from slimwhisper.engine.rules import make_rules
+from slimwhisper.errors import OptionError
+from slimwhisper.longform.engine_pool import search_of
+from slimwhisper.windows import as_windows, detect_languages
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResult:
+    """One window's text."""
+
+    sequences_ids: list[list[int]]  # one text
+    scores: list[float]  # its log-probability divided by its length
+    no_speech_prob: float
+
+
+@dataclass(frozen=True, slots=True)
+class AudioToEncode:
+    """Windows whose encoder output the engine makes, and keeps, when it decodes them."""
+
+    mels: Tensor  # [B, n_mels, 3000] float32
+
+    @property
+    def shape(self) -> list[int]:
+        return list(self.mels.shape)
+
+
+class CTranslate2Calls:
+    """Encodes, decodes and detects languages of windows; in an engine of its own."""
+
+    def __init__(self, model: SlimWhisper) -> None:
+        self._model = model
+        self.is_multilingual = model.is_multilingual
+        self.n_mels = model.dims.n_mels
+        self.device = "cuda" if model.device.type == "cuda" else "cpu"
+        self.device_index = [model.device.index or 0]
+        self.compute_type = model.compute_type
+
+    def encode(self, features: Any, to_cpu: bool = False) -> AudioToEncode:
+        """features: float32 [n_mels, 3000], or a batch of them. Raises OptionError."""
+        if not isinstance(features, Tensor):
+            features = torch.from_numpy(np.array(features, np.float32))
+        return AudioToEncode(as_windows(features, self._model.dims))
+
+    def detect_language(self, features: AudioToEncode) -> list[list[tuple[str, float]]]:
+        """For each window, tokens such as "<|de|>" with probabilities, likeliest first."""
+        return [
+            sorted(((f"<|{c}|>", p) for c, p in found.probs.items()), key=lambda pair: -pair[1])
+            for found in detect_languages(self._model._engines, features.mels)
+        ]
+
+    def generate(
+        self,
+        features: AudioToEncode,
+        prompts: Sequence[Sequence[int]],
+        *,
+        beam_size: int = 5,
+        patience: float = 1,
+        num_hypotheses: int = 1,
+        length_penalty: float = 1,
+        repetition_penalty: float = 1,
+        no_repeat_ngram_size: int = 0,
+        max_length: int = 448,
+        return_scores: bool = False,
+        return_no_speech_prob: bool = False,
+        max_initial_timestamp_index: int = 50,
+        suppress_blank: bool = True,
+        suppress_tokens: Sequence[int] | None = (-1,),
+        sampling_topk: int = 1,
+        sampling_temperature: float = 1,
+        **ignored: Any,
+    ) -> list[GenerationResult]:
+        """The text of each window after its prompt of token ids. Raises OptionError."""
+        model, vocabulary = self._model, self._model.network.vocabulary
+        if length_penalty != 1:
+            raise OptionError(f"length_penalty {length_penalty!r}: only 1 is offered")
+        samples = sampling_topk != 1
+        options = model.make_options(
+            temperature=float(sampling_temperature) if samples else 0.0,
+            beam_size=beam_size if beam_size > 1 and not samples else None,
+            best_of=num_hypotheses if samples else None,
+            patience=float(patience) if beam_size > 1 and not samples else None,
+            repetition_penalty=repetition_penalty,
+            no_repeat_ngram_size=no_repeat_ngram_size,
+            suppress_blank=suppress_blank,
+            suppress_tokens=tuple(suppress_tokens or ()),
+            max_initial_timestamp=max_initial_timestamp_index * 0.02,
+            without_timestamps=all(vocabulary.no_timestamps in prompt for prompt in prompts),
+        )
+        rules, attempt = make_rules(model.dims, options, vocabulary), options.temperatures[0]
+        windows = [
+            Window(mel, tuple(prompt), list(prompt).index(vocabulary.sot), rules, Attempt(attempt))
+            for mel, prompt in zip(features.mels, prompts, strict=True)
+        ]
+        with model._engines.lend(search_of(options), len(windows)) as engine:
+            answers = [a for a in engine.run(windows) if isinstance(a, Decoded)]
+        return [
+            GenerationResult(
+                [list(a.tokens)],
+                [a.avg_logprob * (len(a.tokens) + 1) / max(len(a.tokens), 1)],
+                a.no_speech_prob,
+            )
+            for a in answers
+        ]

@@ -1,0 +1,140 @@
+"""Splits the audio of a stream into speech buffers and utterances."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slimwhisper.live.setup import UpdateSettings
+from slimwhisper.live.speech_buffer import SpeechBuffer
+from slimwhisper.live.types import LiveEvent, SpeechStarted, SpeechStopped
+from slimwhisper.live.utterance import Utterance
+from slimwhisper.live.voice_activity import VoiceActivity
+from slimwhisper.types import SAMPLE_RATE
+
+Samples = NDArray[np.float32]  # [n], at 16 kHz
+
+
+class SpeechSegmenter:
+    """Puts the audio with speech into buffers, which belong to utterances."""
+
+    def __init__(
+        self, setup: UpdateSettings, buffers: deque[SpeechBuffer], emit: Callable[[LiveEvent], Any]
+    ) -> None:
+        """buffers: new ones are appended; only the last may be open. emit: called with the events
+        at the beginning and at the end of each utterance.
+        """
+        self._buffers, self._emit = buffers, emit
+        self.setup = self.next_setup = setup
+        self.activity = VoiceActivity(setup.live.vad_threshold, setup.live.silence_duration_ms)
+        self.pending: Samples = np.empty(0, np.float32)  # less than a block
+        self._padding: Samples = np.empty(0, np.float32)  # the last samples processed
+        self._earliest_start = 0  # of the next buffer, in samples since the stream began
+        self._utterance: Utterance | None = None  # the current one
+        self._number = 0  # of the next utterance
+        self._control_calls = 0  # of `commit` and `clear`
+        self._history: list[int] = []  # tokens committed before the last cut
+
+    # -- audio, and its end ----------------------------------------------------------------------
+
+    def process(self, block: Samples, probabilities: Samples | None = None) -> None:
+        """Put the next samples [n] into buffers where they are speech. probabilities: as in
+        `VoiceActivity.process`.
+        """
+        sound_start = self.activity.position - len(self._padding)
+        sound = np.concatenate([self._padding, block])
+        position = self.activity.position  # an open buffer has all samples before it
+        for change in self.activity.process(block, probabilities):
+            if change.speech:
+                position = max(change.at - self.setup.padding, self._earliest_start, sound_start)
+                self._open(position, change.at)
+            else:
+                audio = self._buffers[-1].audio
+                audio.mel.append(sound[position - sound_start : change.at - sound_start])
+                position = change.at
+                self._close()
+                if self.setup.live.turns:
+                    self._end_utterance()
+        if self._is_open():
+            audio = self._buffers[-1].audio
+            audio.mel.append(sound[position - sound_start :])
+            audio.speech_end = self.activity.speech_end
+        self._padding = sound[len(sound) - min(self.setup.padding, len(sound)) :].copy()
+
+    def process_pending(self) -> None:
+        """Process the pending samples, which are less than a block."""
+        block, self.pending = self.pending, self.pending[:0]
+        if len(block):
+            self.process(block)
+
+    def commit(self) -> None:
+        """`Stream.commit`, once the pending samples are processed."""
+        self.activity.reset()
+        self._end_utterance()
+        self._control_calls += 1
+
+    def clear(self) -> None:
+        """`Stream.clear`, once the pending samples are processed."""
+        self.activity.reset()
+        if self._utterance is not None:
+            discarded = [p for p in self._buffers if p.utterance is self._utterance]
+            for buffer in discarded:
+                self._buffers.remove(buffer)
+                buffer.discard()
+            self._end_utterance()
+        self._earliest_start = self.activity.position
+        self._control_calls += 1
+
+    def finish(self) -> None:
+        """End the last utterance: no more audio follows."""
+        if self._utterance is not None:
+            self._end_utterance()
+
+    # -- buffers and utterances ------------------------------------------------------------------
+
+    def _is_open(self) -> bool:
+        return bool(self._buffers) and not self._buffers[-1].audio.closed
+
+    def _open(self, start: int, speech_start: int) -> None:
+        """Begin a buffer, and an utterance if there is no current one."""
+        utterance = self._utterance or self._begin_utterance(start)
+        self._buffers.append(SpeechBuffer(utterance, start, speech_start))
+
+    def _begin_utterance(self, start: int) -> Utterance:
+        seconds = start / SAMPLE_RATE
+        self.setup = self.next_setup
+        live = self.setup.live
+        self.activity.configure(live.vad_threshold, live.silence_duration_ms)
+        self._utterance = Utterance(self._number, seconds, self.setup, self._history)
+        self._number += 1
+        number = self._utterance.number
+        self._emit(SpeechStarted(number, round(seconds, 3), self._control_calls))
+        return self._utterance
+
+    def _close(self) -> None:
+        """Close the open buffer, at a pause or at the end."""
+        audio = self._buffers[-1].audio
+        audio.closed = True
+        audio.speech_end = min(self.activity.speech_end, audio.end)
+        self._earliest_start = audio.end
+
+    def _end_utterance(self) -> None:
+        """End the current utterance. Without turns, audio without speech is an utterance too."""
+        turns = self.setup.live.turns
+        if self._utterance is None and (turns or self.activity.position == self._earliest_start):
+            return
+        utterance = self._utterance or self._begin_utterance(self._earliest_start)
+        if self._is_open():
+            self._close()
+        if not self._buffers or self._buffers[-1].utterance is not utterance:
+            position = self.activity.position
+            self._buffers.append(SpeechBuffer(utterance, position, position))
+            self._close()
+        buffer = self._buffers[-1]
+        buffer.ends_utterance = True
+        self._earliest_start = buffer.audio.end if turns else self.activity.position
+        utterance.end = self._earliest_start / SAMPLE_RATE
+        self._emit(SpeechStopped(utterance.number, round(utterance.end, 3)))
+        self._utterance = None

@@ -1,0 +1,258 @@
+"""A stretch of speech without a pause: its audio, its updates, and the text they commit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from slimwhisper.engine.requests import Answer, Decoded, Request, Window
+from slimwhisper.live.cutting import BufferCut, choose_cut
+from slimwhisper.live.mel import LiveMel
+from slimwhisper.live.policy import COMMITS, NEED_ATTENTION, PartialText, TextPiece, most_attended
+from slimwhisper.live.setup import UpdateSettings
+from slimwhisper.live.types import TextUpdate
+from slimwhisper.live.update import UpdateDecoding, words_of
+from slimwhisper.live.utterance import BufferText, Utterance
+from slimwhisper.longform.words import attention
+from slimwhisper.types import (
+    FRAMES_PER_SECOND,
+    HOP_SAMPLES,
+    MEL_FRAMES_PER_POSITION,
+    SAMPLE_RATE,
+    Word,
+)
+
+END_MARGIN = SAMPLE_RATE // 10  # samples after the speech that its last update must include
+SHORT_SILENCE = SAMPLE_RATE // 4  # samples of silence after which speech may be over
+TAIL = SAMPLE_RATE // 2  # samples after the speech that its last update decodes
+
+
+@dataclass(slots=True)
+class BufferAudio:
+    """A buffer's audio since its last cut. Positions are samples since the stream began."""
+
+    mel: LiveMel
+    start: int
+    speech_start: int
+    speech_end: int  # of the latest speech so far
+    closed: bool = False  # no more audio follows
+    decoded_frames: int = 0  # mel frames in the last update
+
+    @property
+    def decoded_end(self) -> int:
+        """The position up to which audio was decoded."""
+        return self.start + self.decoded_frames * HOP_SAMPLES
+
+    @property
+    def undecoded_seconds(self) -> float:
+        """Seconds of audio that no update has decoded."""
+        return (self.mel.frames - self.decoded_frames) / FRAMES_PER_SECOND
+
+    @property
+    def end(self) -> int:
+        """The position after the last sample."""
+        return self.start + self.mel.samples
+
+    @property
+    def trailing_silence(self) -> int:
+        """Samples of silence since the last speech."""
+        return self.end - self.speech_end
+
+    @property
+    def frames_to_decode(self) -> int:
+        """Mel frames for the next update, without most of the silence that closed the buffer."""
+        if not self.closed:
+            return self.mel.frames
+        return min(self.mel.frames, -(-(self.speech_end + TAIL - self.start) // HOP_SAMPLES))
+
+    @property
+    def all_speech_decoded(self) -> bool:
+        """Whether an update has decoded all of the speech and some silence after it."""
+        return self.decoded_end >= min(self.speech_end + END_MARGIN, self.end - HOP_SAMPLES)
+
+    def cut(self, frames: int) -> None:
+        """Remove the first mel frames."""
+        self.mel.cut(frames)
+        self.start += frames * HOP_SAMPLES
+        self.decoded_frames -= frames
+
+
+class SpeechBuffer:
+    """A buffer of audio and the text since its last cut. Each update is one `Window`."""
+
+    def __init__(self, utterance: Utterance, start: int, speech_start: int) -> None:
+        """Samples since the stream began: start of the audio, and of the speech in it."""
+        dims = utterance.setup.dims
+        mel = LiveMel(dims.n_mels, dims.window_frames)
+        self.utterance = utterance
+        self.audio = BufferAudio(mel, start, speech_start, speech_end=speech_start)
+        self.text = BufferText()
+        self.ends_utterance = False
+        self.done = False  # all text is committed
+        self.answered = False  # an update is decoded but not committed yet
+        self.deadline: float | None = None  # of an update, by `time.monotonic`; None: none is due
+        self.updates = 0  # started so far
+        self._update: UpdateDecoding | None = None  # the latest; None: the buffer was cut since
+        self._last_result: Decoded | None = None  # of the latest update; None: it was doubtful
+
+    @property
+    def setup(self) -> UpdateSettings:
+        return self.utterance.setup
+
+    # -- when to update --------------------------------------------------------------------------
+
+    def update_due(self) -> bool:
+        """Whether an update is due. One is made as soon as speech may be over, so that the end of
+        the utterance needs none; silence alone needs none either.
+        """
+        audio, live = self.audio, self.setup.live
+        if audio.closed:
+            return not self.done and audio.mel.frames > 0
+        if audio.trailing_silence >= SHORT_SILENCE:
+            return audio.decoded_end < audio.speech_end + END_MARGIN
+        if audio.speech_end <= audio.decoded_end:
+            return False
+        if not self.updates:
+            return audio.end - audio.speech_start >= live.first * SAMPLE_RATE
+        return audio.undecoded_seconds >= live.update
+
+    @property
+    def slack(self) -> float:
+        """Seconds by which more urgent updates may delay this one: until the silence ends the
+        utterance if speech may be over, else until a whole period of audio is there.
+        """
+        audio, live = self.audio, self.setup.live
+        if audio.closed:
+            return 0.0
+        if audio.trailing_silence >= SHORT_SILENCE:
+            return max(live.silence_duration_ms / 1000 - audio.trailing_silence / SAMPLE_RATE, 0.0)
+        return 0.0 if self.updates else max(live.update - live.first, 0.0)
+
+    # -- updates ---------------------------------------------------------------------------------
+
+    def request(self) -> Window:
+        """Start an update with the newest audio."""
+        audio, setup = self.audio, self.setup
+        self.updates += 1
+        available, previous_frames = audio.frames_to_decode, audio.decoded_frames
+        audio.decoded_frames = min(available, setup.max_frames)
+        final = audio.closed and audio.decoded_frames == available
+        long = len(self.text.committed) > setup.dims.n_text_ctx // 4
+        self._update = UpdateDecoding(
+            self.utterance,
+            self.text,
+            audio.mel.window(audio.decoded_frames),
+            audio.decoded_frames,
+            max(audio.decoded_frames - previous_frames, 0),
+            final,
+            not final and (audio.decoded_frames >= setup.full_frames or long),
+            (setup.options.seed, self.utterance.number, audio.start, audio.decoded_frames),
+        )
+        assert isinstance(self._update.request, Window)
+        return self._update.request
+
+    def accept(self, answer: Answer) -> Request | None:
+        """The next request for the slot; None: the update is decoded, ready to be committed. Raises
+        SlimWhisperError if the model's output was not finite.
+        """
+        assert self._update is not None
+        request = self._update.accept(answer)
+        self.answered = request is None
+        return request
+
+    # -- commitment ------------------------------------------------------------------------------
+
+    def commit(self) -> TextUpdate:
+        """Commit text of the decoded update. Buffers commit in their order."""
+        update = self._update
+        assert update is not None
+        self.answered = False
+        previous, self.text.words = self.text.words, update.words
+        self._last_result = None if update.doubtful else update.result
+        if update.final:
+            return self._commit(update.result, len(update.words), final=True)
+        count = 0 if update.doubtful else self._committable(update, previous)
+        return self._commit(update.result, count)
+
+    def _committable(self, update: UpdateDecoding, previous: Sequence[TextPiece]) -> int:
+        """How many words of an update, which is not the last, can be committed."""
+        policy, positions = self.setup.live.policy, list[int]()
+        if update.alignment is not None and policy in NEED_ATTENTION:
+            weights = attention(update.alignment, update.frames)
+            positions = most_attended(weights[len(self.text.committed) : -1])
+        position_count = update.frames // MEL_FRAMES_PER_POSITION
+        count = COMMITS[policy](PartialText(update.words, previous, positions, position_count))
+        incomplete = (i for i, piece in enumerate(update.words) if "\ufffd" in piece.text)
+        return min(count, next(incomplete, count))  # not a character of which bytes are missing
+
+    def finalize(self) -> TextUpdate | None:
+        """Commit all text without another update, if the last one decoded all of the speech."""
+        if not self.audio.closed or self.done:
+            return None
+        if self.audio.mel.frames == 0:
+            self.done = True
+            return None
+        if self._last_result is None or not self.audio.all_speech_decoded:
+            return None
+        return self._commit(self._last_result, len(self.text.words), final=True)
+
+    def discard(self) -> None:
+        """Commit no more text; committed text becomes a segment."""
+        if self.text.committed:
+            self._close_segment(len(self.text.committed), self.audio.decoded_end)
+
+    def _commit(self, result: Decoded, count: int, final: bool = False) -> TextUpdate:
+        """Commit the first `count` tentative words. A full buffer is cut, and may commit more."""
+        text, update, cut = self.text, self._update, None
+        if update is not None and update.full and not final:
+            cut = self._choose_cut(update, count)
+            count = max(count, text.words_within(cut.tokens))
+        earlier = list(text.committed)
+        committed, new_tokens = text.commit(count, result)
+        words = self._words([earlier, new_tokens, text.tentative])[1]
+        emitted = self.utterance.commit(committed)
+        tentative = "".join(piece.text for piece in text.words).rstrip("\ufffd")
+        if not self.utterance.text:
+            tentative = tentative.lstrip()
+        decoded_seconds = self.audio.decoded_end / SAMPLE_RATE
+        if final:
+            self._close_segment(len(text.committed), self.audio.speech_end)
+            self.done = True
+        elif cut is not None:
+            self._close_segment(cut.tokens, self.audio.start + cut.frames * HOP_SAMPLES)
+            self.audio.cut(cut.frames)
+            self._update = self._last_result = None
+        seconds = round(decoded_seconds, 2)
+        return TextUpdate(self.utterance.number, emitted, tentative, tuple(words), seconds)
+
+    def _choose_cut(self, update: UpdateDecoding, count: int) -> BufferCut:
+        """The cut of a full buffer of which `count` tentative words will be committed."""
+        new_tokens = sum(len(piece.tokens) for piece in self.text.words[:count])
+        return choose_cut(
+            update.alignment,
+            len(self.text.committed) + new_tokens,
+            self.audio.mel,
+            update.frames,
+            self.utterance.tokenizer,
+        )
+
+    def _words(self, texts: Sequence[Sequence[int]]) -> list[list[Word]]:
+        """The timed words of successive texts since the cut; none if `live.words` is off."""
+        update, audio = self._update, self.audio
+        if not self.setup.live.words or update is None or update.alignment is None:
+            return [[] for _ in texts]
+        tokenizer, offset = self.utterance.tokenizer, audio.start / SAMPLE_RATE
+        timed_words = words_of(texts, update.alignment, tokenizer, audio.decoded_frames, offset)
+        earliest = round(audio.speech_start / SAMPLE_RATE, 2)  # not in the padding
+        return [
+            [replace(w, start=min(max(w.start, earliest), w.end)) for w in words]
+            for words in timed_words
+        ]
+
+    def _close_segment(self, count: int, end: int) -> None:
+        """Make a segment of the first `count` tokens since the cut. end: of it, in samples."""
+        times, text = (self.audio.start / SAMPLE_RATE, end / SAMPLE_RATE), self.text
+        tokens = text.committed[:count]
+        words = None
+        if self.setup.live.words:
+            words = self._words([tokens, text.committed[count:]])[0]
+        self.utterance.close_segment(tokens, times, words, text.result)
+        text.cut(count)

@@ -1,0 +1,117 @@
+"""Defines `load_model`, which makes a `SlimWhisper` of a checkpoint, cache forms and a device."""
+
+import logging
+import os
+from functools import partial
+from os import PathLike, fspath
+
+import torch
+
+from slimwhisper.api import SlimWhisper
+from slimwhisper.audio.load import AudioSource, as_waveform
+from slimwhisper.audio.mel import first_window
+from slimwhisper.cache.choice import choose_forms
+from slimwhisper.cache.file import read_header, read_learned
+from slimwhisper.cache.forms import PRESETS
+from slimwhisper.checkpoint.load import Adapters, load_checkpoint
+from slimwhisper.devices import INT8, choose_device, choose_dtype, device_warning
+from slimwhisper.digests import weights_digest
+from slimwhisper.engine.drafting.draft_model import load_draft
+from slimwhisper.errors import OptionError
+from slimwhisper.kernels.cpu.library import library
+from slimwhisper.model.calibration import Guard
+from slimwhisper.model.model import Model
+from slimwhisper.module_calls import ModelOrigin
+from slimwhisper.text import parse_size
+
+logger = logging.getLogger("slimwhisper")
+
+
+def load_model(
+    name: str | PathLike[str],
+    device: str | torch.device | None = None,
+    download_root: str | PathLike[str] | None = None,
+    in_memory: bool = False,
+    *,
+    dtype: str | torch.dtype | None = None,
+    cache: str | PathLike[str] = "slim",
+    cross_cache: str | None = None,
+    self_cache: str | None = None,
+    cache_dtype: str | None = None,
+    strict_cache: bool = False,
+    guard_audio: AudioSource | None = None,
+    adapter: Adapters = None,
+    draft: str | PathLike[str] | None = None,
+    cache_memory: int | str | None = None,
+    local_files_only: bool = False,
+) -> SlimWhisper:
+    """Load a model by name, Hugging Face id or folder, or `.pt` file.
+
+    Arguments:
+        device: such as "cpu" or "cuda:1"; None: a GPU if available (docs/gpu.md).
+        download_root: folder for downloaded models; None: ~/.cache/whisper.
+        in_memory: read the file's weights into memory first, instead of mapping them.
+        dtype: "float32", "float16" or "bfloat16"; None: float16 on a GPU, float32 on a CPU;
+            "int8": float32 with the large matrices in int8, faster on a CPU, but not exact
+            (docs/numerics.md).
+        cache: "slim", "option1", "option2" or "baseline"; `cross_cache` ("kv", "k", "v", "e",
+            "hybrid") and `self_cache` ("kv", "k", "v", "x") replace its two halves. Or the path of
+            a file that `slimwhisper calibrate` wrote for this checkpoint (docs/tradeoff.md).
+        cache_dtype: "fp8" keeps slim's caches in float8: half the bytes, but not exact
+            (docs/numerics.md); None: in `dtype`.
+        strict_cache: raise `CacheError` if a form is not exact, instead of falling back.
+        guard_audio: real speech for the guard to measure an inverse-based form on.
+        adapter: folder or Hugging Face id of a LoRA adapter in PEFT's format, or several, which
+            are merged into the weights in this order.
+        draft: a smaller model with the same encoder, such as distil-large-v3 for large-v3: it
+            drafts tokens, and the model verifies several in one pass. The same texts in fewer
+            steps; not with beams (docs/drafts.md).
+        cache_memory: bytes for the cache of texts, such as "2GB": pages of 16 tokens, which texts
+            take as they grow. If they run out, the youngest windows wait, and start again later.
+            None: enough for the context of every window, or a GPU's free memory (docs/caches.md).
+        local_files_only: download nothing.
+    Raises:
+        CheckpointError, OptionError, CacheError.
+    """
+    load = partial(load_model, **locals())
+    cache = fspath(cache)
+    try:
+        memory = parse_size(cache_memory) if isinstance(cache_memory, str) else cache_memory
+    except ValueError as error:
+        raise OptionError(f"cache_memory: {error}") from None
+    forms = choose_forms(cache, cross_cache, self_cache, cache_dtype)
+    chosen, device = device is None, choose_device(device)
+    if warning := device_warning(device, chosen):
+        logger.warning("%s", warning)
+    compute_dtype = choose_dtype(dtype, device)
+    if device.type == "cpu" and compute_dtype == torch.float16:
+        logger.warning("float16 is very slow on a CPU; use float32 or bfloat16")
+    if device.type == "cpu" and library() is None and "SLIMWHISPER_KERNELS" not in os.environ:
+        logger.warning("no compiled kernels: about half the speed; slimwhisper doctor says why")
+    read = partial(
+        load_checkpoint,
+        name,
+        download_root=download_root,
+        local_files_only=local_files_only,
+        in_memory=in_memory,
+        adapter=adapter,
+    )
+    checkpoint = read()
+    learned = None
+    if cache not in PRESETS:
+        header, digest = read_header(cache), weights_digest(checkpoint.state)
+        learned = read_learned(header, digest, checkpoint.dims.n_text_layer)
+    guard = Guard(strict_cache)
+    if guard_audio is not None:
+        dims = checkpoint.dims
+        mel = first_window(as_waveform(guard_audio), dims.n_mels, dims.window_frames)
+        guard = Guard(strict_cache, mel)
+    int8 = dtype == INT8
+    model = Model(checkpoint, device, compute_dtype, forms, guard, int8, learned)
+    model.cache_memory = memory
+    if draft is not None:
+        smaller = load_checkpoint(draft, download_root=download_root, in_memory=in_memory)
+        model.draft = load_draft(smaller, checkpoint, model)
+    loaded = SlimWhisper(model)
+    loaded.origin = ModelOrigin(load, read)
+    return loaded

@@ -1,0 +1,200 @@
+"""The engines of a model: their size, and the idle one that is kept between calls."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from slimwhisper.cache.decoder_cache import CrossCache, Pages, SelfCache
+from slimwhisper.devices import check_batch_size, choose_batch_size, free_bytes
+from slimwhisper.engine.drafting.draft_model import DraftModel
+from slimwhisper.engine.drafting.lookup import Lookup
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import Search
+from slimwhisper.engine.runner import MakeDrafter
+from slimwhisper.engine.verification import may_draft
+from slimwhisper.errors import OptionError
+from slimwhisper.model.model import Model
+from slimwhisper.types import Options
+
+PAGES_SHARE = 0.8  # of a GPU's free memory; the rest is for activations and CUDA graphs
+
+
+def search_of(options: Options) -> Search:
+    """The search of an engine, by the options."""
+    return Search(
+        beams=options.beam_size,
+        patience=options.patience or 1.0,
+        samples=options.best_of or 1,
+        length_penalty=options.length_penalty,
+        expected=options.expected is not None,
+    )
+
+
+def slot_bytes(model: Model, search: Search) -> int:
+    """Bytes of the caches for one more slot, with all texts of its window in the search."""
+    meta, dims = torch.device("meta"), model.dims
+    # the row group of samples has about as many rows as there are slots
+    rows = 1 if search.beams is None and search.samples == 1 else (search.beams or 1) + 1
+    draft_bytes = 0
+    if model.draft is not None:
+        audio = CrossCache(model.plan, 1, dims.n_audio_ctx, meta)
+        shared = audio.share_with(model.draft.plan)  # 0 bytes if the model's store serves both
+        draft_bytes = _text_bytes(model.draft) + shared.nbytes()
+    return model.bytes_per_window() + (rows - 1) * _text_bytes(model) + draft_bytes
+
+
+def slots_within(model: Model, search: Search, most: int, memory: int) -> int:
+    """The slots of an engine whose caches take at most `memory` bytes: up to `most`, and at least
+    one, even if that takes more.
+    """
+    size, text = slot_bytes(model, search), _text_bytes(model)
+    for slots in range(most, 1, -1):
+        spare = -slots % search.samples  # rows of the group of samples, for whole windows
+        if slots * size + spare * text <= memory:
+            return slots
+    return 1
+
+
+def _text_bytes(model: Model) -> int:
+    """Bytes of the cache for one text."""
+    return SelfCache(model.plan, 1, model.dims.n_text_ctx, torch.device("meta")).nbytes()
+
+
+def choose_pages(model: Model, search: Search, slots: int) -> int | None:
+    """Pages of the texts' cache: those that fit in the model's `cache_memory`; without it, on a
+    GPU, those that fit in its free memory, up to the default of `Engine`. None: the default.
+    """
+    page_bytes = Pages(model.plan, 0, torch.device("meta")).page_bytes
+    if page_bytes and model.cache_memory is not None:
+        return model.cache_memory // page_bytes
+    if not page_bytes or model.device.type != "cuda":
+        return None
+    context = model.dims.n_text_ctx
+    audio = CrossCache(model.plan, slots, model.dims.n_audio_ctx, torch.device("meta")).nbytes()
+    free = int(PAGES_SHARE * (free_bytes(model.device) - audio)) // page_bytes
+    return max(min(search.usual_pages(context, slots), free), search.least_pages(context))
+
+
+def make_engine(model: Model, search: Search, slots: int) -> Engine:
+    """A new engine. Raises OptionError if there is too little memory, or for beams with a draft."""
+    try:
+        draft, pages = _drafter(model, search), choose_pages(model, search, slots)
+        return Engine(model, model.vocabulary, slots, search, draft=draft, pages=pages)
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if "memory" not in str(error):
+            raise
+        need = slots * model.bytes_per_window() / 1e9
+        raise OptionError(
+            f"batch_size {slots}: not enough memory on {model.device} for the caches, {need:.1f} "
+            "GB, or more with beams; choose a smaller batch_size"
+        ) from error
+
+
+def _drafter(model: Model, search: Search) -> MakeDrafter | None:
+    """The drafter of the texts, if there is one. Raises OptionError."""
+    if search.expected and model.draft is not None:
+        raise OptionError("expected: cannot be used with a draft model; leave out one of the two")
+    if search.expected and may_draft(model.plan):
+
+        def lookup(_: CrossCache, rows: int, pages: int) -> Lookup:
+            return Lookup(rows, model.vocabulary.eot, model.device)
+
+        return lookup
+    if model.draft is None:
+        return None
+    if search.beams is not None:
+        raise OptionError(
+            f"beams: {model.draft.name} drafts for {model.name}, which needs greedy decoding; "
+            "leave out the beam size, or the draft"
+        )
+    return partial(DraftModel, model.draft, model)
+
+
+@dataclass(frozen=True, slots=True)
+class TextMemory:
+    """The memory of an engine's texts since it was made."""
+
+    peak_bytes: int  # of the pages of all texts at the same time
+    preemptions: int  # how often a text released its pages for an older one
+
+
+class EnginePool:
+    """A model's engines. One idle engine is kept between calls, with its caches and CUDA graphs.
+
+    It serves calls with the same search and size, and calls that decode one window at a time, whose
+    results are those of a new engine, to the last bit. For other calls it is dropped first, so an
+    idle engine never takes memory that another needs. Each concurrent call has its own engine. Any
+    thread may call.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._idle_engine: Engine | None = None
+        self._defaults: dict[Search, int] = {}  # chosen once, as free memory varies
+        self._lock = threading.Lock()
+
+    def slots(self, batch_size: int | None, options: Options) -> int:
+        """How many windows to decode together. batch_size None: the default, which stays the same
+        for a search. Raises OptionError.
+        """
+        if batch_size is not None:
+            return check_batch_size(batch_size)
+        search = search_of(options)
+        if search not in self._defaults:
+            size = slot_bytes(self.model, search)
+            self._defaults[search] = choose_batch_size(self.model.device, size, self.nbytes())
+        return self._defaults[search]
+
+    @contextmanager
+    def lend(self, search: Search | None, slots: int) -> Iterator[Engine]:
+        """An idle engine of `slots` slots; if slots is 1, maybe of more. If it is idle again at the
+        end, it is kept. search None: any, to detect only the language.
+
+        Raises OptionError if there is too little memory.
+        """
+        with self._lock:
+            engine, self._idle_engine = self._idle_engine, None
+        if (
+            engine is None
+            or search not in (None, engine.search)
+            or slots not in (1, engine.batch_size)
+        ):
+            engine = None  # frees its memory
+            engine = make_engine(self.model, search or Search(), slots)
+        failed = True
+        try:
+            yield engine
+            failed = False
+        except GeneratorExit:  # the caller wants no more results
+            failed = False
+            raise
+        finally:
+            with self._lock:
+                largest = (
+                    self._idle_engine is None or self._idle_engine.batch_size < engine.batch_size
+                )
+                if not failed and engine.idle and largest:
+                    self._idle_engine = engine
+
+    def nbytes(self) -> int:
+        """Bytes of the idle engine's caches."""
+        engine = self._idle_engine
+        return 0 if engine is None else engine.nbytes()
+
+    def text_memory(self) -> TextMemory:
+        """Of the idle engine."""
+        if (engine := self._idle_engine) is None:
+            return TextMemory(0, 0)
+        return TextMemory(engine.text_bytes(True), engine.preemptions)
+
+    def release(self) -> None:
+        """Drop the idle engine and the defaults of `slots`. An engine in use is kept when its call
+        ends.
+        """
+        with self._lock:
+            self._idle_engine = None
+        self._defaults.clear()

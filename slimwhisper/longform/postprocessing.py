@@ -1,0 +1,60 @@
+"""The last steps on a complete transcript: speakers, loops, sentences."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby, islice
+from typing import TYPE_CHECKING
+
+from slimwhisper.audio.samples import Samples
+from slimwhisper.speakers.assign import assign_speakers
+from slimwhisper.speakers.diarize import find_speakers
+from slimwhisper.subtitles.sentences import to_sentences
+from slimwhisper.tokens.vocabulary import Vocabulary
+from slimwhisper.trust.flags import with_loops
+from slimwhisper.types import SAMPLE_RATE, Options, Segment, Transcript
+
+if TYPE_CHECKING:  # it imports numba, which is slow to start
+    from whisper.tokenizer import Tokenizer
+
+
+class PostProcessing:
+    """Assigns speakers, flags loops, and cuts sentences, by the options."""
+
+    def __init__(self, samples: Samples, options: Options, name: str) -> None:
+        """Finds the turns of the speakers, from the samples. name: as in `Recording`."""
+        self._options, self._seconds = options, len(samples) / SAMPLE_RATE
+        self._turns = find_speakers(samples, options, name)
+
+    def __call__(
+        self, transcript: Transcript, vocabulary: Vocabulary, tokenizer: "Tokenizer"
+    ) -> Transcript:
+        """The finished copy; vocabulary and tokenizer: of its tokens."""
+        options, segments = self._options, list(transcript.segments)
+
+        def spell(tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
+            """A segment's tokens as pieces of text with their tokens; timestamps have no text."""
+            pieces: list[tuple[str, list[int]]] = []
+            for is_text, run in groupby(tokens, vocabulary.is_text):
+                words, parts = [""], [list(run)]
+                if is_text:
+                    words, parts = tokenizer.split_to_word_tokens(parts[0])
+                pieces += zip(words, parts, strict=True)
+            return pieces
+
+        if options.diarize is not None:
+            segments = assign_speakers(segments, self._turns, spell)
+        segments = with_loops(segments)
+        if options.sentences:
+            language = "en" if options.task == "translate" else transcript.language
+            segments = to_sentences(segments, language, self._seconds)
+        if options.token_logprobs:
+            segments = _with_logprobs(segments, transcript.segments)
+        return replace(transcript, segments=segments)
+
+
+def _with_logprobs(segments: Sequence[Segment], before: Sequence[Segment]) -> list[Segment]:
+    """Segments that were cut again, with the log-probabilities of their tokens, which are all
+    tokens of the segments `before`, in order.
+    """
+    rest = iter([logprob for s in before for logprob in s.token_logprobs or ()])
+    return [replace(s, token_logprobs=list(islice(rest, len(s.tokens)))) for s in segments]

@@ -1,0 +1,40 @@
+"""Chooses the number of workers, and the CPUs and GPUs of each."""
+
+import argparse
+from dataclasses import dataclass
+from math import ceil
+
+from slimwhisper.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """The number of workers, and the resources that Ray reserves for each."""
+
+    workers: int
+    cpus: float
+    gpus: int
+    threads: int  # of torch; 0: torch's own choice
+
+
+def plan_workers(a: argparse.Namespace, resources: dict[str, float], hosts: int) -> WorkerPlan:
+    """One worker for each GPU; on CPUs, --workers of them, or one on each host.
+
+    A cluster may still grow, so --workers may exceed its GPUs. CPUs are divided between the
+    workers, so that these do not compete. Raises OptionError.
+    """
+    kind = (a.device or "").partition(":")
+    if kind[1]:
+        raise OptionError(f"--device {a.device}: Ray assigns the GPUs; use --devices {kind[2]}")
+    gpus, cpus = int(resources.get("GPU", 0)), resources.get("CPU", 1.0)
+    grows = bool(a.ray_address and a.workers)
+    if kind[0] == "cuda" and not gpus and not grows:
+        raise OptionError("--device cuda: Ray sees no GPU; drop the flag, or use cpu")
+    if kind[0] == "cuda" or (kind[0] != "cpu" and gpus):
+        if a.workers and a.workers > gpus and not grows:
+            raise OptionError(f"--workers {a.workers}: Ray sees {gpus} GPUs, one for each")
+        return WorkerPlan(a.workers or gpus, 1, 1, a.threads)
+    workers = a.workers or hosts
+    share = cpus / hosts / ceil(workers / hosts)
+    threads = a.threads or max(1, int(share))
+    return WorkerPlan(workers, min(threads, share), 0, threads)

@@ -1,0 +1,71 @@
+"""Holds the bytes of members of archives and tables, from reading them until decoding them."""
+
+import weakref
+from errno import EDQUOT, ENOSPC
+from io import BytesIO
+from shutil import copyfileobj
+from tempfile import SpooledTemporaryFile
+from threading import Condition
+from typing import IO, Any
+
+from slimwhisper.errors import StorageError
+
+MAX_MEMBER = 1 << 30  # bytes of one member
+MAX_RESERVED = 2 * MAX_MEMBER  # bytes of all that wait in this process
+IN_MEMORY = 1 << 20  # bytes; a larger member is in an unnamed file in the folder TMPDIR
+BLOCK = 1 << 20  # bytes
+
+_condition = Condition()
+_reserved = 0  # bytes
+
+
+class MemberBytes:
+    """A member's bytes, which can be moved out once. A pickled copy has its own bytes."""
+
+    def __init__(self, source: IO[bytes], size: int, wait: bool = True) -> None:
+        """Copies `size` bytes. wait: until other members have been decoded and there is room.
+
+        Raises StorageError if the disk is full.
+        """
+        _reserve(size, wait)
+        self._file: IO[bytes] = SpooledTemporaryFile(IN_MEMORY)
+        self._release = weakref.finalize(self, _free, self._file, size)
+        try:
+            copyfileobj(source, self._file, BLOCK)
+        except OSError as error:
+            self._release()
+            if error.errno not in (ENOSPC, EDQUOT):
+                raise
+            what = f"no room for an archive's member in the temporary folder ({error.strerror})"
+            raise StorageError(f"{what}; free space there, or set TMPDIR") from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._file.seek(0)
+        return _from_pickle, (self._file.read(),)
+
+    def move_to(self, target: IO[bytes]) -> None:
+        """Write the bytes, and free them here."""
+        self._file.seek(0)
+        copyfileobj(self._file, target, BLOCK)
+        self._release()
+
+
+def _from_pickle(data: bytes) -> MemberBytes:
+    """A member from another process, which already waited for room."""
+    return MemberBytes(BytesIO(data), len(data), wait=False)
+
+
+def _reserve(size: int, wait: bool) -> None:
+    global _reserved
+    with _condition:
+        while wait and _reserved and _reserved + size > MAX_RESERVED:
+            _condition.wait()
+        _reserved += size
+
+
+def _free(file: IO[bytes], size: int) -> None:
+    global _reserved
+    file.close()
+    with _condition:
+        _reserved -= size
+        _condition.notify_all()

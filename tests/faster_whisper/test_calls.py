@@ -1,0 +1,413 @@
+"""Scripts written for faster-whisper: what they call, and what they get."""
+
+import gc
+import io
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import slimwhisper
+from slimwhisper.errors import AudioError, CheckpointError, OptionError
+from slimwhisper.faster_whisper import (
+    BatchedInferencePipeline,
+    VadOptions,
+    WhisperModel,
+    available_models,
+    decode_audio,
+    download_model,
+    format_timestamp,
+)
+from slimwhisper.faster_whisper.shared_service import SharedService, _shared
+from slimwhisper.faster_whisper.tokenizer import Tokenizer
+from slimwhisper.faster_whisper.vad import get_speech_timestamps
+from tests.support.paths import SAMPLES
+from tests.support.spoken import EXPECTED, LONG
+
+PHONE, PI = SAMPLES / "phone-number.wav", SAMPLES / "pi.opus"
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[WhisperModel]:
+    yield WhisperModel("digits", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def multilingual(random_paths: dict[str, Path]) -> WhisperModel:
+    return WhisperModel(str(random_paths["multilingual"]), device="cpu", compute_type="float32")
+
+
+def said(segments: Any) -> str:
+    return "".join(segment.text for segment in segments).strip()
+
+
+def wait_until_idle(model: WhisperModel) -> None:
+    while model._shared.service.in_flight:
+        time.sleep(0.01)
+
+
+def test_a_recording(model: WhisperModel) -> None:
+    """The segments and words are those of our own call with the same options."""
+    segments, info = model.transcribe(str(PHONE), word_timestamps=True)
+    found = list(segments)
+    ours = model.whisper.transcribe(
+        PHONE, word_timestamps=True, beam_size=5, best_of=5, on_failure="best"
+    )["segments"]
+    assert [s.id for s in found] == [1, 2, 3]
+    for segment, other in zip(found, ours, strict=True):
+        for name in ("seek", "start", "end", "text", "tokens", "temperature", "no_speech_prob"):
+            assert getattr(segment, name) == pytest.approx(other[name]), name
+        assert [asdict(w) for w in segment.words or ()] == [
+            pytest.approx(word) for word in other["words"]
+        ]
+    assert found[0]._asdict()["words"][0]["word"] == " five"
+    assert (info.language, info.language_probability) == ("en", 1.0)
+    assert info.duration == info.duration_after_vad == pytest.approx(9.0436, abs=1e-3)
+    assert info.transcription_options.beam_size == 5 and info.vad_options is None
+    assert 1 in (info.transcription_options.suppress_tokens or ())
+
+
+@pytest.mark.parametrize("audio", ["path", "file", "array"])
+def test_what_audio_may_be(model: WhisperModel, audio: str) -> None:
+    source: Any = {
+        "path": str(PHONE),
+        "file": io.BytesIO(PHONE.read_bytes()),
+        "array": decode_audio(str(PHONE)),
+    }[audio]
+    assert said(model.transcribe(source, beam_size=1)[0]) == "five five five zero one four two " + (
+        "seven nine eight"
+    )
+
+
+@pytest.mark.parametrize("samples", [0, 1, 100, 16_000])
+def test_no_audio_gives_no_segments(model: WhisperModel, samples: int) -> None:
+    segments, info = model.transcribe(np.zeros(samples, np.float32))
+    assert list(segments) == []
+    assert info.duration == pytest.approx(samples / 16_000, abs=1e-4)
+
+
+def test_segments_come_while_the_rest_is_decoded(model: WhisperModel) -> None:
+    segments, _ = model.transcribe(str(SAMPLES / LONG), beam_size=1)
+    first = next(iter(segments))
+    assert first.text.strip() and model._shared.service.in_flight == 1
+    segments.close()  # type: ignore[attr-defined]
+    wait_until_idle(model)
+    assert model._shared.service.counts.cancelled >= 1
+
+
+def test_a_dropped_iterator_ends_its_work(model: WhisperModel) -> None:
+    cancelled = model._shared.service.counts.cancelled
+    segments, info = model.transcribe(str(SAMPLES / LONG), beam_size=1)
+    del segments
+    wait_until_idle(model)
+    assert info.language == "en" and model._shared.service.counts.cancelled == cancelled + 1
+
+
+def test_threads_share_an_engine(model: WhisperModel) -> None:
+    """Two models and four threads: steps have several windows, and each gets its own text."""
+    other = WhisperModel("digits", device="cpu", num_workers=4)
+    assert other._shared is model._shared
+    counts = model._shared.service.counts
+    steps, filled = counts.steps, counts.filled_slots
+    names = ["pi.opus", "parcel.ogg", "countdown.flac", "phone-number.wav"]
+    texts: dict[str, str] = {}
+    begin = threading.Barrier(4)
+
+    def work(name: str, model: WhisperModel) -> None:
+        begin.wait()
+        texts[name] = said(model.transcribe(str(SAMPLES / name), beam_size=1)[0])
+
+    threads = [
+        threading.Thread(target=work, args=(name, (model, other)[i % 2]))
+        for i, name in enumerate(names)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert texts == {name: EXPECTED[name]["text"] for name in names}
+    assert counts.filled_slots - filled > 1.5 * (counts.steps - steps)
+
+
+def test_the_engine_goes_with_its_last_model() -> None:
+    made = WhisperModel("digits", device="cpu", cpu_threads=1)
+    shared = made._shared
+    assert isinstance(shared, SharedService) and shared in _shared.values()
+    service = shared.service
+    del made, shared
+    gc.collect()
+    service.close()
+    assert service.engines.model is None
+    assert not any(engine.service is service for engine in _shared.values())
+
+
+def test_the_pauses_are_left_out(model: WhisperModel) -> None:
+    segments, info = model.transcribe(
+        str(PI), vad_filter=True, vad_parameters={"min_silence_duration_ms": 500}
+    )
+    assert said(segments) == EXPECTED["pi.opus"]["text"]
+    assert info.duration_after_vad < info.duration - 0.5
+    assert info.vad_options == VadOptions(min_silence_duration_ms=500)
+    audio = decode_audio(str(PI))
+    regions = get_speech_timestamps(audio, min_silence_duration_ms=500)
+    heard = sum(r["end"] - r["start"] for r in regions) / 16_000
+    assert info.duration_after_vad == pytest.approx(heard)
+    short = VadOptions(0.5, 0.3, 0, 2.0, 100, 30)
+    assert len(get_speech_timestamps(audio, short)) > len(regions)
+    assert all(r["end"] - r["start"] < 2.1 * 16_000 for r in get_speech_timestamps(audio, short))
+    segments, info = model.transcribe(
+        str(PI), vad_filter=True, vad_parameters={"min_speech_duration_ms": 60_000}
+    )
+    assert (list(segments), info.duration_after_vad) == ([], 0.0)
+
+
+def test_pieces_side_by_side(model: WhisperModel) -> None:
+    batched = BatchedInferencePipeline(model)
+    segments, info = batched.transcribe(str(SAMPLES / LONG), beam_size=1, batch_size=4)
+    found = list(segments)
+    ours = model.whisper.transcribe(
+        SAMPLES / LONG,
+        parallel=True,
+        without_timestamps=True,
+        temperature=0.0,
+        vad_min_silence_duration_ms=160,
+        vad_speech_pad_ms=400,
+        vad_max_speech_duration_s=30,
+    )
+    assert said(found) == ours["text"].strip() and len(found) > 4
+    assert info.duration_after_vad < info.duration
+    assert not info.transcription_options.condition_on_previous_text
+    assert info.vad_options == VadOptions(0.5, None, 0, 30, 160, 400)
+    _, info = batched.transcribe(str(PHONE), vad_parameters={"max_speech_duration_s": 5})
+    assert info.vad_options == VadOptions(0.5, None, 0, 30, 2000, 400)
+    clips = [{"start": 0.0, "end": 2.5}, {"start": 2.6, "end": 5.2}]
+    found = list(batched.transcribe(str(PHONE), clip_timestamps=clips)[0])
+    assert [s.text for s in found] == [" five five five", " zero one four"]
+    with pytest.raises(OptionError, match="clip_timestamps"):
+        batched.transcribe(str(SAMPLES / LONG), vad_filter=False)
+
+
+def test_options_reach_the_engine(model: WhisperModel) -> None:
+    def text(**options: Any) -> str:
+        return said(model.transcribe(str(PHONE), temperature=0, **options)[0])
+
+    plain = "five five five zero one four two seven nine eight"
+    assert text(no_repeat_ngram_size=1).count("five") == 1
+    assert text(repetition_penalty=5.0).count("five") == 1
+    five = model.hf_tokenizer.encode(" five").ids[0]
+    assert "five" not in text(suppress_tokens=[-1, five])
+    assert text(clip_timestamps=[2.5, 5.2]) == text(clip_timestamps="2.5,5.2") == "zero one four"
+    assert text(max_new_tokens=5, without_timestamps=True) == "five five five zero one"
+    assert text(initial_prompt=[five], hotwords="zero") == text(initial_prompt="five") == plain
+    assert text(patience=2, beam_size=3, max_new_tokens=1000) == plain
+
+
+def test_progress_is_shown_where_it_is_asked_for(
+    model: WhisperModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    list(model.transcribe(str(PHONE), log_progress=True)[0])
+    assert "9.04/9.04" in capsys.readouterr().err
+    list(model.transcribe(str(PHONE))[0])
+    assert capsys.readouterr().err == ""
+
+
+def test_an_english_model_warns_and_goes_on(
+    model: WhisperModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    segments, info = model.transcribe(str(PHONE), language="de", task="translate", beam_size=1)
+    assert said(segments) and info.language == "en"
+    assert "language='de'" in caplog.text and "task='translate'" in caplog.text
+
+
+def test_languages(multilingual: WhisperModel) -> None:
+    """Of the first window, or by the votes of several."""
+    audio = decode_audio(str(SAMPLES / LONG))
+    code, probability, probs = multilingual.detect_language(audio)
+    ours = multilingual.whisper.detect_language(audio)
+    assert (code, probability) == (ours[0], pytest.approx(ours[1][code]))
+    assert probs[0] == (code, probability) and len(probs) == 99
+    _, info = multilingual.transcribe(audio, beam_size=1, temperature=0, max_new_tokens=1)
+    assert info.language == code
+    assert info.language_probability == pytest.approx(probability, abs=1e-5)
+    assert info.all_language_probs is not None and info.all_language_probs[0][0] == code
+    window = 30 * 16_000
+    votes = [multilingual.detect_language(audio[i * window :])[:2] for i in range(3)]
+    several = {"language_detection_segments": 3, "language_detection_threshold": 1.0}
+    found = multilingual.detect_language(audio, **several)  # type: ignore[arg-type]
+    codes = [code for code, _ in votes]
+    assert found[0] == max(codes, key=codes.count)
+    assert found[1] == pytest.approx(max(p for code, p in votes if code == found[0]), abs=1e-5)
+    assert found[2] != probs, "the last window's"
+    _, info = multilingual.transcribe(
+        audio, beam_size=1, temperature=0, max_new_tokens=1, **several
+    )
+    assert info.language == found[0] and info.language_probability == pytest.approx(found[1])
+    mel = np.concatenate(list(multilingual._windows(audio[: 2 * window], None, False, None)), -1)
+    assert multilingual.detect_language(features=mel)[0] == code
+    assert "de" in multilingual.supported_languages
+
+
+def test_windows_that_programs_decode_themselves(model: WhisperModel) -> None:
+    """The calls that whisperX makes."""
+    tokenizer = Tokenizer(model.hf_tokenizer, model.model.is_multilingual, "transcribe", "en")
+    prompt = model.get_prompt(tokenizer, [], without_timestamps=True)
+    assert prompt == [tokenizer.sot, tokenizer.no_timestamps]
+    previous = model.get_prompt(tokenizer, [5, 6], prefix="seven", hotwords="unused")
+    assert previous == [
+        *(tokenizer.sot_prev, 5, 6, tokenizer.sot, tokenizer.timestamp_begin),
+        *tokenizer.encode(" seven"),
+    ]
+    mels = np.stack(
+        [next(iter(model._windows(decode_audio(str(p)), None, False, None))) for p in (PHONE, PI)]
+    )
+    features = model.encode(mels)
+    assert features.shape == [2, 80, 3000]
+    results = model.model.generate(features, [prompt] * 2, beam_size=2, return_scores=True)
+    texts = model.hf_tokenizer.decode_batch([r.sequences_ids[0] for r in results])
+    assert [t.strip() for t in texts] == [EXPECTED[p.name]["text"] for p in (PHONE, PI)]
+    assert all(-1 < r.scores[0] < 0 and r.no_speech_prob < 0.1 for r in results)
+    (once,) = model.model.generate(model.encode(mels[0]), [prompt], no_repeat_ngram_size=1)
+    assert len(set(once.sequences_ids[0])) == len(once.sequences_ids[0])
+
+
+def test_languages_of_windows(multilingual: WhisperModel) -> None:
+    (window,) = multilingual._windows(decode_audio(str(PHONE)), None, False, None)
+    found = multilingual.model.detect_language(multilingual.encode(window.numpy()))
+    token, probability = found[0][0]
+    code, expected, _ = multilingual.detect_language(decode_audio(str(PHONE)))
+    assert token == f"<|{code}|>" and probability == pytest.approx(expected)
+    tokenizer = Tokenizer(multilingual.hf_tokenizer, True, "translate", "de")
+    assert tokenizer.sot_sequence == [tokenizer.sot, tokenizer.language, tokenizer.task]
+    assert multilingual.hf_tokenizer.token_to_id("<|de|>") == tokenizer.language
+    assert tokenizer.task == tokenizer.translate and tokenizer.language_code == "de"
+
+
+def test_audio_is_decoded_as_asked(tmp_path: Path) -> None:
+    import soundfile
+
+    left, right = (np.sin(np.arange(44_100) * f).astype(np.float32) * 0.3 for f in (0.05, 0.2))
+    path = tmp_path / "two.wav"
+    soundfile.write(path, np.stack([left, right], axis=1), 44_100, "PCM_16")
+    first, second = decode_audio(str(path), sampling_rate=44_100, split_stereo=True)
+    np.testing.assert_allclose(first, left, atol=1e-4)
+    np.testing.assert_allclose(second, right, atol=1e-4)
+    with path.open("rb") as file:
+        assert decode_audio(file).shape == (16_000,)
+    assert decode_audio(str(path), 8000).shape == (8000,)
+    half = io.BytesIO((SAMPLES / "countdown.flac").read_bytes()[:100_000])
+    assert 16_000 < len(decode_audio(half)) < 14 * 16_000, "what can be read of it"
+    with pytest.raises(AudioError, match="no such file"):
+        decode_audio("http://127.0.0.1/a.wav", split_stereo=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        ({"compute_type": "int16"}, "compute_type 'int16' is not one of"),
+        ({"device": "cuda", "device_index": [0, 1]}, "one WhisperModel for each"),
+        ({"files": {"model.bin": b""}}, "files in memory"),
+        ({"revision": "main"}, "hf download --revision"),
+        ({"use_auth_token": "hf_x"}, "hf auth login"),
+    ],
+)
+def test_models_that_cannot_be_had(make: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message) as caught:
+        WhisperModel("digits", **make)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_is_not_there() -> None:
+    with pytest.raises(CheckpointError, match="no such name"):
+        WhisperModel("small-ish", local_files_only=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length_penalty": 0.8}, "length_penalty 0.8: only 1"),
+        ({"chunk_length": 15}, "chunk_length 15: windows are 30 s"),
+        ({"vad_filter": True, "vad_parameters": {"onset": 0.5}}, "unknown 'onset'; known: thresh"),
+        ({"repetition_penalty": 0}, "repetition_penalty 0 is not a number between"),
+        ({"suppress_tokens": [99_999]}, "token ids are -1 to"),
+        ({"initial_prompt": [99_999]}, "give a text, or token ids from 0"),
+    ],
+)
+def test_options_that_cannot_be_had(
+    model: WhisperModel, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message) as caught:
+        model.transcribe(str(PHONE), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_helpers() -> None:
+    assert format_timestamp(62.3456) == "01:02.346"
+    assert format_timestamp(3723.4, decimal_marker=",") == "01:02:03,400"
+    assert format_timestamp(0.5, always_include_hours=True) == "00:00:00.500"
+    assert {"turbo", "digits", "distil-large-v3"} <= set(available_models())
+    assert Path(download_model("digits")).is_file()
+    assert slimwhisper.load_model(download_model("digits"), device="cpu").dims.n_mels == 80
+
+
+PROGRAM = """
+import sys
+import faster_whisper
+from faster_whisper import WhisperModel
+from faster_whisper.audio import pad_or_trim
+from faster_whisper.tokenizer import _LANGUAGE_CODES
+from faster_whisper.transcribe import Segment, TranscriptionOptions, get_ctranslate2_storage
+from faster_whisper.vad import VadOptions
+import beside
+print(faster_whisper.__version__, sys.argv[1:], __name__, len(_LANGUAGE_CODES), beside.FACT)
+segments, _ = WhisperModel("digits", device="cpu").transcribe(sys.argv[1], beam_size=1)
+assert isinstance(list(segments)[0], Segment)
+"""
+
+
+WITHOUT_EXTRAS = """
+import sys
+for name in ("fastapi", "gradio", "prometheus_client", "pydantic", "uvicorn", "websockets"):
+    sys.modules[name] = None
+from slimwhisper.faster_whisper import WhisperModel
+segments, _ = WhisperModel("digits", device="cpu").transcribe(sys.argv[1], beam_size=1)
+print("".join(segment.text for segment in segments))
+"""
+
+
+def test_it_needs_no_extra() -> None:
+    """Its engine is the server's, whose packages may be missing."""
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, str(PHONE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == EXPECTED[PHONE.name]["text"]
+
+
+def as_faster_whisper(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "slimwhisper.as_faster_whisper", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_a_program_gets_it_in_place_of_the_package(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "beside.py").write_text("FACT = 7")
+    done = as_faster_whisper(str(tmp_path / "program.py"), str(PHONE), "--flag")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"1.2.1 ['{PHONE}', '--flag'] __main__ 100 7\n"
+
+
+def test_programs_by_command_and_module() -> None:
+    done = as_faster_whisper("slimwhisper", "--version")
+    assert done.returncode == 0 and "0.1" in done.stdout, done.stderr
+    done = as_faster_whisper("timeit", "-n1", "-r1", "import faster_whisper.vad")
+    assert done.returncode == 0 and "loop" in done.stdout, done.stderr
+    done = as_faster_whisper("no-such-program")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "no such file, command or module" in done.stderr
+    assert as_faster_whisper().returncode == 2

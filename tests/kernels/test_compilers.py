@@ -1,0 +1,84 @@
+"""kernels/cpu by every compiler that is installed, for x86-64 and, in an emulator, for ARM."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.support.paths import ROOT
+
+X86 = ("gcc", *(f"gcc-{n}" for n in range(9, 16)), "clang", *(f"clang-{n}" for n in range(14, 21)))
+ARM = "aarch64-linux-gnu-gcc"
+FLAGS = (
+    "-O3",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-Wno-psabi",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+)
+SOURCES = [*sorted((ROOT / "kernels/cpu").glob("*.c")), ROOT / "tests/kernels/native_check.c"]
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def compilers() -> list[object]:
+    """Those of X86 and ARM, which skip where they are not installed."""
+    missing = pytest.mark.skipif
+    found = [
+        pytest.param(name, marks=missing(shutil.which(name) is None, reason=f"no {name}"))
+        for name in X86
+    ]
+    arm = shutil.which(ARM) is None or shutil.which("qemu-aarch64") is None
+    return [*found, pytest.param(ARM, marks=missing(arm, reason=f"no {ARM} and qemu-aarch64"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", compilers())
+def test_compilers(compiler: str, tmp_path: Path) -> None:
+    """No warning, and every function as in float64."""
+    program = tmp_path / "check"
+    static = ("-static",) if compiler == ARM else ()
+    subprocess.run([compiler, *FLAGS, *static, "-o", program, *SOURCES, "-lm"], check=True)
+    emulator = ("qemu-aarch64",) if compiler == ARM else ()
+
+    def call(variant: str, numbers: tuple[int, ...], *data: Tensor) -> Tensor:
+        head = torch.tensor(numbers).numpy().tobytes()
+        given = head + b"".join(t.contiguous().numpy().tobytes() for t in data)
+        done = subprocess.run([*emulator, program, variant], input=given, capture_output=True)
+        if done.returncode == 2 and variant == "wide":
+            pytest.skip("the processor has no AVX-512")
+        assert done.returncode == 0, done.stderr
+        return torch.frombuffer(bytearray(done.stdout), dtype=torch.float32).double()
+
+    def same(found: Tensor, expected: Tensor) -> None:
+        torch.testing.assert_close(found, expected.double().flatten(), atol=1e-4, rtol=1e-5)
+
+    for variant in ("narrow",) if compiler == ARM else ("narrow", "wide"):
+        for rows in (3, 66):
+            x, w, bias, addend = noise(rows, 96), noise(21, 96), noise(21), noise(rows, 21)
+            expected = x.double() @ w.double().T + bias + addend
+            same(call(variant, (0, rows, 21, 96, 0), x, w, bias, addend), expected)
+            narrow, factors = (w * 40).round().clamp(-127, 127), noise(21) / 40
+            expected = (x.double() @ narrow.double().T) * factors.double() + bias + addend
+            numbers = (0, rows, 21, 96, 1)
+            same(call(variant, numbers, x, narrow, bias, addend, factors), expected)
+
+            x, w = noise(rows, 3, 64), noise(3, 32, 64)
+            expected = torch.einsum("nhd,hwd->nhw", x.double(), w.double())
+            same(call(variant, (1, rows, 3, 32, 64), x, w), expected)
+            transposed = w.transpose(1, 2)
+            same(call(variant, (2, rows, 3, 32, 64), x, transposed), expected)
+
+            queries, keys, values = noise(3, rows, 64), noise(9, 3, 16, 64), noise(9, 3, 16, 64) + 1
+            kept = [t.flip(0).transpose(0, 1).reshape(3, 144, 64)[:, :141] for t in (keys, values)]
+            expected = torch.nn.functional.scaled_dot_product_attention(
+                queries.double(), kept[0].double(), kept[1].double(), scale=0.125
+            )
+            same(call(variant, (3, 3, rows, 9, 64), queries, keys, values), expected)

@@ -1,0 +1,431 @@
+"""Streams and recordings that share an engine: who is next, and what each is sure of."""
+
+from collections import deque
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+
+import slimwhisper
+from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.engine.requests import Search, Window
+from slimwhisper.errors import SlimWhisperError
+from slimwhisper.live.stream import Stream
+from slimwhisper.live.types import LiveEvent, LiveOptions, TextUpdate
+from slimwhisper.live.update_scheduler import SharedEngine
+from slimwhisper.live.voice_activity import BLOCK
+from slimwhisper.longform.engine_pool import make_engine
+from slimwhisper.longform.recording import Recording
+from slimwhisper.types import Transcript
+from tests.support.spoken import SAMPLES
+
+
+@dataclass(eq=False)
+class Stay:
+    """A window's stay in the simulated engine."""
+
+    owner: Any
+    remaining: int  # steps
+
+    @property
+    def who(self) -> Any:
+        """The stream or the recording."""
+        return getattr(self.owner, "stream", None) or self.owner.recording
+
+
+def window(steps: int) -> Window:
+    """One that the simulated engine decodes in so many steps."""
+    return Window(torch.empty(0), (steps,), 0, None)
+
+
+@dataclass
+class Engine:
+    """As `slimwhisper.engine`, without a model. As on a CPU, all windows that wait and find a slot
+    are encoded before a step.
+    """
+
+    slots: int
+    encode_batch: int = 1
+    now: int = 0  # steps so far
+    waiting: deque[Stay] = field(default_factory=deque)
+    inside: list[Stay] = field(default_factory=list)
+    encoded: list[list[Any]] = field(default_factory=list)  # whose windows, in each step
+    shared: bool = False
+
+    @property
+    def free(self) -> int:
+        return self.slots - len(self.inside)
+
+    @property
+    def room(self) -> int:
+        return self.free - len(self.waiting)
+
+    @property
+    def idle(self) -> bool:
+        return not (self.waiting or self.inside)
+
+    @property
+    def prefetch(self) -> int:
+        return self.encode_batch
+
+    def share_cores(self, share: bool) -> None:
+        self.shared = share
+
+    def unencoded(self, owners: Container[Any]) -> int:
+        return sum(stay.owner in owners for stay in self.waiting)
+
+    def submit(self, owner: Any, window: Window) -> None:
+        self.waiting.append(Stay(owner, window.prompt[0]))
+
+    def stop(self, owners: Container[Any]) -> None:
+        self.waiting = deque(stay for stay in self.waiting if stay.owner not in owners)
+        for stay in self.inside:
+            if stay.owner in owners:
+                stay.remaining = 0
+
+    def step(self) -> None:
+        self.encoded.append([])
+        while self.waiting and self.free:
+            stay = self.waiting.popleft()
+            self.inside.append(stay)
+            self.encoded[-1].append(stay.who)
+        self.now += 1
+        for stay in self.inside:
+            stay.remaining -= 1
+        for stay in [stay for stay in self.inside if stay.remaining <= 0]:
+            request = stay.owner.accept("answer")
+            if request is None:
+                self.inside.remove(stay)
+            else:
+                stay.remaining = request.prompt[0]
+
+
+@dataclass(eq=False)
+class Talker:
+    """A stream in an endless utterance, an update of which is due every `period` steps."""
+
+    engine: Engine
+    begins: int = 0
+    period: int = 20
+    length: int = 4  # steps of an update
+    retries: int = 0  # more requests in the slot
+    starts: list[tuple[int, float]] = field(default_factory=list)  # step, deadline
+    known: int = 0  # the audio that the last update knew, in steps
+    ends: int = 0  # updates that are done
+    running: bool = False
+    ahead: int = 0
+    on_start: Callable[[], None] = lambda: None
+
+    @property
+    def due(self) -> float | None:
+        deadline = self.known + self.period if self.starts else self.begins
+        return None if self.running or self.engine.now < deadline else deadline
+
+    @property
+    def backlog(self) -> float:
+        return max(self.engine.now - max(self.known, self.begins), 0)
+
+    def request(self) -> tuple[str, Window]:
+        assert self.due is not None
+        self.on_start()
+        self.starts.append((self.engine.now, self.due))
+        self.running, self.known, self.ahead = True, self.engine.now, self.retries
+        return "buffer", window(self.length)
+
+    def accept(self, passage: str, answer: str) -> Window | None:
+        assert self.running and (passage, answer) == ("buffer", "answer")
+        self.ahead -= 1
+        if self.ahead >= 0:
+            return window(self.length)
+        self.running = False
+        self.ends += 1
+        return None
+
+    @property
+    def lateness(self) -> list[float]:
+        """Steps between each deadline and the start."""
+        return [start - deadline for start, deadline in self.starts]
+
+
+class Upload:
+    """An upload of some windows, one after the other; it is its own session."""
+
+    seconds_done = 0.0
+
+    def __init__(self, windows: int = 2, length: int = 30) -> None:
+        self.remaining, self.length, self.handed_out = windows, length, False
+
+    def next_session(self) -> "Upload | None":
+        first, self.handed_out = not self.handed_out, True
+        return self if first else None
+
+    def next_request(self) -> Window | None:
+        return window(self.length) if self.remaining else None
+
+    def accept(self, answer: str) -> None:
+        self.remaining -= 1
+
+    @property
+    def done(self) -> bool:
+        return not self.remaining
+
+    def report(self) -> list[Any]:
+        return []
+
+    def transcript(self) -> Transcript:
+        return Transcript("", [], "en")
+
+    def close(self) -> None:
+        pass
+
+
+def shared(slots: int, encode_batch: int = 1) -> Any:
+    """A `SharedEngine` over a simulated one."""
+    engine: Any = Engine(slots, encode_batch)
+    return SharedEngine(engine)
+
+
+def add_talkers(shared_engine: Any, count: int, **settings: Any) -> list[Talker]:
+    talkers = [Talker(shared_engine.engine, **settings) for _ in range(count)]
+    for talker in talkers:
+        shared_engine.updates.add(talker)
+    return talkers
+
+
+def run(shared_engine: Any, steps: int, each: Callable[[], None] = lambda: None) -> list[Any]:
+    """The recordings that end."""
+    ended = []
+    for _ in range(steps):
+        shared_engine.fill(live=bool(shared_engine.updates.streams))
+        ended += [source for source, _ in shared_engine.batch.step()]
+        each()
+    return ended
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_one_update_of_a_stream_at_a_time(retries: int) -> None:
+    """Those that are due meanwhile start once, with the newest audio; retries keep the slot."""
+    shared_engine = shared(slots=4)
+    (talker,) = add_talkers(shared_engine, 1, period=2, length=9, retries=retries)
+    run(shared_engine, 101)
+    stay = 9 * (1 + retries)
+    assert [start for start, _ in talker.starts] == list(range(0, 101, stay))
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_the_oldest_deadline_first(slots: int) -> None:
+    shared_engine = shared(slots)
+    order: list[int] = []
+    for begins in (5, 3, 4, 1, 2):
+        (talker,) = add_talkers(shared_engine, 1, begins=begins, period=1000, length=3)
+        talker.on_start = lambda begins=begins: order.append(begins)
+    run(shared_engine, 30)
+    assert order == [1, 2, 3, 4, 5]
+
+
+@dataclass(eq=False)
+class Behind:
+    """A stream of which so many passages are over; the ones that run are side by side."""
+
+    over: int
+    closed: float = 0.0  # when
+    backlog: float = 1.0
+    running: list[int] = field(default_factory=list)
+    most: int = 4
+
+    @property
+    def due(self) -> float | None:
+        return self.closed if self.over and len(self.running) < self.most else None
+
+    def request(self) -> tuple[int, Window]:
+        self.over -= 1
+        self.running.append(self.over)
+        return self.over, window(5)
+
+    def accept(self, passage: int, answer: str) -> None:
+        self.running.remove(passage)
+
+
+def test_what_is_over_is_decoded_at_once() -> None:
+    """A stream that is behind catches up side by side; when it is dropped, all of it goes."""
+    shared_engine = shared(slots=8, encode_batch=4)
+    late, gone = Behind(10), Behind(10, closed=1.0)
+    shared_engine.updates.add(gone)
+    shared_engine.updates.add(late)
+    run(shared_engine, 1)
+    assert shared_engine.engine.encoded == [[late] * 4], "since when it is over decides"
+    run(shared_engine, 1)
+    assert shared_engine.updates.busy == 8 and shared_engine.updates.speaking == 2
+    shared_engine.updates.drop(gone)
+    assert shared_engine.updates.busy == 4, "its slots are free at once"
+    run(shared_engine, 18)
+    assert (
+        not (late.over or late.running or shared_engine.updates.busy) and shared_engine.engine.idle
+    )
+
+
+@pytest.mark.parametrize("encode_batch", [1, 8])
+def test_cores_are_shared_while_there_are_streams(encode_batch: int) -> None:
+    shared_engine = shared(slots=4, encode_batch=encode_batch)
+    for live in (False, True, False):
+        shared_engine.fill(live)
+        assert shared_engine.engine.shared == live
+
+
+@pytest.mark.parametrize("encode_batch", [1, 8])
+def test_uploads_do_not_keep_streams_waiting(encode_batch: int) -> None:
+    """64 uploads and 8 streams: there is always a slot, and at most one window of an upload goes
+    to the encoder with an update.
+    """
+    shared_engine = shared(slots=16, encode_batch=encode_batch)
+    talkers = add_talkers(shared_engine, 8, period=20, length=4)
+    for number in range(64):
+        assert shared_engine.batch.add(number, Upload()) is None
+    ended = run(shared_engine, 700)
+    assert len(ended) == 64
+    for talker in talkers:
+        assert len(talker.starts) > 25 and max(talker.lateness) <= 8
+    for encoded in shared_engine.engine.encoded:
+        uploads = [who for who in encoded if isinstance(who, Upload)]
+        assert len(uploads) <= 1 and len(encoded) - len(uploads) <= encode_batch
+
+
+def test_streams_that_come_late_find_a_slot() -> None:
+    """Where uploads have all slots already, from the first one that gets free."""
+    shared_engine = shared(slots=8)
+    for number in range(64):
+        shared_engine.batch.add(number, Upload(windows=5))
+    run(shared_engine, 45)
+    assert shared_engine.engine.free == 0
+    talkers = add_talkers(shared_engine, 4, begins=45, period=20)
+    run(shared_engine, 400)
+    for talker in talkers:
+        assert talker.lateness[0] <= 45 and max(talker.lateness[2:]) <= 4
+
+
+def test_streams_leave_uploads_a_quarter() -> None:
+    """64 streams want more than the engine can do."""
+    shared_engine = shared(slots=16, encode_batch=4)
+    talkers = add_talkers(shared_engine, 64, period=5, length=10)
+    for number in range(8):
+        shared_engine.batch.add(number, Upload(windows=1000, length=10))
+    shares: list[int] = []
+
+    def count() -> None:
+        inside = [stay.who for stay in shared_engine.engine.inside]
+        shares.append(sum(isinstance(who, Upload) for who in inside))
+
+    run(shared_engine, 400, count)
+    assert min(shares[20:]) >= 4 - 1, "one may have just ended"
+    assert sum(shares[20:]) / len(shares[20:]) >= 3.5
+    ends = [talker.ends for talker in talkers]
+    assert min(ends) > 0 and max(ends) - min(ends) <= 1, "all in turn"
+
+
+@pytest.mark.parametrize(("streams", "used"), [(0, 16), (10, 15)])
+def test_streams_take_no_more_than_they_need(streams: int, used: int) -> None:
+    """One slot is kept for streams that are silent; without any, uploads fill all."""
+    shared_engine = shared(slots=16)
+    add_talkers(shared_engine, streams, begins=10_000)
+    for number in range(64):
+        shared_engine.batch.add(number, Upload())
+    run(shared_engine, 25)
+    assert 16 - shared_engine.engine.free == used
+
+
+def test_dropped_streams_leave_nothing() -> None:
+    """While they wait, decode, or have been answered; others go on."""
+    shared_engine = shared(slots=4, encode_batch=2)
+    shared_engine.batch.add("upload", Upload(windows=4))
+    stays = add_talkers(shared_engine, 1, period=10)
+    for at in range(1, 60):
+        gone = add_talkers(shared_engine, 3, length=7)
+        run(shared_engine, at % 9)
+        for talker in gone:
+            shared_engine.updates.drop(talker)
+            shared_engine.updates.drop(talker)
+    run(shared_engine, 200)
+    shared_engine.updates.drop(stays[0])
+    assert not shared_engine.batch.running and not shared_engine.used
+    while shared_engine.working:
+        run(shared_engine, 1)
+    assert shared_engine.engine.idle and shared_engine.engine.free == 4
+    assert not (
+        shared_engine.updates.busy
+        or shared_engine.updates.streams
+        or shared_engine.updates.failures
+    )
+    assert stays[0].ends > 10
+
+
+@pytest.mark.parametrize("method", ["request", "accept"])
+def test_a_stream_that_fails_is_alone_in_it(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared_engine = shared(slots=4)
+    bad, good = add_talkers(shared_engine, 2)
+
+    def fails(*_: object) -> None:
+        raise OSError("no more")
+
+    setattr(bad, method, fails)
+    run(shared_engine, 50)
+    assert "unexpected OSError: no more" in str(shared_engine.updates.failures[bad])
+    assert isinstance(shared_engine.updates.failures[bad], SlimWhisperError)
+    assert good.ends >= 2 and list(shared_engine.updates.streams) == [good]
+    assert len(shared_engine.engine.inside) <= 1
+    shared_engine.updates.drop(bad)
+    assert not shared_engine.updates.failures
+
+
+@pytest.mark.slow
+def test_results_do_not_depend_on_neighbours() -> None:
+    """Streams of real speech beside each other and an upload: the events that each has alone, where
+    each update knows the same audio.
+    """
+    model = slimwhisper.load_model("digits")
+    network = model.network
+    options = LiveOptions(language="en", words=True, update=1.0)
+    names = ("door-code.mp3", "flight.m4a")
+    sounds = {name: slimwhisper.load_audio(SAMPLES / name) for name in names}
+
+    def events_of(selected: Sequence[str], uploads: int) -> dict[str, list[LiveEvent]]:
+        shared_engine = SharedEngine[str](make_engine(network, Search(), 4))
+        streams = {n: Stream(network.dims, network.vocabulary, options) for n in selected}
+        for stream in streams.values():
+            shared_engine.updates.add(stream)
+        options_used = model.make_options(language="en")
+        for _ in range(uploads):
+            samples = ArraySamples(sounds["door-code.mp3"])
+            shared_engine.batch.add(
+                "upload", Recording(samples, network.dims, options_used, network.vocabulary)
+            )
+        events: dict[str, list[LiveEvent]] = {name: [] for name in selected}
+        longest = max(len(sounds[name]) for name in selected)
+        for start in range(0, longest + BLOCK, BLOCK):
+            for name, stream in streams.items():
+                if start < longest:
+                    stream.append(sounds[name][start : start + BLOCK])
+                else:
+                    stream.finish()
+            while shared_engine.updates.due or shared_engine.updates.busy:
+                shared_engine.fill(live=True)
+                shared_engine.batch.step()
+            for name, stream in streams.items():
+                events[name] += stream.events()
+        assert all(stream.ended for stream in streams.values())
+        return events
+
+    beside = events_of(names, uploads=1)
+    for name in names:
+        alone = events_of([name], uploads=0)[name]
+        texts = [[e for e in es if isinstance(e, TextUpdate)] for es in (alone, beside[name])]
+        alike = [
+            [
+                replace(t, words=tuple(replace(w, probability=0.0) for w in t.words))
+                for t in events_of
+            ]
+            for events_of in texts  # probabilities differ by rounding
+        ]
+        assert alike[0] == alike[1]
+        assert sum(len(t.words) for t in texts[0]) >= 4

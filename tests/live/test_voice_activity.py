@@ -1,0 +1,73 @@
+"""Voice activity while speech goes on: the offline network and a plain hysteresis as references."""
+
+import numpy as np
+import pytest
+
+import slimwhisper
+from slimwhisper.audio.vad import SpeechStream, speech_regions
+from slimwhisper.live import voice_activity
+from slimwhisper.live.voice_activity import BLOCK, SpeechChange, VoiceActivity
+from tests.support.spoken import LONG, SAMPLES
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def speech() -> np.ndarray:
+    return slimwhisper.load_audio(SAMPLES / LONG)[: 20 * 16_000]
+
+
+def test_streams_are_judged_together(speech: np.ndarray) -> None:
+    """One starts later than the other; each hears what it hears alone."""
+    block = speech[:BLOCK]
+    alone, first, second = SpeechStream(), SpeechStream(), SpeechStream()
+    expected = [alone.probabilities(speech[i * BLOCK :][:BLOCK]) for i in range(4)]
+    np.testing.assert_allclose(first.probabilities(block), expected[0], atol=1e-6)
+    for i in range(3):
+        blocks = np.stack([speech[(i + 1) * BLOCK :][:BLOCK], speech[i * BLOCK :][:BLOCK]])
+        probabilities = SpeechStream.next_batch([first, second], blocks)
+        np.testing.assert_allclose(probabilities, [expected[i + 1], expected[i]], atol=1e-5)
+
+
+def changes_of(samples: np.ndarray, threshold: float, silence_ms: int) -> list[SpeechChange]:
+    activity = VoiceActivity(threshold, silence_ms)
+    return [
+        change
+        for start in range(0, len(samples), BLOCK)
+        for change in activity.process(samples[start : start + BLOCK])
+    ]
+
+
+def test_speech_begins_and_ends_where_it_does_offline(speech: np.ndarray) -> None:
+    class Whole:
+        def __len__(self) -> int:
+            return len(speech)
+
+        def read(self, start: int, stop: int) -> np.ndarray:
+            return speech[start:stop]
+
+    expected = speech_regions(Whole(), min_silence_ms=500, pad_ms=0)
+    changes = changes_of(speech, 0.5, 500)
+    assert len(expected) > 3
+    assert [c.at for c in changes if c.speech] == [start for start, _ in expected]
+    ends = [c.at - 8_000 for c in changes if not c.speech]
+    # silero counts from the first quiet frame, up to a frame after the last loud one
+    np.testing.assert_allclose(ends, [stop for _, stop in expected][: len(ends)], atol=1024)
+
+
+def test_hysteresis(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = [0.1, 0.5, 0.36, 0.34, 0.2, 0.4, 0.1, 0.1, 0.1, 0.49, 0.6]
+
+    class Scripted:
+        def probabilities(self, block: np.ndarray) -> np.ndarray:
+            count = -(-len(block) // 512)
+            probabilities, script[:count] = script[:count], []
+            return np.array(probabilities)
+
+    monkeypatch.setattr(voice_activity, "SpeechStream", Scripted)
+    changes = changes_of(np.zeros(len(script) * 512, np.float32), 0.5, 96)
+    assert changes == [
+        SpeechChange(True, 512),
+        SpeechChange(False, 9 * 512),
+        SpeechChange(True, 10 * 512),
+    ]

@@ -1,0 +1,159 @@
+"""One small decoder for the tests of cache forms: its plans, and the papers' results for it."""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from slimwhisper.cache.activations import Activations
+from slimwhisper.cache.approximate.keyformer import gumbel
+from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
+from slimwhisper.cache.fold import Attention, Context, Folded, fold
+from slimwhisper.cache.forms import FORMS, form_of, settings_of
+from slimwhisper.model.calibration import exact_plan
+from tests.support import approximate as papers
+from tests.support import formulas
+from tests.support.checkpoints import random_state, tiny_dims
+
+WIDTH, HEADS, FRAMES, LENGTH, LAYERS = 96, 3, 50, 32, 2  # heads no power of two
+D_K = WIDTH // HEADS
+CPU = torch.device("cpu")
+DIMS = tiny_dims(
+    width=WIDTH, heads=HEADS, text_layers=LAYERS, multilingual=False, n_text_ctx=LENGTH
+)
+STATE = random_state(DIMS, seed=0)
+for name, tensor in STATE.items():  # head i's columns fall to 10^-i of the first: ranks differ
+    if name.startswith("decoder") and name.endswith(("query.weight", "key.weight", "value.weight")):
+        falls = [torch.logspace(0, -i, D_K) for i in range(HEADS)]
+        STATE[name] = 2 * tensor * torch.cat(falls)[:, None]
+
+ATTEND = {"kv": formulas.attend_kv, "k": formulas.attend_k, "v": formulas.attend_v}
+ATTEND |= {"e": formulas.attend_x, "x": formulas.attend_x}
+WHOLE = [f"{form.name}:{form.whole}" for form in FORMS.values() if not form.exact]
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+RECORDED = Activations(
+    noise(FRAMES, WIDTH, seed=1),
+    [noise(40, WIDTH, seed=2 + i) for i in range(LAYERS)],
+    [noise(40, WIDTH, seed=8 + i) for i in range(LAYERS)],
+)
+
+
+def block(part: str, layer: int) -> Attention:
+    attention = "cross_attn" if part == "cross" else "attn"
+    return Attention.from_state(STATE, f"decoder.blocks.{layer}.{attention}.", HEADS)
+
+
+def plain(part: str, layer: int) -> formulas.PlainAttention:
+    """A block for row vectors, x W, nothing folded."""
+    prefix = f"decoder.blocks.{layer}.{'cross_attn' if part == 'cross' else 'attn'}."
+
+    def get(name: str) -> Tensor:
+        return STATE[prefix + name].double()
+
+    w_q, w_k, w_v, w_o = (get(f"{name}.weight").T for name in ("query", "key", "value", "out"))
+    b_q, b_v, b_o = (get(f"{name}.bias") for name in ("query", "value", "out"))
+    return formulas.PlainAttention(w_q, b_q, w_k, w_v, b_v, w_o, b_o, HEADS)
+
+
+@cache
+def plan(cross: str = "e", own: str = "x") -> CachePlan:
+    """In float64, not rounded; also of forms that the guard would check."""
+    forms = {"cross": cross, "self": own}
+    unguarded = [form if form_of(form).inverse is None else "kv" for form in forms.values()]
+    folded = exact_plan(STATE, DIMS, *unguarded, RECORDED)
+    parts = {"cross": folded.cross, "self": folded.self_}
+    first = block("cross", 0).key
+    for part, form in forms.items():
+        if form_of(form).inverse is not None:
+            parts[part] = [
+                fold(block(part, i), form, Context(first, layer=i)) for i in range(LAYERS)
+            ]
+    return CachePlan(parts["cross"], parts["self"])
+
+
+def folded(part: str, spec: str) -> list[Folded]:
+    """A form's folded layers."""
+    return list(plan(cross=spec).cross if part == "cross" else plan(own=spec).self_)
+
+
+def allocate(
+    cross: str = "e",
+    own: str = "x",
+    slots: int = 3,
+    group: int = 1,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device = CPU,
+) -> DecoderCache:
+    return DecoderCache.allocate(
+        plan(cross, own).to(CPU, dtype), slots, FRAMES, LENGTH, group, device
+    )
+
+
+def serves(spec: str, part: str) -> bool:
+    """Whether a form is for this attention."""
+    form = form_of(spec)
+    return (form.cross if part == "cross" else form.self_) is not None and not (
+        part == "self" and "merge=0" in spec
+    )
+
+
+@cache
+def rotations(spec: str, part: str, layer: int) -> papers.Rotations:
+    """R and R_v of every head, cut to the ranks that the product chose."""
+    sizes = folded(part, spec)[layer].learned["ranks"].long().tolist()
+    queries, source = RECORDED.query_inputs(part, layer), RECORDED.source(part, layer)
+    heads = papers.decompose(plain(part, layer), queries.double(), source.double())
+    return [(k[0][:, :r], v[0][:, :r_v]) for (k, v), r, r_v in zip(heads, *sizes, strict=True)]
+
+
+def cross_reference(spec: str, layer: int, x: Tensor, source: Tensor) -> Tensor:
+    """x [T, d] over a window [p, d] -> [T, d]; T = 1 is a step."""
+    p, settings, name = plain("cross", layer), settings_of(spec), spec.partition(":")[0]
+    if name == "hybrid":
+        return formulas.attend_hybrid(p, plain("cross", 0).w_k, x, source)
+    if name == "zack" and spec not in WHOLE:
+        return papers.attend_zack(p, rotations(spec, "cross", layer), x, source)
+    if name == "compact" and spec not in WHOLE:
+        return formulas.attend_x(p, x, papers.merged(source, settings.groups(len(source))))
+    if name in ATTEND or spec in WHOLE or len(x) > 1:
+        return ATTEND.get(name, formulas.attend_kv)(p, x, source)
+    if name == "sparse":
+        return papers.attend_sparse(p, x[0], source, settings.threshold)[0][None]
+    attend = papers.attend_sparq if name == "sparq" else papers.attend_sparq_latent
+    return attend(p, x[0], source, settings, False)[None]
+
+
+def self_reference(spec: str, layer: int, text: Tensor, prompt: int) -> Tensor:
+    """A text [n, d] of which the first `prompt` tokens come at once -> [n, d]."""
+    p, settings, name = plain("self", layer), settings_of(spec), spec.partition(":")[0]
+    if name in ATTEND or spec in WHOLE:
+        hidden = torch.ones(len(text), len(text)).triu(1).bool()
+        return ATTEND.get(name, formulas.attend_kv)(p, text, text, hidden)
+    if name == "zack":
+        return papers.attend_zack(p, rotations(spec, "self", layer), text, text, causal=True)
+    if name.startswith("keyformer"):
+        return keyformer_reference(spec, layer, text, prompt)[0]
+
+    def attend(x: Tensor, source: Tensor) -> Tensor:
+        if name == "sparse":
+            return papers.attend_sparse(p, x, source, settings.threshold)[0]
+        form = papers.attend_sparq if name == "sparq" else papers.attend_sparq_latent
+        return form(p, x, source, settings, True)
+
+    return papers.by_steps(attend, lambda x, s: formulas.attend_kv(p, x, s), text, prompt)
+
+
+def keyformer_reference(
+    spec: str, layer: int, text: Tensor, prompt: int
+) -> tuple[Tensor, list[list[int]]]:
+    """The same, and the tokens that each head keeps in the end."""
+    settings, by_head = settings_of(spec), "latent" not in spec
+    zeta = gumbel(settings.seed, layer, HEADS, LENGTH).double()
+    p = plain("self", layer)
+    return papers.decode_keyformer(p, text, prompt, settings, zeta, LENGTH, by_head)

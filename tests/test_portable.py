@@ -1,0 +1,154 @@
+"""Other systems: the core without what only Unix has, in processes from which it was taken."""
+
+import ast
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+import soundfile
+import torch
+
+from slimwhisper import devices
+from slimwhisper.app import command, connections
+from slimwhisper.errors import DependencyError
+from slimwhisper.locks import open_locked
+from tests.support.live import eventually, free_port, status_of
+from tests.support.paths import ROOT, SAMPLES
+
+BARE = ROOT / "tests/support/bare"  # a sitecustomize.py: what is taken
+UNIX_MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
+NOT_IMPORTED_YET = UNIX_MODULES | {"msvcrt", "numba", "triton", "winreg", "zeroconf"}
+UNIX_CALLS = set(
+    "fchmod fchown fork getuid geteuid getgid killpg mkfifo pread pwrite sched_getaffinity setsid "
+    "statvfs uname O_CLOEXEC O_DIRECTORY O_NOFOLLOW O_NONBLOCK".split()
+)
+WORDS = "five five five zero one four two seven nine eight"
+
+
+def bare(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """What Python does without it all."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(BARE), "OMP_NUM_THREADS": "1"},
+        input=stdin,
+        capture_output=True,
+        timeout=120,
+    )
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for package in ("slimwhisper", "app", "kernels"):
+        for file in (ROOT / package).rglob("*.py"):
+            yield str(file.relative_to(ROOT)), ast.parse(file.read_text())
+
+
+def test_what_is_imported_at_the_top() -> None:
+    """Nothing that another system, or a machine without a GPU, may lack."""
+    count = 0
+    for name, module in modules():
+        count += 1
+        found = {alias.name for n in module.body if isinstance(n, ast.Import) for alias in n.names}
+        found |= {str(n.module) for n in module.body if isinstance(n, ast.ImportFrom)}
+        allowed = {"triton"} if name.startswith("kernels/gpu/") else set()
+        assert not {n.partition(".")[0] for n in found} & NOT_IMPORTED_YET - allowed, name
+        attributes = (n for n in ast.walk(module) if isinstance(n, ast.Attribute))
+        used = {n.attr for n in attributes if ast.unparse(n.value) == "os"}
+        assert not used & UNIX_CALLS, name
+    assert count > 200
+
+
+def test_a_folder_and_its_resumption(tmp_path: Path) -> None:
+    """Also in a reader process."""
+    assert b"import of fcntl halted" in bare("-c", "import fcntl").stderr
+    folder, texts = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    for name in ("phone-number.wav", "flight.m4a"):
+        shutil.copy(SAMPLES / name, folder)
+    flags = ("--model", "digits", "--device", "cpu", "--loaders", "1")
+    command = ("-m", "slimwhisper", "transcribe", str(folder), "-o", str(texts), *flags)
+    done = bare(*command)
+    assert done.returncode == 0 and b"2 of 2 files transcribed" in done.stderr, done.stderr
+    assert " ".join((texts / "phone-number.txt").read_text().split()) == WORDS
+    done = bare(*command)
+    assert done.returncode == 0 and b"Nothing to do: 2 already done" in done.stderr, done
+
+
+def test_live_from_standard_input() -> None:
+    samples = soundfile.read(SAMPLES / "phone-number.wav", dtype="int16")[0]
+    done = bare(
+        *("-m", "slimwhisper", "live", "--model", "digits", "--device", "cpu"),
+        stdin=samples.tobytes(),
+    )
+    assert done.returncode == 0, done.stderr
+    assert " ".join(done.stdout.decode().split()) == WORDS
+
+
+@pytest.mark.slow
+def test_a_request_to_the_server(tmp_path: Path) -> None:
+    port = free_port()
+    flags = ("--model", "digits", "--device", "cpu", "--no_page", "--port", str(port))
+    variables = {"PYTHONPATH": str(BARE), "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "slimwhisper", "serve", *flags], env=os.environ | variables
+    )
+    with process, ExitStack() as stack:
+        stack.callback(process.kill)
+        url = f"http://127.0.0.1:{port}"
+        assert eventually(lambda: status_of(url) == 200, 120)
+        files = {"file": (SAMPLES / "phone-number.wav").read_bytes()}
+        answer = httpx.post(f"{url}/v1/audio/transcriptions", files=files, timeout=60)
+        assert answer.json()["text"] == WORDS
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert list(tmp_path.iterdir()) == [], "no upload is left"
+
+
+def test_branches_of_other_systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "name", "nt")
+        assert devices.choose_loaders(3, torch.device("cpu")) == 0
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert connections.raise_file_limit() == connections.MAX_FILES
+    monkeypatch.setattr(command, "OPEN_FILES", tmp_path / "none")
+    with pytest.raises(DependencyError, match="serve needs Linux"):
+        command.run_serve(command.argparse.Namespace())
+
+
+def test_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One process at a time, until its descriptor is closed; a link is never followed."""
+    path = tmp_path / "file"
+    code = "import sys; from pathlib import Path; from slimwhisper.locks import open_locked\n"
+    code += f"open_locked(Path({str(path)!r})); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as other:
+        assert eventually(lambda: is_locked(path)), "by the other process"
+        other.kill()
+    descriptor = open_locked(path)
+    os.write(descriptor, b"one")
+    assert is_locked(path) and path.read_bytes() == b"one"
+    os.close(descriptor)
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(OSError, match="symbolic links"):
+        open_locked(tmp_path / "link")
+
+    def unsupported(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    os.close(open_locked(path))
+    with pytest.raises(OSError, match="not supported"):
+        open_locked(path, required=True)
+
+
+def is_locked(path: Path) -> bool:
+    try:
+        os.close(open_locked(path))
+    except BlockingIOError:
+        return True
+    return False
