@@ -189,16 +189,17 @@ class Decoding:
         d, heads, caches = self.dims.n_text_state, self.dims.n_text_head, self.rows // sharing
         operations, cycles, kind = 4 * self.rows * positions * d, 0.0, HEADS
         if self.form == "baseline":
-            programs, tiles = caches * heads, ceil(positions / 128)
+            programs, tiles, part = caches * heads, ceil(positions / 128), 2 * sharing / 128
             kept = 2 * HALF * caches * positions * d
         else:
             kind, tiles = LATENT, ceil(positions / 16)
             programs = caches * ceil(sharing * heads / 32)
+            part = 8 * min(sharing * heads, 32) / 16 / (1 if self.form == "slim fp8" else HALF)
             kept = caches * positions * (d + SINGLE if self.form == "slim fp8" else HALF * d)
             cycles = CYCLES[self.form] * programs * tiles * d / 1280 / self.device.processors
             operations *= heads
         out = self.rows * self.queries
-        splits = choose_splits(programs, tiles, self.device.processors)
+        splits = choose_splits(programs, tiles, self.device.processors, part)
         parts = splits * out * SINGLE / HALF if splits > 1 else 0
         return self.kernel(kind, kept, out + (parts or out), operations, cycles), parts
 

@@ -147,7 +147,9 @@ class LatentByTriton:
         if c is None:
             return None
         programs = call.windows * -(-call.queries_per_window // c.block_q)
-        splits = _splits(c, device, programs, call.reads.positions(latent.values.shape[1]))
+        positions = call.reads.positions(latent.values.shape[1])
+        sizes = min(call.queries_per_window, c.block_q), latent.values.itemsize
+        splits = _splits(c, device, programs, positions, *sizes)
         if latent.factors is None:
             from slimwhisper.kernels.gpu.latent import split_latent
 
@@ -229,7 +231,9 @@ class HeadsByTriton:
         if c is None:
             return None
         programs = call.windows * call.queries.shape[1] * -(-call.rows_per_window // c.block_q)
-        splits = _splits(c, device, programs, call.reads.positions(call.keys.shape[2]))
+        positions = call.reads.positions(call.keys.shape[2])
+        sizes = min(call.rows_per_window, c.block_q), 2 * call.keys.itemsize
+        splits = _splits(c, device, programs, positions, *sizes)
         return split_heads(call.queries, call.keys, call.values, c, splits, call.reads)
 
 
@@ -272,6 +276,10 @@ def _configuration(
     return find_configuration(kernel, str(dtype).removeprefix("torch."), width, queries, device)
 
 
-def _splits(c: Configuration, device: TritonDevice, programs: int, positions: int) -> int:
+def _splits(
+    c: Configuration, device: TritonDevice, programs: int, positions: int, queries: int, width: int
+) -> int:
+    """queries: of a program; width: bytes of the cache in a position, for each column."""
     concurrent = device.multiprocessors * device.programs(c)
-    return choose_splits(programs, -(-positions // c.block_t), concurrent)
+    part = 2 * 4 * queries / (width * c.block_t)  # float32, written and read
+    return choose_splits(programs, -(-positions // c.block_t), concurrent, part)

@@ -5,7 +5,6 @@ device uses the first that fits its shared memory.
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -87,17 +86,20 @@ def find_configuration(
     return next(c for c in fitting if c.block_q == block_q)
 
 
-def choose_splits(programs: int, tiles: int, concurrent: int) -> int:
-    """How many parts to split `tiles` tiles of positions into, so that no multiprocessor is idle.
+def choose_splits(programs: int, tiles: int, concurrent: int, part: float = 0) -> int:
+    """How many parts to split `tiles` tiles of positions into.
 
-    The fewest that reach 85 % of the best occupancy of all waves. programs: without splitting.
-    concurrent: how many run at a time.
+    The fewest at the least cost, waves x (tiles of a part + 1 to start + `part`): no multiprocessor
+    is idle, and no more partial sums are written than that is worth.
+
+    Args:
+        programs: without splitting.
+        concurrent: how many programs run at a time.
+        part: what a program's partial sum costs to write and read, in tiles.
     """
 
-    def occupancy(splits: int) -> float:
+    def cost(splits: int) -> float:
         waves = -(-programs * splits // concurrent)
-        return programs * splits / (waves * concurrent)
+        return waves * (-(-tiles // splits) + 1 + part)
 
-    counts: Sequence[int] = range(1, max(min(tiles, MAX_SPLITS), 1) + 1)
-    best = max(map(occupancy, counts))
-    return next(s for s in counts if occupancy(s) >= 0.85 * best)
+    return min(range(1, max(min(tiles, MAX_SPLITS), 1) + 1), key=cost)

@@ -65,7 +65,7 @@ def shown(show: Open, request: pytest.FixtureRequest) -> Iterator[Shown]:
 
 
 def downloads(shown: Shown, *formats: str) -> dict[str, str]:
-    """The first file's downloads: one by a click, which waits for corrections, the others by their addresses.
+    """The first file's downloads: one by a click, which waits for corrections, others by address.
 
     Chromium allows a page only a few downloads in a row.
     """
