@@ -63,11 +63,11 @@ def shape_of(kernel: str, dtype: torch.dtype, width: int, queries: int) -> Confi
     return found
 
 
-def assert_close(found: Tensor, plain: Tensor, true: Tensor) -> None:
+def assert_close(found: Tensor, plain: Tensor, true: Tensor, more: float = 0) -> None:
     """At most twice PyTorch's error, flash-attention's rule; and FlashMLA's cosine distance."""
     error, allowed = (found - true).abs().max(), 2 * (plain - true).abs().max()
     assert torch.isfinite(found).all()
-    assert error <= allowed + 1e-6, (error, allowed)
+    assert error <= allowed + 1e-6 + more, (error, allowed, more)
     a, b = found.double().flatten(), true.flatten()
     if b.abs().max() > 0:
         distance = 1 - 2 * (a @ b) / (a @ a + b @ b)
@@ -102,17 +102,11 @@ def test_split_latent(
     scale = 2 * width**-0.5
     found = split_latent(queries, latent, scale, configuration, splits)
     true = split_latent_reference(queries.double(), Latent(latent.double()), scale)
-    # PyTorch's largest error over orders of the columns: its own order differs by processor
-    orders = [torch.randperm(width, generator=torch.Generator().manual_seed(i)) for i in range(4)]
     grouped = queries.view(windows, -1, width)
-    plain = max(
-        (
-            naive_latent(grouped[..., order], latent[..., order], scale)[..., order.argsort()]
-            for order in orders
-        ),
-        key=lambda plain: float((plain.view(queries.shape) - true).abs().max()),
-    )
-    assert_close(found, plain.view(queries.shape), true)
+    plain = naive_latent(grouped, latent, scale).view(queries.shape)
+    # the kernel rounds a score once more than PyTorch: to base 2
+    largest = (grouped.double() @ latent.double().transpose(1, 2)).abs().max() * scale
+    assert_close(found, plain, true, 2**-24 * float(largest))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
