@@ -139,8 +139,10 @@ def _check_type(row: "Field[Any]", value: Any) -> None:
     names = re.sub(r"tuple\[.*\]", "tuple", str(row.type)).split(" | ")
     kinds = [KINDS[name] for name in names if name in KINDS]
     if kinds and not any(isinstance(value, types) for types, _ in kinds):
-        wanted = " or ".join(words for _, words in kinds)
-        raise OptionError(f"{row.name} {value!r} is of type {type(value).__name__}; give {wanted}")
+        expected = " or ".join(words for _, words in kinds)
+        raise OptionError(
+            f"{row.name} {value!r} is of type {type(value).__name__}; give {expected}"
+        )
 
 
 def _check_bounds(name: str, value: Any, whole: bool, limits: OptionHelp) -> None:

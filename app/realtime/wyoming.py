@@ -94,8 +94,8 @@ class Wyoming:
         for task in self._tasks:
             task.cancel()
         if self._tasks:
-            patience = self._settings.patience + CLOSING
-            _, running = await asyncio.wait(self._tasks, timeout=patience)
+            timeout = self._settings.patience + CLOSING
+            _, running = await asyncio.wait(self._tasks, timeout=timeout)
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)

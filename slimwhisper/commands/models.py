@@ -73,8 +73,8 @@ def _describe(name: str, root: Path) -> KnownModel:
         if name not in HUB_MODELS:
             languages = language_count(dims)
     size = None if parameters is None else parameters * torch.float16.itemsize
-    place = None if path is None else str(path)
-    return KnownModel(name, source, languages, parameters, size, window, place)
+    location = None if path is None else str(path)
+    return KnownModel(name, source, languages, parameters, size, window, location)
 
 
 def _existing(file: Path) -> Path | None:

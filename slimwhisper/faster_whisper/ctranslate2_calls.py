@@ -54,7 +54,7 @@ class CTranslate2Calls:
         return AudioToEncode(as_windows(features, self._model.dims))
 
     def detect_language(self, features: AudioToEncode) -> list[list[tuple[str, float]]]:
-        """For each window, tokens such as "<|de|>" with probabilities, likeliest first."""
+        """For each window, tokens such as "<|de|>" with probabilities, most likely first."""
         return [
             sorted(((f"<|{c}|>", p) for c, p in found.probs.items()), key=lambda pair: -pair[1])
             for found in detect_languages(self._model._engines, features.mels)

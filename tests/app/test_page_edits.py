@@ -156,7 +156,7 @@ def test_speakers_flags_and_unsure_words(shown: Shown) -> None:
     assert "the model was unsure" in row(shown, 1).locator(".sw-flags").text_content()
     check.click()
     assert page.evaluate("document.activeElement.innerText").endswith("smiht is late.")
-    row(shown, 3).get_by_role("button", name="It is right").click()
+    row(shown, 3).get_by_role("button", name="Mark as correct").click()
     page.wait_for_selector(".sw-tool >> text=Next to check (3)")
     assert "repeats" not in downloads(shown, "json")["json"]
     for theme in ("light", "dark"):

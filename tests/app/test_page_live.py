@@ -78,7 +78,7 @@ def test_words_and_what_may_still_change(tab: Tab) -> None:
     tab.tell("input_audio_buffer.speech_started", "a", audio_start_ms=3_725_400)
     tab.tell(f"{TOLD}.tentative", "a", text="<b>five")
     page.wait_for_selector(".sw-tail >> text=<b>five")
-    assert page.inner_text(".sw-said") == ""
+    assert page.inner_text(".sw-committed") == ""
     words = [word(" five", 3725.4), word(" five", 3725.7)]
     tab.tell(f"{TOLD}.delta", "a", delta="five five", words=words)
     tab.tell(f"{TOLD}.tentative", "a", text=" nine")
@@ -158,7 +158,7 @@ def test_it_fits_a_phone_and_can_be_read(show: Open) -> None:
     tab.page.wait_for_selector(".sw-note >> text=nine: 7.50 to 7.70 s")
     for theme in ("light", "dark"):
         tab.page.evaluate("dark => document.body.classList.toggle('dark', dark)", theme == "dark")
-        for text in (".sw-said", ".sw-tail", ".sw-utterance time", ".sw-main", ".sw-stop"):
+        for text in (".sw-committed", ".sw-tail", ".sw-utterance time", ".sw-main", ".sw-stop"):
             assert tab.contrast(text) > 4.5, (theme, text)
 
 
@@ -168,7 +168,7 @@ def test_a_lost_connection(tab: Tab) -> None:
     page.wait_for_timeout(600)
     tab.tell("input_audio_buffer.speech_started", "a", audio_start_ms=200)
     tab.tell(f"{TOLD}.delta", "a", delta="five")
-    page.wait_for_selector(".sw-said >> text=five")
+    page.wait_for_selector(".sw-committed >> text=five")
     heard = tab.appended()
     tab.socket.close()
     tab.become("lost")
@@ -180,7 +180,7 @@ def test_a_lost_connection(tab: Tab) -> None:
     tab.tell("input_audio_buffer.speech_started", "other", audio_start_ms=200)
     tab.tell(f"{TOLD}.delta", "other", delta="five five")
     tab.tell(f"{TOLD}.completed", "other", transcript="five five")
-    page.wait_for_selector(".sw-said >> text=five five")
+    page.wait_for_selector(".sw-committed >> text=five five")
     page.wait_for_timeout(1500)
     tab.socket.close()
     tab.become("lost")
@@ -267,13 +267,13 @@ def test_words_appear_while_they_are_spoken(show: Open) -> None:
     page = tab.page
     tab.begin()
     page.wait_for_selector(".sw-tail >> text=/five|zero/")
-    page.wait_for_selector(".sw-said >> text=five")
+    page.wait_for_selector(".sw-committed >> text=five")
     assert "eight" not in page.inner_text(".sw-log"), "word by word"
-    page.wait_for_selector(".sw-said >> text=two seven nine eight")
+    page.wait_for_selector(".sw-committed >> text=two seven nine eight")
     for button, state in (("Pause", "paused"), ("Stop", "idle")):
         tab.press(button)
         tab.become(state)
-    assert " ".join(page.locator(".sw-said").all_inner_texts()) == TEXT
+    assert " ".join(page.locator(".sw-committed").all_inner_texts()) == TEXT
     blocks = tab.saved("srt").strip().split("\n\n")
     assert " ".join(block.split("\n")[2] for block in blocks) == TEXT
     assert page.locator(".sw-error:visible").count() == 0

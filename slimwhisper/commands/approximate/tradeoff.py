@@ -23,7 +23,7 @@ COLUMNS: dict[str, Callable[[MeasuredCache], str]] = {
     "smaller": lambda m: f"{m.times_smaller:.1f}x",
     "read a token": lambda m: human_size(m.read),
     "words": lambda m: f"{m.word_error:.2f} %",
-    REFERRED: lambda m: "-" if m.said_error is None else f"{m.said_error:.2f} %",
+    REFERRED: lambda m: "-" if m.reference_error is None else f"{m.reference_error:.2f} %",
     "recordings": lambda m: f"{m.recordings_changed} of {m.recordings}",
     "tokens": lambda m: f"{m.token_error:.2f} %",
     "logits": lambda m: f"{m.logit_error:.1e}",
@@ -75,7 +75,7 @@ def print_rows(rows: Mapping[FormPair, MeasuredCache]) -> None:
     measured = sorted(rows.items(), key=lambda row: (row[1].kept, row[1].loss))
     page = console()
     page.print(f"{measured[0][1].sample}; {'+'.join(REFERENCE)} is the reference")
-    referred = any(row.said for row in rows.values())
+    referred = any(row.reference_words for row in rows.values())
     columns = {name: cell for name, cell in COLUMNS.items() if referred or name != REFERRED}
     cells = ((pair.title, *(cell(row) for cell in columns.values())) for pair, row in measured)
     page.print(table(("caches", *columns), cells, ("caches",)))
