@@ -95,7 +95,7 @@ def _in_english(values: dict[str, Any], name: str, vocabulary: Vocabulary) -> di
         if key == "language" and isinstance(value, str):
             value = language_code(value, vocabulary, any_model=True)
         if value and value != english and isinstance(value, type(english)):
-            _warn_once(f"{name} is English-only: {key} {values[key]!r} is taken as {english!r}")
+            _warn_once(f"{name} is English-only: {key} {english!r} is used, not {values[key]!r}")
             replaced[key] = english
     return values | replaced
 

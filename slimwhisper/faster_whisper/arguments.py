@@ -60,7 +60,7 @@ def for_the_model(arguments: Arguments, model: SlimWhisper) -> Arguments:
     for name, value in replaced.items():
         if arguments[name] not in (value, None):
             get_logger().warning(
-                "The model is English-only: %s=%r is taken as %r", name, arguments[name], value
+                "The model is English-only: %s=%r is used, not %r", name, value, arguments[name]
             )
     return arguments | replaced
 
@@ -81,7 +81,7 @@ def options_of(arguments: Arguments, vad: VadOptions | None, model: SlimWhisper)
     """Fields of `slimwhisper.Options`. vad: None: no filter. Raises OptionError."""
     if arguments["length_penalty"] != 1:
         raise OptionError(
-            f"length_penalty {arguments['length_penalty']!r}: only 1 is offered, the mean "
+            f"length_penalty {arguments['length_penalty']!r}: only 1 is supported, the mean "
             "log-probability; leave it out"
         )
     if arguments["chunk_length"] not in (None, CHUNK_SECONDS):

@@ -16,7 +16,7 @@ from slimwhisper.faster_whisper.model import (
 from slimwhisper.faster_whisper.types import Segment, TranscriptionInfo, VadOptions
 from slimwhisper.types import CHUNK_SECONDS
 
-UNUSED = {  # arguments without an effect here, as there: what they are taken as
+UNUSED = {  # arguments without an effect here, as there: the values used instead
     "condition_on_previous_text": False,
     "prompt_reset_on_temperature": 0.5,
     "compression_ratio_threshold": None,

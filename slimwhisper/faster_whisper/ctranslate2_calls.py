@@ -84,7 +84,7 @@ class CTranslate2Calls:
         """The text of each window after its prompt of token ids. Raises OptionError."""
         model, vocabulary = self._model, self._model.network.vocabulary
         if length_penalty != 1:
-            raise OptionError(f"length_penalty {length_penalty!r}: only 1 is offered")
+            raise OptionError(f"length_penalty {length_penalty!r}: only 1 is supported")
         samples = sampling_topk != 1
         options = model.make_options(
             temperature=float(sampling_temperature) if samples else 0.0,

@@ -62,7 +62,7 @@ class WhisperModel:
         Raises CheckpointError, and OptionError for what is not offered.
         """
         if files:
-            raise OptionError("files: give the path of a model; files in memory are not read")
+            raise OptionError("files: give the path of a model; files in memory are not supported")
         check_hub_arguments(revision, use_auth_token)
         key = EngineKey(
             str(model_size_or_path),

@@ -112,7 +112,7 @@ class Comparison:
         """The exact transcripts. Raises AudioError if there are no words in any."""
         decoded = self._decode(self.exact, self.recordings)
         if not any(map(self._words, decoded.transcripts)):
-            raise AudioError("no words are heard with exact decoding; give recordings of speech")
+            raise AudioError("exact decoding finds no words; give recordings of speech")
         return decoded
 
     @cached_property

@@ -21,7 +21,7 @@ REFERRED = "against references"  # the column that is left out where there are n
 COLUMNS: dict[str, Callable[[MeasuredCache], str]] = {
     "kept": lambda m: human_size(m.kept),
     "smaller": lambda m: f"{m.times_smaller:.1f}x",
-    "read a token": lambda m: human_size(m.read),
+    "read per token": lambda m: human_size(m.read),
     "words": lambda m: f"{m.word_error:.2f} %",
     REFERRED: lambda m: "-" if m.reference_error is None else f"{m.reference_error:.2f} %",
     "recordings": lambda m: f"{m.recordings_changed} of {m.recordings}",
@@ -80,10 +80,11 @@ def print_rows(rows: Mapping[FormPair, MeasuredCache]) -> None:
     cells = ((pair.title, *(cell(row) for cell in columns.values())) for pair, row in measured)
     page.print(table(("caches", *columns), cells, ("caches",)))
     page.print(
-        "kept: cache of a 30-s window with one text; smaller: than keys and values;\nread a token: "
-        "cache that a step of one text reads at half of its context; words, tokens: edits against "
-        "exact decoding;\nrecordings: those whose tokens changed; logits: root mean square error "
-        "relative to their standard deviation; s: seconds to decode everything."
+        "kept: cache of a 30-s window with one text; smaller: than keys and values;\n"
+        "read per token: cache that a step of one text reads at half of its context; words, "
+        "tokens: edits against exact decoding;\nrecordings: those whose tokens changed; logits: "
+        "root mean square error relative to their standard deviation; s: seconds to decode "
+        "everything."
     )
     for line in dict.fromkeys(line for row in rows.values() for line in row.fallbacks):
         page.print(f"note: {line}")
