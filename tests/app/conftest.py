@@ -117,8 +117,8 @@ def browser(page_server: Live, request: pytest.FixtureRequest) -> Iterator[Any]:
 def show(
     browser: Any, page_server: Live, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Any]]:
-    """Opens the page, as the module's BROWSER_PAGE; at the end, it has sent no request elsewhere, and no
-    script has failed."""
+    """Opens the page, as the module's BROWSER_PAGE; at the end, it has sent no request elsewhere,
+    and no script has failed."""
     from tests.support.browser import BrowserPage
 
     opened: list[BrowserPage] = []
