@@ -48,7 +48,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ({"diarize": "embedding", "known_speakers": {"a\nb": "ann.wav"}}, "without line breaks"),
         (
             {"diarize": "embedding", "known_speakers": {"SPEAKER_07": "ann.wav"}},
-            "of unknown speakers",
+            "reserved for unknown speakers",
         ),
         ({"diarize": "embedding", "known_speakers": [("A", "ann.wav")] * 2}, "'A' is given twice"),
     ],
