@@ -118,7 +118,7 @@ def test_types_that_are_as_good() -> None:
     assert made.word_timestamps and made.logprob_threshold == -1.5
 
 
-def test_a_misspelt_name_is_told_its_neighbour() -> None:
+def test_a_misspelt_name_gets_a_suggestion() -> None:
     assert "did you mean 'beam_size'" in refusal(ENGLISH, beamsize=5)
     message = refusal(ENGLISH, colour="red")
     assert "unknown option 'colour'" in message

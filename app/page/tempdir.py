@@ -65,7 +65,7 @@ def _sweep(own_folder: Path) -> None:
     for folder in own_folder.parent.glob(f"{PREFIX}*"):
         with suppress(OSError):  # in use, or just removed
             status = folder.lstat()
-            # nobody else can put a link in the place of this user's folder
+            # no other user can put a link in the place of this user's folder
             mine = stat.S_ISDIR(status.st_mode) and status.st_uid == own_folder.stat().st_uid
             if mine and (folder / LOCK).exists():  # else it is just being made
                 os.close(open_locked(folder / LOCK, required=True))

@@ -206,7 +206,7 @@ class WyomingClient:
 
     async def _handle_audio(self, frame: Frame) -> None:
         """Handle an event of a recording. After an error its transcript is empty, as Home Assistant
-        waits for one, and the rest of it is ignored: a command must not be heard from the middle.
+        waits for one, and the rest of it is ignored: a command must not begin in the middle.
         """
         self._refused = self._refused and frame.type != "audio-start"
         try:

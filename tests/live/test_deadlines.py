@@ -75,7 +75,7 @@ def test_an_utterance_ends_without_an_update_of_its_own(clock: Clock) -> None:
     assert events.index(ended) - events.index(stop) == 2, "its text and its end come at once"
 
 
-def test_speech_that_goes_on_after_a_hush_is_one_utterance() -> None:
+def test_speech_that_continues_after_a_short_silence_is_one_utterance() -> None:
     stream, reader = begin()
     events = play(stream, reader, [speech([[1, 2], [3, 4]], 0.3), speech([[]], 0.9)])
     assert texts(events) == [text([1, 2, 3, 4])]
