@@ -63,7 +63,7 @@ class Connections(ServerState):
         share = self._limit // SHARE if address else self._limit
         if self._addresses[address] <= share and len(self.connections) <= self._limit:
             return True
-        message = "%d connections are open, and %s has %d; new ones are refused"
+        message = "%d connections are open, %s has %d of them; new ones are refused"
         self._log.warning(message, len(self.connections), address, self._addresses[address])
         return False
 

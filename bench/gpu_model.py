@@ -233,15 +233,16 @@ class Decoding:
         encoder += dims.n_audio_layer * (self.block(audio, d, 4, encoded) + attention)
         prompt = self.block(rows, d, 6, group)
         prompt += self.kernel(FLASH, 0, 4 * HALF * rows * d, 2 * rows * tokens * d)
-        heard = prompts * frames
+        positions = prompts * frames
         if tokens >= KEYS_FROM:
-            prompt += 2 * self.product(heard, d, d)
-            prompt += self.kernel(FLASH, 0, 2 * HALF * (rows + heard) * d, 4 * rows * frames * d)
+            prompt += 2 * self.product(positions, d, d)
+            read = 2 * HALF * (rows + positions) * d
+            prompt += self.kernel(FLASH, 0, read, 4 * rows * frames * d)
         else:
             operations = 4 * rows * dims.n_text_head * frames * d
-            prompt += self.kernel(LATENT, HALF * heard * d, 0, operations)
+            prompt += self.kernel(LATENT, HALF * positions * d, 0, operations)
         if self.form == "slim fp8":  # to float32, times the factors, to float16
-            prompt += sum(self.kernel(PASS, 0, each * heard * d) for each in (5, 8, 6))
+            prompt += sum(self.kernel(PASS, 0, each * positions * d) for each in (5, 8, 6))
         idle = SESSION
         if "prompts" not in self.done:
             idle += (IDLE * dims.n_text_layer + (4 + 2 * group) * WAIT) / group

@@ -134,7 +134,7 @@ def score(truth: Sequence[Spoken], offline: str, utterances: Sequence[Shown]) ->
 
 @dataclass(slots=True)
 class Played:
-    """What one stream was told."""
+    """What one stream received."""
 
     utterances: dict[str, Shown] = field(default_factory=dict)  # by item, in order
     late: float = 0.0  # seconds by which this client was, at most, late with a piece
@@ -194,13 +194,13 @@ async def send(
 
 
 async def listen(socket: ClientConnection, played: Played, began: float) -> None:
-    """Take in what the server tells, until the connection ends."""
+    """Handle the server's events until the connection ends."""
     async for message in socket:
-        hear(json.loads(message), played, time.perf_counter() - began)
+        handle_event(json.loads(message), played, time.perf_counter() - began)
 
 
-def hear(event: dict[str, str], played: Played, at: float) -> None:
-    """Take in one event of the server; `at`: seconds since the first sample."""
+def handle_event(event: dict[str, str], played: Played, at: float) -> None:
+    """Handle one event of the server; `at`: seconds since the first sample."""
     kind = event["type"]
     if kind == "input_audio_buffer.speech_started":
         played.utterances[event["item_id"]] = Shown()

@@ -215,12 +215,12 @@ class Peer:
     """An implementation to measure."""
 
     package: str
-    distributions: tuple[str, ...]  # whose versions are told
+    distributions: tuple[str, ...]  # whose versions are reported
     format: str  # for `converted.convert`
     load: Callable[[Case, str], Run]  # the folder of the weights in all formats
     dtypes: Mapping[str, tuple[str, ...]]  # by device
     batches: bool = True  # whether it decodes several windows together
-    # whether torch allocates its memory, so that its use of a GPU's can be told
+    # whether torch allocates its memory, so that its use of a GPU's can be measured
     by_torch: bool = True
 
 

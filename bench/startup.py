@@ -42,11 +42,11 @@ done("vocabulary")
 model = slimwhisper.api.SlimWhisper(Model(checkpoint, torch.device("cpu"), torch.float32))
 done("packing")
 first = []
-def heard(*_):
+def on_segments(*_):
     if not first:
         first.append(done("recording and first window"))
 sources, options = iter([sys.argv[1]]), {"batch_size": 1, "language": "en"}
-list(model.transcribe_many(sources, on_segments=heard, **options))
+list(model.transcribe_many(sources, on_segments=on_segments, **options))
 """
 
 

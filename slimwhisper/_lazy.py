@@ -54,7 +54,7 @@ def lazy_names(
 
 
 def find_openai_whisper() -> ModuleSpec:
-    """The installed package. `sys.modules` is not asked: scripts may have put slimwhisper there.
+    """The installed package. `sys.modules` is not read: scripts may have put slimwhisper there.
 
     Raises ModuleNotFoundError.
     """

@@ -40,7 +40,7 @@ def device_warning(device: torch.device, chosen: bool) -> str:
     if name in ("ROCm", "xpu", "mps"):
         return f"slimwhisper is untested on {name}; compare its texts with those of device 'cpu'"
     if device.type == "cpu" and chosen and (remedy := unused_gpu()):
-        return f"a GPU is here, but the CPU is used: {remedy}"
+        return f"this machine has a GPU, but the CPU is used: {remedy}"
     return ""
 
 

@@ -31,18 +31,18 @@ class ModuleCalls:
     origin: ModelOrigin | None = None  # None: it was not made by `load_model`
     training = False
 
-    def to(self, *places: Any, **named: Any) -> Self:
+    def to(self, *devices: Any, **named: Any) -> Self:
         """The model itself, if it is on that device; a dtype changes nothing, see `load_model`.
 
         Raises OptionError for another device.
         """
-        for place in (*places, *named.values()):
-            if isinstance(place, Tensor):
-                place = place.device
-            elif isinstance(place, int) and not isinstance(place, bool):
-                place = f"cuda:{place}"
-            if isinstance(place, str | torch.device):
-                self._check_device(place)
+        for device in (*devices, *named.values()):
+            if isinstance(device, Tensor):
+                device = device.device
+            elif isinstance(device, int) and not isinstance(device, bool):
+                device = f"cuda:{device}"
+            if isinstance(device, str | torch.device):
+                self._check_device(device)
         return self
 
     def cuda(self, device: int | str | torch.device | None = None) -> Self:
@@ -112,14 +112,14 @@ class ModuleCalls:
             raise OptionError("this model has no file to read again; make it with load_model")
         return self.origin
 
-    def _check_device(self, place: str | torch.device) -> None:
-        here = self.network.device
+    def _check_device(self, device: str | torch.device) -> None:
+        current = self.network.device
         try:
-            wanted = torch.device(place)
+            requested = torch.device(device)
         except RuntimeError:
             raise OptionError(
-                f"device {str(place)!r} is not a device, such as cpu or cuda"
+                f"device {str(device)!r} is not a device, such as cpu or cuda"
             ) from None
-        if wanted.type != here.type or wanted.index not in (None, here.index or 0):
-            remedy = f'load it there, with load_model(name, device="{wanted}")'
-            raise OptionError(f"{self.network.name} is on {here} and does not move; {remedy}")
+        if requested.type != current.type or requested.index not in (None, current.index or 0):
+            remedy = f'load it there, with load_model(name, device="{requested}")'
+            raise OptionError(f"{self.network.name} is on {current} and does not move; {remedy}")

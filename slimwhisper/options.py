@@ -95,7 +95,7 @@ def _in_english(values: dict[str, Any], name: str, vocabulary: Vocabulary) -> di
         if key == "language" and isinstance(value, str):
             value = language_code(value, vocabulary, any_model=True)
         if value and value != english and isinstance(value, type(english)):
-            _warn_once(f"{name} is English-only: {key} {values[key]!r} is taken as {english!r}")
+            _warn_once(f"{name} is English-only: {key} {english!r} is used, not {values[key]!r}")
             replaced[key] = english
     return values | replaced
 
@@ -139,8 +139,10 @@ def _check_type(row: "Field[Any]", value: Any) -> None:
     names = re.sub(r"tuple\[.*\]", "tuple", str(row.type)).split(" | ")
     kinds = [KINDS[name] for name in names if name in KINDS]
     if kinds and not any(isinstance(value, types) for types, _ in kinds):
-        wanted = " or ".join(words for _, words in kinds)
-        raise OptionError(f"{row.name} {value!r} is of type {type(value).__name__}; give {wanted}")
+        expected = " or ".join(words for _, words in kinds)
+        raise OptionError(
+            f"{row.name} {value!r} is of type {type(value).__name__}; give {expected}"
+        )
 
 
 def _check_bounds(name: str, value: Any, whole: bool, limits: OptionHelp) -> None:

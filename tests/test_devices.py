@@ -106,10 +106,10 @@ def test_an_unused_gpu_is_reported(
     assert device_warning(cpu, False) == ""
     with caplog.at_level(logging.WARNING, "slimwhisper"):
         load_model("digits")
-        assert "a GPU is here, but the CPU is used" in caplog.text
+        assert "this machine has a GPU, but the CPU is used" in caplog.text
         caplog.clear()
         load_model("digits", device="cpu")
-    assert "a GPU is here" not in caplog.text
+    assert "this machine has a GPU" not in caplog.text
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert device_warning(cpu, True) == ""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")

@@ -80,9 +80,9 @@ def test_an_english_only_model_warns_and_goes_on(caplog: pytest.LogCaptureFixtur
         made = make_options(ENGLISH, "tiny-model", **given)
         assert (made.language, made.task, made.multilingual) == ("en", "transcribe", False)
     assert [record.getMessage() for record in caplog.records] == [
-        "tiny-model is English-only: language 'German' is taken as 'en'",
-        "tiny-model is English-only: task 'translate' is taken as 'transcribe'",
-        "tiny-model is English-only: multilingual True is taken as False",
+        "tiny-model is English-only: language 'en' is used, not 'German'",
+        "tiny-model is English-only: task 'transcribe' is used, not 'translate'",
+        "tiny-model is English-only: multilingual False is used, not True",
     ]
     assert "'xx'" in refusal(ENGLISH, language="xx")
     assert make_options(ENGLISH, language="<|en|>", task="transcribe") and len(caplog.records) == 3
@@ -118,7 +118,7 @@ def test_types_that_are_as_good() -> None:
     assert made.word_timestamps and made.logprob_threshold == -1.5
 
 
-def test_a_misspelt_name_is_told_its_neighbour() -> None:
+def test_a_misspelt_name_gets_a_suggestion() -> None:
     assert "did you mean 'beam_size'" in refusal(ENGLISH, beamsize=5)
     message = refusal(ENGLISH, colour="red")
     assert "unknown option 'colour'" in message

@@ -62,8 +62,8 @@ class FinishedTranscript:
             case format:
                 file = io.StringIO()
                 write_transcript(self.transcript, format, file, self._layout())
-                own, plain = FORMATS[format].media_type, "text/plain"
-                media_type = f"{plain if plain in self.request.accept else own}; charset=utf-8"
+                default, plain = FORMATS[format].media_type, "text/plain"
+                media_type = f"{plain if plain in self.request.accept else default}; charset=utf-8"
                 return Response(file.getvalue(), media_type=media_type, headers=headers)
 
     def last_events(self) -> Iterator[dict[str, Any]]:

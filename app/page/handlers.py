@@ -97,8 +97,8 @@ class Handlers:
         """Recordings -> (their text, the page's view of them), at each update."""
         arguments = locals()
         try:
-            given = {name: arguments[name] for name in CallOptions.model_fields}
-            options = CallOptions.model_validate(given)
+            values = {name: arguments[name] for name in CallOptions.model_fields}
+            options = CallOptions.model_validate(values)
             name = self.models.resolve(options.model)
         except ValidationError as error:
             raise _error(first_problem(error)) from None

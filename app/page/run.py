@@ -88,7 +88,7 @@ class RunPart:
     def view(self, service: Service) -> dict[str, Any]:
         """The view of the recording.
 
-        segments: see `segment_view`. peaks: see `outline`. place: in the queue, from 1; 0: not
+        segments: see `segment_view`. peaks: see `outline`. position: in the queue, from 1; 0: not
         waiting. edit: the address for corrections, once it is done; from then on the browser's text
         is newer. downloads: addresses by format. Addresses are relative to the server's root.
         """
@@ -99,7 +99,7 @@ class RunPart:
             "name": self.name,
             "state": self.state,
             "message": self.message,
-            "place": service.position(self.job) if waits and self.job is not None else 0,
+            "position": service.position(self.job) if waits and self.job is not None else 0,
             "loading": waits and service.engines.loading,
             "done": round(self.done, 2),
             "seconds": round(self.seconds, 2),

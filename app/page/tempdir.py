@@ -60,13 +60,13 @@ def _locked_folder() -> tuple[Path, int]:
             return folder, open_locked(folder / LOCK)
 
 
-def _sweep(own: Path) -> None:
-    """Remove the folders beside `own` whose process has ended."""
-    for folder in own.parent.glob(f"{PREFIX}*"):
+def _sweep(own_folder: Path) -> None:
+    """Remove the folders beside `own_folder` whose process has ended."""
+    for folder in own_folder.parent.glob(f"{PREFIX}*"):
         with suppress(OSError):  # in use, or just removed
-            found = folder.lstat()
-            # nobody else can put a link in the place of this user's folder
-            mine = stat.S_ISDIR(found.st_mode) and found.st_uid == own.stat().st_uid
+            status = folder.lstat()
+            # no other user can put a link in the place of this user's folder
+            mine = stat.S_ISDIR(status.st_mode) and status.st_uid == own_folder.stat().st_uid
             if mine and (folder / LOCK).exists():  # else it is just being made
                 os.close(open_locked(folder / LOCK, required=True))
                 shutil.rmtree(folder, ignore_errors=True)

@@ -91,8 +91,8 @@ class Conversation:
         """
         seconds = self._buffered
         if seconds < MIN_COMMIT:
-            found, least = f"{1000 * seconds:.0f} ms", f"{1000 * MIN_COMMIT:.0f} ms"
-            message = f"{found} of audio are in the buffer; at least {least} are needed to commit"
+            available, required = f"{1000 * seconds:.0f} ms", f"{1000 * MIN_COMMIT:.0f} ms"
+            message = f"the buffer has {available} of audio; a commit needs at least {required}"
             raise refused(BUFFER, message, "input_audio_buffer_commit_empty")
         before = self._count_call()
         if self.config.has_turns:

@@ -30,7 +30,7 @@ async def announce(listeners: Iterable[socket.socket]) -> "AsyncZeroconf":
     )
     try:
         if not addresses:
-            raise OSError("this machine is in no network")
+            raise OSError("this machine is not connected to a network")
         announcer = AsyncZeroconf(interfaces=addresses)
         await announcer.async_register_service(service, allow_name_change=True)
     except (Error, OSError) as error:

@@ -70,7 +70,7 @@ class Realtime:
         if query.get("intent", "transcription") != "transcription":
             raise unsupported("intent", "this server only transcribes; send intent=transcription")
         if "call_id" in query:
-            raise unsupported("call_id", "this server has no calls")
+            raise unsupported("call_id", "this server has no calls; leave call_id out")
         input_fields = {"input": {"transcription": {"model": query.get("model")}}}
         session = {"type": "transcription", "audio": input_fields}
         return update_session(config, session)[0] if query.get("model") else config

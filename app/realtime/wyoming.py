@@ -94,8 +94,8 @@ class Wyoming:
         for task in self._tasks:
             task.cancel()
         if self._tasks:
-            patience = self._settings.patience + CLOSING
-            _, running = await asyncio.wait(self._tasks, timeout=patience)
+            timeout = self._settings.patience + CLOSING
+            _, running = await asyncio.wait(self._tasks, timeout=timeout)
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
@@ -206,7 +206,7 @@ class WyomingClient:
 
     async def _handle_audio(self, frame: Frame) -> None:
         """Handle an event of a recording. After an error its transcript is empty, as Home Assistant
-        waits for one, and the rest of it is ignored: a command must not be heard from the middle.
+        waits for one, and the rest of it is ignored: a command must not begin in the middle.
         """
         self._refused = self._refused and frame.type != "audio-start"
         try:

@@ -67,7 +67,7 @@ def decode(
 
     if run.broken * 2 > run.packets:
         raise AudioError(
-            f"{name}: damaged: {run.broken} of {run.packets} packets do not decode; {REMEDY}"
+            f"{name}: damaged: {run.broken} of {run.packets} packets cannot be decoded; {REMEDY}"
         )
     if not samples:
         raise AudioError(f"{name}: its audio stream holds no samples; {REMEDY} or record it again")
@@ -83,7 +83,9 @@ def decode(
             "or pass allow_truncated (--allow_truncated True) to transcribe that part"
         )
     if kind in GAPLESS and not truncated and run.decoded < length / 2:
-        raise AudioError(f"{name}: damaged: {readable:.1f} of {length:.1f} s decode; {REMEDY}")
+        raise AudioError(
+            f"{name}: damaged: only {readable:.1f} of {length:.1f} s can be decoded; {REMEDY}"
+        )
 
 
 def decode_as(name: str, file: BinaryIO, layout: str, rate: int) -> NDArray[np.int16]:

@@ -44,7 +44,7 @@ def load_audio(
     OptionError for another `sr`.
     """
     if sr != SAMPLE_RATE:
-        raise OptionError(f"sr={sr!r}: models need {SAMPLE_RATE} Hz; leave it out, and resample")
+        raise OptionError(f"sr={sr!r}: models need {SAMPLE_RATE} Hz; leave sr out, and resample")
     name, file = open_source(source)
     with file:
         samples = np.concatenate(list(pieces_of(name, file, allow_truncated)))

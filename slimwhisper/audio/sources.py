@@ -53,7 +53,7 @@ def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
             IsADirectoryError: "is a folder; give a file in it",
             PermissionError: "permission denied; make it readable for this user",
         }
-        reason = reasons.get(type(error), f"cannot be opened ({error_line(error)}); check it")
+        reason = reasons.get(type(error), f"cannot be opened ({error_line(error)}); check the file")
         raise AudioError(f"{name}: {reason}") from error
     if not file.read(1):
         file.close()

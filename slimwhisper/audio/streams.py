@@ -102,8 +102,8 @@ def _pipe_pieces(file: int, name: str, rate: int, channels: int) -> Iterator[NDA
         return
     if pipe.bytes % pcm.frame:
         raise AudioError(
-            f"{name}: ends within a sample ({pipe.bytes} bytes, {pcm.frame} each); check its "
-            "source, and --channels"
+            f"{name}: ends in the middle of a sample ({pipe.bytes} bytes, {pcm.frame} per sample); "
+            "check its source, and --channels"
         )
     if pcm.bytes is not None and pipe.bytes < pcm.bytes:
         missing = (pcm.bytes - pipe.bytes) / pcm.frame / pcm.rate

@@ -29,13 +29,13 @@ class PagePool:
         """How many pages are in use."""
         return self.count - len(self._free)
 
-    def take(self, count: int) -> list[int]:
-        """Take free pages; there must be enough."""
-        taken = [heapq.heappop(self._free) for _ in range(count)]
+    def allocate(self, count: int) -> list[int]:
+        """Allocate free pages; there must be enough."""
+        pages = [heapq.heappop(self._free) for _ in range(count)]
         self.peak = max(self.peak, self.used)
-        return taken
+        return pages
 
     def release(self, pages: Iterable[int]) -> None:
-        """Return taken pages."""
+        """Free allocated pages."""
         for page in pages:
             heapq.heappush(self._free, page)

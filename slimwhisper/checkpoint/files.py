@@ -134,8 +134,8 @@ def read_pickle(file: Path) -> Any:
         except pickle.UnpicklingError as error:
             if "global" not in str(error).lower():  # names a function that may not be called
                 raise
-            what = "other objects than tensors, which could run code; use one that has only tensors"
-            raise load_error(f"{file}: refused: it has {what}") from error
+            what = "objects other than tensors, which could run code; use one that has only tensors"
+            raise load_error(f"{file}: refused: it contains {what}") from error
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:

@@ -52,7 +52,7 @@ _EFFECTS = {  # setting: its effect, and the flag of `slimwhisper transcribe` th
     "lang_to_id": ("their tokens", ""),
     "task_to_id": ("their tokens", ""),
     "no_timestamps_token_id": ("timestamps follow it", ""),
-    "alignment_heads": ("heads that word timestamps are from", ""),
+    "alignment_heads": ("attention heads for word timestamps", ""),
 }
 
 
@@ -134,7 +134,9 @@ def _check_audio(folder: Path, dims: Dims) -> None:
             continue
         content = content.get("feature_extractor", content)
         if not isinstance(content, dict):
-            raise load_error(f"{folder / name}: feature_extractor is no JSON object; copy it again")
+            raise load_error(
+                f"{folder / name}: feature_extractor is not a JSON object; copy it again"
+            )
         required = {
             "feature_size": dims.n_mels,
             "hop_length": HOP_SAMPLES,

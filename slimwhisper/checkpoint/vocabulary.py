@@ -76,7 +76,7 @@ def _whispers(dims: Dims, settings: GenerationSettings) -> Vocabulary | None:
         base.no_timestamps: settings.no_timestamps_token_id,
         base.sot_prev: settings.prev_sot_token_id,
     }
-    if any(token not in (None, own_id) for own_id, token in chosen.items()):
+    if any(token not in (None, table_id) for table_id, token in chosen.items()):
         return None
     ids = settings.task_to_id or {}
     if any(ids.get(task, getattr(tasks, task)) != getattr(tasks, task) for task in TASKS):

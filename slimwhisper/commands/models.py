@@ -73,8 +73,8 @@ def _describe(name: str, root: Path) -> KnownModel:
         if name not in HUB_MODELS:
             languages = language_count(dims)
     size = None if parameters is None else parameters * torch.float16.itemsize
-    place = None if path is None else str(path)
-    return KnownModel(name, source, languages, parameters, size, window, place)
+    location = None if path is None else str(path)
+    return KnownModel(name, source, languages, parameters, size, window, location)
 
 
 def _existing(file: Path) -> Path | None:
@@ -91,7 +91,7 @@ def _cached(repository: str) -> Path | None:
 
 def print_models(models: Sequence[KnownModel]) -> None:
     """Print a table, never cut at the terminal's width, and what its columns mean."""
-    headings = ("name", "here", "languages", "weights", "a window", "source")
+    headings = ("name", "installed", "languages", "weights", "per window", "source")
     cells = (
         (
             model.name,
@@ -106,9 +106,9 @@ def print_models(models: Sequence[KnownModel]) -> None:
     page = console()
     page.print(table(headings, cells, (*headings[:3], "source")))
     page.print(
-        "languages: how many, or the code of the one it was trained for. weights, a window:\n"
-        f"in float16, computed from the dimensions; a window: its caches with preset {PRESET}. A\n"
-        "Hugging Face id, folder or .pt file works too."
+        "languages: how many, or the code of the one it was trained for. weights, per window:\n"
+        "in float16, computed from the dimensions; per window: the caches of one window with\n"
+        f"preset {PRESET}. A Hugging Face id, folder or .pt file works too."
     )
 
 

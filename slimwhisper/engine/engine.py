@@ -75,7 +75,7 @@ class Engine:
         if pages < least:
             raise OptionError(
                 f"cache_memory: too small: it holds {pages} pages of {PAGE} tokens, and one "
-                f"window may need {least}; raise it at least {least / max(pages, 1):.1f} times"
+                f"window may need {least}; give at least {least / max(pages, 1):.1f} times as much"
             )
         self.pool = PagePool(pages)
         # a GPU encodes windows before they can start, as it encodes several at a time much faster

@@ -31,9 +31,11 @@ class TimestampHistory(NamedTuple):
 
     def extended(self, token: int, stamps: range) -> "TimestampHistory":
         """The state after one more token. stamps: the tokens that are timestamps."""
-        stamp = token in stamps
-        latest = token - stamps.start if stamp else self.latest
-        return TimestampHistory(stamp, self.last if self.tokens else True, latest, self.tokens + 1)
+        is_timestamp = token in stamps
+        latest = token - stamps.start if is_timestamp else self.latest
+        return TimestampHistory(
+            is_timestamp, self.last if self.tokens else True, latest, self.tokens + 1
+        )
 
 
 NO_HISTORY = TimestampHistory()
@@ -92,12 +94,12 @@ class TimestampState:
         """Record one more token per row, [R] int64. Timestamps are the tokens from `begin` up,
         below `end`.
         """
-        stamp = tokens >= begin
+        is_timestamp = tokens >= begin
         if end is not None:
-            stamp &= tokens < end
+            is_timestamp &= tokens < end
         self.before_last.copy_(torch.where(self.count == 0, True, self.last))
-        self.last.copy_(stamp)
-        self.latest.copy_(torch.where(stamp, tokens - begin, self.latest))
+        self.last.copy_(is_timestamp)
+        self.latest.copy_(torch.where(is_timestamp, tokens - begin, self.latest))
         self.count.add_(1)
 
 
@@ -161,10 +163,12 @@ def apply_timestamp_rules(logits: Tensor, state: TimestampState, vocabulary: Voc
         logits[:, vocabulary.no_timestamps].masked_fill_(on, NEVER)
 
     first = on & (state.count == 0)
-    opened = on & state.last & ~state.before_last & ~first  # one stamp: its pair or the end is next
-    paired = on & state.last & state.before_last & ~first  # two stamps: text or the end is next
+    opened = (
+        on & state.last & ~state.before_last & ~first
+    )  # one timestamp: its pair or the end is next
+    paired = on & state.last & state.before_last & ~first  # two timestamps: text or the end is next
 
-    # a segment has a length: later than the last stamp, unless this is the pair's second stamp
+    # a segment has a length: later than the last timestamp, unless this is the pair's second
     index = torch.arange(stamps.shape[1], device=logits.device)
     floor = torch.where(state.last & ~state.before_last, state.latest, state.latest + 1)
     late = first[:, None] & (index > state.initial_limit[:, None])
@@ -173,9 +177,9 @@ def apply_timestamp_rules(logits: Tensor, state: TimestampState, vocabulary: Voc
     no_text, no_special = opened | first, first
     others = [(part, no_text) for part in texts] + [(part, no_special) for part in specials]
     best = reduce(torch.maximum, [p.amax(dim=-1).masked_fill(no, NEVER) for p, no in others])
-    stamp_wins = on & (stamps.logsumexp(dim=-1) > best)
+    timestamp_wins = on & (stamps.logsumexp(dim=-1) > best)
     for part, no in others:
-        part.masked_fill_((no | stamp_wins)[:, None], NEVER)
+        part.masked_fill_((no | timestamp_wins)[:, None], NEVER)
 
 
 def most_likely(

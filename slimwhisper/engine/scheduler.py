@@ -155,8 +155,8 @@ class Scheduler:
         reserve = sum(len(other.tickets) * other.width for other in self.groups)
         if self.pool.free < shared + per_row * width + reserve:
             return
-        ticket.pages = [[page] for page in self.pool.take(shared)]
-        ticket.pages += [self.pool.take(width) for _ in range(per_row)]
+        ticket.pages = [[page] for page in self.pool.allocate(shared)]
+        ticket.pages += [self.pool.allocate(width) for _ in range(per_row)]
         # a text ends where its window's context does, as in `whisper.decode`
         ticket.limit = min(rules.sample_len, self.context + 1 - len(window.prompt))
         ticket.count = 0
@@ -181,7 +181,7 @@ class Scheduler:
             while ticket.state is TicketState.DECODING and len(ticket.pages) < pages_of(tokens):
                 if self.pool.free >= group.width:
                     grown.append((group, ticket, len(ticket.pages)))
-                    ticket.pages.append(self.pool.take(group.width))
+                    ticket.pages.append(self.pool.allocate(group.width))
                     continue
                 youngest, its_group = next(
                     p for p in decoding[::-1] if p[0].state is TicketState.DECODING

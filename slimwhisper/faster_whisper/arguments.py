@@ -52,22 +52,22 @@ def choose_device(device: str, device_index: int | list[int]) -> str | None:
     return f"{device}:{indices[0]}" if device == "cuda" else device
 
 
-def for_the_model(given: Arguments, model: SlimWhisper) -> Arguments:
+def for_the_model(arguments: Arguments, model: SlimWhisper) -> Arguments:
     """The arguments, with what an English-only model cannot do replaced, and logged."""
     if model.is_multilingual:
-        return given
+        return arguments
     replaced = {"language": "en", "task": "transcribe", "multilingual": False}
     for name, value in replaced.items():
-        if given[name] not in (value, None):
+        if arguments[name] not in (value, None):
             get_logger().warning(
-                "The model is English-only: %s=%r is taken as %r", name, given[name], value
+                "The model is English-only: %s=%r is used, not %r", name, value, arguments[name]
             )
-    return given | replaced
+    return arguments | replaced
 
 
-def vad_options(given: Arguments, defaults: VadOptions) -> VadOptions:
+def vad_options(arguments: Arguments, defaults: VadOptions) -> VadOptions:
     """The given `vad_parameters`, over the defaults. Raises OptionError."""
-    parameters = given["vad_parameters"]
+    parameters = arguments["vad_parameters"]
     if isinstance(parameters, VadOptions):
         return parameters
     known = [field.name for field in fields(VadOptions)]
@@ -77,32 +77,31 @@ def vad_options(given: Arguments, defaults: VadOptions) -> VadOptions:
     return VadOptions(**(asdict(defaults) | dict(parameters or {})))
 
 
-def options_of(given: Arguments, vad: VadOptions | None, model: SlimWhisper) -> Arguments:
+def options_of(arguments: Arguments, vad: VadOptions | None, model: SlimWhisper) -> Arguments:
     """Fields of `slimwhisper.Options`. vad: None: no filter. Raises OptionError."""
-    if given["length_penalty"] != 1:
+    if arguments["length_penalty"] != 1:
         raise OptionError(
-            f"length_penalty {given['length_penalty']!r}: only 1 is offered, the mean "
+            f"length_penalty {arguments['length_penalty']!r}: only 1 is supported, the mean "
             "log-probability; leave it out"
         )
-    if given["chunk_length"] not in (None, CHUNK_SECONDS):
-        raise OptionError(
-            f"chunk_length {given['chunk_length']!r}: windows are {CHUNK_SECONDS} s; leave it out"
-        )
-    options = {name: given[name] for name in SAME}
-    options |= {ours: given[theirs] for theirs, ours in RENAMED.items()}
+    if arguments["chunk_length"] not in (None, CHUNK_SECONDS):
+        length = arguments["chunk_length"]
+        raise OptionError(f"chunk_length {length!r}: windows are {CHUNK_SECONDS} s; leave it out")
+    options = {name: arguments[name] for name in SAME}
+    options |= {ours: arguments[theirs] for theirs, ours in RENAMED.items()}
     options["on_failure"] = "best"  # its rule where all temperatures fail
-    if given["beam_size"] > 1:
-        options |= {"beam_size": given["beam_size"], "patience": float(given["patience"])}
-    options["suppress_tokens"] = tuple(given["suppress_tokens"] or ())
-    prompt = given["initial_prompt"]
+    if arguments["beam_size"] > 1:
+        options |= {"beam_size": arguments["beam_size"], "patience": float(arguments["patience"])}
+    options["suppress_tokens"] = tuple(arguments["suppress_tokens"] or ())
+    prompt = arguments["initial_prompt"]
     is_ids = isinstance(prompt, Iterable) and not isinstance(prompt, str)
     options["initial_prompt"] = tuple(prompt) if is_ids else prompt
-    if given["max_new_tokens"] is not None:
-        options["sample_len"] = min(given["max_new_tokens"], model.dims.n_text_ctx // 2)
-    if given["word_timestamps"]:  # without words, faster-whisper ignores it
+    if arguments["max_new_tokens"] is not None:
+        options["sample_len"] = min(arguments["max_new_tokens"], model.dims.n_text_ctx // 2)
+    if arguments["word_timestamps"]:  # without words, faster-whisper ignores it
         name = "hallucination_silence_threshold"
-        options[name] = given[name]
-    options["clip_timestamps"] = given["clip_timestamps"]
+        options[name] = arguments[name]
+    options["clip_timestamps"] = arguments["clip_timestamps"]
     return options | ({} if vad is None else _vad_fields(vad))
 
 
@@ -119,15 +118,15 @@ def _vad_fields(vad: VadOptions) -> Arguments:
     }
 
 
-def as_understood(given: Mapping[str, Any], model: SlimWhisper) -> TranscriptionOptions:
+def as_understood(arguments: Mapping[str, Any], model: SlimWhisper) -> TranscriptionOptions:
     """The record that `TranscriptionInfo` has."""
-    temperature, suppressed = given["temperature"], given["suppress_tokens"]
+    temperature, suppressed = arguments["temperature"], arguments["suppress_tokens"]
     several = isinstance(temperature, list | tuple)
     if suppressed:
         vocabulary = model.network.vocabulary
         suppressed = sorted(set(suppressed_tokens(vocabulary, tuple(suppressed))))
     return TranscriptionOptions(
-        **{f.name: given[f.name] for f in fields(TranscriptionOptions) if f.name in given}
+        **{f.name: arguments[f.name] for f in fields(TranscriptionOptions) if f.name in arguments}
         | {
             "temperatures": list(temperature) if several else [temperature],
             "suppress_tokens": suppressed,

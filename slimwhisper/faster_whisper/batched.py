@@ -16,7 +16,7 @@ from slimwhisper.faster_whisper.model import (
 from slimwhisper.faster_whisper.types import Segment, TranscriptionInfo, VadOptions
 from slimwhisper.types import CHUNK_SECONDS
 
-UNUSED = {  # arguments without an effect here, as there: what they are taken as
+UNUSED = {  # arguments without an effect here, as there: the values used instead
     "condition_on_previous_text": False,
     "prompt_reset_on_temperature": 0.5,
     "compression_ratio_threshold": None,
@@ -79,13 +79,15 @@ class BatchedInferencePipeline:
         clip_timestamps: dictionaries of "start" and "end", in seconds. batch_size: the engine,
         which other threads share, chooses its own.
         """
-        given = {name: value for name, value in locals().items() if name not in ("self", "audio")}
+        arguments = {
+            name: value for name, value in locals().items() if name not in ("self", "audio")
+        }
         whisper = self.model.whisper
-        given = for_the_model(given | UNUSED, whisper)
+        arguments = for_the_model(arguments | UNUSED, whisper)
         if isinstance(temperature, list | tuple):
-            given["temperature"] = list(temperature)[:1]
+            arguments["temperature"] = list(temperature)[:1]
         clips = [second for clip in clip_timestamps or () for second in _edges(clip)]
-        given["clip_timestamps"] = clips or "0"
+        arguments["clip_timestamps"] = clips or "0"
         vad = None
         if vad_filter and not clips:
             # pauses at which pieces may end, and their length, which cannot be set
@@ -94,16 +96,16 @@ class BatchedInferencePipeline:
                 defaults.min_silence_duration_ms = 160
             elif isinstance(vad_parameters, dict):
                 vad_parameters = vad_parameters | {"max_speech_duration_s": CHUNK_SECONDS}
-            vad = vad_options(given | {"vad_parameters": vad_parameters}, defaults)
-        options = options_of(given, vad, whisper) | {"parallel": vad is not None}
-        found = self.model.begin(audio, given, options, vad)
-        if vad is None and not clips and found[1].duration > CHUNK_SECONDS:
-            found[0].close()
+            vad = vad_options(arguments | {"vad_parameters": vad_parameters}, defaults)
+        options = options_of(arguments, vad, whisper) | {"parallel": vad is not None}
+        result = self.model.begin(audio, arguments, options, vad)
+        if vad is None and not clips and result[1].duration > CHUNK_SECONDS:
+            result[0].close()
             raise OptionError(
                 "vad_filter: with False, give clip_timestamps, or a recording of up to "
                 f"{CHUNK_SECONDS} s"
             )
-        return found
+        return result
 
 
 def _edges(clip: dict[str, float]) -> tuple[float, float]:

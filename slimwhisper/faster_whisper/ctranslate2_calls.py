@@ -54,7 +54,7 @@ class CTranslate2Calls:
         return AudioToEncode(as_windows(features, self._model.dims))
 
     def detect_language(self, features: AudioToEncode) -> list[list[tuple[str, float]]]:
-        """For each window, tokens such as "<|de|>" with probabilities, likeliest first."""
+        """For each window, tokens such as "<|de|>" with probabilities, most likely first."""
         return [
             sorted(((f"<|{c}|>", p) for c, p in found.probs.items()), key=lambda pair: -pair[1])
             for found in detect_languages(self._model._engines, features.mels)
@@ -84,7 +84,7 @@ class CTranslate2Calls:
         """The text of each window after its prompt of token ids. Raises OptionError."""
         model, vocabulary = self._model, self._model.network.vocabulary
         if length_penalty != 1:
-            raise OptionError(f"length_penalty {length_penalty!r}: only 1 is offered")
+            raise OptionError(f"length_penalty {length_penalty!r}: only 1 is supported")
         samples = sampling_topk != 1
         options = model.make_options(
             temperature=float(sampling_temperature) if samples else 0.0,

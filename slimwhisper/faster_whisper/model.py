@@ -62,7 +62,7 @@ class WhisperModel:
         Raises CheckpointError, and OptionError for what is not offered.
         """
         if files:
-            raise OptionError("files: give the path of a model; files in memory are not read")
+            raise OptionError("files: give the path of a model; files in memory are not supported")
         check_hub_arguments(revision, use_auth_token)
         key = EngineKey(
             str(model_size_or_path),
@@ -128,37 +128,41 @@ class WhisperModel:
 
         audio: a path, a binary file object, or float32 [n] at 16 kHz.
         """
-        given = {name: value for name, value in locals().items() if name not in ("self", "audio")}
-        given, vad = for_the_model(given, self.whisper), None
+        arguments = {
+            name: value for name, value in locals().items() if name not in ("self", "audio")
+        }
+        arguments, vad = for_the_model(arguments, self.whisper), None
         if vad_filter and clip_timestamps == "0":
-            vad = vad_options(given, VadOptions())
-        options = options_of(given, vad, self.whisper) | {"vad_filter": vad is not None}
-        return self.begin(audio, given, options, vad)
+            vad = vad_options(arguments, VadOptions())
+        options = options_of(arguments, vad, self.whisper) | {"vad_filter": vad is not None}
+        return self.begin(audio, arguments, options, vad)
 
     def begin(
-        self, audio: Audio, given: Arguments, options: Arguments, vad: VadOptions | None
+        self, audio: Audio, arguments: Arguments, options: Arguments, vad: VadOptions | None
     ) -> tuple[SegmentIterator, TranscriptionInfo]:
-        """Start to transcribe; for the two classes' `transcribe`. given: its arguments. options: of
-        `slimwhisper.Options`. vad: what counts as speech; None: all is decoded.
+        """Start to transcribe; for the two classes' `transcribe`.
+
+        arguments: of that call. options: of `slimwhisper.Options`. vad: what counts as speech;
+        None: all is decoded.
         """
         samples = _samples(audio)
         probability, probs = 1.0, None
-        if given["language_detection_segments"] > 1 and given["language"] is None:
-            heard = samples.read(0, len(samples))
+        if arguments["language_detection_segments"] > 1 and arguments["language"] is None:
+            signal = samples.read(0, len(samples))
             language, probability, probs = self.detect_language(
-                heard,
+                signal,
                 None,
                 vad is not None,
                 vad,
-                given["language_detection_segments"],
-                given["language_detection_threshold"],
+                arguments["language_detection_segments"],
+                arguments["language_detection_threshold"],
             )
             options = options | {"language": language}
-        segments = self._shared.begin(samples, options, given["log_progress"])
+        segments = self._shared.begin(samples, options, arguments["log_progress"])
         session = segments.recording.sessions[0]
         assert session.language is not None
         if session.language_probs:
-            probs = _likeliest_first(session.language_probs)
+            probs = _most_likely_first(session.language_probs)
             probability = session.language_probs[session.language]
         return segments, TranscriptionInfo(
             session.language,
@@ -166,7 +170,7 @@ class WhisperModel:
             len(samples) / SAMPLE_RATE,
             segments.recording.seconds_of_speech,
             probs,
-            as_understood(given, self.whisper),
+            as_understood(arguments, self.whisper),
             vad,
         )
 
@@ -179,8 +183,8 @@ class WhisperModel:
         language_detection_segments: int = 1,
         language_detection_threshold: float = 0.5,
     ) -> tuple[str, float, list[tuple[str, float]]]:
-        """The language, its probability, and that of each, likeliest first: of the first window in
-        which one is likelier than the threshold, else of the one that most windows have.
+        """The language, its probability, and that of each, most likely first: of the first window
+        in which one exceeds the threshold, else of the one that most windows have.
 
         audio: float32 [n] at 16 kHz. features: float32 [n_mels, frames], if there is no audio.
         """
@@ -194,11 +198,11 @@ class WhisperModel:
             found = detect_languages(network._engines, window[None])[0]
             language, probs = found.most_likely(), found.probs
             if probs[language] > (language_detection_threshold or 0.5):
-                return language, probs[language], _likeliest_first(probs)
+                return language, probs[language], _most_likely_first(probs)
             votes[language] += 1
             best[language] = max(best.get(language, 0.0), probs[language])
         language = max(votes, key=votes.__getitem__)
-        return language, best[language], _likeliest_first(probs)
+        return language, best[language], _most_likely_first(probs)
 
     def _windows(
         self,
@@ -261,5 +265,5 @@ def _samples(audio: Audio) -> Samples:
     return load_samples(audio, allow_truncated=True)
 
 
-def _likeliest_first(probs: dict[str, float]) -> list[tuple[str, float]]:
+def _most_likely_first(probs: dict[str, float]) -> list[tuple[str, float]]:
     return sorted(probs.items(), key=lambda pair: -pair[1])

@@ -90,6 +90,6 @@ class TranscriptionInfo:
     language_probability: float
     duration: float
     duration_after_vad: float
-    all_language_probs: list[tuple[str, float]] | None  # likeliest first; None: it was given
+    all_language_probs: list[tuple[str, float]] | None  # most likely first; None: not detected
     transcription_options: TranscriptionOptions
     vad_options: VadOptions | None

@@ -88,8 +88,8 @@ class Ledger:
         if self.facts is not None:
             first = identify_precision(self.facts["dtype"], self.facts["device"])
             if first != precision:
-                remedy = "choose one with --dtype and --device cuda or cpu"
-                raise OptionError(f"workers compute differently ({first}, {precision}); {remedy}")
+                remedy = "give --dtype, and --device cuda or cpu"
+                raise OptionError(f"workers differ in precision ({first}, {precision}); {remedy}")
             return
         self.facts = facts
         if self.journal is not None:

@@ -277,14 +277,14 @@ class Session:
                 token_logprobs=list(logprobs) if self.options.token_logprobs else None,
             )
 
-        is_stamp = [t in timestamps for t in tokens]
-        nothing_follows = is_stamp[-2:] == [False, True]
-        ends = [i for i in range(1, len(tokens)) if is_stamp[i - 1] and is_stamp[i]]
+        is_timestamp = [t in timestamps for t in tokens]
+        nothing_follows = is_timestamp[-2:] == [False, True]
+        ends = [i for i in range(1, len(tokens)) if is_timestamp[i - 1] and is_timestamp[i]]
         if not ends:
-            stamps = [t for t in tokens if t in timestamps]
+            sampled = [t for t in tokens if t in timestamps]
             duration = span.frames / FRAMES_PER_SECOND
-            if stamps and stamps[-1] != begin:
-                duration = (stamps[-1] - begin) * seconds
+            if sampled and sampled[-1] != begin:
+                duration = (sampled[-1] - begin) * seconds
             return WindowSegments([segment(0.0, duration)], following, nothing_follows)
         done = (tokens[ends[-1] - 1] - begin) * MEL_FRAMES_PER_POSITION
         seek = span.start + min(done, span.window)

@@ -185,7 +185,7 @@ def attach_words(
     rest = deque(timings)
     result = []
     for segment in segments:
-        words = _take_words(rest, len(text_tokens([segment], tokenizer)), offset)
+        words = _pop_words(rest, len(text_tokens([segment], tokenizer)), offset)
         segment = _fit(segment, words, median, last_speech)
         if words:
             last_speech = segment.end
@@ -203,12 +203,12 @@ def _shorten_at_sentence_ends(timings: "Sequence[WordTiming]", longest: float) -
                 timing.start = timing.end - longest
 
 
-def _take_words(rest: "deque[WordTiming]", tokens: int, offset: float) -> list[Word]:
+def _pop_words(rest: "deque[WordTiming]", tokens: int, offset: float) -> list[Word]:
     """Take the words of the next `tokens` tokens from `rest`; `offset`: seconds to add."""
-    words, taken = [], 0
-    while rest and taken < tokens:
+    words, count = [], 0
+    while rest and count < tokens:
         timing = rest.popleft()
-        taken += len(timing.tokens)
+        count += len(timing.tokens)
         if timing.word:  # else merged with a neighbour
             start, end = round(offset + timing.start, 2), round(offset + timing.end, 2)
             words.append(Word(timing.word, float(start), float(end), float(timing.probability)))

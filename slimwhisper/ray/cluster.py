@@ -27,7 +27,9 @@ AHEAD = 16  # at least this many recordings are read while others are in slots
 WAIT = 0.05  # seconds for which the loop waits for workers
 STOP_SECONDS = 10.0  # for outputs that are being written at the end
 FRUITLESS = 5  # the job ends after 5 + 2 per worker consecutive deaths without a result
-BLAMED = "2 workers died while they transcribed it, one of them nothing else; convert it to WAV"
+BLAMED = (
+    "2 workers died while transcribing it, the second with no other recording; convert it to WAV"
+)
 # Ray serves metrics on all addresses, to anyone. With an invalid port it starts no server.
 NO_METRICS = {
     "RAY_enable_metrics_collection": "0",
@@ -167,7 +169,9 @@ class Workers:
         """Replace a worker that has died, and yield the recording that it fails with, if any."""
         if not any(node["Alive"] for node in ray.nodes()):
             self._actors.clear()  # nothing to end
-            raise SlimWhisperError("Ray has died; run the same command again to resume the job")
+            raise SlimWhisperError(
+                "Ray stopped unexpectedly; run the same command again to resume the job"
+            )
         ray.kill(self._actors.pop(worker))
         self.fill.pop(worker, None)
         self._calls = {c: call for c, call in self._calls.items() if call[0] != worker}
@@ -176,7 +180,7 @@ class Workers:
         self._deaths += 1
         if self._deaths >= FRUITLESS + 2 * self._plan.workers:
             raise SlimWhisperError(
-                f"{self._deaths} workers died one after the other without a result "
+                f"{self._deaths} workers in a row died without a result "
                 f"({error_line(error)}); try one recording without --engine ray"
             )
         self._start()

@@ -49,19 +49,19 @@ class WorkScheduler(Generic[Item]):
             self._suspects.extend(lost)
         return lost, failed
 
-    def assign(self, take: Callable[[], Item | None]) -> Iterator[tuple[int, Item]]:
-        """The items to start, each with its worker. take: the next new item; None: none now."""
+    def assign(self, next_item: Callable[[], Item | None]) -> Iterator[tuple[int, Item]]:
+        """The items to start, each with its worker. next_item: a new item, or None for none now."""
         for worker, load in self._loads.items():
             if self._suspects and not load:
                 self._alone.add(worker)
                 yield self._start(worker, self._suspects.popleft())
-        while takers := [worker for worker in self._loads if self._takes_more(worker)]:
-            for worker in takers:  # in turns, so that all have work
-                if (item := take()) is None:
+        while available := [worker for worker in self._loads if self._has_room(worker)]:
+            for worker in available:  # in turns, so that all have work
+                if (item := next_item()) is None:
                     return
                 yield self._start(worker, item)
 
-    def _takes_more(self, worker: int) -> bool:
+    def _has_room(self, worker: int) -> bool:
         return worker not in self._alone and len(self._loads[worker]) < self._rooms[worker]
 
     def _start(self, worker: int, item: Item) -> tuple[int, Item]:

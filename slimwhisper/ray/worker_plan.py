@@ -32,7 +32,9 @@ def plan_workers(a: argparse.Namespace, resources: dict[str, float], hosts: int)
         raise OptionError("--device cuda: Ray sees no GPU; drop the flag, or use cpu")
     if kind[0] == "cuda" or (kind[0] != "cpu" and gpus):
         if a.workers and a.workers > gpus and not grows:
-            raise OptionError(f"--workers {a.workers}: Ray sees {gpus} GPUs, one for each")
+            raise OptionError(
+                f"--workers {a.workers}: Ray sees {gpus} GPUs, and each worker needs one"
+            )
         return WorkerPlan(a.workers or gpus, 1, 1, a.threads)
     workers = a.workers or hosts
     share = cpus / hosts / ceil(workers / hosts)

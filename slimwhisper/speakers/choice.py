@@ -113,21 +113,25 @@ def _check_rttm(options: Options) -> None:
     if path.is_dir() and not any(path.glob(f"*{RTTM}")):
         raise OptionError(f"diarize: {path}: no NAME{RTTM} files in this folder")
     if options.speakers is not None:
-        raise OptionError("speakers: an .rttm file has their number; leave this option out")
+        raise OptionError("speakers: an .rttm file already has the number; leave this option out")
     if options.known_speakers:
-        raise OptionError("known_speakers: an .rttm file has their names; leave this option out")
+        raise OptionError(
+            "known_speakers: an .rttm file already has the names; leave this option out"
+        )
 
 
 def _check_known(known: tuple[tuple[str, str], ...]) -> None:
     names = [name for name, _ in known]
     for name, path in known:
         if not (isinstance(name, str) and 0 < len(name.strip()) <= MAX_LETTERS):
-            raise OptionError(f"known_speakers: {name!r}: a name has 1 to {MAX_LETTERS} letters")
+            raise OptionError(
+                f"known_speakers: {name!r}: give a name of 1 to {MAX_LETTERS} characters"
+            )
         if not name.isprintable():
-            raise OptionError(f"known_speakers: {name!r}: a name has no line breaks or tabs")
+            raise OptionError(f"known_speakers: {name!r}: give a name without line breaks and tabs")
         if re.fullmatch(r"SPEAKER_\d+", name):
             raise OptionError(
-                f"known_speakers: {name!r} is a name of unknown speakers; choose another name"
+                f"known_speakers: {name!r} is reserved for unknown speakers; choose another name"
             )
         if names.count(name) > 1:
             raise OptionError(

@@ -84,7 +84,7 @@ class StoredFile(RemoteFile):
             raise StorageError(f"{self}: {reason}; run the job again") from None
         if size is not None and written != size:
             problem = f"{written} bytes arrived instead of {size}"
-            raise StorageError(f"{self}: {problem}; run the job again, which lists it again")
+            raise StorageError(f"{self}: {problem}; it may have changed: run the job again")
 
 
 @dataclass(frozen=True, slots=True)

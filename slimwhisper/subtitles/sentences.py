@@ -199,15 +199,15 @@ class _CueCosts:
             elif j > i + 1 and end - start > MAX_SECONDS:
                 return
             pause = self._starts[j] - end
-            shown = max(end + min(pause, PAUSE) - start, MIN_GAP)
+            duration = max(end + min(pause, PAUSE) - start, MIN_GAP)
             cost = _EACH_CUE + _UNEVEN * (width / (MAX_LINES * limit)) ** 2
             cost += _JOINED_SENTENCES * (self._sentences[j - 1] - self._sentences[i])
             if not self._is_end[j - 1]:
                 cost += max(0.0, self._break[j - 1] - _SILENCE * min(max(pause, 0.0), 0.5))
-            if shown < MIN_SECONDS:
-                cost += _SHORT * (1 - shown / MIN_SECONDS)
-            if width > MAX_SPEED * shown:
-                cost += _FAST * min(2.0, width / MAX_SPEED / shown - 1)
+            if duration < MIN_SECONDS:
+                cost += _SHORT * (1 - duration / MIN_SECONDS)
+            if width > MAX_SPEED * duration:
+                cost += _FAST * min(2.0, width / MAX_SPEED / duration - 1)
             yield j, cost
 
 

@@ -22,7 +22,7 @@ def suppressed_tokens(
         ids = [int(e) for e in entries if e != NUMERALS]
     except (TypeError, ValueError):
         raise OptionError(
-            f"suppress_tokens {option!r}: give token ids, -1 or {NUMERALS}, with commas between"
+            f"suppress_tokens {option!r}: give token ids, -1 or {NUMERALS}, separated by commas"
         ) from None
     if any(not -1 <= t < vocabulary.size for t in ids):
         raise OptionError(f"suppress_tokens {option!r}: token ids are -1 to {vocabulary.size - 1}")

@@ -22,7 +22,7 @@ def _table(name: str) -> Mapping[str, str | bytes]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             table: dict[str, str | bytes] = ast.literal_eval(node.value)
             return table
-    raise ImportError(f"openai-whisper has no {name} of the known form", name="whisper")
+    raise ImportError(f"this version of openai-whisper has no readable {name}", name="whisper")
 
 
 def model_urls() -> Mapping[str, str]:

@@ -117,14 +117,18 @@ def browser(page_server: Live, request: pytest.FixtureRequest) -> Iterator[Any]:
 def show(
     browser: Any, page_server: Live, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Any]]:
-    """Opens the page, as the module's SHOWN; at the end, it has sent no request elsewhere, and no
-    script has failed."""
-    from tests.support.browser import Shown
+    """Opens the page, as the module's BROWSER_PAGE; at the end, it has sent no request elsewhere,
+    and no script has failed."""
+    from tests.support.browser import BrowserPage
 
-    opened: list[Shown] = []
+    opened: list[BrowserPage] = []
 
-    def opens(**context: Any) -> Shown:
-        opened.append(getattr(request.module, "SHOWN", Shown)(browser, page_server.url, **context))
+    def opens(**context: Any) -> BrowserPage:
+        opened.append(
+            getattr(request.module, "BROWSER_PAGE", BrowserPage)(
+                browser, page_server.url, **context
+            )
+        )
         return opened[-1]
 
     yield opens

@@ -164,7 +164,7 @@ def test_a_translation_is_not_diarized() -> None:
         wanted(*DIARIZED.items(), task="translate")
 
 
-def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_installed_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def lacks(backend: str, use: str) -> None:
         raise DependencyError(f"{use} needs {backend}: pip install it")
 

@@ -129,7 +129,7 @@ def test_changes_are_undone_and_made_again() -> None:
         edits.undo(edits.revision)
 
 
-def test_the_second_of_two_is_told() -> None:
+def test_the_second_of_two_gets_the_new_state() -> None:
     """Nothing is lost: it learns what is there, and its other texts are not half changed."""
     edits = made()
     edits.correct({1: (WAS, "mine")})

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.browser import Shown
+from tests.support.browser import BrowserPage
 from tests.support.live import Live, eventually
 from tests.support.spoken import EXPECTED, SAMPLES
 
@@ -13,11 +13,11 @@ pytestmark = pytest.mark.slow
 
 PHONE = SAMPLES / "phone-number.wav"
 TEXT = EXPECTED[PHONE.name]["text"]
-Open = Callable[..., Shown]
+Open = Callable[..., BrowserPage]
 FLAGS = (f"--use-file-for-fake-audio-capture={PHONE}",)
 
 
-def playing(shown: Shown, least: float) -> None:
+def playing(shown: BrowserPage, least: float) -> None:
     """Wait until the first file is heard, from some second on."""
     shown.page.wait_for_function(
         "least => { const a = document.querySelector('.sw-file audio');"

@@ -13,13 +13,13 @@ from slimwhisper.app.page.run import RunPart
 from slimwhisper.app.service.jobs import Event, JobFinished
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.types import Segment, Transcript, Word
-from tests.support.browser import Shown
+from tests.support.browser import BrowserPage
 from tests.support.live import Live
 from tests.support.spoken import SAMPLES
 
 pytestmark = pytest.mark.slow
 
-Open = Callable[..., Shown]
+Open = Callable[..., BrowserPage]
 DOOR, FLIGHT = SAMPLES / "door-code.mp3", SAMPLES / "flight.m4a"
 WIDE, PHONE = {"width": 1100, "height": 900}, {"width": 390, "height": 844}
 SENTENCES = (
@@ -55,7 +55,7 @@ def all_are_dressed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=[WIDE, PHONE], ids=["desktop", "phone"])
-def shown(show: Open, request: pytest.FixtureRequest) -> Iterator[Shown]:
+def shown(show: Open, request: pytest.FixtureRequest) -> Iterator[BrowserPage]:
     """Two transcripts, shown; in the end, nothing stands out."""
     opened = show(viewport=request.param)
     opened.go(DOOR, FLIGHT)
@@ -64,7 +64,7 @@ def shown(show: Open, request: pytest.FixtureRequest) -> Iterator[Shown]:
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= request.param["width"]
 
 
-def downloads(shown: Shown, *formats: str) -> dict[str, str]:
+def downloads(shown: BrowserPage, *formats: str) -> dict[str, str]:
     """The first file's downloads: one by a click, which waits for corrections, others by address.
 
     Chromium allows a page only a few downloads in a row.
@@ -80,15 +80,15 @@ def downloads(shown: Shown, *formats: str) -> dict[str, str]:
     return texts
 
 
-def first_card(shown: Shown) -> Any:
+def first_card(shown: BrowserPage) -> Any:
     return shown.page.locator(".sw-file").first
 
 
-def row(shown: Shown, index: int, file: int = 0) -> Any:
+def row(shown: BrowserPage, index: int, file: int = 0) -> Any:
     return shown.page.locator(".sw-file").nth(file).locator(".sw-row").nth(index)
 
 
-def test_a_correction_is_played_undone_and_downloaded(shown: Shown) -> None:
+def test_a_correction_is_played_undone_and_downloaded(shown: BrowserPage) -> None:
     page = shown.page
     row(shown, 2).get_by_text("board").click()
     page.wait_for_function(
@@ -123,7 +123,7 @@ def test_a_correction_is_played_undone_and_downloaded(shown: Shown) -> None:
     page.wait_for_selector(".sw-row >> text=Smythe")
 
 
-def test_find_and_replace_in_all_files(shown: Shown) -> None:
+def test_find_and_replace_in_all_files(shown: BrowserPage) -> None:
     page = shown.page
     page.get_by_role("button", name="Find and replace").click()
     page.get_by_label("Find", exact=True).fill("smiht")
@@ -150,7 +150,7 @@ def test_find_and_replace_in_all_files(shown: Shown) -> None:
     page.keyboard.press("Escape")
 
 
-def test_speakers_flags_and_unsure_words(shown: Shown) -> None:
+def test_speakers_flags_and_unsure_words(shown: BrowserPage) -> None:
     page = shown.page
     first = page.locator(".sw-file").first
     first.locator(".sw-speaker").nth(2).click()
@@ -166,7 +166,7 @@ def test_speakers_flags_and_unsure_words(shown: Shown) -> None:
     assert "the model was unsure" in row(shown, 1).locator(".sw-flags").text_content()
     check.click()
     assert page.evaluate("document.activeElement.innerText").endswith("smiht is late.")
-    row(shown, 3).get_by_role("button", name="It is right").click()
+    row(shown, 3).get_by_role("button", name="Mark as correct").click()
     page.wait_for_selector(".sw-tool >> text=Next to check (3)")
     assert "repeats" not in downloads(shown, "json")["json"]
     for theme in ("light", "dark"):

@@ -26,7 +26,7 @@ DETAILS: dict[str, Any] = {  # of a segment
     "compression_ratio": 0.75,
     "no_speech_prob": 0.125,
 }
-TOLD = "conversation.item.input_audio_transcription"
+TRANSCRIPTION = "conversation.item.input_audio_transcription"
 
 
 FLAGS = (
@@ -34,7 +34,7 @@ FLAGS = (
     f"--host-resolver-rules=MAP {STRANGER} 127.0.0.1",
 )
 SETTINGS = {"allow_hosts": (STRANGER,)}
-SHOWN = Tab
+BROWSER_PAGE = Tab
 Open = Callable[..., Tab]
 
 
@@ -75,13 +75,13 @@ def test_the_session_that_is_asked_for(tab: Tab) -> None:
 def test_words_and_what_may_still_change(tab: Tab) -> None:
     page = tab.page
     tab.begin()
-    tab.tell("input_audio_buffer.speech_started", "a", audio_start_ms=3_725_400)
-    tab.tell(f"{TOLD}.tentative", "a", text="<b>five")
+    tab.emit("input_audio_buffer.speech_started", "a", audio_start_ms=3_725_400)
+    tab.emit(f"{TRANSCRIPTION}.tentative", "a", text="<b>five")
     page.wait_for_selector(".sw-tail >> text=<b>five")
-    assert page.inner_text(".sw-said") == ""
+    assert page.inner_text(".sw-committed") == ""
     words = [word(" five", 3725.4), word(" five", 3725.7)]
-    tab.tell(f"{TOLD}.delta", "a", delta="five five", words=words)
-    tab.tell(f"{TOLD}.tentative", "a", text=" nine")
+    tab.emit(f"{TRANSCRIPTION}.delta", "a", delta="five five", words=words)
+    tab.emit(f"{TRANSCRIPTION}.tentative", "a", text=" nine")
     page.wait_for_selector(".sw-tail >> text=nine")
     assert page.inner_text(".sw-utterance") == "1:02:05\nfive five nine"
     assert page.locator(".sw-word").nth(1).get_attribute("title") == "3725.70 to 3725.90 s"
@@ -94,11 +94,11 @@ def test_words_and_what_may_still_change(tab: Tab) -> None:
     assert when.inner_text() == "five: 3725.70 to 3725.90 s"
     assert page.get_by_role("log").all_text_contents() == ["five five"], "for screen readers"
     tab.until("Number(document.querySelector('.sw-meter').ariaValueNow) > 20")
-    tab.tell(f"{TOLD}.delta", "a", delta=" five")
+    tab.emit(f"{TRANSCRIPTION}.delta", "a", delta=" five")
     words.append(word(" five", 3726))
     text, times = "five five five", {"start": 3725.4, "end": 3726.4, "words": words}
-    tab.tell(f"{TOLD}.segment", "a", text=text, **times, **DETAILS)
-    tab.tell(f"{TOLD}.completed", "a", transcript=text)
+    tab.emit(f"{TRANSCRIPTION}.segment", "a", text=text, **times, **DETAILS)
+    tab.emit(f"{TRANSCRIPTION}.completed", "a", transcript=text)
     tab.until("document.querySelectorAll('.sw-word').length === 3")
     assert focused(tab, 1), "also when the words are drawn again"
 
@@ -107,9 +107,9 @@ def test_pause_stop_save_and_clear(tab: Tab) -> None:
     page = tab.page
     tab.begin()
     text, times = "five five five", {"start": 3725.4, "end": 3726.4, "words": None}
-    tab.tell("input_audio_buffer.speech_started", "a", audio_start_ms=3_725_400)
-    tab.tell(f"{TOLD}.segment", "a", text=text, **times, **DETAILS)
-    tab.tell(f"{TOLD}.completed", "a", transcript=text)
+    tab.emit("input_audio_buffer.speech_started", "a", audio_start_ms=3_725_400)
+    tab.emit(f"{TRANSCRIPTION}.segment", "a", text=text, **times, **DETAILS)
+    tab.emit(f"{TRANSCRIPTION}.completed", "a", transcript=text)
     tab.press("Pause")
     tab.become("paused")
     assert tab.sent[0][-1]["type"] == "input_audio_buffer.commit"
@@ -117,8 +117,8 @@ def test_pause_stop_save_and_clear(tab: Tab) -> None:
     page.wait_for_timeout(400)
     assert tab.appended() == before, "no sound is sent in a pause"
     tab.press("Resume")
-    tab.tell("input_audio_buffer.speech_started", "b", audio_start_ms=3_730_000)
-    tab.tell(f"{TOLD}.delta", "b", delta="nine")
+    tab.emit("input_audio_buffer.speech_started", "b", audio_start_ms=3_730_000)
+    tab.emit(f"{TRANSCRIPTION}.delta", "b", delta="nine")
     tab.until("document.querySelectorAll('.sw-utterance').length === 2")
     page.wait_for_timeout(300)
     assert tab.appended() > before
@@ -126,8 +126,8 @@ def test_pause_stop_save_and_clear(tab: Tab) -> None:
     tab.become("stopping")
     page.wait_for_timeout(1600)
     assert page.get_attribute(".sw-live", "data-state") == "stopping", "the last text is to come"
-    tab.tell("input_audio_buffer.speech_stopped", "b", audio_end_ms=3_731_000)
-    tab.tell(f"{TOLD}.completed", "b", transcript="nine nine")
+    tab.emit("input_audio_buffer.speech_stopped", "b", audio_end_ms=3_731_000)
+    tab.emit(f"{TRANSCRIPTION}.completed", "b", transcript="nine nine")
     tab.become("idle")
     assert "nine nine" in tab.text()
     assert tab.saved("srt") == (
@@ -147,18 +147,22 @@ def test_it_fits_a_phone_and_can_be_read(show: Open) -> None:
     tab.fake()
     tab.begin()
     for number in range(60):
-        tab.tell(f"{TOLD}.delta", str(number), delta="five zero one four and then much more " * 3)
-    tab.tell(f"{TOLD}.tentative", "59", text=" nine" * 9)
+        tab.emit(
+            f"{TRANSCRIPTION}.delta",
+            str(number),
+            delta="five zero one four and then much more " * 3,
+        )
+    tab.emit(f"{TRANSCRIPTION}.tentative", "59", text=" nine" * 9)
     tab.page.wait_for_selector(".sw-tail >> text=nine")
     log, tail = (tab.page.locator(s).last.bounding_box() for s in (".sw-log", ".sw-tail"))
     assert tail["y"] + tail["height"] <= log["y"] + log["height"] + 1, "the newest is in sight"
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    tab.tell(f"{TOLD}.delta", "59", delta=" nine", words=[word(" nine", 7.5)])
+    tab.emit(f"{TRANSCRIPTION}.delta", "59", delta=" nine", words=[word(" nine", 7.5)])
     tab.page.locator(".sw-word").tap()
     tab.page.wait_for_selector(".sw-note >> text=nine: 7.50 to 7.70 s")
     for theme in ("light", "dark"):
         tab.page.evaluate("dark => document.body.classList.toggle('dark', dark)", theme == "dark")
-        for text in (".sw-said", ".sw-tail", ".sw-utterance time", ".sw-main", ".sw-stop"):
+        for text in (".sw-committed", ".sw-tail", ".sw-utterance time", ".sw-main", ".sw-stop"):
             assert tab.contrast(text) > 4.5, (theme, text)
 
 
@@ -166,21 +170,21 @@ def test_a_lost_connection(tab: Tab) -> None:
     page = tab.page
     tab.begin()
     page.wait_for_timeout(600)
-    tab.tell("input_audio_buffer.speech_started", "a", audio_start_ms=200)
-    tab.tell(f"{TOLD}.delta", "a", delta="five")
-    page.wait_for_selector(".sw-said >> text=five")
-    heard = tab.appended()
+    tab.emit("input_audio_buffer.speech_started", "a", audio_start_ms=200)
+    tab.emit(f"{TRANSCRIPTION}.delta", "a", delta="five")
+    page.wait_for_selector(".sw-committed >> text=five")
+    sent = tab.appended()
     tab.socket.close()
     tab.become("lost")
     page.wait_for_timeout(300)
     tab.become("running")
     page.wait_for_timeout(300)
-    assert tab.appended() >= heard + 5, "what has no whole text, and what was said meanwhile"
+    assert tab.appended() >= sent + 5, "what has no whole text, and what was said meanwhile"
     assert page.locator(".sw-utterance").count() == 0, "heard again"
-    tab.tell("input_audio_buffer.speech_started", "other", audio_start_ms=200)
-    tab.tell(f"{TOLD}.delta", "other", delta="five five")
-    tab.tell(f"{TOLD}.completed", "other", transcript="five five")
-    page.wait_for_selector(".sw-said >> text=five five")
+    tab.emit("input_audio_buffer.speech_started", "other", audio_start_ms=200)
+    tab.emit(f"{TRANSCRIPTION}.delta", "other", delta="five five")
+    tab.emit(f"{TRANSCRIPTION}.completed", "other", transcript="five five")
+    page.wait_for_selector(".sw-committed >> text=five five")
     page.wait_for_timeout(1500)
     tab.socket.close()
     tab.become("lost")
@@ -189,7 +193,7 @@ def test_a_lost_connection(tab: Tab) -> None:
     minutes, _, seconds = page.inner_text(".sw-live header time").partition(":")
     given = 10 * (60 * int(minutes) + int(seconds))
     assert 15 <= tab.appended() <= given - 10, "what has its text is not sent again"
-    tab.tell("error", error={"message": "the server is shutting down", "code": "stopping"})
+    tab.emit("error", error={"message": "the server is shutting down", "code": "stopping"})
     tab.socket.close()
     tab.become("idle")
     problem = page.inner_text(".sw-live [role=alert]")
@@ -267,13 +271,13 @@ def test_words_appear_while_they_are_spoken(show: Open) -> None:
     page = tab.page
     tab.begin()
     page.wait_for_selector(".sw-tail >> text=/five|zero/")
-    page.wait_for_selector(".sw-said >> text=five")
+    page.wait_for_selector(".sw-committed >> text=five")
     assert "eight" not in page.inner_text(".sw-log"), "word by word"
-    page.wait_for_selector(".sw-said >> text=two seven nine eight")
+    page.wait_for_selector(".sw-committed >> text=two seven nine eight")
     for button, state in (("Pause", "paused"), ("Stop", "idle")):
         tab.press(button)
         tab.become(state)
-    assert " ".join(page.locator(".sw-said").all_inner_texts()) == TEXT
+    assert " ".join(page.locator(".sw-committed").all_inner_texts()) == TEXT
     blocks = tab.saved("srt").strip().split("\n\n")
     assert " ".join(block.split("\n")[2] for block in blocks) == TEXT
     assert page.locator(".sw-error:visible").count() == 0

@@ -57,7 +57,9 @@ def test_behind_a_proxy_and_a_login(browser: Any, page_server: Live) -> None:
         assert any("/page/audio/" in address for address in asked)
         page.get_by_role("tab", name="Live").click()
         page.get_by_role("button", name="Start", exact=True).click()
-        page.wait_for_function("document.querySelector('.sw-said')?.textContent.includes('five')")
+        page.wait_for_function(
+            "document.querySelector('.sw-committed')?.textContent.includes('five')"
+        )
         with page.expect_download() as download:
             page.get_by_label("Save as txt").click()
         assert "five" in download.value.path().read_text()

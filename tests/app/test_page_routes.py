@@ -139,7 +139,7 @@ def test_places_in_the_queue(make: Make, tmp_path: Path, monkeypatch: pytest.Mon
         given = [(PHONE, "a.wav")] * count, ModelChoice("digits"), {}, "me"
         run = Run(service, results, *given)
         async for view in run.updates():
-            if sorted(f["place"] for f in view["files"])[-3:] == [0, 1, 2]:
+            if sorted(f["position"] for f in view["files"])[-3:] == [0, 1, 2]:
                 if early:
                     break
                 go.set()

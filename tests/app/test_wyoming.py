@@ -148,7 +148,7 @@ def test_a_network_that_allows_no_announcement(
     server.run()
     service.close()
     assert not server.started
-    assert "--discover: OSError: this machine is in no network" in caplog.text
+    assert "--discover: OSError: this machine is not connected to a network" in caplog.text
 
 
 def test_wyoming_at_shutdown(begin: Begin) -> None:

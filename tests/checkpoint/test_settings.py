@@ -66,7 +66,7 @@ def test_lists_of_tokens(tmp_path: Path) -> None:
     assert not len(make_rules(found.dims, Options(suppress_tokens=""), found.tokens).suppress)
 
 
-def test_what_is_not_followed_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_not_followed_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     generation = {"num_beams": 5, "forced_decoder_ids": [[1, 7]]}
     load_checkpoint(hf_folder(tmp_path / "model", TABLE, generation=generation))
     lines = [r.getMessage() for r in caplog.records]

@@ -49,7 +49,7 @@ def pumped(feed: SourceReader, stream: Slow) -> list[float]:
     return late
 
 
-def test_a_slow_model_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_model_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A microphone goes on; nothing is lost."""
     now = [1.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

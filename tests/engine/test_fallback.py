@@ -134,7 +134,7 @@ def test_the_seed_is_the_draw(model: SlimWhisper) -> None:
     assert len(set(first)) >= 2  # of their own audio
 
 
-def test_the_best_of_several_is_the_likeliest(model: SlimWhisper) -> None:
+def test_the_best_of_several_is_the_most_likely(model: SlimWhisper) -> None:
     """The first of three draws is the one draw: three are never worse."""
     options = {**BASE, "temperature": 1.0}
 

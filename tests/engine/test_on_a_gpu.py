@@ -354,7 +354,7 @@ def test_a_capture_that_cannot_be_ended_leaves_its_stream(
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_memory_that_runs_out_is_said(recorded: bool) -> None:
+def test_memory_that_runs_out_is_reported(recorded: bool) -> None:
     """A kernel is not given up for a way that needs more."""
 
     def full(*_: object) -> None:

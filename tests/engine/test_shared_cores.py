@@ -109,7 +109,7 @@ def test_windows_that_are_given_up_while_they_are_encoded(four: None) -> None:
     assert in_a_thread(body) == [0, 1]
 
 
-def test_an_encoder_that_fails_is_heard_of(four: None) -> None:
+def test_an_encoder_that_fails_is_reported(four: None) -> None:
     def body() -> None:
         model = short_model()
 

@@ -41,7 +41,7 @@ def opened(path: Path) -> JobReport:
     return report
 
 
-def test_what_is_said_of_a_recording(tmp_path: Path) -> None:
+def test_what_is_reported_of_a_recording(tmp_path: Path) -> None:
     report = opened(tmp_path / "new" / "r.html")
     report.add(Path("a.wav"), 12.5, said(" one two", speaker="Ann", flags=("repeats",)))
     report.add(Path("b.wav"), 7.5, said("今日は 晴れ", "ja"))

@@ -36,7 +36,7 @@ from tests.support.windows import (
 
 CUDA = torch.device("cuda", 0)
 # on a GPU these wait for it, or copy from the host
-ASKING = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "lift_fresh", "unique")
+SYNCHRONISING = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "lift_fresh", "unique")
 
 
 class OperatorRecorder:
@@ -51,11 +51,11 @@ class OperatorRecorder:
         class Mode(TorchDispatchMode):
             def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
                 name = func.overloadpacket.__name__
-                assert name not in ASKING, f"{name} asks the device"
+                assert name not in SYNCHRONISING, f"{name} reads from the device"
                 if name.startswith("index"):
                     flags = [t for t in tree_leaves(args[1]) if isinstance(t, Tensor)]
                     assert all(t.dtype != torch.bool for t in flags), (
-                        f"{func} by a mask asks the device"
+                        f"{func} by a mask reads from the device"
                     )
                 out = func(*args, **(kwargs or {}))
                 log.append((func, args, kwargs or {}, out))

@@ -20,7 +20,7 @@ from tests.support.tones import (
     Reader,
     begin,
     play,
-    say,
+    speech,
     text,
     texts,
     update,
@@ -56,7 +56,7 @@ def play_by_clock(stream: Stream, clock: Clock, audio: np.ndarray) -> Iterator[f
 def test_an_utterance_ends_without_an_update_of_its_own(clock: Clock) -> None:
     """The update that was made as speech seemed to be over is the last, and knew all of it."""
     stream, reader = begin()
-    audio = say([[3, 1, 4], []], 1.5)  # 1.5 s of silence, 1.2 s of speech, 1.5 s of silence
+    audio = speech([[3, 1, 4], []], 1.5)  # 1.5 s of silence, 1.2 s of speech, 1.5 s of silence
     events: list[LiveEvent] = []
     update_times = []
     for now in play_by_clock(stream, clock, audio):
@@ -75,9 +75,9 @@ def test_an_utterance_ends_without_an_update_of_its_own(clock: Clock) -> None:
     assert events.index(ended) - events.index(stop) == 2, "its text and its end come at once"
 
 
-def test_speech_that_goes_on_after_a_hush_is_one_utterance() -> None:
+def test_speech_that_continues_after_a_short_silence_is_one_utterance() -> None:
     stream, reader = begin()
-    events = play(stream, reader, [say([[1, 2], [3, 4]], 0.3), say([[]], 0.9)])
+    events = play(stream, reader, [speech([[1, 2], [3, 4]], 0.3), speech([[]], 0.9)])
     assert texts(events) == [text([1, 2, 3, 4])]
     assert reader.texts[-1] == text([1, 2, 3, 4]).split()
 
@@ -85,7 +85,7 @@ def test_speech_that_goes_on_after_a_hush_is_one_utterance() -> None:
 def test_silence_alone_needs_no_update() -> None:
     """However long it is until it ends the utterance."""
     stream, reader = begin(replace(PLAIN, silence_duration_ms=10_000))
-    play(stream, reader, [say([[1, 2, 3], []], 0.5)], finish=False)
+    play(stream, reader, [speech([[1, 2, 3], []], 0.5)], finish=False)
     count = len(reader.windows)
     events = play(stream, reader, [np.zeros(9 * SAMPLE_RATE, np.float32)], finish=False)
     assert len(reader.windows) <= count + 1 and not any(
@@ -100,7 +100,7 @@ def test_what_may_wait(clock: Clock) -> None:
     stream, reader = begin()
     reader.logprob = -2.0  # no text is sure, so the end needs an update
     deadlines = []
-    for now in play_by_clock(stream, clock, say([[1, 2, 3], []], 1.5)):
+    for now in play_by_clock(stream, clock, speech([[1, 2, 3], []], 1.5)):
         if stream.due is not None:
             deadlines.append((now, stream.due))
             update(stream, reader)
@@ -112,7 +112,7 @@ def test_what_may_wait(clock: Clock) -> None:
 
 def append_phrases(stream: Stream, phrases: list[list[int]]) -> None:
     """Make these phrases wait."""
-    stream.append(say([*phrases, []], 0.8))
+    stream.append(speech([*phrases, []], 0.8))
 
 
 def test_what_is_over_is_decoded_side_by_side(clock: Clock) -> None:
@@ -172,7 +172,7 @@ def test_a_loop_ends_soon_and_is_not_committed() -> None:
     looping = Looping(reader.vocabulary)
     looping.lengths = []
     phrase = [3, 1, 4, 1, 5, 9, 2, 6]
-    events = play(stream, looping, [say([phrase, []], 0.8)])
+    events = play(stream, looping, [speech([phrase, []], 0.8)])
     assert texts(events) == [text(phrase)]
     updates = [e for e in events if isinstance(e, TextUpdate)]
     assert (
@@ -185,7 +185,7 @@ def test_a_loop_ends_soon_and_is_not_committed() -> None:
 def test_a_text_that_is_longer_than_usual_is_decoded_to_its_end() -> None:
     """The last one: it goes on from where it was cut off, with the room that a window has."""
     stream, reader = begin(replace(PLAIN, first=5.0, update=5.0))
-    stream.append(say([[1, 2]], 0.8))
+    stream.append(speech([[1, 2]], 0.8))
     stream.finish()
     buffer, window = stream.request()
     assert window.rules is not None and window.rules.sample_len < 2 * EXTRA_TOKENS

@@ -13,7 +13,7 @@ from tests.support.tones import (
     PLAIN,
     begin,
     play,
-    say,
+    speech,
     text,
     texts,
     update,
@@ -32,7 +32,7 @@ def test_all_that_is_said_is_committed_once(policy: str, words: bool) -> None:
     """Phrases of up to 24 s in windows of 10 s, so buffers are cut between words."""
     phrases = [*talk(random.Random(5), 2, 12), list(range(10)) * 6]
     stream, reader = begin(replace(PLAIN, policy=policy, words=words))
-    events = play(stream, reader, [say(phrases, 0.9), say([[]], 0.9)])
+    events = play(stream, reader, [speech(phrases, 0.9), speech([[]], 0.9)])
     assert texts(events) == [text(p) for p in phrases]
     assert stream.ended and stream.merged == 0 and stream.backlog == 0
     ended = [e for e in events if isinstance(e, UtteranceEnded)]
@@ -55,7 +55,7 @@ def test_all_that_is_said_is_committed_once(policy: str, words: bool) -> None:
 
 def test_it_does_not_matter_how_the_audio_is_split() -> None:
     rng = random.Random(1)
-    audio = np.concatenate([say(talk(rng, 2, 20), 0.8), *[ONE_SAMPLE] * 700])
+    audio = np.concatenate([speech(talk(rng, 2, 20), 0.8), *[ONE_SAMPLE] * 700])
     expected = play(*begin(), [audio])
     assert len(texts(expected)) == 2
     for _ in range(2):
@@ -63,7 +63,7 @@ def test_it_does_not_matter_how_the_audio_is_split() -> None:
         pieces = [audio[a:b] for a, b in pairwise([0, *points, len(audio)])]
         pieces[20:20] = [audio[:0], audio[:0]]
         assert play(*begin(), pieces) == expected
-    short = say([[3, 1, 4]], 0.05)
+    short = speech([[3, 1, 4]], 0.05)
     assert play(*begin(), np.split(short, len(short))) == play(*begin(), [short])
 
 
@@ -71,7 +71,7 @@ def test_agreement_is_what_two_updates_begin_with() -> None:
     """By the plain definition, over the whole texts of all updates of an utterance."""
     phrase = [3, 1, 4, 1, 5, 9, 2, 6]
     stream, reader = begin(replace(PLAIN, update=0.7))
-    events = play(stream, reader, [say([phrase], 0.3), say([[]], 0.4)])
+    events = play(stream, reader, [speech([phrase], 0.3), speech([[]], 0.4)])
     updates = [e for e in events if isinstance(e, TextUpdate)]
     # the last update was made as speech seemed to be over; its end commits the same, undecoded
     assert len(reader.texts) == len(updates) - 1 >= 4
@@ -93,7 +93,7 @@ def test_agreement_is_what_two_updates_begin_with() -> None:
 
 def test_the_tentative_text_is_the_next_draft() -> None:
     stream, reader = begin()
-    events = play(stream, reader, [say([list(range(8))], 0.3)])
+    events = play(stream, reader, [speech([list(range(8))], 0.3)])
     updates = [e for e in events if isinstance(e, TextUpdate)]
     for event, window in zip(updates, reader.windows[1:], strict=False):
         assert reader.tokenizer.decode(list(window.draft)).strip() == event.tentative.strip()
@@ -103,7 +103,7 @@ def test_the_tentative_text_is_the_next_draft() -> None:
 
 def test_an_update_that_is_late_takes_the_newest_audio() -> None:
     stream, reader = begin()
-    audio = say([list(range(10)) * 2], 0.1)
+    audio = speech([list(range(10)) * 2], 0.1)
     stream.append(audio[:16_000])
     buffer, request = stream.request()
     assert stream.due is None
@@ -129,7 +129,7 @@ def test_an_hour_stays_flat(turns: bool) -> None:
     while seconds < 3600:
         phrases = talk(rng, 3, 60)
         expected += "".join(f" {text(p)}" for p in phrases)
-        audio = say([*phrases, []], rng.uniform(0.8, 9))
+        audio = speech([*phrases, []], rng.uniform(0.8, 9))
         seconds += len(audio) / 16_000
         events = play(stream, reader, [audio], finish=False)
         committed += "".join(

@@ -17,7 +17,7 @@ def speech() -> np.ndarray:
     return slimwhisper.load_audio(SAMPLES / LONG)[: 20 * 16_000]
 
 
-def test_streams_are_judged_together(speech: np.ndarray) -> None:
+def test_streams_are_processed_in_one_batch(speech: np.ndarray) -> None:
     """One starts later than the other; each hears what it hears alone."""
     block = speech[:BLOCK]
     alone, first, second = SpeechStream(), SpeechStream(), SpeechStream()

@@ -166,7 +166,7 @@ def test_segments_get_whisper_s_words(seed: int) -> None:
     assert last_word_end(result) == get_end(expected)
 
 
-def test_punctuation_goes_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_punctuation_is_attached_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [" Hi", ",", " (", "you", ")"]
     pieces = [tokenizer().encode(part) for part in parts]
     timings = [WordTiming(parts[i], pieces[i], i, i + 1, 0.5) for i in range(5)]

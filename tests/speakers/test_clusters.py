@@ -19,7 +19,7 @@ def voices(sizes: list[int], spread: float = 0.35, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("sizes", [[40], [30, 30], [80, 9], [20, 25, 30], [12] * 8])
-def test_the_number_is_found_and_the_voices_are_told_apart(sizes: list[int]) -> None:
+def test_the_number_and_the_voices_are_found(sizes: list[int]) -> None:
     vectors = voices(sizes)
     assert count_speakers(vectors) == len(sizes)
     labels = group(vectors, None)

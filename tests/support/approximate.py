@@ -94,28 +94,28 @@ def attend_sparse(
     for c in columns_of(p):
         q = (x @ p.w_q + p.b_q)[c]
         w = torch.softmax(source @ p.w_k[:, c] @ q / math.sqrt(len(q)), dim=0)
-        some = [t for t in range(len(source)) if w[t] >= threshold]
-        read += len(some)
-        heads.append(w[some] @ (source @ p.w_v[:, c])[some])
+        kept = [t for t in range(len(source)) if w[t] >= threshold]
+        read += len(kept)
+        heads.append(w[kept] @ (source @ p.w_v[:, c])[kept])
     return output(p, heads), read
 
 
 # -- ZACK, arXiv 2408.04107 ----------------------------------------------------------------------
 
 
-def decompose(p: PlainAttention, asking: Tensor, source: Tensor) -> list[list[tuple]]:
+def decompose(p: PlainAttention, queries: Tensor, source: Tensor) -> list[list[tuple]]:
     """For every head: (R, singular values) of Q over K, and of V over W_O^T."""
     results = []
     for c in columns_of(p):
         pairs = (
-            (asking @ p.w_q[:, c] + p.b_q[c], source @ p.w_k[:, c]),
+            (queries @ p.w_q[:, c] + p.b_q[c], source @ p.w_k[:, c]),
             (source @ p.w_v[:, c], p.w_o[c].T),
         )
         head = []
         for pair in pairs:
             both = torch.cat([one / one.pow(2).sum().sqrt() for one in pair])
-            _, singular, turned = torch.linalg.svd(both, full_matrices=False)
-            head.append((turned.T, singular))
+            _, singular, rotation = torch.linalg.svd(both, full_matrices=False)
+            head.append((rotation.T, singular))
         results.append(head)
     return results
 

@@ -25,8 +25,8 @@ def chromium(*flags: str) -> Iterator[Any]:
         browser.close()
 
 
-class Shown:
-    """The page as somebody sees it; counts what it should not do."""
+class BrowserPage:
+    """The page as a user sees it; counts what it should not do."""
 
     def __init__(self, browser: Any, url: str, query: str = "", **context: Any) -> None:
         self.url = url
@@ -34,12 +34,12 @@ class Shown:
         self.context.set_default_timeout(WAIT)
         self.strange: list[str] = []
         self.page = self.context.new_page()
-        self.page.on("request", self._look)
+        self.page.on("request", self._check_request)
         self.page.on("pageerror", lambda error: self.strange.append(str(error)))
         self.page.goto(url + query)
         self.page.wait_for_selector("#sw-go")
 
-    def _look(self, request: Any) -> None:
+    def _check_request(self, request: Any) -> None:
         if not request.url.startswith((self.url, "blob:", "data:")):
             self.strange.append(request.url)
 
@@ -49,8 +49,8 @@ class Shown:
 
     def add(self, *files: Any) -> None:
         """Files, or {"name", "mimeType", "buffer"}."""
-        given = [str(f) if isinstance(f, Path) else f for f in files]
-        self.page.set_input_files("#sw-files input[type=file]", given)
+        paths = [str(f) if isinstance(f, Path) else f for f in files]
+        self.page.set_input_files("#sw-files input[type=file]", paths)
         self.page.wait_for_function(
             "n => document.querySelectorAll('#sw-files .file').length === n", arg=len(files)
         )

@@ -63,7 +63,7 @@ class Ended:
 
     status: int
     reports: list[str]  # the error lines
-    settled: set[str]  # paths with a line in the journal
+    recorded: set[str]  # paths with a line in the journal
 
 
 @dataclass
@@ -166,7 +166,7 @@ class Kills:
         repeats it, so that none is lost.
         """
         naming = [report for report in run.reports if f"{path}: " in report]
-        cut_off = run.status == -9 and str(path) not in run.settled
+        cut_off = run.status == -9 and str(path) not in run.recorded
         if cut_off and naming and run.reports[-1] == naming[-1]:
             naming.pop()
         return len(naming)

@@ -108,9 +108,9 @@ def serving(
     port = free_port()
     limit = f"ulimit -n {files};" if files else ""
     command = f"{sys.executable} -m slimwhisper serve --model digits --port {port}"
-    with log.open("wb") as told:
+    with log.open("wb") as stderr:
         shell = ["sh", "-c", f"{limit} exec {command} {' '.join(flags)}"]
-        process = subprocess.Popen(shell, stderr=told)
+        process = subprocess.Popen(shell, stderr=stderr)
     url = f"http://127.0.0.1:{port}"
     try:
         assert eventually(lambda: status_of(url) == 200, 120)

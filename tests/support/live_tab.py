@@ -4,10 +4,10 @@ import json
 import re
 from typing import Any
 
-from tests.support.browser import Shown
+from tests.support.browser import BrowserPage
 
 
-class Tab(Shown):
+class Tab(BrowserPage):
     """The page with its Live tab opened."""
 
     def __init__(self, browser: Any, url: str, **context: Any) -> None:
@@ -24,19 +24,19 @@ class Tab(Shown):
         self.page.route_web_socket("**/v1/realtime?intent=transcription", self._connected)
 
     def _connected(self, socket: Any) -> None:
-        mine: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
         self.socket = socket
-        self.sent.append(mine)
+        self.sent.append(events)
 
-        def heard(message: str) -> None:
-            mine.append(json.loads(message))
-            if mine[-1]["type"] == "session.update":
-                self.tell("session.updated")
+        def receive(message: str) -> None:
+            events.append(json.loads(message))
+            if events[-1]["type"] == "session.update":
+                self.emit("session.updated")
 
-        socket.on_message(heard)
-        self.tell("session.created")
+        socket.on_message(receive)
+        self.emit("session.created")
 
-    def tell(self, kind: str, item: str = "", **fields: Any) -> None:
+    def emit(self, kind: str, item: str = "", **fields: Any) -> None:
         """An event of the server's."""
         if item:
             fields |= {"item_id": item, "content_index": 0}

@@ -93,13 +93,13 @@ class _Recorder:
         return scores
 
 
-def first_window_of(model: Any, mel: Tensor, most: int | None, **asked: Any) -> Sampled:
-    """What `model.generate(mel, **asked)` samples in a window [n_mels, 3000]: `most` tokens, or
+def first_window_of(model: Any, mel: Tensor, most: int | None, **options: Any) -> Sampled:
+    """What `model.generate(mel, **options)` samples in a window [n_mels, 3000]: `most` tokens, or
     up to the end. It would go on at the last timestamp, and return a text of several windows.
     """
     recorder = _Recorder(most)
     with contextlib.suppress(_Done):
-        model.generate(mel[None], logits_processor=[recorder], **asked)
+        model.generate(mel[None], logits_processor=[recorder], **options)
     assert recorder.prompt is not None
     tokens = recorder.seen[len(recorder.prompt) :]
     return Sampled(recorder.prompt, tokens, len(tokens) != most)

@@ -52,9 +52,3 @@ def request(state: Session) -> Window:
     window = state._request
     assert isinstance(window, Window)
     return window
-
-
-def heard(state: Session) -> Tensor:
-    mel = request(state).mel
-    assert mel is not None
-    return mel

@@ -62,7 +62,7 @@ def tone(digit: int) -> NDArray[np.float32]:
     return np.pad(sound, (0, round(GAP * SAMPLE_RATE))).astype(np.float32)
 
 
-def say(phrases: Sequence[Sequence[int]], pause: float) -> NDArray[np.float32]:
+def speech(phrases: Sequence[Sequence[int]], pause: float) -> NDArray[np.float32]:
     """Phrases of digits, with a pause in seconds before each."""
     silence = np.zeros(round(pause * SAMPLE_RATE), np.float32)
     return np.concatenate([part for p in phrases for part in (silence, *map(tone, p))])
@@ -112,25 +112,25 @@ class Reader:
         self.windows: list[Window] = []
         self.logprob = -0.1
         self.texts: list[list[str]] = []  # the words of each window
-        self._heard: list[tuple[int, int]] = []
+        self._digits: list[tuple[int, int]] = []
 
     def answer(self, request: Request) -> Answer:
         match request:
-            case Align(before=before, text=asked):
-                words = [i for i, t in enumerate(asked) if t in self.tokens]
-                scores = torch.zeros(1, len(before) + len(asked) + 1, DIMS.n_audio_ctx)
+            case Align(before=before, text=tokens):
+                words = [i for i, t in enumerate(tokens) if t in self.tokens]
+                scores = torch.zeros(1, len(before) + len(tokens) + 1, DIMS.n_audio_ctx)
                 for number, i in enumerate(words):
-                    digit = self._heard[min(number, len(self._heard) - 1)]
+                    digit = self._digits[min(number, len(self._digits) - 1)]
                     scores[
                         0, len(before) - 1 + i, max(digit[1] // 2 - 8, 0) : digit[1] // 2 + 8
                     ] = 9
-                return Alignment(asked, len(before), scores, (0.9,) * len(asked))
+                return Alignment(tokens, len(before), scores, (0.9,) * len(tokens))
             case Retry():
                 return self._decoded(self.windows[-1], request.attempt.temperature)
             case Window():
                 self.windows.append(request)
                 if request.mel is not None:
-                    self._heard = read(request.mel)
+                    self._digits = read(request.mel)
                 if request.rules is None:
                     codes = list(self.vocabulary.languages.values())
                     return Languages({c: 0.9 if c == "de" else 0.001 for c in codes})
@@ -139,8 +139,8 @@ class Reader:
     def _decoded(self, window: Window, temperature: float) -> Decoded:
         begun = window.prompt[window.sot_index :]
         already = sum(t in self.tokens for t in begun)
-        spoken = [self.tokens[d] for d, _ in self._heard]
-        self.texts.append([WORDS[d] for d, _ in self._heard])
+        spoken = [self.tokens[d] for d, _ in self._digits]
+        self.texts.append([WORDS[d] for d, _ in self._digits])
         assert [t for t in begun if t in self.tokens] == spoken[:already]
         rest = spoken[already:]
         logprobs = (self.logprob,) * (len(rest) + 1)
@@ -181,18 +181,18 @@ def play(
 
 
 def texts(events: Sequence[LiveEvent]) -> list[str]:
-    """Of the utterances. Checks the events of each, and that they tell the same story."""
+    """Of the utterances. Checks the events of each, and that they agree."""
     found: list[str] = []
     for number in range(
         1 + max((e.utterance for e in events if not isinstance(e, StreamFailed)), default=-1)
     ):
-        own = [e for e in events if not isinstance(e, StreamFailed) and e.utterance == number]
-        first, *told, last = own
-        (stop,) = (e for e in told if isinstance(e, SpeechStopped))
+        group = [e for e in events if not isinstance(e, StreamFailed) and e.utterance == number]
+        first, *middle, last = group
+        (stop,) = (e for e in middle if isinstance(e, SpeechStopped))
         assert isinstance(first, SpeechStarted) and first.start <= stop.end
         assert isinstance(last, UtteranceEnded) and last.segments and last.language == "en"
         committed = ""
-        for event in told:
+        for event in middle:
             if isinstance(event, TextUpdate):
                 assert not (committed + event.committed + event.tentative).startswith(" ")
                 committed += event.committed

@@ -1,4 +1,4 @@
-"""Made-up voices, and an encoder that tells them apart: no package and no weights needed."""
+"""Made-up voices, and an encoder that distinguishes them: no package and no weights needed."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from slimwhisper.types import SAMPLE_RATE
 
 BANDS = 16
-Said = Sequence[tuple[int, float, float]]  # voice, start, end in seconds
+VoiceTurns = Sequence[tuple[int, float, float]]  # voice, start, end in seconds
 
 
-def sound(said: Said, seconds: float) -> NDArray[np.float32]:
+def sound(turns: VoiceTurns, seconds: float) -> NDArray[np.float32]:
     """Bursts of noise [n], 16 kHz: each voice in a band of its own, and in silence between."""
     rng = np.random.default_rng(0)
     audio = np.zeros(round(seconds * SAMPLE_RATE), np.float32)
-    for voice, start, end in said:
+    for voice, start, end in turns:
         first, last = round(start * SAMPLE_RATE), round(end * SAMPLE_RATE)
         spectrum = np.fft.rfft(rng.standard_normal(last - first))
         width = len(spectrum) // BANDS

@@ -13,16 +13,16 @@ function status(file) {
   if (file.state === "done") return clock(file.seconds);
   if (file.state === "working") return `${clock(file.done)} of ${clock(file.seconds)}`;
   if (file.loading) return "Loading the model";
-  if (file.place > 1) return `Waiting, ${file.place - 1} ahead`;
-  return file.place ? "Next" : "Reading";
+  if (file.position > 1) return `Waiting, ${file.position - 1} ahead`;
+  return file.position ? "Next" : "Reading";
 }
 
 export class Card {
-  // run: the player; it has cards, reasons, history, address, say, changed
-  constructor(number, run) {
+  // player: it has cards, reasons, history, address, download, changed
+  constructor(number, player) {
     this.file = {};
-    this.run = run;
-    this.reasons = run.reasons;
+    this.player = player;
+    this.reasons = player.reasons;
     this.head = make("header");
     this.title = make("h3");
     this.title.id = `sw-file-${number}`;
@@ -52,8 +52,8 @@ export class Card {
     this.file = file;
     this.root.dataset.state = file.state;
     if (before.name !== file.name) this.title.textContent = this.title.title = file.name;
-    const shown = status(file);
-    if (this.state.textContent !== shown) this.state.textContent = shown;
+    const label = status(file);
+    if (this.state.textContent !== label) this.state.textContent = label;
     this.bar.hidden = this.ended;
     if (file.state === "working" && file.seconds) this.bar.value = file.done / file.seconds;
     else this.bar.removeAttribute("value");
@@ -62,7 +62,7 @@ export class Card {
     if (before.text !== file.text || before.state !== file.state) this.showText(file.text);
     if (file.audio && !this.audio) this.addSound();
     if (file.edit) {
-      this.corrections = new Corrections(this.run.address(file.edit), (answer) => this.take(answer));
+      this.corrections = new Corrections(this.player.address(file.edit), (answer) => this.apply(answer));
     }
     if (file.segments.length || before.segments?.length) {
       this.segments.show(file.segments, before.state !== file.state);  // final times and words
@@ -83,7 +83,7 @@ export class Card {
     this.audio = make("audio", "", "", {
       controls: "",
       preload: "metadata",
-      src: this.run.address(this.file.audio),
+      src: this.player.address(this.file.audio),
       "aria-label": `Audio of ${this.file.name}`,
     });
     this.audio.addEventListener("error", () => {
@@ -105,7 +105,7 @@ export class Card {
 
   play(seconds) {
     if (!this.audio) return;
-    for (const card of this.run.cards) if (card !== this) card.pause();
+    for (const card of this.player.cards) if (card !== this) card.pause();
     this.audio.currentTime = seconds;
     this.audio.play().catch(() => {});  // the "error" event shows a message
   }
@@ -125,24 +125,24 @@ export class Card {
   // Correct the transcript. Fails with a message if it was not saved.
   async change(change) {
     const answer = await this.corrections.send(change);
-    if (Object.keys(answer.segments).length) this.run.history.add([this]);
+    if (Object.keys(answer.segments).length) this.player.history.add([this]);
     return answer;
   }
 
-  take({ segments, text }) {
+  apply({ segments, text }) {
     this.showText(text);
-    this.segments.take(segments);
+    this.segments.apply(segments);
     this.wave?.draw();
-    this.run.changed();
+    this.player.changed();
   }
 
   addDownloads() {
     const row = make("span", "sw-downloads");
     row.append(make("span", "sw-note", "Download"));
     for (const [format, path] of Object.entries(this.file.downloads)) {
-      const one = this.run.download(path, format, [this]);
-      one.setAttribute("aria-label", `Download ${format} of ${this.file.name}`);
-      row.append(one);
+      const link = this.player.download(path, format, [this]);
+      link.setAttribute("aria-label", `Download ${format} of ${this.file.name}`);
+      row.append(link);
     }
     this.showFoot(...(this.file.text ? [this.copy] : []), row);
   }

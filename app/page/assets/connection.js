@@ -3,7 +3,7 @@
 import { RATE } from "./microphone.js";
 import { Problem, UNREACHABLE, post, sentence } from "./problem.js";
 
-const PATIENCE = 15_000;  // milliseconds for the server to answer
+const TIMEOUT = 15_000;  // milliseconds for the server to answer
 const [TENTATIVE, DETAILS, WORDS] = ["tentative", "details", "words"].map(
   (name) => `item.input_audio_transcription.${name}`);
 
@@ -11,60 +11,60 @@ const REFUSED = "The server does not answer on a websocket: it may have too many
   + "not forward websockets. Try again in a minute.";
 
 export class Connection {
-  // root: the server's path. heard: called with each event. closed: called with a reason, or with
+  // root: the server's path. onEvent: called with each event. onClose: called with a reason, or with
   // "", when the connection has ended and `close` was not called.
-  constructor(root, heard, closed) {
-    Object.assign(this, { root, heard, closed, ready: false, heardAny: false, said: "" });
+  constructor(root, onEvent, onClose) {
+    Object.assign(this, { root, onEvent, onClose, ready: false, answered: false, reason: "" });
   }
 
   // Connect, and configure the session. Fails with Problem.
   async open(session) {
     const { value } = await (await post(`${this.root}/page/live/key`, {})).json();
-    if (this.gone) await new Promise(() => {});  // closed meanwhile: never resolves
+    if (this.closed) await new Promise(() => {});  // never resolves
     const address = new URL(`${this.root}/v1/realtime?intent=transcription`, location.href);
     address.protocol = address.protocol.replace("http", "ws");
     await new Promise((opened, failed) => {
-      const late = setTimeout(() => this.end(), PATIENCE);
+      const timer = setTimeout(() => this.end(), TIMEOUT);
       this.opened = () => {
-        clearTimeout(late);
+        clearTimeout(timer);
         this.ready = true;
         opened();
       };
       this.failed = () => {
-        clearTimeout(late);
-        failed(new Problem(this.said || UNREACHABLE));
+        clearTimeout(timer);
+        failed(new Problem(this.reason || UNREACHABLE));
       };
       this.socket = new WebSocket(address, ["realtime", `openai-insecure-api-key.${value}`]);
-      this.socket.onmessage = ({ data }) => this.take(JSON.parse(data), session);
+      this.socket.onmessage = ({ data }) => this.receive(JSON.parse(data), session);
       this.socket.onclose = ({ wasClean }) => {
-        if (!wasClean) this.said = this.heardAny ? "" : REFUSED;
+        if (!wasClean) this.reason = this.answered ? "" : REFUSED;
         this.end();
       };
     });
   }
 
-  take(event, session) {
+  receive(event, session) {
     if (event.type === "session.created") this.update(session);
     else if (event.type === "session.updated") this.opened();
     else if (event.type === "error") {
-      this.said = sentence(event.error.message);
+      this.reason = sentence(event.error.message);
       if (!this.ready) this.end();
     }
-    this.heardAny = true;
-    if (this.socket) this.heard(event);
+    this.answered = true;
+    if (this.socket) this.onEvent(event);
   }
 
   end() {
     if (!this.socket) return;
     const { ready } = this;
     this.close();
-    if (ready) this.closed(this.said);
+    if (ready) this.onClose(this.reason);
     else this.failed();
   }
 
   close() {
     const { socket } = this;
-    [this.socket, this.ready, this.gone] = [null, false, true];
+    [this.socket, this.ready, this.closed] = [null, false, true];
     socket?.close();
   }
 

@@ -2,21 +2,21 @@
 
 // attributes: {name: value}
 export function make(tag, className, text, attributes = {}) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
 }
 
 // An element for an error message; hidden until there is one.
 export const alertBox = (className) => make("p", className, "", { role: "alert", hidden: "" });
 
 export function button(className, text, action) {
-  const made = make("button", className, text);
-  made.type = "button";
-  if (action) made.addEventListener("click", action);
-  return made;
+  const element = make("button", className, text);
+  element.type = "button";
+  if (action) element.addEventListener("click", action);
+  return element;
 }
 
 // Seconds as 1:05 or 1:01:05.

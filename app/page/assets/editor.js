@@ -6,19 +6,19 @@ const UNSAVED = new Set();  // fields
 
 export const hasUnsaved = () => [...UNSAVED].some((field) => field.value !== field.dataset.before);
 
-// shown: the element that the field replaces while it is open. save: of the new text; may fail.
-// select: [start, end] of the text that is selected at first. Calls `closed` in the end.
-export function openEditor({ shown, tag, text, label, longest, select, save, closed }) {
+// element: what the field replaces while it is open. save: called with the new text; may fail.
+// select: [start, end] of the text that is selected at first. onClose: called with whether to focus.
+export function openEditor({ element, tag, text, label, maxLength, select, save, onClose }) {
   const box = make("div", "sw-editing");
   const field = make(tag, "sw-field", "", { "aria-label": label, spellcheck: "true" });
   field.value = field.dataset.before = text;
-  field.maxLength = longest;
+  field.maxLength = maxLength;
   const error = alertBox("sw-error");
-  const time = shown.querySelector("time")?.cloneNode(true);
+  const time = element.querySelector("time")?.cloneNode(true);
   if (time) box.append(time);
   box.append(field);
-  shown.after(box, error);
-  shown.hidden = true;
+  element.after(box, error);
+  element.hidden = true;
   UNSAVED.add(field);
   const fit = () => {
     if (tag !== "textarea") return;
@@ -32,18 +32,18 @@ export function openEditor({ shown, tag, text, label, longest, select, save, clo
     UNSAVED.delete(field);
     box.remove();
     error.remove();
-    shown.hidden = false;
-    closed(focus);
+    element.hidden = false;
+    onClose(focus);
   };
   const commit = async (focus) => {
     if (state !== "open") return;
-    const wanted = field.value.replace(/\s*\n\s*/g, " ").trim();
-    if (wanted === text) return close(focus);
+    const newText = field.value.replace(/\s*\n\s*/g, " ").trim();
+    if (newText === text) return close(focus);
     state = "saving";
     field.readOnly = true;
     field.setAttribute("aria-busy", "true");
     try {
-      await save(wanted);
+      await save(newText);
       close(focus);
     } catch (problem) {
       state = "open";

@@ -10,10 +10,10 @@ const STATES = {
 const MAIN = { paused: "Resume", running: "Pause", lost: "Pause" };  // else Start
 
 export class LiveView {
-  // root: the element that is drawn in. said: the utterances. actions: press, stop, clear, copy,
-  // which is given its button, and save, which is given a format.
-  constructor(root, said, actions) {
-    Object.assign(this, { root, said });
+  // root: the element that is drawn in. actions: press, stop, clear, copy (called with its button),
+  // and save (called with a format).
+  constructor(root, utterances, actions) {
+    Object.assign(this, { root, utterances });
     this.main = button("sw-main", "Start", actions.press);
     this.stopper = button("sw-stop", "Stop", actions.stop);
     const buttons = make("div", "sw-live-buttons");
@@ -22,7 +22,8 @@ export class LiveView {
     this.hint = make("p", "sw-note sw-hint", "Press Start and speak. Grey words may still change. "
       + "The audio is sent to this server only, which does not store it.");
     const card = make("article", "sw-file", "", { "aria-label": "Live transcript" });
-    card.append(this.head(), this.hint, said.root, said.when, said.told, this.tools(actions));
+    card.append(
+      this.head(), this.hint, utterances.root, utterances.wordTime, utterances.announcer, this.tools(actions));
     root.replaceChildren(buttons, this.problem, card);
   }
 
@@ -40,14 +41,14 @@ export class LiveView {
 
   tools({ copy, clear, save }) {
     const text = make("span", "sw-downloads");
-    const copier = button("sw-copy", "Copy text", () => copy(copier));
-    text.append(copier, button("sw-download", "Clear", clear));
+    const copyButton = button("sw-copy", "Copy text", () => copy(copyButton));
+    text.append(copyButton, button("sw-download", "Clear", clear));
     const files = make("span", "sw-downloads");
     files.append(make("span", "sw-note", "Save as"));
     for (const format of this.root.dataset.formats.split(" ")) {
-      const one = button("sw-download", format, () => save(format));
-      one.setAttribute("aria-label", `Save as ${format}`);
-      files.append(one);
+      const saveButton = button("sw-download", format, () => save(format));
+      saveButton.setAttribute("aria-label", `Save as ${format}`);
+      files.append(saveButton);
     }
     this.foot = make("footer");
     this.foot.append(text, files);
@@ -62,22 +63,22 @@ export class LiveView {
     this.main.disabled = ["starting", "stopping"].includes(state);
     this.stopper.hidden = !(state in MAIN);
     this.root.toggleAttribute("data-fresh", state === "idle" && !seconds);
-    const some = this.said.all.length > 0;
-    this.hint.hidden = some;
-    this.said.root.hidden = !some;
-    this.foot.hidden = !this.said.some;
+    const empty = !this.utterances.all.length;
+    this.hint.hidden = !empty;
+    this.utterances.root.hidden = empty;
+    this.foot.hidden = !this.utterances.hasText;
     this.time.textContent = seconds ? clock(seconds) : "";
   }
 
   // level: RMS of the sound, from 0 to 1
-  show(level) {
+  showLevel(level) {
     const loud = Math.min(Math.max(1 + (20 * Math.log10(level || 1e-9)) / QUIET, 0), 1);
     this.bar.style.transform = `scaleX(${loud.toFixed(3)})`;
     this.meter.setAttribute("aria-valuenow", Math.round(100 * loud));
   }
 
-  // Show a problem; "": none.
-  tell(message) {
+  // message: "" for no problem
+  showProblem(message) {
     this.problem.hidden = !message;
     this.problem.textContent = message;
   }

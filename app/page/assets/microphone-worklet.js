@@ -13,16 +13,16 @@ class Pieces extends AudioWorkletProcessor {
 
   process([channels]) {
     if (!channels.length) return true;
-    const mixed = channels[0].map((_, i) => channels.reduce((sum, one) => sum + one[i], 0) / channels.length);
+    const mixed = channels[0].map((_, i) => channels.reduce((sum, channel) => sum + channel[i], 0) / channels.length);
     for (const sample of this.resampler.push(mixed)) {
       this.energy += sample * sample;
       this.piece[this.filled++] = 32767 * Math.min(Math.max(sample, -1), 1);
-      if (this.filled === this.piece.length) this.give();
+      if (this.filled === this.piece.length) this.post();
     }
     return true;
   }
 
-  give() {
+  post() {
     const size = this.piece.length;
     const message = { samples: this.piece, level: Math.sqrt(this.energy / size) };
     this.piece = new Int16Array(size);

@@ -14,9 +14,9 @@ const REFUSED = {
 };
 
 export class Microphone {
-  // root: the server's path. piece: called with (Int16Array of 0.1 s, its RMS from 0 to 1).
-  // ended: called when the microphone is disconnected. Fails with Problem.
-  static async open(root, piece, ended) {
+  // root: the server's path. onPiece: called with (Int16Array of 0.1 s, its RMS from 0 to 1).
+  // onEnd: called when the microphone is disconnected. Fails with Problem.
+  static async open(root, onPiece, onEnd) {
     if (!navigator.mediaDevices || !window.AudioWorkletNode) {
       const port = location.port ? `:${location.port}` : "";
       throw new Problem(
@@ -26,27 +26,27 @@ export class Microphone {
     const microphone = new Microphone();
     try {
       const audio = { channelCount: 1, echoCancellation: false, noiseSuppression: false };
-      microphone.sound = await navigator.mediaDevices.getUserMedia({ audio });
+      microphone.stream = await navigator.mediaDevices.getUserMedia({ audio });
     } catch (error) {
       throw new Problem(REFUSED[error.name] ?? `The microphone cannot be used: ${error.message}.`);
     }
     try {
-      await microphone.listen(root, piece);
+      await microphone.listen(root, onPiece);
     } catch (error) {
       microphone.close();
       throw new Problem(`This browser cannot read the microphone: ${error.message}.`);
     }
-    microphone.sound.getAudioTracks()[0].addEventListener("ended", ended);
+    microphone.stream.getAudioTracks()[0].addEventListener("ended", onEnd);
     return microphone;
   }
 
-  async listen(root, piece) {
+  async listen(root, onPiece) {
     this.context = new AudioContext();
     await this.context.audioWorklet.addModule(`${root}/page/assets/microphone-worklet.js`);
-    const source = this.context.createMediaStreamSource(this.sound);
+    const source = this.context.createMediaStreamSource(this.stream);
     const processorOptions = { rate: RATE, size: PIECE };
     this.pieces = new AudioWorkletNode(this.context, "pieces", { processorOptions });
-    this.pieces.port.onmessage = ({ data }) => { if (!this.muted) piece(data.samples, data.level); };
+    this.pieces.port.onmessage = ({ data }) => { if (!this.muted) onPiece(data.samples, data.level); };
     source.connect(this.pieces).connect(this.context.destination);  // silent; some browsers need it
     await this.context.resume();
   }
@@ -54,12 +54,12 @@ export class Microphone {
   // Whether the audio is discarded, in the browser.
   set silent(silent) {
     this.muted = silent;
-    for (const track of this.sound.getTracks()) track.enabled = !silent;
+    for (const track of this.stream.getTracks()) track.enabled = !silent;
   }
 
   close() {
     this.muted = true;
-    for (const track of this.sound.getTracks()) track.stop();
+    for (const track of this.stream.getTracks()) track.stop();
     this.context?.close().catch(() => {});
   }
 }

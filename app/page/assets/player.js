@@ -5,13 +5,13 @@ import { alertBox, button, inField, make } from "./dom.js";
 import { hasUnsaved } from "./editor.js";
 import { History } from "./saving.js";
 import { Search } from "./search.js";
-import { KEYS } from "./segments.js";
+import { KEYS, WORDS } from "./segments.js";
 
 class Player {
   // list: the element that is drawn in. root: the server's path.
   constructor(list, root) {
     Object.assign(this, { list, root, cards: [], run: null, reasons: {} });
-    this.said = make("p", "sw-announced", "", { role: "status" });
+    this.announcer = make("p", "sw-announced", "", { role: "status" });
     this.problem = alertBox("sw-error sw-problem");
     this.archive = make("div", "sw-archive");
     this.makeTools();
@@ -22,8 +22,8 @@ class Player {
   }
 
   makeTools() {
-    this.undo = button("sw-tool", "Undo", () => this.move("undo"));
-    this.redo = button("sw-tool", "Redo", () => this.move("redo"));
+    this.undo = button("sw-tool", "Undo", () => this.stepHistory("undo"));
+    this.redo = button("sw-tool", "Redo", () => this.stepHistory("redo"));
     this.history = new History(() => {
       this.undo.disabled = !this.history?.canUndo;
       this.redo.disabled = !this.history?.canRedo;
@@ -53,22 +53,23 @@ class Player {
 
   address(path) { return `${this.root}/${path}`; }
 
-  say(text) {
-    if (this.said.textContent !== text) this.said.textContent = text;
+  // Announce a text to screen readers.
+  announce(text) {
+    if (this.announcer.textContent !== text) this.announcer.textContent = text;
   }
 
   // A link to a file of these cards; it waits until their corrections are saved.
   download(path, text, cards) {
-    const made = make("a", "sw-download", text);
-    made.href = this.address(path);
-    made.download = "";
-    made.addEventListener("click", async (event) => {
+    const link = make("a", "sw-download", text);
+    link.href = this.address(path);
+    link.download = "";
+    link.addEventListener("click", async (event) => {
       if (!cards.some((card) => card.corrections?.waiting)) return;
       event.preventDefault();
       await Promise.all(cards.map((card) => card.corrections?.last));
-      made.click();
+      link.click();
     });
-    return made;
+    return link;
   }
 
   // Run an action, and show the problem if it fails.
@@ -83,42 +84,43 @@ class Player {
     }
   }
 
-  async move(way) {
-    const place = await this.attempt(() => this.history[way]());
-    if (!place) return;
-    this.say(way === "undo" ? "Undone" : "Done again");
-    if (Number.isFinite(place.index)) place.card.segments.select(place.index);
+  // action: "undo" or "redo"
+  async stepHistory(action) {
+    const changed = await this.attempt(() => this.history[action]());
+    if (!changed) return;
+    this.announce(action === "undo" ? "Undone" : "Redone");
+    if (Number.isFinite(changed.index)) changed.card.segments.select(changed.index);
   }
 
   key(event) {
     if (!(event.ctrlKey || event.metaKey) || event.altKey || inField(event) || this.tools.hidden) return;
     const key = event.key.toLowerCase();
-    if (key === "z") this.move(event.shiftKey ? "redo" : "undo");
-    else if (key === "y") this.move("redo");
+    if (key === "z") this.stepHistory(event.shiftKey ? "redo" : "undo");
+    else if (key === "y") this.stepHistory("redo");
     else return;
     event.preventDefault();
   }
 
   // Called after each correction.
   changed() {
-    const left = this.toCheck().length;
-    this.hadFlags ||= left > 0;
+    const flagged = this.flagged().length;
+    this.hadFlags ||= flagged > 0;
     this.check.hidden = !this.hadFlags;
-    this.check.disabled = !left;
-    this.check.textContent = left ? `Next to check (${left})` : "Nothing to check";
-    if (this.search.open) this.search.look(this.search.at, false);
+    this.check.disabled = !flagged;
+    this.check.textContent = flagged ? `Next to check (${flagged})` : "Nothing to check";
+    if (this.search.open) this.search.update(this.search.at, false);
   }
 
-  toCheck() {
+  flagged() {
     return this.cards.flatMap(
       (card) => card.segments.flaggedRows.map((index) => ({ card, index })));
   }
 
   nextToCheck() {
-    const all = this.toCheck();
+    const all = this.flagged();
     const last = this.lastChecked;
     const order = ({ card, index }) => this.cards.indexOf(card) * 1e6 + index;
-    const next = (last && all.find((one) => order(one) > order(last))) ?? all[0];
+    const next = (last && all.find((entry) => order(entry) > order(last))) ?? all[0];
     if (!next) return;
     this.lastChecked = next;
     next.card.segments.select(next.index, true);
@@ -136,11 +138,11 @@ class Player {
       this.history.clear();
       this.search.toggle(false);
       this.list.replaceChildren(
-        this.archive, this.said, this.tools, this.below, ...this.cards.map((card) => card.root));
+        this.archive, this.announcer, this.tools, this.below, ...this.cards.map((card) => card.root));
     }
     files.forEach((file, i) => this.cards[i].update(file));
     this.tools.hidden = this.below.hidden = !this.cards.some((card) => card.corrections && card.segments.views.length);
-    this.unsure.hidden = !this.cards.some((card) => card.segments.views.some((one) => one[3]));
+    this.unsure.hidden = !this.cards.some((card) => card.segments.views.some((segment) => segment[WORDS]));
     this.changed();
     this.archive.hidden = !view?.zip;
     if (view?.zip && !this.archive.firstChild) {
@@ -148,8 +150,8 @@ class Player {
       this.archive.append(
         this.download(view.zip, `Download all ${count} transcripts (zip)`, this.cards));
     } else if (!view?.zip) this.archive.replaceChildren();
-    const left = this.cards.filter((card) => !card.ended).length;
-    if (files.length) this.say(left ? `${files.length - left} of ${files.length} ready` : "Ready");
+    const pending = this.cards.filter((card) => !card.ended).length;
+    if (files.length) this.announce(pending ? `${files.length - pending} of ${files.length} ready` : "Ready");
   }
 }
 

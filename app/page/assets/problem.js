@@ -19,8 +19,8 @@ export async function post(address, content) {
   if (response.ok) return response;
   const answer = await response.json().catch(() => ({}));
   // without the request's path
-  const said = String(answer.error?.message ?? response.statusText).replace(/^[A-Z]+ \/\S*: /, "");
-  const problem = new Problem(sentence(said || `error ${response.status}`));
+  const message = String(answer.error?.message ?? response.statusText).replace(/^[A-Z]+ \/\S*: /, "");
+  const problem = new Problem(sentence(message || `error ${response.status}`));
   throw Object.assign(problem, { status: response.status, answer });
 }
 

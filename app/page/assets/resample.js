@@ -21,8 +21,8 @@ export class Resampler {
     const cutoff = PASS * Math.min(1, to / from);
     this.half = Math.ceil(CROSSINGS / cutoff);
     this.filters = Array.from({ length: this.phases }, (_, phase) => this.filter(phase / this.phases, cutoff));
-    this.held = new Float32Array(this.half);  // silence before the first sample
-    this.at = this.half;  // in `held`: the input sample at, or before, the next output sample
+    this.buffer = new Float32Array(this.half);  // silence before the first sample
+    this.position = this.half;  // in `buffer`: the input sample at, or before, the next output sample
     this.phase = 0;  // of the next output sample, between two input samples
   }
 
@@ -40,23 +40,23 @@ export class Resampler {
 
   // samples: Float32Array of the next input; returns the output that is complete.
   push(samples) {
-    const held = new Float32Array(this.held.length + samples.length);
-    held.set(this.held);
-    held.set(samples, this.held.length);
-    const made = [];
-    while (this.at + this.half < held.length) {
+    const buffer = new Float32Array(this.buffer.length + samples.length);
+    buffer.set(this.buffer);
+    buffer.set(samples, this.buffer.length);
+    const output = [];
+    while (this.position + this.half < buffer.length) {
       const weights = this.filters[this.phase];
-      const first = this.at - this.half + 1;
+      const first = this.position - this.half + 1;
       let sum = 0;
-      for (let i = 0; i < weights.length; i++) sum += weights[i] * held[first + i];
-      made.push(sum);
+      for (let i = 0; i < weights.length; i++) sum += weights[i] * buffer[first + i];
+      output.push(sum);
       this.phase += this.step;
-      this.at += Math.floor(this.phase / this.phases);
+      this.position += Math.floor(this.phase / this.phases);
       this.phase %= this.phases;
     }
-    const done = Math.min(Math.max(this.at - this.half + 1, 0), held.length);
-    this.held = held.slice(done);
-    this.at -= done;
-    return Float32Array.from(made);
+    const done = Math.min(Math.max(this.position - this.half + 1, 0), buffer.length);
+    this.buffer = buffer.slice(done);
+    this.position -= done;
+    return Float32Array.from(output);
   }
 }

@@ -3,9 +3,9 @@
 import { Problem, post } from "./problem.js";
 
 export class Corrections {
-  // take: called with each answer, {revision, text, segments: {index: view}}
-  constructor(address, take) {
-    Object.assign(this, { address, take, revision: 0, waiting: 0, last: Promise.resolve() });
+  // onAnswer: called with each answer, {revision, text, segments: {index: view}}
+  constructor(address, onAnswer) {
+    Object.assign(this, { address, onAnswer, revision: 0, waiting: 0, last: Promise.resolve() });
   }
 
   // Resolves to the answer; fails with Problem, which may be a `conflict`. change: of the current revision, what to send.
@@ -19,17 +19,17 @@ export class Corrections {
 
   async post(change) {
     try {
-      return this.taken(await (await post(this.address, change)).json());
+      return this.receive(await (await post(this.address, change)).json());
     } catch (problem) {
-      if (problem.answer?.segments) this.taken(problem.answer);
-      const told = new Problem(`Not saved: ${problem.message}`);
-      throw Object.assign(told, { conflict: problem.status === 409 });
+      if (problem.answer?.segments) this.receive(problem.answer);
+      const failure = new Problem(`Not saved: ${problem.message}`);
+      throw Object.assign(failure, { conflict: problem.status === 409 });
     }
   }
 
-  taken(answer) {
+  receive(answer) {
     this.revision = answer.revision;
-    this.take(answer);
+    this.onAnswer(answer);
     return answer;
   }
 }

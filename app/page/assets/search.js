@@ -3,7 +3,7 @@
 import { button, make } from "./dom.js";
 import { TEXT } from "./segments.js";
 
-const [FOUND, HERE] = ["sw-found", "sw-found-here"];  // names of highlights
+const [MATCHES, CURRENT] = ["sw-match", "sw-match-current"];  // names of highlights
 
 function field(label, className) {
   const box = make("label", className);
@@ -13,9 +13,9 @@ function field(label, className) {
 }
 
 export class Search {
-  // run: the player; it has cards, history, attempt
-  constructor(run) {
-    this.run = run;
+  // player: it has cards, history, attempt, announce
+  constructor(player) {
+    this.player = player;
     [this.matches, this.at] = [[], -1];
     this.bar = make("form", "sw-search", "", { role: "search", hidden: "" });
     const [findBox, find] = field("Find", "sw-find");
@@ -24,7 +24,7 @@ export class Search {
     this.sameCase = make("input", "", "", { type: "checkbox" });
     caseBox.append(this.sameCase, make("span", "", "Match case"));
     this.count = make("output", "sw-note");
-    [this.find, this.replaceBy] = [find, replace];
+    [this.find, this.replacement] = [find, replace];
     this.steps = [["Previous", -1], ["Next", 1]].map(
       ([text, step]) => button("sw-tool", text, () => this.step(step)));
     this.replacing = [
@@ -37,10 +37,10 @@ export class Search {
     this.opener.setAttribute("aria-expanded", "false");
     this.bar.append(findBox, replaceBox, caseBox, row);
     this.bar.addEventListener("submit", (event) => event.preventDefault());
-    this.find.addEventListener("input", () => this.look(0));
-    this.sameCase.addEventListener("change", () => this.look(0));
+    this.find.addEventListener("input", () => this.update(0));
+    this.sameCase.addEventListener("change", () => this.update(0));
     this.bar.addEventListener("keydown", (event) => this.key(event));
-    this.shown();
+    this.showCurrent();
   }
 
   get open() { return !this.bar.hidden; }
@@ -51,13 +51,13 @@ export class Search {
     this.opener.setAttribute("aria-expanded", String(open));
     if (open) this.find.focus();
     if (open) this.find.select();
-    this.look(0);
+    this.update(0);
   }
 
   key(event) {
     if (event.key === "Escape") this.toggle(false);
     else if (event.key === "Enter" && event.target === this.find) this.step(event.shiftKey ? -1 : 1);
-    else if (event.key === "Enter" && event.target === this.replaceBy) this.replacing[0].click();
+    else if (event.key === "Enter" && event.target === this.replacement) this.replacing[0].click();
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -69,75 +69,75 @@ export class Search {
   }
 
   // Find all matches again; `at`: the match to show.
-  look(at, scroll = true) {
+  update(at, scroll = true) {
     this.matches = [];
     if (this.open && this.find.value) {
       const pattern = this.pattern();
-      for (const card of this.run.cards.filter((one) => one.corrections)) {
+      for (const card of this.player.cards.filter((card) => card.corrections)) {
         card.segments.views.forEach((view, index) => {
-          for (const found of view[TEXT].matchAll(pattern)) {
-            this.matches.push({ card, index, start: found.index, end: found.index + found[0].length });
+          for (const match of view[TEXT].matchAll(pattern)) {
+            this.matches.push({ card, index, start: match.index, end: match.index + match[0].length });
           }
         });
       }
     }
     this.at = Math.min(at, this.matches.length - 1);
-    this.shown(scroll);
+    this.showCurrent(scroll);
   }
 
   step(by) {
     const count = this.matches.length;
     if (!count) return;
     this.at = (this.at + by + count) % count;
-    this.shown();
+    this.showCurrent();
   }
 
-  shown(scroll = true) {
+  showCurrent(scroll = true) {
     const { length } = this.matches;
     const files = new Set(this.matches.map((match) => match.card)).size;
     const where = files > 1 ? ` in ${files} files` : "";
     this.count.textContent = !this.find.value ? "" : length ? `${this.at + 1} of ${length}${where}` : "Not found";
-    for (const one of [...this.steps, ...this.replacing]) one.disabled = !length;
-    const here = this.matches[this.at];
-    if (here && scroll) here.card.segments.select(here.index);
-    this.highlight(here);
+    for (const tool of [...this.steps, ...this.replacing]) tool.disabled = !length;
+    const current = this.matches[this.at];
+    if (current && scroll) current.card.segments.select(current.index);
+    this.highlight(current);
   }
 
-  highlight(here) {
+  highlight(current) {
     if (!CSS.highlights) return;
     const ranges = (matches) => matches.map(rangeOf).filter(Boolean);
-    CSS.highlights.set(FOUND, new Highlight(...ranges(this.matches.filter((one) => one !== here))));
-    CSS.highlights.set(HERE, new Highlight(...ranges(here ? [here] : [])));
+    CSS.highlights.set(MATCHES, new Highlight(...ranges(this.matches.filter((match) => match !== current))));
+    CSS.highlights.set(CURRENT, new Highlight(...ranges(current ? [current] : [])));
   }
 
   async replace(matches) {
-    const by = this.replaceBy.value;
+    const replacement = this.replacement.value;
     const files = Map.groupBy(matches, (match) => match.card);
     const at = matches.length === 1 ? this.at : 0;
-    await this.run.attempt(async () => {
+    await this.player.attempt(async () => {
       const changed = [];
       let count = 0;
       try {
-        for (const [card, found] of files) {
-          const texts = [...Map.groupBy(found, (match) => match.index)].map(([index, all]) => {
-            const was = card.segments.views[index][TEXT];
+        for (const [card, fileMatches] of files) {
+          const texts = [...Map.groupBy(fileMatches, (match) => match.index)].map(([index, segmentMatches]) => {
+            const before = card.segments.views[index][TEXT];
             let [text, end] = ["", 0];
-            for (const match of all) {
-              text += was.slice(end, match.start) + by;
+            for (const match of segmentMatches) {
+              text += before.slice(end, match.start) + replacement;
               end = match.end;
             }
-            return [index, was, text + was.slice(end)];
+            return [index, before, text + before.slice(end)];
           });
           const { segments } = await card.corrections.send(() => ({ texts }));
           if (Object.keys(segments).length) changed.push(card);
-          count += found.length;
+          count += fileMatches.length;
         }
       } finally {
-        if (changed.length) this.run.history.add(changed);
+        if (changed.length) this.player.history.add(changed);
       }
-      this.run.say(`${count} replaced`);
+      this.player.announce(`${count} replaced`);
     });
-    this.look(at);
+    this.update(at);
   }
 }
 
@@ -145,7 +145,7 @@ export class Search {
 function rangeOf({ card, index, start, end }) {
   const content = card.segments.row(index)?.querySelector(".sw-words");
   if (!content || content.textContent.trimEnd() !== card.segments.views[index][TEXT]) return null;
-  const place = (offset, last) => {
+  const locate = (offset, last) => {
     for (const part of content.childNodes) {
       const text = part.firstChild ?? part;
       const length = text.data?.length ?? 0;
@@ -154,7 +154,7 @@ function rangeOf({ card, index, start, end }) {
     }
     return null;
   };
-  const [from, to] = [place(start), place(end, true)];
+  const [from, to] = [locate(start), locate(end, true)];
   if (!from || !to) return null;
   return new StaticRange({
     startContainer: from[0], startOffset: from[1], endContainer: to[0], endOffset: to[1] });

@@ -11,9 +11,9 @@ export const [START, END, TEXT, WORDS, SPEAKER, FLAGS] = [0, 1, 2, 3, 4, 5];  //
 
 // A view as the server sends it, with its words as a list.
 function read(view) {
-  const read = [...view];
-  read[WORDS] &&= JSON.parse(view[WORDS]);
-  return read;
+  const copy = [...view];
+  copy[WORDS] &&= JSON.parse(view[WORDS]);
+  return copy;
 }
 
 export class Segments {
@@ -31,26 +31,26 @@ export class Segments {
     this.list.addEventListener("keydown", (event) => this.key(event));
     this.list.addEventListener("focusin", (event) => {
       const index = this.indexOf(event.target);
-      if (index >= 0) this.hold(index);  // no scrolling: the mouse may be about to click
+      if (index >= 0) this.makeFocusable(index);  // no scrolling: the mouse may be about to click
     });
   }
 
-  // Show these; anew: also redraw the existing ones.
-  show(views, anew) {
-    if (anew) this.list.replaceChildren();
-    const since = this.list.children.length;
-    const known = anew ? [] : this.views;
+  // Show these; redraw: also the existing ones.
+  show(views, redraw) {
+    if (redraw) this.list.replaceChildren();
+    const first = this.list.children.length;
+    const known = redraw ? [] : this.views;
     this.views = Array.from(views, (view, i) => known[i] ?? read(view));
     if (this.at >= views.length) this.at = 0;
-    if (anew || since < views.length) this.version += 1;
+    if (redraw || first < views.length) this.version += 1;
     const rows = document.createDocumentFragment();
-    for (let i = since; i < views.length; i++) rows.append(this.fill(make("li", "sw-row"), i));
+    for (let i = first; i < views.length; i++) rows.append(this.fill(make("li", "sw-row"), i));
     this.list.append(rows);
     this.list.hidden = !views.length;
   }
 
   // Apply changed segments: {index: view}.
-  take(changed) {
+  apply(changed) {
     const rows = new Set();
     for (const [key, view] of Object.entries(changed)) {
       const index = Number(key);
@@ -78,22 +78,22 @@ export class Segments {
       name.title = "Rename this speaker everywhere";
       parts.push(name);
     }
-    const one = make("div", "sw-segment", "", { role: "button", tabindex: -1 });
+    const segment = make("div", "sw-segment", "", { role: "button", tabindex: -1 });
     const content = make("span", "sw-words");
     if (!text) {
       content.classList.add("sw-none");
       content.textContent = "Removed";
     } else if (words?.length) content.append(...this.words(words));
     else content.textContent = text;
-    one.append(make("time", "", clock(start)), content);
-    one.setAttribute("aria-label", `${clock(start)}, ${speaker ? `${speaker}: ` : ""}${text || "removed"}`);
-    parts.push(one);
+    segment.append(make("time", "", clock(start)), content);
+    segment.setAttribute("aria-label", `${clock(start)}, ${speaker ? `${speaker}: ` : ""}${text || "removed"}`);
+    parts.push(segment);
     if (flags?.length) parts.push(this.flagged(flags));
     item.classList.toggle("sw-to-check", Boolean(flags?.length));
-    if (index === this.current) one.setAttribute("aria-current", "true");
+    if (index === this.current) segment.setAttribute("aria-current", "true");
     if (index === this.at) {
-      one.tabIndex = 0;
-      if (this.card.corrections) parts.splice(parts.indexOf(one) + 1, 0, this.editButton);
+      segment.tabIndex = 0;
+      if (this.card.corrections) parts.splice(parts.indexOf(segment) + 1, 0, this.editButton);
     }
     if (!item.querySelector(".sw-editing")) item.replaceChildren(...parts);
     return item;  // a row with an open field is filled again when the field closes
@@ -117,7 +117,7 @@ export class Segments {
   flagged(flags) {
     const note = make("p", "sw-flags");
     note.append(make("span", "", `To check: ${flags.map((f) => this.card.reasons[f] ?? f).join("; ")}.`));
-    note.append(button("sw-approve", "It is right"));
+    note.append(button("sw-approve", "Mark as correct"));
     return note;
   }
 
@@ -128,7 +128,7 @@ export class Segments {
     else if (event.target.closest(".sw-approve")) this.approve(index);
     else if (event.target.closest(".sw-segment")) {
       if (event.detail > 1 || (event.detail && !getSelection().isCollapsed)) return;
-      this.hold(index);
+      this.makeFocusable(index);
       this.row(index).focus({ preventScroll: true });
       if (this.card.audio) this.mark(index, false);  // no scrolling: a second click may follow
       this.card.play(Number(event.target.dataset.start ?? this.views[index][START]));
@@ -141,7 +141,7 @@ export class Segments {
     const word = event.target.closest(".sw-word");
     if (!word) return this.edit(this.indexOf(segment));
     let start = 0;
-    for (let one = word.previousSibling; one; one = one.previousSibling) start += one.textContent.length;
+    for (let node = word.previousSibling; node; node = node.previousSibling) start += node.textContent.length;
     this.edit(this.indexOf(segment), [start, start + word.textContent.trimEnd().length]);
   }
 
@@ -165,14 +165,14 @@ export class Segments {
   playWord(index, step) {
     const words = this.views[index][WORDS];
     if (!words?.length) return;
-    const heard = words.findLastIndex(([start]) => start <= this.card.now + 0.05);
+    const playing = words.findLastIndex(([start]) => start <= this.card.now + 0.05);
     const inside = this.card.now < this.views[index][END];
-    const wanted = inside ? heard + step : step < 0 ? words.length - 1 : 0;
-    this.card.play(words[Math.min(Math.max(wanted, 0), words.length - 1)][0]);
+    const target = inside ? playing + step : step < 0 ? words.length - 1 : 0;
+    this.card.play(words[Math.min(Math.max(target, 0), words.length - 1)][0]);
   }
 
   // Make a row the one that takes the focus.
-  hold(index) {
+  makeFocusable(index) {
     if (index !== this.at) this.row(this.at)?.setAttribute("tabindex", "-1");
     this.at = index;
     const row = this.row(index);
@@ -181,7 +181,7 @@ export class Segments {
   }
 
   select(index, focus = false) {
-    this.hold(index);
+    this.makeFocusable(index);
     if (!this.row(index)) return;
     this.scrollTo(index);
     if (focus) this.row(index).focus({ preventScroll: true });
@@ -195,32 +195,32 @@ export class Segments {
     this.editButton.remove();
     const text = this.views[index][TEXT];
     openEditor({
-      shown: row,
+      element: row,
       tag: "textarea",
       text,
       label: `Text at ${clock(this.views[index][START])}; Enter saves, Escape cancels`,
-      longest: LONGEST_TEXT,
+      maxLength: LONGEST_TEXT,
       select: select ?? [text.length, text.length],
-      save: (wanted) => this.card.change(() => ({ texts: [[index, this.views[index][TEXT], wanted]] })),
-      closed: (focus) => {
+      save: (newText) => this.card.change(() => ({ texts: [[index, this.views[index][TEXT], newText]] })),
+      onClose: (focus) => {
         this.fill(this.list.children[index], index);
         if (focus || index === this.at) this.select(index, focus);
       },
     });
   }
 
-  rename(index, shown) {
+  rename(index, element) {
     const before = this.views[index][SPEAKER];
     if (!this.card.corrections) return;
     openEditor({
-      shown,
+      element,
       tag: "input",
       text: before,
       label: `New name of ${before}; Enter saves, Escape cancels`,
-      longest: LONGEST_NAME,
+      maxLength: LONGEST_NAME,
       select: [0, before.length],
       save: async (name) => { if (name) await this.card.change(() => ({ speaker: [before, name] })); },
-      closed: (focus) => {
+      onClose: (focus) => {
         this.fill(this.list.children[index], index);
         if (focus) this.list.children[index].querySelector(".sw-speaker")?.focus();
       },
@@ -228,7 +228,7 @@ export class Segments {
   }
 
   async approve(index) {
-    await this.card.run.attempt(() => this.card.change(() => ({ approve: index })));
+    await this.card.player.attempt(() => this.card.change(() => ({ approve: index })));
     this.select(index, true);
   }
 

@@ -3,14 +3,14 @@
 
 import { RATE } from "./microphone.js";
 
-const KEEP = 60;  // seconds at most
+const MAX_SECONDS = 60;  // seconds at most
 const SILENCE = 2;  // seconds that are stored during silence: speech may have begun
 const BEFORE = 0.5;  // seconds that are stored before speech
 
 export class Sound {
   constructor() {
     this.pieces = [];  // of samples, and when each began
-    this.samples = 0;  // given so far
+    this.samples = 0;  // added so far
     this.sent = 0;  // of the pieces
     this.lost = 0;  // seconds that were never sent
   }
@@ -22,7 +22,7 @@ export class Sound {
   add(samples) {
     this.pieces.push({ at: this.now, samples });
     this.samples += samples.length;
-    while (this.now - this.start > KEEP) this.drop();
+    while (this.now - this.start > MAX_SECONDS) this.drop();
   }
 
   drop() {
@@ -34,16 +34,16 @@ export class Sound {
   // Send what was not sent yet. open: when the first utterance began that has no whole text yet.
   send(connection, open) {
     for (; this.sent < this.pieces.length; this.sent++) connection.append(this.pieces[this.sent].samples);
-    this.forget(Math.min((open ?? Infinity) - BEFORE, this.now - SILENCE));
+    this.discard(Math.min((open ?? Infinity) - BEFORE, this.now - SILENCE));
   }
 
-  forget(before) {
+  discard(before) {
     while (this.sent && this.pieces.length > 1 && this.pieces[1].at <= before) this.drop();
   }
 
   // Send the stored audio again, from a time on, to another connection. Returns its start.
-  again(from) {
-    this.forget(from);
+  rewind(from) {
+    this.discard(from);
     this.sent = 0;
     return this.start;
   }

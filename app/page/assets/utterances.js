@@ -4,13 +4,13 @@
 import { clock, make } from "./dom.js";
 
 const TIMES = "Tap a word, or press left and right in the text, to see when it was said.";
-const TOLD = 20;  // announcements for screen readers in the page
+const MAX_ANNOUNCEMENTS = 20;  // announcements for screen readers in the page
 
 class Utterance {
   constructor(start) {
-    Object.assign(this, { start, heard: start, stopped: null, committed: "", segments: [], ended: false });
+    Object.assign(this, { start, received: start, stopped: null, committed: "", segments: [], ended: false });
     this.root = make("p", "sw-utterance");
-    this.text = make("span", "sw-said");
+    this.text = make("span", "sw-committed");
     this.tail = make("span", "sw-tail");
     this.time = make("time", "", clock(start));
     const text = make("span", "sw-words");
@@ -18,12 +18,12 @@ class Utterance {
     this.root.append(this.time, text);
   }
 
-  begin(start) {
+  setStart(start) {
     this.start = start;
     this.time.textContent = clock(start);
   }
 
-  get end() { return this.stopped ?? this.heard; }
+  get end() { return this.stopped ?? this.received; }
 
   // The parts of the committed text, with times, from which files are written.
   get parts() {
@@ -32,17 +32,17 @@ class Utterance {
     return text ? [{ start: this.start, end: Math.max(this.start, this.end), text }] : [];
   }
 
-  // heard: seconds of audio that the server had received, about
-  add(text, words, heard) {
-    this.heard = heard;
+  // received: seconds of audio that the server had received, about
+  add(text, words, received) {
+    this.received = received;
     const first = !this.committed;
     this.committed += text;
-    if (words?.length) this.text.append(...spoken(words, first));
+    if (words?.length) this.text.append(...wordElements(words, first));
     else if (text) this.text.append(first ? text.trimStart() : text);
   }
 
   // The tail follows the committed text, so it is drawn with its leading space.
-  guess(text) { this.tail.textContent = this.committed ? text : text.trimStart(); }
+  setTentative(text) { this.tail.textContent = this.committed ? text : text.trimStart(); }
 
   finish(text) {
     this.ended = true;
@@ -54,15 +54,15 @@ class Utterance {
     }
     if (words.length) {
       const at = [...this.text.children].indexOf(document.activeElement);
-      this.text.replaceChildren(...spoken(words, true));
+      this.text.replaceChildren(...wordElements(words, true));
       this.text.children[at]?.focus({ preventScroll: true });
     }
     if (!this.parts.length) this.root.remove();
   }
 }
 
-// An element for each word, which knows its time, and the spaces between them.
-function spoken(words, first) {
+// An element for each word, with its time, and the spaces between them.
+function wordElements(words, first) {
   return words.flatMap(({ word, start, end }, i) => {
     const part = make("span", "sw-word", word.trimStart());
     part.title = `${start.toFixed(2)} to ${end.toFixed(2)} s`;
@@ -81,10 +81,10 @@ export class Utterances {
     this.root.addEventListener("keydown", (event) => this.key(event));
     this.root.addEventListener("click", ({ target }) => { if (isWord(target)) target.focus(); });
     this.root.addEventListener("focusin", ({ target }) => {
-      if (isWord(target)) this.when.textContent = `${target.textContent}: ${target.title}`;
+      if (isWord(target)) this.wordTime.textContent = `${target.textContent}: ${target.title}`;
     });
-    this.when = make("p", "sw-note", "", { role: "status" });
-    this.told = make("div", "sw-announced", "", { role: "log" });
+    this.wordTime = make("p", "sw-note", "", { role: "status" });
+    this.announcer = make("div", "sw-announced", "", { role: "log" });
     this.clear();
   }
 
@@ -92,42 +92,43 @@ export class Utterances {
     this.all = [];
     this.items = new Map();  // by the server's names; other connections have others
     this.root.replaceChildren();
-    this.told.replaceChildren();
-    this.when.textContent = "";
+    this.announcer.replaceChildren();
+    this.wordTime.textContent = "";
   }
 
-  get parts() { return this.all.flatMap((one) => one.parts); }
-  get some() { return this.all.some((one) => one.committed); }
-  get text() { return this.all.map((one) => one.committed.trim()).filter(Boolean).join("\n"); }
-  get open() { return this.all.find((one) => !one.ended); }  // the first that has not ended
+  get parts() { return this.all.flatMap(({ parts }) => parts); }
+  get hasText() { return this.all.some(({ committed }) => committed); }
+  get text() { return this.all.map(({ committed }) => committed.trim()).filter(Boolean).join("\n"); }
+  get open() { return this.all.find(({ ended }) => !ended); }  // the first that has not ended
 
-  of(item, start) {
+  // The utterance of an item of the server's; a new one if it has none.
+  get(item, start) {
     if (!this.items.has(item)) {
-      const made = new Utterance(start);
-      this.items.set(item, made);
-      this.all.push(made);
-      this.root.append(made.root);
+      const utterance = new Utterance(start);
+      this.items.set(item, utterance);
+      this.all.push(utterance);
+      this.root.append(utterance.root);
     }
     return this.items.get(item);
   }
 
   // After a lost connection, open utterances get no more events: those that began before a time keep
   // their text; the audio of the others is sent again. Returns the end of the transcribed audio, about.
-  lose(before) {
-    let heard = 0;
+  disconnect(before) {
+    let end = 0;
     this.items.clear();
-    this.all = this.all.filter((one) => {
-      if (one.ended) heard = Math.max(heard, one.end);
-      if (one.ended) return true;
-      if (one.start < before) {
-        heard = Math.max(heard, one.heard);
-        one.finish(one.committed);
+    this.all = this.all.filter((utterance) => {
+      if (utterance.ended) end = Math.max(end, utterance.end);
+      if (utterance.ended) return true;
+      if (utterance.start < before) {
+        end = Math.max(end, utterance.received);
+        utterance.finish(utterance.committed);
         return true;
       }
-      one.root.remove();
+      utterance.root.remove();
       return false;
     });
-    return heard;
+    return end;
   }
 
   // Left and right go from word to word; from elsewhere, to the newest.
@@ -144,13 +145,13 @@ export class Utterances {
 
   // Explain how to see the times of words, until one is selected.
   explain() {
-    if (!this.when.textContent && this.root.querySelector(".sw-word")) this.when.textContent = TIMES;
+    if (!this.wordTime.textContent && this.root.querySelector(".sw-word")) this.wordTime.textContent = TIMES;
   }
 
   // Announce a text to screen readers.
-  tell(text) {
-    this.told.append(make("p", "", text));
-    if (this.told.childElementCount > TOLD) this.told.firstChild.remove();
+  announce(text) {
+    this.announcer.append(make("p", "", text));
+    if (this.announcer.childElementCount > MAX_ANNOUNCEMENTS) this.announcer.firstChild.remove();
   }
 
   // Change the view, and stay at its end if it shows that.

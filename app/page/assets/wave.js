@@ -20,7 +20,7 @@ export class Wave {
     });
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     this.style = getComputedStyle(this.canvas);
-    this.drawn = "";  // what the layers show
+    this.drawn = "";  // the state that the layers show
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
 
@@ -53,9 +53,9 @@ export class Wave {
     const colours = ["--sw-mark", "--sw-wave", "--sw-played", "--sw-mark-now"]
       .map((name) => this.style.getPropertyValue(name));
     const { views, current } = card.segments;
-    const wanted = [wide, high, length, views.length, card.segments.version, ...colours].join();
-    if (wanted !== this.drawn) {
-      this.drawn = wanted;
+    const state = [wide, high, length, views.length, card.segments.version, ...colours].join();
+    if (state !== this.drawn) {
+      this.drawn = state;
       const layer = (colour, fill) => this.layer(scale, width, height, colour, fill);
       this.marks = layer(colours[0], (pen) => {
         for (const [start, end] of views) this.mark(pen, start, end, width, height);
@@ -83,13 +83,13 @@ export class Wave {
   }
 
   layer(scale, width, height, colour, fill) {
-    const made = make("canvas");
-    [made.width, made.height] = [Math.round(width * scale), Math.round(height * scale)];
-    const pen = made.getContext("2d");
+    const layer = make("canvas");
+    [layer.width, layer.height] = [Math.round(width * scale), Math.round(height * scale)];
+    const pen = layer.getContext("2d");
     pen.scale(scale, scale);
     pen.fillStyle = colour;
     fill(pen);
-    return made;
+    return layer;
   }
 
   mark(pen, start, end, width, height) {

@@ -54,7 +54,7 @@ class SparseAttention:
         # in all steps so far: weights that were not left out, and all weights
         self.counts = torch.zeros(2, dtype=torch.int64, device=shape.device)
 
-    def mix(self, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
         """[B, h, Q, d_k]; keys and values [B, h, T, d_k]; bias [B, 1, 1, T] -> like queries."""
         wide = at_least_float32(queries.dtype)
         scores = queries.to(wide) @ keys.to(wide).mT * queries.shape[3] ** -0.5
@@ -84,7 +84,7 @@ class SparseCross(KVCross):
     def step(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]."""
         keys, values = (per_row(rows.of_slots(t), len(x)) for t in self.store.tensors)
-        return self.heads.output(self.sparse.mix(self.heads.queries(x), keys, values, None))
+        return self.heads.output(self.sparse.attend(self.heads.queries(x), keys, values, None))
 
     def read_bytes(self, slot: int) -> float:
         """Bytes of the store that a step of one row reads."""
@@ -105,7 +105,7 @@ class SparseSelf(KVSelf):
         buffers = [t[:, :, : step.extent] for t in self.tensors]
         keys, values = (per_row(step.rows.of_rows(t), len(x)) for t in buffers)
         bias = None if step.bias is None else step.bias().unsqueeze(1)
-        return self.heads.output(self.sparse.mix(self.heads.queries(x), keys, values, bias))
+        return self.heads.output(self.sparse.attend(self.heads.queries(x), keys, values, bias))
 
     def read_bytes(self, row: int, tokens: int) -> float:
         """Bytes that a step of one row reads with `tokens` tokens."""

@@ -193,7 +193,7 @@ class RotatedAttention:
         """[B, T, d] -> K and V, [B, T, sum of ranks]."""
         return linear(x, self.project), linear(x, self.values)
 
-    def mix(
+    def attend(
         self,
         queries: Tensor,
         stored: Sequence[Tensor],
@@ -247,7 +247,7 @@ class ZackCross(CrossLayer):
         """x [R, T, d] -> [R, T, d]."""
         read = [rows.of_slots(t) for t in self.store.tensors]
         stored = [t if slots is None else t[slots] for t, slots in read]
-        return self.attention.mix(self.attention.queries(x), stored)
+        return self.attention.attend(self.attention.queries(x), stored)
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
         """x [R, T, d], heads [n] int64 -> [R, n, T, p], before the softmax."""
@@ -271,7 +271,7 @@ class ZackSelf(SelfLayer):
         for buffer, new in zip(self.tensors, keys_values, strict=True):
             buffer[rows.ids] = 0  # the previous text: a NaN would pass the mask
             buffer[rows.ids, : x.shape[1]] = new
-        return self.attention.mix(self.attention.queries(x), keys_values, causal=True)
+        return self.attention.attend(self.attention.queries(x), keys_values, causal=True)
 
     def step(self, x: Tensor, step: DecodeStep) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]; stores K and V of the tokens, reads step.extent a row."""
@@ -280,4 +280,4 @@ class ZackSelf(SelfLayer):
         read = [step.rows.of_rows(t[:, : step.extent]) for t in self.tensors]
         stored = [t if ids is None else t[ids] for t, ids in read]
         bias = None if step.bias is None else step.bias()
-        return self.attention.mix(self.attention.queries(x), stored, bias)
+        return self.attention.attend(self.attention.queries(x), stored, bias)

@@ -55,7 +55,7 @@ def fetch_openai(
         # writes to a temporary file, verifies, renames: an interrupted run leaves nothing behind
         torch.hub.download_url_to_file(url, str(file), hash_prefix=digest, progress=True)
     except RuntimeError as error:  # how torch.hub reports a wrong checksum
-        problem = f"the download from {url} was altered (its checksum differs) and deleted"
+        problem = f"the download from {url} has a wrong checksum and was deleted"
         raise load_error(f"model {name!r}: {problem}; try again, or {remedy}") from error
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError):

@@ -69,9 +69,9 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
         f"word errors against exact decoding: {best.word_error:.2f} %, "
         f"{best.word_edits} of {best.words} words"
     )
-    if best.said:
-        exact = 100 * best.exact_said_edits / best.said
-        print(f"word errors against references: {best.said_error:.2f} %, exact {exact:.2f} %")
+    if best.reference_words:
+        exact = 100 * best.exact_reference_edits / best.reference_words
+        print(f"word errors against references: {best.reference_error:.2f} %, exact {exact:.2f} %")
     print(f"on {best.sample}. Other recordings may lose more; try some.")
     return 0
 

@@ -112,7 +112,7 @@ class Comparison:
         """The exact transcripts. Raises AudioError if there are no words in any."""
         decoded = self._decode(self.exact, self.recordings)
         if not any(map(self._words, decoded.transcripts)):
-            raise AudioError("no words are heard with exact decoding; give recordings of speech")
+            raise AudioError("exact decoding finds no words; give recordings of speech")
         return decoded
 
     @cached_property
@@ -185,9 +185,9 @@ class Comparison:
             read=read,
             words=sum(map(len, truth)),
             word_edits=sum(map(edits, truth, words)),
-            said=sum(map(len, spoken)),
-            said_edits=sum(map(edits, spoken, [words[i] for i in referred])),
-            exact_said_edits=sum(map(edits, spoken, [truth[i] for i in referred])),
+            reference_words=sum(map(len, spoken)),
+            reference_edits=sum(map(edits, spoken, [words[i] for i in referred])),
+            exact_reference_edits=sum(map(edits, spoken, [truth[i] for i in referred])),
             recordings=len(truth),
             recordings_changed=sum(map(ne, exact.tokens, approximate.tokens)),
             tokens=sum(map(len, exact.tokens)),

@@ -21,9 +21,9 @@ class MeasuredCache:
     read: float  # bytes of the caches that a step of one row reads, at half of the text's context
     words: int  # of the exact transcripts
     word_edits: int
-    said: int  # words of the references; 0: there are none
-    said_edits: int  # against them
-    exact_said_edits: int  # the exact transcripts' own
+    reference_words: int  # 0: there are no references
+    reference_edits: int
+    exact_reference_edits: int  # the exact transcripts' own
     recordings: int
     recordings_changed: int  # those with other tokens
     tokens: int  # of the exact transcripts
@@ -49,9 +49,9 @@ class MeasuredCache:
         return 100 * self.word_edits / self.words
 
     @property
-    def said_error(self) -> float | None:
+    def reference_error(self) -> float | None:
         """Percent of the references' words."""
-        return 100 * self.said_edits / self.said if self.said else None
+        return 100 * self.reference_edits / self.reference_words if self.reference_words else None
 
     @property
     def token_error(self) -> float:
@@ -63,8 +63,10 @@ class MeasuredCache:
         """In percentage points of the word error: against exact decoding or, if that is more, the
         increase against the references.
         """
-        lost = 100 * (self.said_edits - self.exact_said_edits) / self.said if self.said else 0.0
-        return max(self.word_error, lost)
+        if not self.reference_words:
+            return self.word_error
+        lost = self.reference_edits - self.exact_reference_edits
+        return max(self.word_error, 100 * lost / self.reference_words)
 
     @property
     def sample(self) -> str:

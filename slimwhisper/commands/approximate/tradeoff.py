@@ -21,9 +21,9 @@ REFERRED = "against references"  # the column that is left out where there are n
 COLUMNS: dict[str, Callable[[MeasuredCache], str]] = {
     "kept": lambda m: human_size(m.kept),
     "smaller": lambda m: f"{m.times_smaller:.1f}x",
-    "read a token": lambda m: human_size(m.read),
+    "read per token": lambda m: human_size(m.read),
     "words": lambda m: f"{m.word_error:.2f} %",
-    REFERRED: lambda m: "-" if m.said_error is None else f"{m.said_error:.2f} %",
+    REFERRED: lambda m: "-" if m.reference_error is None else f"{m.reference_error:.2f} %",
     "recordings": lambda m: f"{m.recordings_changed} of {m.recordings}",
     "tokens": lambda m: f"{m.token_error:.2f} %",
     "logits": lambda m: f"{m.logit_error:.1e}",
@@ -75,15 +75,16 @@ def print_rows(rows: Mapping[FormPair, MeasuredCache]) -> None:
     measured = sorted(rows.items(), key=lambda row: (row[1].kept, row[1].loss))
     page = console()
     page.print(f"{measured[0][1].sample}; {'+'.join(REFERENCE)} is the reference")
-    referred = any(row.said for row in rows.values())
+    referred = any(row.reference_words for row in rows.values())
     columns = {name: cell for name, cell in COLUMNS.items() if referred or name != REFERRED}
     cells = ((pair.title, *(cell(row) for cell in columns.values())) for pair, row in measured)
     page.print(table(("caches", *columns), cells, ("caches",)))
     page.print(
-        "kept: cache of a 30-s window with one text; smaller: than keys and values;\nread a token: "
-        "cache that a step of one text reads at half of its context; words, tokens: edits against "
-        "exact decoding;\nrecordings: those whose tokens changed; logits: root mean square error "
-        "relative to their standard deviation; s: seconds to decode everything."
+        "kept: cache of a 30-s window with one text; smaller: than keys and values;\n"
+        "read per token: cache that a step of one text reads at half of its context; words, "
+        "tokens: edits against exact decoding;\nrecordings: those whose tokens changed; logits: "
+        "root mean square error relative to their standard deviation; s: seconds to decode "
+        "everything."
     )
     for line in dict.fromkeys(line for row in rows.values() for line in row.fallbacks):
         page.print(f"note: {line}")

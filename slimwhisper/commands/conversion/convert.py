@@ -46,7 +46,7 @@ def run_convert(arguments: argparse.Namespace) -> int:
     if conversion.dropped:
         lost = f"a .pt file cannot store its settings {', '.join(conversion.dropped)}"
         print(f"slimwhisper: {conversion.path}: {lost}", file=sys.stderr)
-    print(f"{conversion.path}: read back and equal")
+    print(f"{conversion.path}: written, and verified by reading it back")
     return 0
 
 

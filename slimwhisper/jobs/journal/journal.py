@@ -31,7 +31,7 @@ class Journal:
             options are ignored.
         variants: more options; a line with any of the variants is accepted. New lines record the
             first, or the one given to `record_variant`.
-        forget: ignore the lines of earlier runs.
+        ignore_earlier: ignore the lines of earlier runs.
     Raises:
         OutputError: the journal cannot be opened, or another job has locked it.
     """

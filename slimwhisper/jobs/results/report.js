@@ -67,9 +67,9 @@ function segments(flagged) {
   for (const [start, end, text, reasons] of flagged) {
     const item = make("li");
     item.append(make("time", `${clock(start)}–${clock(end)}`));
-    const said = make("span", text);
-    said.dir = "auto";
-    item.append(said, make("small", reasons.map((r) => job.reasons[r] || r).join("; ")));
+    const quote = make("span", text);
+    quote.dir = "auto";
+    item.append(quote, make("small", reasons.map((r) => job.reasons[r] || r).join("; ")));
     list.append(item);
   }
   return list;
@@ -86,19 +86,19 @@ const KINDS = {
   failed: ["Failed", (f) => f.error !== null],
 };
 
-function searched(file) {
-  file.haystack ??= [file.path, file.language, file.error, ...(file.speakers || []),
+function searchText(file) {
+  file.searchText ??= [file.path, file.language, file.error, ...(file.speakers || []),
     ...(file.check || []).map((s) => s[2])].join("\n").toLowerCase();
-  return file.haystack;
+  return file.searchText;
 }
 
-function chosen() {
-  const asked = $("find").value.trim().toLowerCase();
-  const wanted = KINDS[kind][1];
-  const found = files.filter((f) => wanted(f) && (!asked || searched(f).includes(asked)));
+function filtered() {
+  const query = $("find").value.trim().toLowerCase();
+  const isOfKind = KINDS[kind][1];
+  const matches = files.filter((f) => isOfKind(f) && (!query || searchText(f).includes(query)));
   const key = columns[order.column][1];
   const sign = order.down ? -1 : 1;
-  return found.sort((a, b) => {
+  return matches.sort((a, b) => {
     const [x, y] = [key(a), key(b)];
     if (x === null || y === null) return (x === null) - (y === null);
     return sign * (typeof x === "string" ? collator.compare(x, y) : x - y);
@@ -106,8 +106,8 @@ function chosen() {
 }
 
 function draw() {
-  const found = chosen();
-  const part = printing ? found : found.slice(0, shown);
+  const matches = filtered();
+  const part = printing ? matches : matches.slice(0, shown);
   const body = document.createDocumentFragment();
   for (const file of part) {
     const row = make("tr");
@@ -121,12 +121,12 @@ function draw() {
     body.append(row);
   }
   $("rows").replaceChildren(body);
-  $("count").textContent = found.length === files.length ? "" : `${count(found.length)} found`;
-  $("more").hidden = part.length === found.length;
-  $("more").textContent = `Show more of ${count(found.length)} files`;
+  $("count").textContent = matches.length === files.length ? "" : `${count(matches.length)} found`;
+  $("more").hidden = part.length === matches.length;
+  $("more").textContent = `Show more of ${count(matches.length)} files`;
   for (const [i, head] of [...$("heads").children].entries()) {
-    const way = order.down ? "descending" : "ascending";
-    head.setAttribute("aria-sort", i === order.column ? way : "none");
+    const direction = order.down ? "descending" : "ascending";
+    head.setAttribute("aria-sort", i === order.column ? direction : "none");
   }
   $("by").value = order.column;
 }
@@ -152,8 +152,8 @@ for (const [i, [title, , , classes]] of columns.entries()) {
   option.value = i;
   $("by").append(option);
 }
-for (const [key, [title, wanted]] of Object.entries(KINDS)) {
-  const button = make("button", `${title} ${count(files.filter(wanted).length)}`);
+for (const [key, [title, isOfKind]] of Object.entries(KINDS)) {
+  const button = make("button", `${title} ${count(files.filter(isOfKind).length)}`);
   button.setAttribute("aria-pressed", key === kind);
   button.addEventListener("click", () => {
     kind = key;

@@ -119,7 +119,7 @@ def test_a_client_that_leaves_is_no_error(
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 
 
-def test_a_full_disk_is_said(
+def test_a_full_disk_is_reported(
     keyless: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def full(self: UploadFile, data: bytes) -> None:

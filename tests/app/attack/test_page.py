@@ -156,7 +156,7 @@ def test_arguments_that_do_not_fit(
     assert_quiet(caplog, capfd)
 
 
-def test_what_is_said_of_arguments(client: Client) -> None:
+def test_messages_about_arguments(client: Client) -> None:
     index = functions(client)["transcribe"]
     for name, value, message in (
         ("language", ["en"], "language: Input should be a valid string"),

@@ -139,7 +139,7 @@ class FakeComparison:
         lost = sum(parts) + self.interaction * min(parts)
         sizes = self.sizes(cross, self_)
         row = replace(ROW, cross=cross, self_=self_, kept_cross=sizes[0], kept_self=sizes[1])
-        return replace(row, said=0, words=100_000, word_edits=round(lost))
+        return replace(row, reference_words=0, words=100_000, word_edits=round(lost))
 
 
 @pytest.mark.parametrize("interaction", [0.0, 2.5])

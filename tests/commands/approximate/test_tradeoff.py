@@ -37,9 +37,9 @@ ROW = MeasuredCache(
     read=20.0,
     words=200,
     word_edits=1,
-    said=100,
-    said_edits=7,
-    exact_said_edits=6,
+    reference_words=100,
+    reference_edits=7,
+    exact_reference_edits=6,
     recordings=3,
     recordings_changed=1,
     tokens=50,
@@ -91,13 +91,18 @@ def test_what_is_measured(measured: tuple[Comparison, dict[str, MeasuredCache]])
     texts = [t.text.split() for t in compared.reference.transcripts]
     assert texts == [EXPECTED[name]["text"].split() for name in SPOKEN]
     for row in rows.values():
-        assert (row.words, row.recordings, row.said, row.exact_said_edits) == (9, 2, 4, 1)
+        assert (row.words, row.recordings, row.reference_words, row.exact_reference_edits) == (
+            9,
+            2,
+            4,
+            1,
+        )
         assert row.kept_self == dims.n_text_ctx * dims.n_text_state * dims.n_text_layer * 4
         assert row.seconds > 0 and row.audio_seconds == pytest.approx(9.4, abs=0.1)
     for spec in ("kv", "first:frames=all"):
         row = rows[spec]
         assert row.word_edits == row.token_edits == row.recordings_changed == 0
-        assert row.loss == 0 and row.said_edits == 1 and row.said_error == 25
+        assert row.loss == 0 and row.reference_edits == 1 and row.reference_error == 25
         assert row.logit_error < 1e-4
     whole, lost = rows["first:frames=all"], rows["first:frames=60"]  # 1.2 s
     assert 4 <= lost.word_edits <= 9 and lost.recordings_changed == 2
@@ -152,7 +157,7 @@ def test_a_table_or_lines(
         if cross == "e8":
             raise ValueError("not here")
         kept = 300 if cross == "e" else 200
-        return replace(ROW, cross=cross, self_=self_, kept_cross=kept, said=0)
+        return replace(ROW, cross=cross, self_=self_, kept_cross=kept, reference_words=0)
 
     class Reference:
         recordings = (None, None)
@@ -206,9 +211,9 @@ def test_mistakes(
 
 def test_numbers_of_a_row() -> None:
     assert (ROW.kept, ROW.times_smaller, ROW.word_error, ROW.token_error) == (40, 10.0, 0.5, 4.0)
-    assert ROW.said_error == 7.0 and ROW.loss == 1.0
-    assert replace(ROW, said_edits=5).loss == 0.5  # better than exact by luck
-    assert replace(ROW, said=0).loss == 0.5
+    assert ROW.reference_error == 7.0 and ROW.loss == 1.0
+    assert replace(ROW, reference_edits=5).loss == 0.5  # better than exact by luck
+    assert replace(ROW, reference_words=0).loss == 0.5
 
 
 def test_recordings(audio: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ class Counts:
     kernels: Counter[str] = field(default_factory=Counter)
     uploads: Counter[str] = field(default_factory=Counter)  # host to device
     reads: Counter[str] = field(default_factory=Counter)  # the host waits for the device
-    downloads: Counter[str] = field(default_factory=Counter)  # into pinned memory: nobody waits
+    downloads: Counter[str] = field(default_factory=Counter)  # into pinned memory, without waiting
 
 
 class OnDevice(Tensor):
@@ -245,18 +245,18 @@ class PretendStream:
 
 
 class PretendEvent:
-    """`torch.cuda.Event`, done when asked for the second time."""
+    """`torch.cuda.Event`, done at the second query."""
 
     def __init__(self, gpu: GPU) -> None:
-        self.gpu, self.asked = gpu, 0
+        self.gpu, self.queries = gpu, 0
         self.seen: dict[int, int] = {}
 
     def record(self, stream: PretendStream | None = None) -> None:
         self.seen = (stream or self.gpu.stream).seen()
 
     def query(self) -> bool:
-        self.asked += 1
-        return self.asked > 1
+        self.queries += 1
+        return self.queries > 1
 
     def synchronize(self) -> None:
         self.gpu.note("reads", "event.synchronize")
