@@ -128,7 +128,7 @@ class Recording:
         texts = [s.transcript() for s in self.sessions]
         text, language = "".join(t.text for t in texts), texts[0].language
         complete = Transcript(text, self._reported, language)
-        return self._finish(complete, self.vocabulary, self.sessions[0].tokenizer)
+        return self._finish(complete, self.vocabulary, self.sessions[0].state.tokenizer)
 
     def close(self) -> None:
         """Free memory and files."""
