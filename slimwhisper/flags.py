@@ -18,8 +18,9 @@ from slimwhisper.cache.forms import (
     self_names,
 )
 from slimwhisper.errors import OptionError
+from slimwhisper.options import OptionHelp
 from slimwhisper.text import parse_size
-from slimwhisper.types import DTYPES, OptionHelp
+from slimwhisper.types import DTYPES
 
 if TYPE_CHECKING:  # the command line starts without torch
     from slimwhisper.api import SlimWhisper

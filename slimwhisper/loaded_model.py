@@ -14,7 +14,7 @@ from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import OptionError
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.model import Model
-from slimwhisper.options import changed_settings, make_options
+from slimwhisper.option_checks import changed_settings, make_options
 from slimwhisper.types import Dims, Options
 
 BUFFER = "encoder.positional_embedding"  # in a checkpoint, but no parameter of `whisper`'s

@@ -8,7 +8,7 @@ from slimwhisper.engine.requests import Rules
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import LiveOptions
-from slimwhisper.options import check_names, check_rows, make_options
+from slimwhisper.option_checks import check_names, check_rows, make_options
 from slimwhisper.tokens.vocabulary import Vocabulary, language_code
 from slimwhisper.types import (
     FRAMES_PER_SECOND,

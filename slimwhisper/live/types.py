@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.types import MOST_VAD_MS, TASKS, WITHIN, Segment, Word, option
+from slimwhisper.options import MOST_VAD_MS, TASKS, WITHIN, option
+from slimwhisper.types import Segment, Word
 
 POLICIES = ("agreement", "alignatt")  # the values of `LiveOptions.policy`
 LEAST_WINDOW = 4.0  # seconds
