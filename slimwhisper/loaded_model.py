@@ -70,7 +70,7 @@ class LoadedModel:
     @property
     def inspections(self) -> list[Inspection]:
         """The guard's measurements, layer by layer; empty for forms that need no guard."""
-        return self.network.inspections
+        return self.network.plan.inspections
 
     @property
     def fallbacks(self) -> list[str]:

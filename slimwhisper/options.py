@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 ON_FAILURE = ("last", "best")  # the values of `Options.on_failure`
 TASKS = ("transcribe", "translate")
-WITHIN = {"low": 0, "high": 1, "open": True}  # of a probability
-SPEECH = {"needs": ("vad_filter", "parallel")}
+WITHIN: dict[str, Any] = {"low": 0, "high": 1, "open": True}  # of a probability
 MOST_VAD_MS = 60_000
 MOST_SPEAKERS = 20
 
@@ -27,9 +27,16 @@ class OptionHelp:
     needs: tuple[str, ...] = ()  # options of which one must be set, too
 
 
-def option(default: Any, group: str, help: str, **arguments: Any) -> Any:
+def option(default: Any, help: str, *, group: str = "", **arguments: Any) -> Any:
     """A field of `Options` or `LiveOptions`. arguments: of `OptionHelp`."""
     return field(default=default, metadata={"help": OptionHelp(group, help, **arguments)})
+
+
+# fields by their group
+decoding, prompting = partial(option, group="decoding"), partial(option, group="prompting")
+thresholds, words = partial(option, group="thresholds"), partial(option, group="words")
+speaking = partial(option, group="speakers")
+speech = partial(decoding, needs=("vad_filter", "parallel"))  # what counts as speech
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,198 +50,141 @@ class Options:
     flag, and `make_options` checks its bounds.
     """
 
-    task: str = option(
-        "transcribe",
-        "decoding",
-        "translate into English, or transcribe in the language spoken",
-        choices=TASKS,
+    task: str = decoding(
+        "transcribe", "translate into English, or transcribe in the language spoken", choices=TASKS
     )
-    language: str | None = option(
-        None, "decoding", "language code or name [detected for each file]"
-    )
-    languages: tuple[str, ...] = option(
-        (), "decoding", "languages to choose from, such as de,en [all]"
-    )
-    multilingual: bool = option(False, "decoding", "detect the language of every window")
+    language: str | None = decoding(None, "language code or name [detected for each file]")
+    languages: tuple[str, ...] = decoding((), "languages to choose from, such as de,en [all]")
+    multilingual: bool = decoding(False, "detect the language of every window")
     # one, or several to try in turn until a window's text passes the thresholds
-    temperature: float | tuple[float, ...] = option(
-        (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
-        "decoding",
-        "first temperature to try; 0 means greedy or beam search",
+    temperature: float | tuple[float, ...] = decoding(
+        (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "first temperature to try; 0 means greedy or beam search"
     )
-    best_of: int | None = option(
-        None, "decoding", "samples per window at temperatures above 0", low=1, high=100
+    best_of: int | None = decoding(
+        None, "samples per window at temperatures above 0", low=1, high=100
     )
-    beam_size: int | None = option(
+    beam_size: int | None = decoding(
         None,
-        "decoding",
         "beams at temperature 0; None means greedy search, several times faster",
         low=1,
         high=100,
     )
-    patience: float | None = option(
+    patience: float | None = decoding(
         None,
-        "decoding",
         "stop a search after beam_size times this many finished texts [1.0]",
         needs=("beam_size",),
     )
-    length_penalty: float | None = option(
-        None,
-        "decoding",
-        "alpha of the Google NMT length penalty [rank by mean log-probability]",
-        low=0,
-        high=1,
+    length_penalty: float | None = decoding(
+        None, "alpha of the Google NMT length penalty [rank by mean log-probability]", low=0, high=1
     )
-    sample_len: int | None = option(None, "decoding", "maximum number of tokens per window [224]")
-    repetition_penalty: float = option(
+    sample_len: int | None = decoding(None, "maximum number of tokens per window [224]")
+    repetition_penalty: float = decoding(
         1.0,
-        "decoding",
         "divide the logits of tokens that a window's text has already, or multiply those below 0",
         low=0,
         high=100,
         open=True,
     )
-    no_repeat_ngram_size: int = option(
-        0, "decoding", "tokens in a row that a window's text may not repeat; 0: no limit", low=0
+    no_repeat_ngram_size: int = decoding(
+        0, "tokens in a row that a window's text may not repeat; 0: no limit", low=0
     )
-    seed: int = option(0, "decoding", "random seed for sampling", low=0)  # each file has its own
-    initial_prompt: str | tuple[int, ...] | None = option(
-        None, "prompting", "text to condition the first window on"
+    seed: int = decoding(0, "random seed for sampling", low=0)  # each file has its own
+    initial_prompt: str | tuple[int, ...] | None = prompting(
+        None, "text to condition the first window on"
     )
-    carry_initial_prompt: bool = option(
-        False, "prompting", "prepend --initial_prompt to the prompt of every window"
+    carry_initial_prompt: bool = prompting(
+        False, "prepend --initial_prompt to the prompt of every window"
     )
-    condition_on_previous_text: bool = option(
-        True, "prompting", "prompt each window with the preceding text"
+    condition_on_previous_text: bool = prompting(True, "prompt each window with the preceding text")
+    prompt_reset_on_temperature: float = prompting(
+        0.5, "do not condition on text that was sampled at a higher temperature", low=0, high=10
     )
-    prompt_reset_on_temperature: float = option(
-        0.5,
-        "prompting",
-        "do not condition on text that was sampled at a higher temperature",
-        low=0,
-        high=10,
-    )
-    prefix: str | None = option(None, "prompting", "text that every window begins with")
-    hotwords: str | None = option(
-        None, "prompting", "expected words, added to the prompt of every window"
-    )
-    expected: str | None = option(
+    prefix: str | None = prompting(None, "text that every window begins with")
+    hotwords: str | None = prompting(None, "expected words, added to the prompt of every window")
+    expected: str | None = prompting(
         None,
-        "prompting",
         "file with the text that the recordings should follow, or a folder of NAME.txt: the same "
         "result, faster; not with beams [none]",
     )
-    without_timestamps: bool = option(False, "decoding", "decode text without timestamps")
-    max_initial_timestamp: float | None = option(
-        1.0, "decoding", "latest possible first timestamp, in seconds"
+    without_timestamps: bool = decoding(False, "decode text without timestamps")
+    max_initial_timestamp: float | None = decoding(
+        1.0, "latest possible first timestamp, in seconds"
     )
-    suppress_blank: bool = option(True, "decoding", "do not start with a blank")
-    suppress_tokens: str | tuple[int | str, ...] | None = option(
+    suppress_blank: bool = decoding(True, "do not start with a blank")
+    suppress_tokens: str | tuple[int | str, ...] | None = decoding(
         "-1",
-        "decoding",
         "comma-separated token ids; -1 means symbols that are not spoken, and numerals all tokens "
         "with a digit",
     )
-    compression_ratio_threshold: float | None = option(
-        2.4,
-        "thresholds",
-        "fall back if the text compresses better than this, which means it repeats itself",
+    compression_ratio_threshold: float | None = thresholds(
+        2.4, "fall back if the text compresses better than this, which means it repeats itself"
     )
-    logprob_threshold: float | None = option(
-        -1.0, "thresholds", "fall back if the average log-probability is lower"
+    logprob_threshold: float | None = thresholds(
+        -1.0, "fall back if the average log-probability is lower"
     )
-    no_speech_threshold: float | None = option(
+    no_speech_threshold: float | None = thresholds(
         0.6,
-        "thresholds",
         "treat a window as silent if its no-speech probability is higher "
         "and it fails --logprob_threshold",
     )
-    on_failure: str = option(
+    on_failure: str = thresholds(
         "last",
-        "thresholds",
         "which text to keep if all temperatures fail a threshold: the last, as whisper does, "
         "or the most likely one that does not repeat itself (best)",
         choices=ON_FAILURE,
     )
-    word_timestamps: bool = option(False, "words", "find the start and end of each word")
-    prepend_punctuations: str = option(
-        "\"'“¿([{-", "words", "punctuation to attach to the next word"
+    word_timestamps: bool = words(False, "find the start and end of each word")
+    prepend_punctuations: str = words("\"'“¿([{-", "punctuation to attach to the next word")
+    append_punctuations: str = words(
+        "\"'.。,，!！?？:：”)]}、", "punctuation to attach to the previous word"
     )
-    append_punctuations: str = option(
-        "\"'.。,，!！?？:：”)]}、", "words", "punctuation to attach to the previous word"
+    clip_timestamps: str | tuple[float, ...] = decoding(
+        "0", "clips to transcribe, in seconds: start,end,start,end,...; the last end is optional"
     )
-    clip_timestamps: str | tuple[float, ...] = option(
-        "0",
-        "decoding",
-        "clips to transcribe, in seconds: start,end,start,end,...; the last end is optional",
-    )
-    hallucination_silence_threshold: float | None = option(
+    hallucination_silence_threshold: float | None = thresholds(
         None,
-        "thresholds",
         "skip silence longer than this many seconds around text that may be hallucinated; "
         "requires --word_timestamps",
         needs=("word_timestamps",),
     )
-    vad_filter: bool = option(False, "decoding", "skip audio without speech")
-    parallel: bool = option(False, "decoding", "decode the speech regions of each file in parallel")
-    vad_threshold: float = option(
-        0.5,
-        "decoding",
-        "lowest probability that counts as speech, for --vad_filter and --parallel",
-        **WITHIN,
-        **SPEECH,
+    vad_filter: bool = decoding(False, "skip audio without speech")
+    parallel: bool = decoding(False, "decode the speech regions of each file in parallel")
+    vad_threshold: float = speech(
+        0.5, "lowest probability that counts as speech, for --vad_filter and --parallel", **WITHIN
     )
-    vad_neg_threshold: float | None = option(
+    vad_neg_threshold: float | None = speech(
+        None, "probability below which speech ends [0.15 less than --vad_threshold]", **WITHIN
+    )
+    vad_min_speech_duration_ms: int = speech(
+        0, "drop speech shorter than this many ms", low=0, high=MOST_VAD_MS
+    )
+    vad_max_speech_duration_s: float | None = speech(
+        None, "cut speech longer than this many seconds [no limit]", low=1
+    )
+    vad_min_silence_duration_ms: int | None = speech(
         None,
-        "decoding",
-        "probability below which speech ends [0.15 less than --vad_threshold]",
-        **WITHIN,
-        **SPEECH,
-    )
-    vad_min_speech_duration_ms: int = option(
-        0, "decoding", "drop speech shorter than this many ms", low=0, high=MOST_VAD_MS, **SPEECH
-    )
-    vad_max_speech_duration_s: float | None = option(
-        None, "decoding", "cut speech longer than this many seconds [no limit]", low=1, **SPEECH
-    )
-    vad_min_silence_duration_ms: int | None = option(
-        None,
-        "decoding",
         "milliseconds of silence that end speech [2000; with --parallel, 300]",
         low=0,
         high=MOST_VAD_MS,
-        **SPEECH,
     )
-    vad_speech_pad_ms: int | None = option(
+    vad_speech_pad_ms: int | None = speech(
         None,
-        "decoding",
         "milliseconds added to speech on both sides [400; with --parallel, 200]",
         low=0,
         high=MOST_VAD_MS,
-        **SPEECH,
     )
-    token_logprobs: bool = option(
-        False, "decoding", "write the log-probability of every token, in json"
+    token_logprobs: bool = decoding(False, "write the log-probability of every token, in json")
+    diarize: str | None = speaking(
+        None, "find who spoke: embedding, pyannote, an .rttm file, or a folder of NAME.rttm [no]"
     )
-    diarize: str | None = option(
-        None,
-        "speakers",
-        "find who spoke: embedding, pyannote, an .rttm file, or a folder of NAME.rttm [no]",
-    )
-    speakers: int | None = option(
-        None,
-        "speakers",
-        "number of speakers [detected]",
-        low=1,
-        high=MOST_SPEAKERS,
-        needs=("diarize",),
+    speakers: int | None = speaking(
+        None, "number of speakers [detected]", low=1, high=MOST_SPEAKERS, needs=("diarize",)
     )
     known_speakers: tuple[tuple[str, str], ...] = option(
-        (), "", "names, each with the path of a recording of that voice", needs=("diarize",)
+        (), "names, each with the path of a recording of that voice", needs=("diarize",)
     )
-    sentences: bool = option(
+    sentences: bool = words(
         False,
-        "words",
         "make each segment a sentence, or a part of one, that can be read as a subtitle; "
         "implies --word_timestamps True",
     )
