@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimwhisper._lazy import lasting_imports
 from slimwhisper.cache.choice import CACHE_DTYPES, check_cache
-from slimwhisper.cache.forms import (
-    PRESETS,
-    check_form,
-    cross_names,
-    self_names,
-)
+from slimwhisper.cache.forms import PRESETS, check_form, cross_names, self_names
 from slimwhisper.errors import OptionError
 from slimwhisper.options import OptionHelp
 from slimwhisper.text import parse_size

@@ -10,7 +10,7 @@ from typing import Any
 ON_FAILURE = ("last", "best")  # the values of `Options.on_failure`
 TASKS = ("transcribe", "translate")
 WITHIN: dict[str, Any] = {"low": 0, "high": 1, "open": True}  # of a probability
-MOST_VAD_MS = 60_000
+MILLISECONDS: dict[str, Any] = {"low": 0, "high": 60_000}  # of silence or speech
 MOST_SPEAKERS = 20
 
 
@@ -156,22 +156,18 @@ class Options:
         None, "probability below which speech ends [0.15 less than --vad_threshold]", **WITHIN
     )
     vad_min_speech_duration_ms: int = speech(
-        0, "drop speech shorter than this many ms", low=0, high=MOST_VAD_MS
+        0, "drop speech shorter than this many ms", **MILLISECONDS
     )
     vad_max_speech_duration_s: float | None = speech(
         None, "cut speech longer than this many seconds [no limit]", low=1
     )
     vad_min_silence_duration_ms: int | None = speech(
-        None,
-        "milliseconds of silence that end speech [2000; with --parallel, 300]",
-        low=0,
-        high=MOST_VAD_MS,
+        None, "milliseconds of silence that end speech [2000; with --parallel, 300]", **MILLISECONDS
     )
     vad_speech_pad_ms: int | None = speech(
         None,
         "milliseconds added to speech on both sides [400; with --parallel, 200]",
-        low=0,
-        high=MOST_VAD_MS,
+        **MILLISECONDS,
     )
     token_logprobs: bool = decoding(False, "write the log-probability of every token, in json")
     diarize: str | None = speaking(

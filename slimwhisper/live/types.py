@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.options import MOST_VAD_MS, TASKS, WITHIN, option
+from slimwhisper.options import MILLISECONDS, TASKS, WITHIN, option
 from slimwhisper.types import Segment, Word
 
 POLICIES = ("agreement", "alignatt")  # the values of `LiveOptions.policy`
@@ -42,7 +42,7 @@ class LiveOptions:
         300, "milliseconds of audio kept before speech begins", low=0, high=MOST_PADDING_MS
     )
     silence_duration_ms: int = live(
-        500, "milliseconds of silence that end an utterance", low=0, high=MOST_VAD_MS
+        500, "milliseconds of silence that end an utterance", **MILLISECONDS
     )
     window: float | None = live(
         None, "seconds that an update encodes; fewer are faster [30]", low=LEAST_WINDOW, high=30

@@ -12,12 +12,7 @@ from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages, Sel
 from slimwhisper.checkpoint.alignment_heads import default_heads
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
-from slimwhisper.model.calibration import (
-    Guard,
-    Learned,
-    describe_fallbacks,
-    guarded_plan,
-)
+from slimwhisper.model.calibration import Guard, Learned, describe_fallbacks, guarded_plan
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 

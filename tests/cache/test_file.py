@@ -28,12 +28,7 @@ from slimwhisper.cli import build_parser
 from slimwhisper.digests import WHOLE_TENSOR, weights_digest
 from slimwhisper.errors import CacheError, OptionError, OutputError
 from slimwhisper.jobs.journal.identity import identify_caches
-from slimwhisper.model.calibration import (
-    exact_plan,
-    guarded_plan,
-    learned_by,
-    record_activations,
-)
+from slimwhisper.model.calibration import exact_plan, guarded_plan, learned_by, record_activations
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.command import Run

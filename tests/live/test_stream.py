@@ -8,16 +8,7 @@ import numpy as np
 import pytest
 
 from slimwhisper.live.types import TextUpdate, UtteranceEnded
-from tests.support.tones import (
-    ONE_SAMPLE,
-    PLAIN,
-    begin,
-    play,
-    say,
-    text,
-    texts,
-    update,
-)
+from tests.support.tones import ONE_SAMPLE, PLAIN, begin, play, say, text, texts, update
 
 pytestmark = pytest.mark.usefixtures("loudness")
 
