@@ -19,22 +19,21 @@ from typing import Any
 
 import torch
 from engines import (
-    FORMS,
     full_engine,
-    load,
     make_engine,
+    make_parser,
+    models,
     only_replays,
     run_seconds,
     window,
     without_encoder,
 )
-from rows import Rows, add_results_flag, preset_of
+from rows import Rows
 from timing import seconds_of, synchronize
 
 from slimwhisper.cache.base import Rows as CacheRows
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.pool import pages_of
-from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.model.model import Model
 
 SHOWN = 15  # kernels of each part
@@ -199,15 +198,10 @@ KINDS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     gpu = torch.cuda.is_available()
-    parser.add_argument("kind", nargs="?", choices=KINDS, default="steps")
-    parser.add_argument("--device", default="cuda" if gpu else "cpu")
-    parser.add_argument("--dtype", default="float16" if gpu else "float32")
     shapes = ["tiny", "large-v3"] if gpu else ["tiny"]
-    parser.add_argument("--shapes", nargs="+", choices=list(OFFICIAL_DIMS), default=shapes)
-    forms = ["slim", "slim-fp8", "baseline"]
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=forms)
+    parser = make_parser(__doc__, shapes, "slim", "slim-fp8", "baseline")
+    parser.add_argument("kind", nargs="?", choices=KINDS, default="steps")
     parser.add_argument("--windows", type=int, nargs="+", default=[1, 16, 64] if gpu else [1, 2])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5] if gpu else [1])
     parser.add_argument("--steps", type=int, default=32 if gpu else 4)
@@ -215,17 +209,12 @@ def main() -> None:
     parser.add_argument("--before", type=int, default=0, help="at most 223")
     parser.add_argument("--together", type=int, nargs="*", default=[1, 4, 8, 16] if gpu else [1, 2])
     parser.add_argument("--repeats", type=int, default=10 if gpu else 2)
-    add_results_flag(parser)
     args = parser.parse_args()
     bench = "decode" if args.kind == "steps" else args.kind
     rows = Rows(args.results, bench, torch.device(args.device))
-    for shape in args.shapes:
-        for form in args.forms:
-            model = load(shape, form, args)
-            print(f"== {shape}, {form}: {model.plan.kernels.describe()}", flush=True)
-            case = {"model": shape, **preset_of(form), "dtype": args.dtype}
-            with torch.inference_mode():
-                KINDS[args.kind](model, case, args, rows)
+    for model, case in models(args):
+        with torch.inference_mode():
+            KINDS[args.kind](model, case, args, rows)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,10 @@ from typing import Any
 
 import torch
 from decode import profile
-from engines import FORMS, load, window
-from rows import Rows, add_results_flag, preset_of
+from engines import make_parser, models, window
+from rows import Rows
 from timing import synchronize
 
-from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.model.model import Model
@@ -67,27 +66,17 @@ def busy_share(call: Callable[[], object], device: torch.device) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    gpu = torch.cuda.is_available()
-    parser.add_argument("--device", default="cuda" if gpu else "cpu")
-    parser.add_argument("--dtype", default="float16" if gpu else "float32")
-    parser.add_argument("--shapes", nargs="+", choices=list(OFFICIAL_DIMS), default=["tiny"])
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=["slim"])
+    parser, gpu = make_parser(__doc__, ["tiny"], "slim"), torch.cuda.is_available()
     parser.add_argument("--slots", type=int, nargs="+", default=[64, 256] if gpu else [2])
     parser.add_argument("--windows", type=int, default=1024 if gpu else 3)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--tokens", type=int, help="of a text [100, or 20 of a clip]")
-    add_results_flag(parser)
     args = parser.parse_args()
     rows = Rows(args.results, "end to end", torch.device(args.device))
-    for shape in args.shapes:
-        for form in args.forms:
-            model = load(shape, form, args)
-            print(f"== {shape}, {form}: {model.plan.kernels.describe()}", flush=True)
-            case = {"model": shape, **preset_of(form), "dtype": args.dtype}
-            for slots in args.slots:
-                for workload in WORKLOADS:
-                    measure(model, {**case, "batch": slots, "workload": workload}, args, rows)
+    for model, case in models(args):
+        for slots in args.slots:
+            for workload in WORKLOADS:
+                measure(model, {**case, "batch": slots, "workload": workload}, args, rows)
 
 
 def measure(model: Model, case: dict[str, Any], args: argparse.Namespace, rows: Rows) -> None:

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from rows import add_results_flag, preset_of
 from timing import synchronize
 from torch import Tensor
 
@@ -29,6 +30,27 @@ WARM_UP = 6  # steps: the first runs without a graph, the second is recorded
 
 
 weights = cache(random_checkpoint)  # of a large shape they take half a minute
+
+
+def make_parser(doc: str, shapes: Sequence[str], *forms: str) -> argparse.ArgumentParser:
+    """The arguments of all benchmarks of models. shapes, forms: the defaults."""
+    parser = argparse.ArgumentParser(description=doc.split("\n")[0])
+    gpu = torch.cuda.is_available()
+    parser.add_argument("--device", default="cuda" if gpu else "cpu")
+    parser.add_argument("--dtype", default="float16" if gpu else "float32")
+    parser.add_argument("--shapes", nargs="+", choices=list(OFFICIAL_DIMS), default=shapes)
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=forms)
+    add_results_flag(parser)
+    return parser
+
+
+def models(args: argparse.Namespace) -> Iterator[tuple[Model, dict[str, Any]]]:
+    """The models of all shapes and forms, with the columns of their rows."""
+    for shape in args.shapes:
+        for form in args.forms:
+            model = load(shape, form, args)
+            print(f"== {shape}, {form}: {model.plan.kernels.describe()}", flush=True)
+            yield model, {"model": shape, **preset_of(form), "dtype": args.dtype}
 
 
 def load(shape: str, form: str, args: argparse.Namespace) -> Model:

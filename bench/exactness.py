@@ -68,7 +68,7 @@ def main() -> None:
                     continue
                 model = Model(Checkpoint("random", dims, state), CPU, dtype, forms)
                 error = errors(cached_logits(model, features, sequences), true)[0]
-                measured = [i.error / i.baseline_error for i in model.inspections]
+                measured = [i.error / i.baseline_error for i in model.plan.inspections]
                 row["+".join(forms)] = [error / whisper_error, max(measured, default=1.0)]
             rows.append(row)
             cells = (f"{k} {v[0]:.3g} ({v[1]:.3g})" for k, v in row.items() if isinstance(v, list))

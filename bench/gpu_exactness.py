@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from engines import FORMS, full_engine, load
-from rows import Rows, add_results_flag, preset_of
+from engines import full_engine, load, make_parser
+from rows import Rows, preset_of
 from torch import Tensor
 
 import slimwhisper
 from slimwhisper.cache.base import DecodeStep
 from slimwhisper.cache.base import Rows as CacheRows
 from slimwhisper.cache.decoder_cache import DecoderCache
-from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.engine.passes.encoder import AsyncEncoder
 from slimwhisper.model.model import Model
 
@@ -119,17 +118,11 @@ def compare_overlap(shape: str, args: argparse.Namespace, rows: Rows) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    gpu = torch.cuda.is_available()
-    parser.add_argument("--device", default="cuda" if gpu else "cpu")
-    parser.add_argument("--dtype", default="float16" if gpu else "float32")
-    parser.add_argument("--shapes", nargs="+", choices=list(OFFICIAL_DIMS), default=["tiny"])
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=["slim", "baseline"])
+    parser, gpu = make_parser(__doc__, ["tiny"], "slim", "baseline"), torch.cuda.is_available()
     parser.add_argument("--windows", type=int, default=4, help="for random")
     parser.add_argument("--tokens", type=int, default=32, help="of a text, for random")
     parser.add_argument("--slots", type=int, default=64 if gpu else 2, help="for overlap")
     parser.add_argument("--steps", type=int, default=160 if gpu else 8, help="for overlap")
-    add_results_flag(parser)
     args = parser.parse_args()
     rows = Rows(args.results, "exactness", torch.device(args.device))
     differ = compare_trained(args, rows)

@@ -28,16 +28,7 @@ import numpy as np
 from conversations import aligned
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from trust_material import (
-    RATE,
-    REPEATED,
-    SENTENCES,
-    Digits,
-    mixed,
-    music,
-    natural_seconds,
-    noise,
-)
+from trust_material import RATE, REPEATED, SENTENCES, Digits, mixed, music, natural_seconds, noise
 
 import slimwhisper
 from recipes.digits.catalogue import WORDS

@@ -13,25 +13,20 @@ from tqdm import tqdm
 from slimwhisper.audio.load import AudioSource, as_waveform, load_samples, stem_of
 from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.readers import Readers
-from slimwhisper.cache.guard import Inspection
-from slimwhisper.checkpoint.alignment_heads import parse_head_dump
 from slimwhisper.devices import choose_loaders
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
+from slimwhisper.loaded_model import LoadedModel
 from slimwhisper.longform.batch import Callbacks, transcribe_all
 from slimwhisper.longform.engine_pool import EnginePool, TextMemory
 from slimwhisper.longform.recording import Recording
 from slimwhisper.model.model import Model
-from slimwhisper.module_calls import ModuleCalls
-from slimwhisper.options import changed_settings, make_options
 from slimwhisper.outputs.formats import segment_line
 from slimwhisper.speakers.diarize import prepare
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     MEL_FRAMES_PER_POSITION,
     SAMPLE_RATE,
-    Dims,
-    Options,
     Segment,
     Transcript,
 )
@@ -48,7 +43,7 @@ logger = logging.getLogger("slimwhisper")
 Source = TypeVar("Source", bound=AudioSource)
 
 
-class SlimWhisper(ModuleCalls):
+class SlimWhisper(LoadedModel):
     """A loaded model with `whisper`'s methods.
 
     Its `network` does the decoding. It is not public API and may change in any version.
@@ -58,78 +53,6 @@ class SlimWhisper(ModuleCalls):
         self.network = network
         self._engines = EnginePool(network)
         self._shortened: dict[int, SlimWhisper] = {}  # by their positions
-
-    # -- what is loaded, and where ---------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """As given to `load_model`, with the names of its adapters."""
-        return self.network.name
-
-    @property
-    def dims(self) -> Dims:
-        """The ten integers that define a Whisper model."""
-        return self.network.dims
-
-    @property
-    def device(self) -> torch.device:
-        """The device it computes on."""
-        return self.network.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype it computes in; with int8 it is float32, see `compute_type`."""
-        return self.network.dtype
-
-    @property
-    def compute_type(self) -> str:
-        """Such as "float16"; "int8" means float32 with int8 products."""
-        return self.network.compute_type
-
-    @property
-    def forms(self) -> tuple[str, str]:
-        """The requested forms of the cross-attention and the self-attention cache."""
-        return self.network.forms
-
-    @property
-    def inspections(self) -> list[Inspection]:
-        """The guard's measurements, layer by layer; empty for forms that need no guard."""
-        return self.network.inspections
-
-    @property
-    def fallbacks(self) -> list[str]:
-        """One line for each form that is not exact here and was replaced in some layers."""
-        return self.network.fallbacks
-
-    @property
-    def settings(self) -> list[str]:
-        """One line for each of the model's own settings that differs from Whisper's."""
-        network = self.network
-        rows = changed_settings(self.dims, network.vocabulary, network.settings)
-        return [str(row) for row in rows]
-
-    @property
-    def is_multilingual(self) -> bool:
-        return bool(self.network.vocabulary.languages)
-
-    @property
-    def num_languages(self) -> int:
-        languages = self.network.vocabulary.languages
-        return len(languages) or self.dims.num_languages
-
-    def bytes_per_window(self) -> int:
-        """Bytes of cache that one more window takes, with one text."""
-        return self.network.bytes_per_window()
-
-    def baseline_bytes_per_window(self) -> int:
-        """The same with keys and values for every layer and token, as in `whisper`."""
-        return self.network.baseline_bytes_per_window()
-
-    def set_alignment_heads(self, dump: bytes) -> None:
-        """Set the heads that word timestamps are read from, as dumped by `whisper`: base85 of
-        gzipped booleans [layers, heads]. Raises OptionError for another model's dump.
-        """
-        self.network.alignment_heads = parse_head_dump(dump, self.dims)
 
     def release(self) -> None:
         """Free the caches that are kept for the next call; a later call allocates them again."""
@@ -150,14 +73,6 @@ class SlimWhisper(ModuleCalls):
         needed: a multiple of 8, from 8 to 256. Raises OptionError.
         """
         return self._engines.slots(None, self.make_options(**options))
-
-    def make_options(self, name: str | None = None, **options: Any) -> Options:
-        """The options of a call: those given, else the model's settings, else Whisper's.
-
-        name: of the model in error messages. Raises OptionError.
-        """
-        parts = (self.network.vocabulary, self.network.settings)
-        return make_options(self.dims, name or self.name, *parts, **options)
 
     # -- recordings ------------------------------------------------------------------------------
 
@@ -339,24 +254,6 @@ class SlimWhisper(ModuleCalls):
         if positions not in self._shortened:
             self._shortened[positions] = SlimWhisper(self.network.shortened(positions))
         return self._shortened[positions]
-
-    # -- the network, as `whisper` has it --------------------------------------------------------
-
-    def embed_audio(self, mel: Tensor) -> Tensor:
-        """mel [B, n_mels, 3000] -> the encoder's output [B, 1500, d], in the model's dtype."""
-        return self.network.encoder(mel)
-
-    def logits(self, tokens: Tensor, audio_features: Tensor) -> Tensor:
-        """tokens [B, T] int64, audio_features [B, 1500, d] -> logits [B, T, V], float32 or more.
-        One of the two may have one row for all of the other.
-        """
-        return self.network.logits(tokens, audio_features)
-
-    def forward(self, mel: Tensor, tokens: Tensor) -> Tensor:
-        """mel [B, n_mels, 3000], tokens [B, T] int64 -> logits [B, T, V]."""
-        return self.logits(tokens, self.embed_audio(mel))
-
-    __call__ = forward
 
 
 Whisper = SlimWhisper  # by `whisper`'s name

@@ -8,12 +8,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from slimwhisper.commands.live.flags import add_live
-from slimwhisper.commands.parsers import (
-    add_approximations,
-    add_bench,
-    add_inspection,
-    add_models,
-)
+from slimwhisper.commands.parsers import add_approximations, add_bench, add_inspection, add_models
 from slimwhisper.commands.serve_flags import add_serve
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.jobs.flags import add_transcribe

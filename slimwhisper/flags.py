@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from slimwhisper._lazy import lasting_imports
 from slimwhisper.cache.choice import CACHE_DTYPES, check_cache
-from slimwhisper.cache.forms import (
-    PRESETS,
-    check_form,
-    cross_names,
-    self_names,
-)
+from slimwhisper.cache.forms import PRESETS, check_form, cross_names, self_names
 from slimwhisper.errors import OptionError
+from slimwhisper.options import OptionHelp
 from slimwhisper.text import parse_size
-from slimwhisper.types import DTYPES, OptionHelp
+from slimwhisper.types import DTYPES
 
 if TYPE_CHECKING:  # the command line starts without torch
     from slimwhisper.api import SlimWhisper

@@ -19,9 +19,9 @@ from slimwhisper.digests import weights_digest
 from slimwhisper.engine.drafting.draft_model import load_draft
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library
+from slimwhisper.loaded_model import ModelOrigin
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
-from slimwhisper.module_calls import ModelOrigin
 from slimwhisper.text import parse_size
 
 logger = logging.getLogger("slimwhisper")

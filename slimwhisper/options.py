@@ -1,246 +1,199 @@
-"""Checks the user's options, and that the model supports them."""
+"""The table of the options of a transcription, with the help and the limits of each."""
 
-import logging
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import Field, fields
-from difflib import get_close_matches
-from functools import cache
-from numbers import Integral, Real
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import numpy as np
-
-from slimwhisper.checkpoint.settings import GenerationSettings, Setting
-from slimwhisper.errors import OptionError
-from slimwhisper.speakers.choice import as_pairs, check_speakers
-from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
-from slimwhisper.types import Dims, OptionHelp, Options
-
-IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
-TUPLES = ("temperature", "clip_timestamps", "suppress_tokens", "languages", "initial_prompt")
-ENGLISH = {"language": "en", "task": "transcribe", "multilingual": False}
-# types of options that have no bounds: what is taken for them, and in words
-KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "str": ((str,), "a text"),
-    "bool": ((Integral, np.bool_), "True or False"),
-    "int": ((Integral,), "a whole number"),
-    "float": ((Real,), "a number"),
-    "tuple": ((tuple,), "a list"),
-}
-NEED_WORDS = ("diarize", "sentences")  # options that imply word_timestamps
-
-logger = logging.getLogger("slimwhisper")
+ON_FAILURE = ("last", "best")  # the values of `Options.on_failure`
+TASKS = ("transcribe", "translate")
+WITHIN: dict[str, Any] = {"low": 0, "high": 1, "open": True}  # of a probability
+MILLISECONDS: dict[str, Any] = {"low": 0, "high": 60_000}  # of silence or speech
+MOST_SPEAKERS = 20
 
 
-def make_options(
-    dims: Dims,
-    name: str = "this model",
-    vocabulary: Vocabulary | None = None,
-    settings: GenerationSettings | None = None,
-    **values: Any,
-) -> Options:
-    """Options of these values for a model of these dimensions.
+@dataclass(frozen=True, slots=True)
+class OptionHelp:
+    """The help and the limits of a field of `Options` or `LiveOptions`, wherever it can be set."""
 
-    vocabulary: None: Whisper's for these dimensions. settings: the model's own; they are the
-    defaults of options that are not given.
+    group: str  # of flags of the command line; "": it has no flag
+    help: str
+    low: float | None = None  # bounds of a number; None: none
+    high: float | None = None
+    open: bool = False  # whether the bounds themselves are not allowed
+    choices: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # options of which one must be set, too
 
-    Raises `OptionError` with the name, the value and what to do; `DependencyError` for a package
-    that an option needs.
+
+def option(default: Any, help: str, *, group: str = "", **arguments: Any) -> Any:
+    """A field of `Options` or `LiveOptions`. arguments: of `OptionHelp`."""
+    return field(default=default, metadata={"help": OptionHelp(group, help, **arguments)})
+
+
+# fields by their group
+decoding, prompting = partial(option, group="decoding"), partial(option, group="prompting")
+thresholds, words = partial(option, group="thresholds"), partial(option, group="words")
+speaking = partial(option, group="speakers")
+speech = partial(decoding, needs=("vad_filter", "parallel"))  # what counts as speech
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of a transcription; names and defaults are `whisper`'s.
+
+    `hotwords`, `multilingual`, `vad_filter` with its settings, `repetition_penalty`,
+    `no_repeat_ngram_size` and `prompt_reset_on_temperature` are faster-whisper's; `languages`,
+    `parallel`, `seed`, `token_logprobs`, `on_failure`, `expected`, `sentences` and those for
+    speakers are slimwhisper's. A new option needs only a field here: the command line gets its
+    flag, and `make_options` checks its bounds.
     """
-    check_names(Options, (key for key in values if key not in IGNORED))
-    for key in TUPLES:
-        value = values.get(key)
-        if isinstance(value, Sequence) and not isinstance(value, str):
-            values[key] = tuple(value)
-    if "known_speakers" in values:
-        values["known_speakers"] = as_pairs(values["known_speakers"] or ())
-    vocabulary = vocabulary or get_vocabulary(dims)
-    values = _defaults(dims, vocabulary, settings, values) | values
-    if not vocabulary.languages:
-        values = _in_english(values, name, vocabulary)
-    if any(values.get(key) for key in NEED_WORDS):
-        values["word_timestamps"] = True
-    options = Options(**{k: v for k, v in values.items() if k not in IGNORED})
-    _check_clips(options)
-    check_rows(options)
-    _check_search(options)
-    check_speakers(options)
-    _check_model(options, dims, name, vocabulary)
-    return options
 
+    task: str = decoding(
+        "transcribe", "translate into English, or transcribe in the language spoken", choices=TASKS
+    )
+    language: str | None = decoding(None, "language code or name [detected for each file]")
+    languages: tuple[str, ...] = decoding((), "languages to choose from, such as de,en [all]")
+    multilingual: bool = decoding(False, "detect the language of every window")
+    # one, or several to try in turn until a window's text passes the thresholds
+    temperature: float | tuple[float, ...] = decoding(
+        (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "first temperature to try; 0 means greedy or beam search"
+    )
+    best_of: int | None = decoding(
+        None, "samples per window at temperatures above 0", low=1, high=100
+    )
+    beam_size: int | None = decoding(
+        None,
+        "beams at temperature 0; None means greedy search, several times faster",
+        low=1,
+        high=100,
+    )
+    patience: float | None = decoding(
+        None,
+        "stop a search after beam_size times this many finished texts [1.0]",
+        needs=("beam_size",),
+    )
+    length_penalty: float | None = decoding(
+        None, "alpha of the Google NMT length penalty [rank by mean log-probability]", low=0, high=1
+    )
+    sample_len: int | None = decoding(None, "maximum number of tokens per window [224]")
+    repetition_penalty: float = decoding(
+        1.0,
+        "divide the logits of tokens that a window's text has already, or multiply those below 0",
+        low=0,
+        high=100,
+        open=True,
+    )
+    no_repeat_ngram_size: int = decoding(
+        0, "tokens in a row that a window's text may not repeat; 0: no limit", low=0
+    )
+    seed: int = decoding(0, "random seed for sampling", low=0)  # each file has its own
+    initial_prompt: str | tuple[int, ...] | None = prompting(
+        None, "text to condition the first window on"
+    )
+    carry_initial_prompt: bool = prompting(
+        False, "prepend --initial_prompt to the prompt of every window"
+    )
+    condition_on_previous_text: bool = prompting(True, "prompt each window with the preceding text")
+    prompt_reset_on_temperature: float = prompting(
+        0.5, "do not condition on text that was sampled at a higher temperature", low=0, high=10
+    )
+    prefix: str | None = prompting(None, "text that every window begins with")
+    hotwords: str | None = prompting(None, "expected words, added to the prompt of every window")
+    expected: str | None = prompting(
+        None,
+        "file with the text that the recordings should follow, or a folder of NAME.txt: the same "
+        "result, faster; not with beams [none]",
+    )
+    without_timestamps: bool = decoding(False, "decode text without timestamps")
+    max_initial_timestamp: float | None = decoding(
+        1.0, "latest possible first timestamp, in seconds"
+    )
+    suppress_blank: bool = decoding(True, "do not start with a blank")
+    suppress_tokens: str | tuple[int | str, ...] | None = decoding(
+        "-1",
+        "comma-separated token ids; -1 means symbols that are not spoken, and numerals all tokens "
+        "with a digit",
+    )
+    compression_ratio_threshold: float | None = thresholds(
+        2.4, "fall back if the text compresses better than this, which means it repeats itself"
+    )
+    logprob_threshold: float | None = thresholds(
+        -1.0, "fall back if the average log-probability is lower"
+    )
+    no_speech_threshold: float | None = thresholds(
+        0.6,
+        "treat a window as silent if its no-speech probability is higher "
+        "and it fails --logprob_threshold",
+    )
+    on_failure: str = thresholds(
+        "last",
+        "which text to keep if all temperatures fail a threshold: the last, as whisper does, "
+        "or the most likely one that does not repeat itself (best)",
+        choices=ON_FAILURE,
+    )
+    word_timestamps: bool = words(False, "find the start and end of each word")
+    prepend_punctuations: str = words("\"'“¿([{-", "punctuation to attach to the next word")
+    append_punctuations: str = words(
+        "\"'.。,，!！?？:：”)]}、", "punctuation to attach to the previous word"
+    )
+    clip_timestamps: str | tuple[float, ...] = decoding(
+        "0", "clips to transcribe, in seconds: start,end,start,end,...; the last end is optional"
+    )
+    hallucination_silence_threshold: float | None = thresholds(
+        None,
+        "skip silence longer than this many seconds around text that may be hallucinated; "
+        "requires --word_timestamps",
+        needs=("word_timestamps",),
+    )
+    vad_filter: bool = decoding(False, "skip audio without speech")
+    parallel: bool = decoding(False, "decode the speech regions of each file in parallel")
+    vad_threshold: float = speech(
+        0.5, "lowest probability that counts as speech, for --vad_filter and --parallel", **WITHIN
+    )
+    vad_neg_threshold: float | None = speech(
+        None, "probability below which speech ends [0.15 less than --vad_threshold]", **WITHIN
+    )
+    vad_min_speech_duration_ms: int = speech(
+        0, "drop speech shorter than this many ms", **MILLISECONDS
+    )
+    vad_max_speech_duration_s: float | None = speech(
+        None, "cut speech longer than this many seconds [no limit]", low=1
+    )
+    vad_min_silence_duration_ms: int | None = speech(
+        None, "milliseconds of silence that end speech [2000; with --parallel, 300]", **MILLISECONDS
+    )
+    vad_speech_pad_ms: int | None = speech(
+        None,
+        "milliseconds added to speech on both sides [400; with --parallel, 200]",
+        **MILLISECONDS,
+    )
+    token_logprobs: bool = decoding(False, "write the log-probability of every token, in json")
+    diarize: str | None = speaking(
+        None, "find who spoke: embedding, pyannote, an .rttm file, or a folder of NAME.rttm [no]"
+    )
+    speakers: int | None = speaking(
+        None, "number of speakers [detected]", low=1, high=MOST_SPEAKERS, needs=("diarize",)
+    )
+    known_speakers: tuple[tuple[str, str], ...] = option(
+        (), "names, each with the path of a recording of that voice", needs=("diarize",)
+    )
+    sentences: bool = words(
+        False,
+        "make each segment a sentence, or a part of one, that can be read as a subtitle; "
+        "implies --word_timestamps True",
+    )
 
-def _defaults(
-    dims: Dims, vocabulary: Vocabulary, settings: GenerationSettings | None, values: dict[str, Any]
-) -> dict[str, Any]:
-    """The model's own defaults for options that are not given."""
-    defaults = {} if settings is None else settings.defaults(dims)
-    if not vocabulary.languages:  # the setting names a language without a token
-        defaults.pop("language", None)
-        defaults.pop("task", None)
-    if values.get("multilingual") or values.get("languages"):
-        defaults.pop("language", None)
-    if not vocabulary.timestamps:
-        defaults["without_timestamps"] = True
-    return defaults
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """`temperature`, one or several, in the order in which they are tried."""
+        temperature = self.temperature
+        return tuple(temperature) if isinstance(temperature, Sequence) else (temperature,)
 
-
-def _in_english(values: dict[str, Any], name: str, vocabulary: Vocabulary) -> dict[str, Any]:
-    """What an English-only model does instead of what it cannot, as `whisper` does. Raises
-    OptionError for a language that no model knows.
-    """
-    replaced = {}
-    for key, english in ENGLISH.items():
-        value = values.get(key)
-        if key == "language" and isinstance(value, str):
-            value = language_code(value, vocabulary, any_model=True)
-        if value and value != english and isinstance(value, type(english)):
-            _warn_once(f"{name} is English-only: {key} {english!r} is used, not {values[key]!r}")
-            replaced[key] = english
-    return values | replaced
-
-
-@cache
-def _warn_once(message: str) -> None:
-    logger.warning("%s", message)
-
-
-def check_names(kind: type, given_names: Iterable[str]) -> None:
-    """Raise OptionError for a name that is not a field of a dataclass of options."""
-    names = [row.name for row in fields(kind)]
-    for name in given_names:
-        if name not in names:
-            near = get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
-            raise OptionError(f"unknown option {name!r}; {hint}")
-
-
-def check_rows(options: Any) -> None:
-    """Check the choices, bounds and needs of each field of `Options` or `LiveOptions`, as its
-    `OptionHelp` says. Raises OptionError.
-    """
-    for row in fields(options):
-        limits, value = row.metadata["help"], getattr(options, row.name)
-        may_be_none = str(row.type).endswith("None")
-        if value == row.default or (value is None and (may_be_none or limits.low is None)):
-            continue
-        if limits.choices and value not in limits.choices:
-            raise OptionError(f"{row.name} {value!r} is not one of: {', '.join(limits.choices)}")
-        if limits.low is not None:
-            _check_bounds(row.name, value, str(row.type).startswith("int"), limits)
-        else:
-            _check_type(row, value)
-        if limits.needs and not any(getattr(options, name) for name in limits.needs):
-            raise OptionError(f"{row.name} also needs {' or '.join(limits.needs)}")
-
-
-def _check_type(row: "Field[Any]", value: Any) -> None:
-    """Raise OptionError for a value of another type than the field's."""
-    names = re.sub(r"tuple\[.*\]", "tuple", str(row.type)).split(" | ")
-    kinds = [KINDS[name] for name in names if name in KINDS]
-    if kinds and not any(isinstance(value, types) for types, _ in kinds):
-        expected = " or ".join(words for _, words in kinds)
-        raise OptionError(
-            f"{row.name} {value!r} is of type {type(value).__name__}; give {expected}"
-        )
-
-
-def _check_bounds(name: str, value: Any, whole: bool, limits: OptionHelp) -> None:
-    assert limits.low is not None
-    fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    high = limits.high or float("inf")
-    if not fits or not limits.low <= value <= high or (limits.open and value in (limits.low, high)):
-        kind = "whole number" if whole else "number"
-        end = "up" if limits.high is None else f"to {limits.high}"
-        allowed = f"from {limits.low} {end}"
-        if limits.open:
-            allowed = f"between {limits.low} and {limits.high}"
-        raise OptionError(f"{name} {value!r} is not a {kind} {allowed}")
-
-
-def _check_search(options: Options) -> None:
-    temperatures = options.temperatures
-    if not temperatures or any(not isinstance(t, Real) or not 0 <= t <= 10 for t in temperatures):
-        rule = "give one number, or several to try in turn, from 0 (greedy) to 10"
-        raise OptionError(f"temperature {options.temperature!r}: {rule}")
-    if options.patience is not None and round((options.beam_size or 1) * options.patience) < 1:
-        raise OptionError(f"patience {options.patience!r} ends the search at once; give 1.0")
-    if options.expected is not None and options.beam_size is not None:
-        raise OptionError("expected needs greedy decoding; drop beam_size")
-
-
-def _check_clips(options: Options) -> None:
-    try:
-        seconds = options.clip_seconds
-    except (TypeError, ValueError):
-        seconds = [-1.0]
-    if any(not 0 <= t < float("inf") for t in seconds):
-        rule = "give seconds, start,end,start,end,... such as '0,12.5,60'"
-        raise OptionError(f"clip_timestamps {options.clip_timestamps!r}: {rule}")
-    if options.parallel and options.vad_filter:
-        raise OptionError("parallel already skips audio without speech; drop vad_filter")
-
-
-def _check_languages(options: Options, vocabulary: Vocabulary) -> None:
-    for language in options.languages:
-        try:
-            language_code(language, vocabulary)
-        except OptionError as error:
-            raise OptionError(f"languages: {error}") from None
-    if options.languages and options.language is not None:
-        raise OptionError("languages limits the languages to detect; give it or language, not both")
-
-
-def changed_settings(
-    dims: Dims, vocabulary: Vocabulary, settings: GenerationSettings
-) -> list[Setting]:
-    """The settings of a model that make it decode differently from Whisper's own models."""
-    plain = Options()
-    lists = {
-        "suppress_tokens": vocabulary.suppressed is not None,
-        "begin_suppress_tokens": vocabulary.suppressed_first is not None,
-        "is_multilingual": settings.is_multilingual is False and dims.is_multilingual,
-    }
-    options = {"max_initial_timestamp_index": "max_initial_timestamp", "max_length": "sample_len"}
-    defaults = settings.defaults(dims)
-
-    def changes(row: Setting) -> bool:
-        name = options.get(row.name, row.name)
-        if row.name in lists:
-            return lists[row.name]
-        return not row.followed or defaults.get(name) not in (None, getattr(plain, name, None))
-
-    return [row for row in settings.rows() if row.name != "return_timestamps" and changes(row)]
-
-
-def _check_model(options: Options, dims: Dims, name: str, vocabulary: Vocabulary) -> None:
-    if options.language is not None:
-        language_code(options.language, vocabulary)
-    _check_languages(options, vocabulary)
-    if options.task == "translate":
-        if dims.n_text_layer == 4 and dims.n_text_state == 1280:
-            raise OptionError(f"{name}: turbo cannot translate; use large-v3 or medium")
-        if "translate" not in vocabulary.tasks:
-            raise OptionError(f"{name}: its vocabulary has no <|translate|>; use task='transcribe'")
-    _check_tokens(options, name, vocabulary)
-    limit = dims.n_text_ctx // 2
-    if options.sample_len is not None and not 1 <= options.sample_len <= limit:
-        raise OptionError(f"sample_len {options.sample_len!r} is not between 1 and {limit}")
-
-
-def _check_tokens(options: Options, name: str, vocabulary: Vocabulary) -> None:
-    """Check options that need special tokens, which a fine-tune's vocabulary may lack."""
-    if not options.without_timestamps and not vocabulary.timestamps:
-        raise OptionError(f"{name}: its vocabulary has no timestamps; drop without_timestamps")
-    if vocabulary.sot_prev is None:
-        for key in ("initial_prompt", "hotwords"):
-            if getattr(options, key):
-                raise OptionError(f"{name}: its vocabulary has no <|startofprev|>; drop {key}")
-    prompt = options.initial_prompt
-    if isinstance(prompt, tuple) and any(t not in range(vocabulary.size) for t in prompt):
-        raise OptionError(
-            f"initial_prompt {prompt!r}: give a text, or token ids from 0 to {vocabulary.size - 1}"
-        )
-    plain = Options().no_speech_threshold
-    if vocabulary.no_speech is None and options.no_speech_threshold not in (None, plain):
-        raise OptionError(f"{name}: its vocabulary has no <|nospeech|>; drop no_speech_threshold")
+    @property
+    def clip_seconds(self) -> list[float]:
+        """The numbers of `clip_timestamps`. Raises ValueError or TypeError for others."""
+        clips = self.clip_timestamps
+        parts = [t for t in clips.split(",") if t.strip()] if isinstance(clips, str) else clips
+        return [float(t) for t in parts]

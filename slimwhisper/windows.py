@@ -14,7 +14,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.longform.engine_pool import EnginePool, search_of
 from slimwhisper.longform.prompts import Prompts
-from slimwhisper.options import make_options
+from slimwhisper.option_checks import make_options
 from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import Dims, Options
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from slimwhisper.errors import OptionError
-from slimwhisper.options import make_options
+from slimwhisper.option_checks import make_options
 from slimwhisper.types import Dims, Options
 from tests.support.checkpoints import tiny_dims
 

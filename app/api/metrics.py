@@ -28,7 +28,7 @@ class ServiceCollector(Collector):
         counts, engines = self.service.counts, self.service.engines
         outcomes = {outcome: getattr(counts, outcome) for outcome in OUTCOMES}
         yield _labelled(CounterMetricFamily, "requests", "outcome", outcomes)
-        yield _labelled(GaugeMetricFamily, "in_flight", "state", self.service.states())
+        yield _labelled(GaugeMetricFamily, "in_flight", "state", self.service.jobs.states())
         for metric in counts.commit_latency.collect():
             # the creation time is of no use: it is that of this process
             metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]

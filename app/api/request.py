@@ -28,9 +28,9 @@ from slimwhisper.app.api.references import SpeakerReference, read_references
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models, openai_model
 from slimwhisper.errors import DependencyError
+from slimwhisper.options import ON_FAILURE
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.speakers.choice import require
-from slimwhisper.types import ON_FAILURE
 
 FILE_FORMATS = tuple(name for name in FORMATS if name not in ("txt", "json"))  # of `outputs`
 RESPONSE_FORMATS = ("json", "text", "verbose_json", "diarized_json", *FILE_FORMATS)

@@ -16,12 +16,7 @@ from slimwhisper.outputs.formats import FORMATS, write_transcript
 from slimwhisper.outputs.layout import SENTENCES
 from slimwhisper.tokens.openai import byte_letters
 from slimwhisper.tokens.vocabulary import Vocabulary
-from slimwhisper.types import (
-    FRAMES_PER_SECOND,
-    MEL_FRAMES_PER_POSITION,
-    Segment,
-    Transcript,
-)
+from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Segment, Transcript
 
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer

@@ -19,8 +19,8 @@ from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import ServerSettings
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.errors import SlimWhisperError
+from slimwhisper.options import MOST_SPEAKERS
 from slimwhisper.speakers.choice import BACKENDS
-from slimwhisper.types import MOST_SPEAKERS
 
 EXAMPLES = Path(__file__).with_name("samples")
 EXAMPLES_MODEL = "digits"  # bundled; it understands little else

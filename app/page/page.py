@@ -18,8 +18,8 @@ from slimwhisper.app.page.handlers import MOST_BEAMS, Handlers
 from slimwhisper.app.page.live_route import live_formats
 from slimwhisper.app.service.models import Models
 from slimwhisper.cache.forms import PRESETS
+from slimwhisper.options import MOST_SPEAKERS
 from slimwhisper.speakers.choice import BACKENDS, missing
-from slimwhisper.types import MOST_SPEAKERS
 
 ASSETS = Path(__file__).with_name("assets")
 SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."

@@ -99,7 +99,7 @@ class RunPart:
             "name": self.name,
             "state": self.state,
             "message": self.message,
-            "position": service.position(self.job) if waits and self.job is not None else 0,
+            "position": service.jobs.position(self.job) if waits and self.job is not None else 0,
             "loading": waits and service.engines.loading,
             "done": round(self.done, 2),
             "seconds": round(self.seconds, 2),

@@ -28,6 +28,7 @@ from slimwhisper.errors import (
     SlimWhisperError,
     wrap_unexpected,
 )
+from slimwhisper.live.setup import UpdateSettings, check
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.live.update_scheduler import SharedEngine
 from slimwhisper.live.warming import warm_up
@@ -44,8 +45,8 @@ TURN = 5.0  # seconds; making an engine takes up to one, because a GPU's steps a
 class Engines:
     """Loads and unloads models, and makes their engines.
 
-    Any thread may read the attributes and call `cache_bytes`; only the service's thread may call
-    the rest.
+    Any thread may read the attributes and call `cache_bytes` and `check_stream`; only the service's
+    thread may call the rest.
     """
 
     def __init__(self, load: Callable[[ModelChoice], SlimWhisper], batch_size: int | None) -> None:
@@ -113,6 +114,16 @@ class Engines:
     def for_streams(self, options: LiveOptions) -> SharedEngine[Job]:
         """The engine for the options' window; otherwise as `for_recordings`."""
         return self._engine(self._key(options))
+
+    def check_stream(self, choice: ModelChoice, options: LiveOptions) -> None:
+        """Raise OptionError for invalid options; if the model is loaded, also for those that it
+        does not support.
+        """
+        check(options)
+        loaded, window = self.model, options.window
+        if loaded is not None and self.loaded == choice:
+            network = (loaded if window is None else loaded.shortened(window)).network
+            UpdateSettings.of(network.dims, network.vocabulary, options, network.settings)
 
     def warm_up(self, options: LiveOptions) -> None:
         """Make the engine of `for_streams`, and use it once, unless an engine is in use. Raises

@@ -18,6 +18,7 @@ class Jobs:
 
     def __init__(self) -> None:
         self._jobs: dict[Job, None] = {}
+        self.cancelled: set[Job] = set()  # since the service last looked
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -38,6 +39,15 @@ class Jobs:
     def in_state(self, state: JobState) -> list[Job]:
         """The jobs in a state."""
         return [job for job in self if job.state is state]
+
+    def states(self) -> dict[str, int]:
+        """The number of jobs in each state."""
+        return {s.value: len(self.in_state(s)) for s in JobState if s is not JobState.ENDED}
+
+    def position(self, job: Job) -> int:
+        """A job's position in the queue, from 1; 0 if it is no longer waiting."""
+        waiting = self.in_state(JobState.WAITING)
+        return 1 + waiting.index(job) if job in waiting else 0
 
     def next_to_read(self, slots: int, admit: Callable[[Job], bool]) -> list[Job]:
         """The jobs to read next, all for one model.

@@ -27,8 +27,9 @@ from slimwhisper.app.service.jobs import (
     ModelChoice,
     StoppingError,
 )
+from slimwhisper.app.service.live_stream import Listener, LiveStream
 from slimwhisper.app.service.reading import NoRoomError, Reading
-from slimwhisper.app.service.streams import Listener, LiveStream, Streams
+from slimwhisper.app.service.streams import Streams
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.longform.recording import Recording
@@ -63,8 +64,7 @@ class Service:
         self.first: Future[None] = Future()  # done when the first model is loaded, or cannot be
         self._unload_after = unload_after
         self.reading = Reading(self.limits)
-        self._jobs = Jobs()
-        self._cancelled: set[Job] = set()
+        self.jobs = Jobs()
         self._deadline: float | None = None  # by time.monotonic(); None: it is not stopping
         self._idle_since = time.monotonic()
         name = "slimwhisper-engine"
@@ -82,7 +82,7 @@ class Service:
             if self.in_flight >= self.limits.queue:
                 self.counts.refused += 1
                 raise BusyError(f"{self.in_flight} requests are waiting; try again in a minute")
-            self._jobs.enqueue(job)
+            self.jobs.enqueue(job)
             self._changed.notify()
 
     def open_stream(
@@ -96,9 +96,9 @@ class Service:
         StoppingError at shutdown, OptionError. Errors that need a model which is not loaded yet
         arrive as `StreamFailed`.
         """
-        self.streams.check(model, options)
+        self.engines.check_stream(model, options)
         with self._changed:
-            self._check_model(model, [*self.streams.open, *self._jobs])
+            self._check_model(model, [*self.streams.open, *self.jobs])
             return self.streams.begin(model, options, listener)
 
     def _check_model(self, model: ModelChoice, others: Iterable[Job | LiveStream]) -> None:
@@ -115,22 +115,13 @@ class Service:
         """Cancel a job; it emits no more events. No effect on a job that has ended."""
         with self._changed:
             if not job.ended:
-                self._cancelled.add(job)
+                self.jobs.cancelled.add(job)
                 self._changed.notify()
-
-    def position(self, job: Job) -> int:
-        """A job's position in the queue, from 1; 0 if it is no longer waiting."""
-        waiting = self._jobs.in_state(JobState.WAITING)
-        return 1 + waiting.index(job) if job in waiting else 0
 
     @property
     def in_flight(self) -> int:
         """The number of jobs that wait, are being read or run."""
-        return len(self._jobs)
-
-    def states(self) -> dict[str, int]:
-        """The number of jobs in each state."""
-        return {s.value: len(self._jobs.in_state(s)) for s in JobState if s is not JobState.ENDED}
+        return len(self.jobs)
 
     @property
     def finishing(self) -> bool:
@@ -169,13 +160,13 @@ class Service:
         while self._wait_for_jobs():
             with self._changed:
                 late = self._deadline is not None and time.monotonic() > self._deadline
-                cancelled, self._cancelled = self._cancelled, set()
-                starting = self._jobs.next_to_read(self.engines.slots, self.reading.store.admit)
+                cancelled, self.jobs.cancelled = self.jobs.cancelled, set()
+                starting = self.jobs.next_to_read(self.engines.slots, self.reading.store.admit)
             for job in cancelled:
                 self._end(job, None)
             stopping = StoppingError("the server is shutting down")
             if late:
-                self._fail(self._jobs, stopping)
+                self._fail(self.jobs, stopping)
                 self.streams.fail(stopping)
                 continue
             if self._deadline is not None:
@@ -187,7 +178,7 @@ class Service:
                 self.streams.emit_events()
             except Exception as error:  # fails the running jobs, but not those in the queue
                 logger.exception("the engine failed")
-                self._fail(self._jobs.in_state(JobState.RUNNING), wrap_unexpected(error))
+                self._fail(self.jobs.in_state(JobState.RUNNING), wrap_unexpected(error))
                 self.streams.fail(wrap_unexpected(error))
                 self.engines.drop_all()
             self._idle_since = time.monotonic()
@@ -198,7 +189,7 @@ class Service:
         idle model.
         """
         with self._changed:
-            while not (self._cancelled or self.in_flight):
+            while not (self.jobs.cancelled or self.in_flight):
                 stopping = self._deadline is not None
                 if stopping or self.streams.waiting or self.engines.working():
                     return bool(self.streams.open or not stopping)
@@ -229,13 +220,13 @@ class Service:
         for job, future in self.reading.done():
             self._begin(job, future)
         for shared, error in self.engines.take_turns():
-            running = self._jobs.in_state(JobState.RUNNING)
+            running = self.jobs.in_state(JobState.RUNNING)
             self._fail([job for job in running if job.batch is shared.batch], error)
             self.streams.fail(error, shared.updates)
         working = [shared for shared in self.engines.working() if shared.engine.slots]
         if not working and self.in_flight:  # only the readers have work
             with self._changed:
-                if not (self._cancelled or self._deadline or self.streams.waiting):
+                if not (self.jobs.cancelled or self._deadline or self.streams.waiting):
                     self._changed.wait(READING_POLL)
         for shared in working:
             since = time.monotonic()
@@ -257,7 +248,7 @@ class Service:
         except NoRoomError:  # it is read again later
             self.reading.drop(job)
             with self._changed:
-                self._jobs.enqueue(job)
+                self.jobs.enqueue(job)
             return
         except Exception as error:
             if recording is not None:
@@ -277,7 +268,7 @@ class Service:
             if job.ended:
                 return
             job.state = JobState.ENDED
-            self._jobs.drop(job)
+            self.jobs.drop(job)
         self.reading.drop(job)
         if job.batch is not None and job.recording in job.batch.running:
             job.batch.drop(job.recording)

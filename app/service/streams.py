@@ -1,21 +1,17 @@
-"""Live streams: the handles that callers hold, and the service thread's side of each."""
+"""The service thread's side of live streams."""
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from threading import Condition
-
-import numpy as np
-from numpy.typing import NDArray
 
 from slimwhisper.app.service.counts import RequestCounts
 from slimwhisper.app.service.engines import Engines
 from slimwhisper.app.service.jobs import BusyError, Job, Limits, ModelChoice
-from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
-from slimwhisper.live.setup import UpdateSettings, check
-from slimwhisper.live.stream import Stream, as_samples, process_streams
+from slimwhisper.app.service.live_stream import PIECE, Listener, LiveStream
+from slimwhisper.errors import SlimWhisperError, wrap_unexpected
+from slimwhisper.live.stream import Stream, process_streams
 from slimwhisper.live.types import LiveEvent, LiveOptions, StreamFailed, TextUpdate
 from slimwhisper.live.update_scheduler import SharedEngine, UpdateScheduler
 from slimwhisper.live.warming import preload
@@ -23,116 +19,8 @@ from slimwhisper.types import SAMPLE_RATE
 
 logger = logging.getLogger("slimwhisper.serve")
 
-# Called on the service's thread; None: the end, after the last `UtteranceEnded` or `StreamFailed`
-Listener = Callable[[LiveEvent | None], None]
-# samples and their arrival time, or a call
-Item = tuple[NDArray[np.float32], float] | Callable[[Stream], None]
-
-PIECE = SAMPLE_RATE  # samples that a stream processes before the next stream's turn
 MIN_COST = PIECE // 100  # samples that a call, or a shorter piece, counts as
 ARRIVALS = 4096  # pieces whose arrival times are stored: of 20 ms each, 80 s
-
-
-class LiveStream:
-    """A stream, as `Service.open_stream` returns it. Any thread may call; no call blocks.
-
-    Calls after `finish`, or after the end, have no effect.
-    """
-
-    def __init__(
-        self, streams: "Streams", model: ModelChoice, options: LiveOptions, listener: Listener
-    ) -> None:
-        """streams: those of the service."""
-        self.model, self.options, self.listener = model, options, listener
-        self._streams, self._changed = streams, streams.changed
-        self._inbox: deque[Item] = deque()
-        self._appended = self._processed = 0  # samples that arrived; samples with voice activity
-        self._undecoded = 0.0  # seconds of processed audio that no update has decoded
-        self.finished = self.closed = False
-        self.final_error: SlimWhisperError | None = None  # emitted last
-
-    # -- from any thread ---------------------------------------------------------------------
-
-    @property
-    def backlog(self) -> float:
-        """Seconds of audio that no update has decoded yet; silence counts until it is processed. A
-        caller that can stop reading does so when it grows.
-        """
-        return (self._appended - self._processed) / SAMPLE_RATE + self._undecoded
-
-    def append(self, samples: NDArray[np.float32]) -> None:
-        """Queue audio: samples float32 [n] at 16 kHz, in [-1, 1], which must not change afterwards.
-
-        Raises AudioError for anything else, BusyError if too much waits (`Limits.backlog`); then
-        none of it is queued.
-        """
-        samples, now, limit = as_samples(samples), time.monotonic(), self._streams.limits.backlog
-        count = len(samples)
-        with self._changed:
-            if self.finished or self.closed:
-                return
-            if self.backlog + count / SAMPLE_RATE > limit:
-                waiting = f"more than {limit:g} s of the stream's audio are waiting"
-                raise BusyError(f"{waiting}; send audio no faster than it is spoken")
-            self._inbox += ((samples[i : i + PIECE], now) for i in range(0, count, PIECE))
-            self._appended += count
-            self._changed.notify()
-
-    def commit(self) -> None:
-        """End the utterance now."""
-        self._call(Stream.commit)
-
-    def clear(self) -> None:
-        """Discard the audio and text that are not committed."""
-        self._call(Stream.clear)
-
-    def change(self, options: LiveOptions) -> None:
-        """Other options, from the next utterance on. Raises OptionError."""
-        self._streams.check(self.model, options)
-        if options.window != self.options.window:
-            raise OptionError("window: cannot change within a stream; open another stream")
-        self._call(lambda stream: stream.change(options))
-
-    def finish(self) -> None:
-        """End the last utterance, then the stream; the listener gets None last."""
-        with self._changed:
-            self._call(Stream.finish)
-            self.finished = True
-
-    def close(self) -> None:
-        """Drop the stream immediately. The listener gets no more events and no None, except one
-        event that may already be on its way.
-        """
-        with self._changed:
-            self.closed = True
-            self._inbox.clear()
-            self._changed.notify()
-
-    def _call(self, method: Callable[[Stream], None]) -> None:
-        with self._changed:
-            if not (self.finished or self.closed):
-                self._inbox.append(method)
-                self._changed.notify()
-
-    # -- for the service's thread ------------------------------------------------------------
-
-    @property
-    def has_work(self) -> bool:
-        """Whether the service's thread has work for it."""
-        return bool(self._inbox or self.closed)
-
-    def next_item(self) -> Item | None:
-        """The next item of the inbox; None if it is empty."""
-        with self._changed:
-            return self._inbox.popleft() if self._inbox else None
-
-    def mark_processed(self, samples: int, undecoded: float) -> None:
-        """Record how many samples have been processed in all. undecoded: seconds of them that no
-        update has decoded.
-        """
-        with self._changed:
-            self._undecoded = undecoded  # first, so that `backlog` is never too small
-            self._processed = samples
 
 
 class ServedStream:
@@ -197,17 +85,6 @@ class Streams:
 
     # -- from any thread ---------------------------------------------------------------------
 
-    def check(self, model: ModelChoice, options: LiveOptions) -> None:
-        """Raise OptionError for invalid options; if the model is loaded, also for those that it
-        does not support.
-        """
-        check(options)
-        loaded = self._engines.model
-        if loaded is not None and self._engines.loaded == model:
-            window = options.window
-            network = (loaded if window is None else loaded.shortened(window)).network
-            UpdateSettings.of(network.dims, network.vocabulary, options, network.settings)
-
     def warm_up(self, options: LiveOptions) -> None:
         """Prepare for streams with these options: for seconds in this thread, then for one window
         in the service's thread. The first stream reports any failure.
@@ -227,7 +104,8 @@ class Streams:
         if count >= self.limits.streams:
             self._counts.refused += 1
             raise BusyError(f"{count} live streams are open; try again in a minute")
-        stream = LiveStream(self, model, options, listener)
+        shared = (self._engines, self.limits, self.changed)
+        stream = LiveStream(*shared, model, options, listener)
         self.open[stream] = None
         self.changed.notify()
         return stream

@@ -11,14 +11,7 @@ from torch import Tensor
 
 from recipes.digits.evaluate import Recording, joined
 from recipes.digits.sequences import segments
-from recipes.digits.voices import (
-    RATE,
-    TEST_INDICES,
-    Samples,
-    fsdd_recordings,
-    read,
-    trimmed,
-)
+from recipes.digits.voices import RATE, TEST_INDICES, Samples, fsdd_recordings, read, trimmed
 
 # By digit. Whisper's words begin with their space.
 WORDS = (

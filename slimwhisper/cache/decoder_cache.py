@@ -19,6 +19,7 @@ from slimwhisper.cache.base import (
 )
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.forms import form_of
+from slimwhisper.cache.guard import Inspection
 from slimwhisper.cache.pool import PAGE, pages_of
 from slimwhisper.kernels.dispatch import Kernels
 
@@ -32,20 +33,17 @@ class CachePlan:
     kernels: Kernels = field(
         default_factory=lambda: Kernels(torch.device("cpu"), torch.float64, "torch")
     )
+    inspections: list[Inspection] = field(default_factory=list)  # the guard's, layer by layer
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "CachePlan":
         """The same on a device, rounded once to a dtype."""
-        return CachePlan(
-            [f.to(device, dtype) for f in self.cross],
-            [f.to(device, dtype) for f in self.self_],
-            Kernels(device, dtype),
-        )
+        cross, self_ = ([f.to(device, dtype) for f in each] for each in (self.cross, self.self_))
+        return replace(self, cross=cross, self_=self_, kernels=Kernels(device, dtype))
 
     def packed(self) -> "CachePlan":
         """The same with its matrices in the fastest layout here; see `kernels.linear.pack`."""
-        return CachePlan(
-            [f.packed() for f in self.cross], [f.packed() for f in self.self_], self.kernels
-        )
+        cross, self_ = ([f.packed() for f in each] for each in (self.cross, self.self_))
+        return replace(self, cross=cross, self_=self_)
 
     def store_shape(self, count: int, length: int, device: torch.device | None) -> StoreShape:
         """For `count` slots or rows of `length` tokens. device None: that of the weights."""

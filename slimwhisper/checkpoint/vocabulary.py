@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.settings import GenerationSettings, Setting
 from slimwhisper.checkpoint.tokenizer import TOKENIZER, Tokens, fast_tokenizer, read_tokens
+from slimwhisper.options import TASKS
 from slimwhisper.tokens.openai import OLD_NAMES, full_table, is_openai_table, suppressed
 from slimwhisper.tokens.vocabulary import (
     SIZES,
-    TASKS,
     TIMESTAMPS,
     Vocabulary,
     get_tokenizer,

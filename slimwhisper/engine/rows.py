@@ -48,22 +48,22 @@ class RowState:
         """scratch: the row and the page of the caches that padding is written to."""
         rows = windows * width
         self.width, self.context, self.scratch = width, dims.n_text_ctx, scratch
-        self.limit = dims.n_text_ctx // 2 + 1  # most tokens sampled, plus one
+        limit = dims.n_text_ctx // 2 + 1
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         self.texts = TextBuffers(
             last=zeros(rows),
-            sampled=zeros(rows, self.limit),
+            sampled=zeros(rows, limit),
             logprobs=zeros(rows, dtype=torch.float32),
-            token_logprobs=zeros(rows, self.limit, dtype=torch.float32),
+            token_logprobs=zeros(rows, limit, dtype=torch.float32),
             no_speech=zeros(windows, dtype=torch.float32),
         )
         self.row_indices = torch.arange(rows, device=device)
         self.positions = zeros(rows)
         self.temperatures = zeros(rows, dtype=torch.float32)
-        self.keys = zeros(rows, self.limit)  # of random draws
+        self.keys = zeros(rows, limit)  # of random draws
         self.banned = BannedTokens.allocate(rows, device)
         self.stamps = TimestampState.allocate(rows, device)
         self.repetition: RepetitionLimits | None = None  # of all rows, once one has limits
@@ -75,6 +75,11 @@ class RowState:
             group=width,
             table=torch.full((rows, pages), scratch[1], device=device),
         )
+
+    @property
+    def limit(self) -> int:
+        """The most tokens that are sampled, plus one."""
+        return self.keys.shape[1]
 
     @property
     def table(self) -> Tensor:
@@ -143,6 +148,11 @@ class RowState:
             assert self.repetition is not None
             texts, counts = self.texts.sampled[batch.block], self.stamps.count[batch.block]
             self.repetition.apply(logits, batch.block, texts, counts, batch.ngrams)
+
+    def stay_within_buffers(self, block: slice) -> None:
+        """For the rows that pad a graph, which advance like all others."""
+        self.positions[block].clamp_(max=self.context - 1)
+        self.stamps.count[block].clamp_(max=self.limit - 1)
 
     def move(
         self, source: int, target: int, by_row: Sequence[Tensor], by_window: Sequence[Tensor]

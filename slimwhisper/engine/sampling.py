@@ -101,6 +101,4 @@ def append(
     texts.last[block] = tokens
     state.positions[block] += 1
     stamps.advance(tokens, vocabulary.timestamps.start, vocabulary.timestamp_end)
-    # the rows that pad a graph must stay within their buffers
-    state.positions[block].clamp_(max=state.context - 1)
-    stamps.count.clamp_(max=state.limit - 1)
+    state.stay_within_buffers(block)

@@ -8,6 +8,7 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.errors import OptionError
 from slimwhisper.faster_whisper.types import TranscriptionOptions, VadOptions
 from slimwhisper.faster_whisper.utils import get_logger
+from slimwhisper.faster_whisper.vad import option_fields
 from slimwhisper.tokens.suppression import suppressed_tokens
 from slimwhisper.types import CHUNK_SECONDS
 
@@ -102,20 +103,7 @@ def options_of(arguments: Arguments, vad: VadOptions | None, model: SlimWhisper)
         name = "hallucination_silence_threshold"
         options[name] = arguments[name]
     options["clip_timestamps"] = arguments["clip_timestamps"]
-    return options | ({} if vad is None else _vad_fields(vad))
-
-
-def _vad_fields(vad: VadOptions) -> Arguments:
-    """Fields of `slimwhisper.Options` for what counts as speech."""
-    longest = vad.max_speech_duration_s
-    return {
-        "vad_threshold": vad.threshold,
-        "vad_neg_threshold": vad.neg_threshold,
-        "vad_min_speech_duration_ms": vad.min_speech_duration_ms,
-        "vad_max_speech_duration_s": None if longest == float("inf") else longest,
-        "vad_min_silence_duration_ms": vad.min_silence_duration_ms,
-        "vad_speech_pad_ms": vad.speech_pad_ms,
-    }
+    return options | ({} if vad is None else option_fields(vad))
 
 
 def as_understood(arguments: Mapping[str, Any], model: SlimWhisper) -> TranscriptionOptions:

@@ -10,7 +10,6 @@ from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer as WhisperTokenizer
 
-_TASKS = ("transcribe", "translate")
 _LANGUAGE_CODES = tuple(LANGUAGES)
 
 
@@ -65,7 +64,7 @@ class Tokenizer:
         self.task_name = task if multilingual else None
         self.language_code = language_code(language or "en", vocabulary) if multilingual else "en"
         code = self.language_code if multilingual else None
-        self._inner: WhisperTokenizer = vocabulary.tokenizer(code, task or _TASKS[0])
+        self._inner: WhisperTokenizer = vocabulary.tokenizer(code, task or "transcribe")
         self.timestamp_begin = vocabulary.timestamps.start
         self.eot, self.sot = vocabulary.eot, vocabulary.sot
         self.sot_prev, self.no_speech = vocabulary.sot_prev, vocabulary.no_speech

@@ -1,15 +1,16 @@
 """faster-whisper's voice activity detection, by our own."""
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.audio.vad import speech_regions
 from slimwhisper.errors import OptionError
 from slimwhisper.faster_whisper.types import VadOptions
-from slimwhisper.types import SAMPLE_RATE
+from slimwhisper.longform.recording import find_speech
+from slimwhisper.types import SAMPLE_RATE, Options
 
 __all__ = ["VadOptions", "get_speech_timestamps"]
 
@@ -27,13 +28,13 @@ def get_speech_timestamps(
     if sampling_rate != SAMPLE_RATE:
         raise OptionError(f"sampling_rate {sampling_rate!r}: give samples at {SAMPLE_RATE} Hz")
     options = VadOptions(**kwargs) if vad_options is None else vad_options
-    found = speech_regions(
-        ArraySamples(np.asarray(audio, np.float32)),
-        threshold=options.threshold,
-        end_threshold=options.neg_threshold,
-        min_speech_ms=options.min_speech_duration_ms,
-        max_speech_s=options.max_speech_duration_s,
-        min_silence_ms=options.min_silence_duration_ms,
-        pad_ms=options.speech_pad_ms,
-    )
+    samples = ArraySamples(np.asarray(audio, np.float32))
+    found = find_speech(samples, Options(**option_fields(options)))
     return [{"start": start, "end": end} for start, end in found]
+
+
+def option_fields(vad: VadOptions) -> dict[str, Any]:
+    """Fields of `slimwhisper.Options` for what counts as speech."""
+    fields = {f"vad_{name}": value for name, value in asdict(vad).items()}
+    longest = vad.max_speech_duration_s
+    return fields | {"vad_max_speech_duration_s": None if longest == float("inf") else longest}

@@ -8,15 +8,9 @@ from slimwhisper.engine.requests import Rules
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import LiveOptions
-from slimwhisper.options import check_names, check_rows, make_options
+from slimwhisper.option_checks import check_names, check_rows, make_options
 from slimwhisper.tokens.vocabulary import Vocabulary, language_code
-from slimwhisper.types import (
-    FRAMES_PER_SECOND,
-    SAMPLE_RATE,
-    WINDOW_FRAMES,
-    Dims,
-    Options,
-)
+from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES, Dims, Options
 
 END_SILENCE_FRAMES = 2 * FRAMES_PER_SECOND  # mel frames of silence at least, at a window's end
 EXTRA_TOKENS = 12  # tokens that an update may sample beyond the share of its audio

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.types import MOST_VAD_MS, TASKS, WITHIN, Segment, Word, option
+from slimwhisper.options import MILLISECONDS, TASKS, WITHIN, option
+from slimwhisper.types import Segment, Word
 
 POLICIES = ("agreement", "alignatt")  # the values of `LiveOptions.policy`
 LEAST_WINDOW = 4.0  # seconds
 MOST_PADDING_MS = 5_000
+live = partial(option, group="live")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,40 +21,31 @@ class LiveOptions:
     as in OpenAI's Realtime API. As in `Options`, each row also defines a flag and its checks.
     """
 
-    task: str = option("transcribe", "live", "translate into English, or transcribe", choices=TASKS)
-    language: str | None = option(
-        None, "live", "language code or name [detected for each utterance]"
-    )
-    prompt: str | None = option(None, "live", "text that comes before the first utterance")
-    hotwords: str | None = option(None, "live", "words to expect")
+    task: str = live("transcribe", "translate into English, or transcribe", choices=TASKS)
+    language: str | None = live(None, "language code or name [detected for each utterance]")
+    prompt: str | None = live(None, "text that comes before the first utterance")
+    hotwords: str | None = live(None, "words to expect")
     # LocalAgreement-2, arXiv 2307.14743, and AlignAtt, arXiv 2305.11408
-    policy: str = option(
+    policy: str = live(
         "agreement",
-        "live",
         "when text is committed: two updates agree on it, or it does not attend to new audio",
         choices=POLICIES,
     )
-    update: float = option(
-        1.0, "live", "seconds of new audio between two updates", low=0.1, high=30
+    update: float = live(1.0, "seconds of new audio between two updates", low=0.1, high=30)
+    first: float = live(
+        0.5, "seconds of speech before the first update of an utterance", low=0, high=30
     )
-    first: float = option(
-        0.5, "live", "seconds of speech before the first update of an utterance", low=0, high=30
-    )
-    words: bool = option(False, "live", "when each word is spoken")
-    turns: bool = option(True, "", "whether pauses end utterances; False: only `commit` does")
-    vad_threshold: float = option(0.5, "live", "probability from which a sound is speech", **WITHIN)
+    words: bool = live(False, "when each word is spoken")
+    turns: bool = option(True, "whether pauses end utterances; False: only `commit` does")
+    vad_threshold: float = live(0.5, "probability from which a sound is speech", **WITHIN)
     prefix_padding_ms: int = option(
-        300, "", "milliseconds of audio kept before speech begins", low=0, high=MOST_PADDING_MS
+        300, "milliseconds of audio kept before speech begins", low=0, high=MOST_PADDING_MS
     )
-    silence_duration_ms: int = option(
-        500, "live", "milliseconds of silence that end an utterance", low=0, high=MOST_VAD_MS
+    silence_duration_ms: int = live(
+        500, "milliseconds of silence that end an utterance", **MILLISECONDS
     )
-    window: float | None = option(
-        None,
-        "live",
-        "seconds that an update encodes; fewer are faster [30]",
-        low=LEAST_WINDOW,
-        high=30,
+    window: float | None = live(
+        None, "seconds that an update encodes; fewer are faster [30]", low=LEAST_WINDOW, high=30
     )
 
 

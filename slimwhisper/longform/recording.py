@@ -56,7 +56,7 @@ class Recording:
         if options.parallel or options.vad_filter:
             frames = clips_of(options, len(samples) // HOP_SAMPLES)
             selected = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
-            regions = _intersection(_speech(samples, options), selected)
+            regions = _intersection(find_speech(samples, options), selected)
             self.seconds_of_speech = sum(b - a for a, b in regions) / SAMPLE_RATE
             if options.parallel:
                 merged = merge_regions(regions, PAUSE, dims.window_frames * HOP_SAMPLES)
@@ -128,7 +128,7 @@ class Recording:
         texts = [s.transcript() for s in self.sessions]
         text, language = "".join(t.text for t in texts), texts[0].language
         complete = Transcript(text, self._reported, language)
-        return self._finish(complete, self.vocabulary, self.sessions[0].tokenizer)
+        return self._finish(complete, self.vocabulary, self.sessions[0].state.tokenizer)
 
     def close(self) -> None:
         """Free memory and files."""
@@ -159,16 +159,17 @@ class Recording:
         )
 
 
-def _speech(samples: Samples, options: Options) -> list[Region]:
+def find_speech(samples: Samples, options: Options) -> list[Region]:
     """The regions with speech; with `parallel`, cut at short pauses, later joined up to 30 s."""
     silence, pad = options.vad_min_silence_duration_ms, options.vad_speech_pad_ms
+    longest = options.vad_max_speech_duration_s
     default_silence, default_pad = (300, 200) if options.parallel else (2000, 400)
     return speech_regions(
         samples,
         threshold=options.vad_threshold,
         end_threshold=options.vad_neg_threshold,
         min_speech_ms=options.vad_min_speech_duration_ms,
-        max_speech_s=options.vad_max_speech_duration_s or float("inf"),
+        max_speech_s=float("inf") if longest is None else longest,
         min_silence_ms=default_silence if silence is None else silence,
         pad_ms=default_pad if pad is None else pad,
     )

@@ -5,8 +5,8 @@ the engine, and receive its answers.
 """
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -26,18 +26,15 @@ from slimwhisper.longform.attempts import Candidate, attempts_of, choose
 from slimwhisper.longform.expected import expected_tokens
 from slimwhisper.longform.hallucination import WindowSpan
 from slimwhisper.longform.prompts import Prompts
-from slimwhisper.longform.words import WindowSegments, text_tokens, time_segments
+from slimwhisper.longform.timestamps import WindowSegments, cut_at_timestamps
+from slimwhisper.longform.words import text_tokens, time_segments
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
 from slimwhisper.trust.flags import CERTAIN_LANGUAGE, WindowEvidence, flagged
 from slimwhisper.trust.sound import WindowSound
-from slimwhisper.types import (
-    FRAMES_PER_SECOND,
-    MEL_FRAMES_PER_POSITION,
-    Dims,
-    Options,
-    Segment,
-    Transcript,
-)
+from slimwhisper.types import FRAMES_PER_SECOND, Dims, Options, Segment, Transcript
+
+if TYPE_CHECKING:  # it imports numba, which is slow to start
+    from whisper.tokenizer import Tokenizer
 
 Clip = tuple[int, int]  # mel frames [start, stop)
 
@@ -56,6 +53,8 @@ class WindowState:
     """What the next window needs to know of the ones before it."""
 
     languages: Sequence[str]  # codes to choose among; (): all
+    seek: int = 0  # mel frames: where it starts
+    tokenizer: "Tokenizer" = field(init=False)  # for the language, once that is known
     text_language: str | None = None  # code
     spoken_language: str | None = None  # code: the last one detected
     changed: bool = False  # with `multilingual`: an uncertain change of language
@@ -84,7 +83,6 @@ class Session:
         self.mel, self.dims, self.options = mel, dims, options
         self.vocabulary = vocabulary or get_vocabulary(dims)
         self.segments: list[Segment] = []
-        self.seek = 0  # mel frames
         self.language = language or (None if self.vocabulary.languages else "en")
         if options.language is not None:
             self.language = language_code(options.language, self.vocabulary)
@@ -93,7 +91,8 @@ class Session:
             self.language = languages[0]
         self.language_probs: dict[str, float] = {}  # by code; {}: the language was known
         self._expected = expected_tokens(self.vocabulary, expected, options.hotwords)
-        self._steps = self._run(clips, WindowState(languages))
+        self.state = WindowState(languages)
+        self._steps = self._run(clips)
         self._request: Request | None = next(self._steps, None)
 
     @property
@@ -125,65 +124,64 @@ class Session:
     @property
     def position(self) -> int:
         """Mel frames of the recording done so far."""
-        return min(self.seek, self.mel.frames)
+        return min(self.state.seek, self.mel.frames)
 
-    def _run(self, clips: Sequence[Clip] | None, state: WindowState) -> Steps:
+    def _run(self, clips: Sequence[Clip] | None) -> Steps:
         """Detect the language, then decode window after window."""
         in_slot: Clip | None = None  # the audio in the engine's slot: start and frames
         if self.language is None:
             # from the recording's first 30 s, as in `whisper`; with `clips`, from the first clip's
             in_slot = (clips[0][0] if clips else 0, self.dims.window_frames)
-            self.language, self.language_probs = yield from self._detect_language(in_slot, state)
+            self.language, self.language_probs = yield from self._detect_language(in_slot)
         else:
-            self._set_language(self.language, state)
-        self.prompts = Prompts(self.tokenizer, self.dims, self.options)
+            self._set_language(self.language)
+        self.prompts = Prompts(self.state.tokenizer, self.dims, self.options)
         for span in self._windows(clips):
             encoded = (span.start, span.frames) == in_slot
             in_slot = None
             if self.options.multilingual and not encoded:
-                yield from self._detect_language((span.start, span.frames), state)
+                yield from self._detect_language((span.start, span.frames))
                 encoded = True
-            yield from self._window(span, encoded, state)
+            yield from self._window(span, encoded)
 
     def _windows(self, clips: Sequence[Clip] | None) -> Iterator[WindowSpan]:
         """The windows of the clips, each at what `seek` is when the one before it is done."""
         for start, stop in clips_of(self.options, self.mel.frames) if clips is None else clips:
-            self.seek = start
-            while self.seek < stop:
+            self.state.seek = start
+            while (seek := self.state.seek) < stop:
                 window = self.dims.window_frames
-                size = min(window, stop - self.seek)
-                yield WindowSpan(self.seek, size, self.mel.frames, window)
+                yield WindowSpan(seek, min(window, stop - seek), self.mel.frames, window)
 
     # -- the language --------------------------------------------------------------------------
 
     def _detect_language(
-        self, audio: Clip, state: WindowState
+        self, audio: Clip
     ) -> Generator[Request, Answer, tuple[str, dict[str, float]]]:
         """Detect the language of a window's audio, and use it from then on. Also returns the
         probability of each.
         """
         answer = yield Window(self.mel.window(*audio), (self.vocabulary.sot,), 0, rules=None)
         assert isinstance(answer, Languages)
-        language = answer.most_likely(state.languages)
+        state, language = self.state, answer.most_likely(self.state.languages)
         before, state.spoken_language = state.spoken_language, language
         state.changed = before not in (None, language) and answer.probs[language] < CERTAIN_LANGUAGE
-        self._set_language(language, state)
+        self._set_language(language)
         return language, answer.probs
 
-    def _set_language(self, language: str, state: WindowState) -> None:
-        self.tokenizer = self.vocabulary.tokenizer(language, self.options.task)
+    def _set_language(self, language: str) -> None:
+        self.state.tokenizer = self.vocabulary.tokenizer(language, self.options.task)
         if self.vocabulary.languages:
-            state.text_language = "en" if self.options.task == "translate" else language
+            self.state.text_language = "en" if self.options.task == "translate" else language
 
     # -- a window ------------------------------------------------------------------------------
 
-    def _window(self, span: WindowSpan, encoded: bool, state: WindowState) -> Steps:
+    def _window(self, span: WindowSpan, encoded: bool) -> Steps:
         """Decode a window, at rising temperatures while attempts fail, and add its segments.
         encoded: the engine has its audio.
         """
-        options = self.options
+        options, tokenizer = self.options, self.state.tokenizer
         first, *others = attempts_of(options, (options.seed, span.start))
-        prompt, sot_index = self.prompts.of_window(self.tokenizer)
+        prompt, sot_index = self.prompts.of_window(tokenizer)
         window = Window(
             None if encoded else self.mel.window(span.start, span.frames),
             prompt,
@@ -198,41 +196,37 @@ class Session:
         for request in requests:
             answer = yield request
             assert isinstance(answer, Decoded)
-            chosen = Candidate.of(answer, self.tokenizer.decode(list(answer.tokens)))
+            chosen = Candidate.of(answer, tokenizer.decode(list(answer.tokens)))
             if not chosen.failed(options):
                 break
             failures.append(chosen)
         else:
             chosen = choose(failures, options)
         if chosen.is_silence(options):
-            self.seek += span.frames
+            self.state.seek += span.frames
             return
-        cut = self._cut(span, chosen.result, chosen.ratio)
+        parts = (self.vocabulary, tokenizer, options.token_logprobs)
+        cut = cut_at_timestamps(span, chosen.result, chosen.ratio, *parts)
         alignment: Answer | None = None
-        if options.word_timestamps and (text_only := text_tokens(cut.segments, self.tokenizer)):
-            before = self.tokenizer.sot_sequence_including_notimestamps
+        if options.word_timestamps and (text_only := text_tokens(cut.segments, tokenizer)):
+            before = tokenizer.sot_sequence_including_notimestamps
             alignment = yield Align(tuple(before), text_only)
         assert alignment is None or isinstance(alignment, Alignment)
-        self._add_segments(span, chosen.result, cut, alignment, state)
+        self._add_segments(span, chosen.result, cut, alignment)
 
     def _add_segments(
-        self,
-        span: WindowSpan,
-        result: Decoded,
-        cut: WindowSegments,
-        alignment: Alignment | None,
-        state: WindowState,
+        self, span: WindowSpan, result: Decoded, cut: WindowSegments, alignment: Alignment | None
     ) -> None:
         """Add a window's segments and move on."""
+        options, state = self.options, self.state
         new, seek, dropped = cut.segments, cut.seek, False
-        if self.options.word_timestamps:
-            timed = time_segments(
-                cut, alignment, self.tokenizer, self.options, span, state.last_speech
-            )
+        if options.word_timestamps:
+            parts = (cut, alignment, state.tokenizer, options, span, state.last_speech)
+            timed = time_segments(*parts)
             new, seek, dropped = timed.segments, timed.seek, timed.dropped
             state.last_speech = timed.last_speech
         # a window whose text is just <|0.00|><|0.00|> would be decoded in an endless loop
-        self.seek = seek if seek > span.start else span.start + span.frames
+        state.seek = seek if seek > span.start else span.start + span.frames
         if not dropped:
             number = len(self.segments)
             new = [replace(_cleared(s), id=i) for i, s in enumerate(new, start=number)]
@@ -243,59 +237,9 @@ class Session:
             sound = WindowSound(mel, span.offset)
             evidence = WindowEvidence(sound, state.text_language, state.changed)
             self.segments += flagged(new, evidence, self.segments)
-            options = self.options
             certain = result.temperature <= options.prompt_reset_on_temperature
             keep = options.condition_on_previous_text and certain
             self.prompts.add([t for s in new for t in s.tokens], keep)
-
-    def _cut(self, span: WindowSpan, result: Decoded, ratio: float) -> WindowSegments:
-        """A window's text, cut at its timestamps.
-
-        Between two adjacent timestamps, one segment ends and the next begins. The text after the
-        last such pair is unfinished, so the next window starts there, unless the text ends with a
-        single timestamp: then nothing follows.
-        """
-        tokens, timestamps = result.tokens, self.vocabulary.timestamps
-        begin = timestamps.start
-        offset, seconds = span.offset, MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND
-        following = span.start + span.frames
-
-        def segment(start: float, end: float, first: int = 0, last: int | None = None) -> Segment:
-            piece = tokens[first:last]
-            logprobs = result.logprobs[first : first + len(piece)]
-            return Segment(
-                id=0,
-                seek=span.start,
-                start=offset + start,
-                end=offset + end,
-                text=self.tokenizer.decode([t for t in piece if self.vocabulary.is_text(t)]),
-                tokens=list(piece),
-                temperature=result.temperature,
-                avg_logprob=result.avg_logprob,
-                compression_ratio=ratio,
-                no_speech_prob=result.no_speech_prob,
-                token_logprobs=list(logprobs) if self.options.token_logprobs else None,
-            )
-
-        is_timestamp = [t in timestamps for t in tokens]
-        nothing_follows = is_timestamp[-2:] == [False, True]
-        ends = [i for i in range(1, len(tokens)) if is_timestamp[i - 1] and is_timestamp[i]]
-        if not ends:
-            sampled = [t for t in tokens if t in timestamps]
-            duration = span.frames / FRAMES_PER_SECOND
-            if sampled and sampled[-1] != begin:
-                duration = (sampled[-1] - begin) * seconds
-            return WindowSegments([segment(0.0, duration)], following, nothing_follows)
-        done = (tokens[ends[-1] - 1] - begin) * MEL_FRAMES_PER_POSITION
-        seek = span.start + min(done, span.window)
-        if nothing_follows:
-            ends.append(len(tokens))
-            seek = following
-        segments = [
-            segment((tokens[i] - begin) * seconds, (tokens[j - 1] - begin) * seconds, i, j)
-            for i, j in pairwise([0, *ends])
-        ]
-        return WindowSegments(segments, seek, nothing_follows)
 
     def transcript(self) -> Transcript:
         """The result so far; complete once `done`."""

@@ -16,6 +16,7 @@ import torch
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform.hallucination import WindowSpan, before_hallucination, leading_silence
+from slimwhisper.longform.timestamps import WindowSegments
 from slimwhisper.tokens.vocabulary import text_ranges
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Options, Segment, Word
 
@@ -28,15 +29,6 @@ _SENTENCE_ENDS = ".。!！?？"
 
 # One of numba's threading layers crashes the process when two threads use it at the same time.
 _WARPING = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class WindowSegments:
-    """A window's text, cut into segments at its timestamps."""
-
-    segments: list[Segment]  # those without text still have their tokens
-    seek: int  # mel frame to continue from, by the timestamps
-    nothing_follows: bool  # the window ended with a single timestamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ def guarded_plan(
     dtype: torch.dtype,
     mel: Tensor | None = None,
     learned: Learned | None = None,
-) -> tuple[CachePlan, list[Inspection]]:
+) -> CachePlan:
     """Fold for the requested forms; layers that the guard rejects fall back to an exact form.
 
     `mel` [n_mels, 3000] as in `record_activations`; `learned` as in `exact_plan`, from a file.
@@ -215,14 +215,14 @@ def guarded_plan(
         ) from error
     if learned is not None:
         _check_shapes(learned, learned_by(plan))
-    weights, records = {"cross": plan.cross, "self": plan.self_}, []
+    weights, records = {"cross": plan.cross, "self": plan.self_}, list[Inspection]()
     for attention, form in guarded:
         assert activations is not None
         weights[attention], inspected = inspect_form(
             checkpoint, attention, form, dtype, activations
         )
         records += inspected
-    return CachePlan(weights["cross"], weights["self"]), records
+    return CachePlan(weights["cross"], weights["self"], inspections=records)
 
 
 def _check_shapes(given: Learned, used: Learned) -> None:

@@ -12,12 +12,7 @@ from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages, Sel
 from slimwhisper.checkpoint.alignment_heads import default_heads
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
-from slimwhisper.model.calibration import (
-    Guard,
-    Learned,
-    describe_fallbacks,
-    guarded_plan,
-)
+from slimwhisper.model.calibration import Guard, Learned, describe_fallbacks, guarded_plan
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 
@@ -47,12 +42,11 @@ class Model:
         not fit the forms.
         """
         self.name, self.dims = checkpoint.name, checkpoint.dims
-        self.device, self.dtype, self.forms, self.int8 = device, dtype, forms, int8
         self.vocabulary, self.settings = checkpoint.tokens, checkpoint.settings
+        self.forms, self.int8 = forms, int8  # as requested
         self.alignment_heads = checkpoint.alignment_heads or default_heads(self.dims)
         guard = guard or Guard()
-        plan, self.inspections = guarded_plan(checkpoint, *forms, dtype, guard.mel, learned)
-        self.fallbacks = describe_fallbacks(self.inspections)
+        self.plan = guarded_plan(checkpoint, *forms, dtype, guard.mel, learned)
         if self.fallbacks and guard.strict:
             first = self.fallbacks[0].partition(";")[0]
             raise CacheError(
@@ -61,7 +55,7 @@ class Model:
             )
         for line in self.fallbacks:
             logger.warning("%s: %s", self.name, line)
-        self.plan = plan.to(device, dtype).packed()
+        self.plan = self.plan.to(device, dtype).packed()
         kernels = self.plan.kernels
         self.encoder = encoder or Encoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
         self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
@@ -76,6 +70,19 @@ class Model:
         other.dims = replace(self.dims, n_audio_ctx=positions)
         other.encoder = self.encoder.shortened(other.dims)
         return other
+
+    @property
+    def device(self) -> torch.device:
+        return self.decoder.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.decoder.dtype
+
+    @property
+    def fallbacks(self) -> list[str]:
+        """One line for each form that the guard replaced in some layers."""
+        return describe_fallbacks(self.plan.inspections)
 
     @property
     def compute_type(self) -> str:

@@ -10,14 +10,7 @@ from typing import Any, BinaryIO
 
 from slimwhisper.atomic import PART, atomic_write
 from slimwhisper.errors import OutputError, SlimWhisperError
-from slimwhisper.storage.uris import (
-    LOCAL,
-    is_uri,
-    open_filesystem,
-    protocol_of,
-    reason_of,
-    redact,
-)
+from slimwhisper.storage.uris import LOCAL, is_uri, open_filesystem, protocol_of, reason_of, redact
 from slimwhisper.text import error_line
 
 PROBE = "slimwhisper-journal/.probe"  # an empty file, which stays: a key may not allow deleting

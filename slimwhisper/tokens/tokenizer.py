@@ -64,7 +64,7 @@ class FolderTokenizer(Tokenizer):  # type: ignore[misc]  # whisper has no types
         names = [f"<|{name}|>" for name in (language, task) if name is not None]
         prompt = [self.special_tokens[n] for n in names if n in self.special_tokens]
         self.sot_sequence = (self.special_tokens["<|startoftranscript|>"], *prompt)
-        self.eot, self.timestamp_begin = encoding.eot_token, timestamps.start
+        self.timestamp_begin = timestamps.start
         self.all_language_tokens = tuple(self.languages)
         self.all_language_codes = tuple(self.languages.values())
         for name, token in _SPECIAL.items():  # in place of properties that raise KeyError

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from slimwhisper.errors import OptionError
+from slimwhisper.options import TASKS
 from slimwhisper.types import Dims
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 SIZES = (51_864, 51_865, 51_866)  # openai-whisper's: English, multilingual, large-v3's
 TIMESTAMPS = 1501  # <|0.00|> ... <|30.00|>
-TASKS = ("transcribe", "translate")
 
 
 @dataclass(frozen=True, eq=False)

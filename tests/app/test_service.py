@@ -98,7 +98,7 @@ def test_users_take_turns(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     one = Upload(service, user="one")
     assert one.text
     assert order.count("many") < 12 - 2
-    assert service.position(many[-1].job) >= 0
+    assert service.jobs.position(many[-1].job) >= 0
 
 
 def test_models_are_switched_and_unloaded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,8 +139,8 @@ def test_small_recordings_are_read_ahead(
     first.until_the_end()
     go.clear()
     uploads = [Upload(service, "door-code.mp3") for _ in range(9)]
-    assert eventually(lambda: service.states()["reading"] >= ahead)
-    assert service.states() == {"waiting": 9 - ahead, "reading": ahead, "running": 0}
+    assert eventually(lambda: service.jobs.states()["reading"] >= ahead)
+    assert service.jobs.states() == {"waiting": 9 - ahead, "reading": ahead, "running": 0}
     go.set()
     assert {h.text for h in uploads} == {"four zero seven seven"}
 

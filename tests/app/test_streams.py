@@ -15,13 +15,7 @@ import torch
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service import engines
-from slimwhisper.app.service.jobs import (
-    BusyError,
-    Limits,
-    ModelChoice,
-    ModelError,
-    StoppingError,
-)
+from slimwhisper.app.service.jobs import BusyError, Limits, ModelChoice, ModelError, StoppingError
 from slimwhisper.app.service.service import Service
 from slimwhisper.engine.engine import Engine
 from slimwhisper.errors import AudioError, OptionError

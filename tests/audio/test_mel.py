@@ -8,12 +8,7 @@ import pytest
 import torch
 from whisper.audio import log_mel_spectrogram, pad_or_trim
 
-from slimwhisper.audio.mel import (
-    KEPT_BLOCKS,
-    Spectrogram,
-    calibration_mel,
-    first_window,
-)
+from slimwhisper.audio.mel import KEPT_BLOCKS, Spectrogram, calibration_mel, first_window
 from slimwhisper.audio.samples import ArraySamples
 from tests.support.sounds import noise_bursts
 

@@ -38,14 +38,7 @@ from tests.support.cache_forms import (
 )
 from tests.support.paths import SAMPLES
 from tests.support.steps import run_text
-from tests.support.windows import (
-    SHORT,
-    VOCABULARY,
-    assert_same,
-    run,
-    short_model,
-    short_windows,
-)
+from tests.support.windows import SHORT, VOCABULARY, assert_same, run, short_model, short_windows
 
 
 @pytest.mark.parametrize("spec", [s for s in SELF if "keyformer" in s])

@@ -28,12 +28,7 @@ from slimwhisper.cli import build_parser
 from slimwhisper.digests import WHOLE_TENSOR, weights_digest
 from slimwhisper.errors import CacheError, OptionError, OutputError
 from slimwhisper.jobs.journal.identity import identify_caches
-from slimwhisper.model.calibration import (
-    exact_plan,
-    guarded_plan,
-    learned_by,
-    record_activations,
-)
+from slimwhisper.model.calibration import exact_plan, guarded_plan, learned_by, record_activations
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.command import Run
@@ -125,8 +120,8 @@ def test_rotations_are_used_and_not_learned_again(first: str, tmp_path: Path) ->
     path = tmp_path / "a.safetensors"
     write_file(path, DIGEST, (spec, "x"), learned, {})
     assert sorted(load_file(path)) == ["cross.0.rotation", "cross.1.rotation"]
-    again, records = guarded_plan(CHECKPOINT, spec, "x", torch.float64, None, read(path))
-    assert records == []
+    again = guarded_plan(CHECKPOINT, spec, "x", torch.float64, None, read(path))
+    assert again.inspections == []
     for ours, theirs in zip(again.cross, plan.cross, strict=True):
         torch.testing.assert_close(ours.key_map, theirs.key_map, rtol=1e-6, atol=1e-6)
     assert torch.equal(again.cross[0].learned["rotation"], learned["cross.0"]["rotation"])

@@ -5,14 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from slimwhisper.cache.choice import choose_forms
-from slimwhisper.cache.forms import (
-    FORMS,
-    Form,
-    brief,
-    canonical,
-    check_form,
-    settings_of,
-)
+from slimwhisper.cache.forms import FORMS, Form, brief, canonical, check_form, settings_of
 from slimwhisper.cache.settings import describe_settings, parse_settings, split_spec
 from slimwhisper.errors import OptionError
 

@@ -14,13 +14,7 @@ from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.types import Dims
 from tests.support import oracle
 from tests.support.checkpoints import assert_equal, fill_cache, random_state, refusal, tiny_dims
-from tests.support.foreign import (
-    ct2_variables,
-    ggml_bytes,
-    ggml_tensor,
-    save_ct2,
-    tokenizer_of,
-)
+from tests.support.foreign import ct2_variables, ggml_bytes, ggml_tensor, save_ct2, tokenizer_of
 from tests.support.hf_folders import visible
 
 DIMS = tiny_dims(width=8, heads=2, audio_layers=2, text_layers=3)

@@ -14,11 +14,7 @@ from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.checkpoint.validate import expected_shapes
 from slimwhisper.commands import bench as benchmark
 from slimwhisper.commands.bench import make_cases, measure_in_process
-from slimwhisper.commands.measurement import (
-    Case,
-    Memory,
-    measure,
-)
+from slimwhisper.commands.measurement import Case, Memory, measure
 from slimwhisper.commands.parsers import BATCHES
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.model.model import Model

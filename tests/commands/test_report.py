@@ -13,12 +13,7 @@ import torch
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.commands.costs import OFFICIAL_DIMS, allocate
-from slimwhisper.commands.report import (
-    PAPER_MODELS,
-    CacheReport,
-    make_report,
-    print_report,
-)
+from slimwhisper.commands.report import PAPER_MODELS, CacheReport, make_report, print_report
 from slimwhisper.errors import OptionError
 from slimwhisper.model.calibration import exact_plan
 from tests.support.checkpoints import random_state, save_openai, tiny_dims

@@ -7,8 +7,8 @@ import torch
 
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Search
-from tests.engine.test_on_a_gpu import made, requests, then
 from tests.support.pretend.cuda import pretend_other
+from tests.support.pretend.models import made, requests, then
 from tests.support.windows import CPU, VOCABULARY, assert_same, run
 
 

@@ -23,8 +23,8 @@ from slimwhisper.engine.rules import (
 )
 from slimwhisper.engine.verification import verify
 from slimwhisper.model.model import Model
-from tests.engine.test_on_a_gpu import made, requests
 from tests.support.pretend.cuda import pretend_cuda
+from tests.support.pretend.models import made, requests
 from tests.support.windows import (
     CPU,
     DIMS,

@@ -223,7 +223,7 @@ def test_an_english_model_warns_and_goes_on(
 ) -> None:
     segments, info = model.transcribe(str(PHONE), language="de", task="translate", beam_size=1)
     assert said(segments) and info.language == "en"
-    assert "language='de'" in caplog.text and "task='translate'" in caplog.text
+    assert "'de'" in caplog.text and "'translate'" in caplog.text
 
 
 def test_languages(multilingual: WhisperModel) -> None:

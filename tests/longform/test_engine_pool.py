@@ -20,7 +20,7 @@ from slimwhisper.longform.batch import Batch
 from slimwhisper.longform.engine_pool import EnginePool, make_engine, search_of, slot_bytes
 from slimwhisper.longform.recording import Recording
 from slimwhisper.model.model import Model
-from slimwhisper.options import make_options
+from slimwhisper.option_checks import make_options
 from slimwhisper.types import Transcript
 from tests.support.parity import differences
 from tests.support.sounds import noise_bursts

@@ -18,7 +18,8 @@ from whisper.timing import WordTiming
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform import words
 from slimwhisper.longform.hallucination import WindowSpan
-from slimwhisper.longform.words import WindowSegments, time_segments
+from slimwhisper.longform.timestamps import WindowSegments
+from slimwhisper.longform.words import time_segments
 from slimwhisper.types import Options, Segment
 from tests.support.checkpoints import tiny_dims
 from tests.support.scripted import BEGIN, as_dicts, random_text, tokenizer

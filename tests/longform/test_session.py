@@ -21,7 +21,7 @@ def test_a_window_that_does_not_advance_is_left_behind() -> None:
     state = session(70, without_timestamps=True)
     request(state)
     state.accept(answer(stamp(0), stamp(0)))
-    assert state.seek == 3000
+    assert state.position == 3000
 
 
 def test_the_language_is_one_of_those_given() -> None:

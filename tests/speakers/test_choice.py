@@ -9,7 +9,7 @@ from slimwhisper import cli
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.jobs.decoding_flags import options_of
 from slimwhisper.jobs.journal.identity import identify_speakers
-from slimwhisper.options import make_options
+from slimwhisper.option_checks import make_options
 from slimwhisper.speakers import choice
 from tests.support.checkpoints import tiny_dims
 

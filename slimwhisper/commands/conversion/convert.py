@@ -19,7 +19,7 @@ from slimwhisper.checkpoint.load import Adapters, Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.commands.conversion.hf_folder import FOLDER_FILES, write_folder
 from slimwhisper.errors import OptionError, OutputError
-from slimwhisper.options import changed_settings
+from slimwhisper.option_checks import changed_settings
 from slimwhisper.text import error_line
 
 # what --overwrite may delete with an old folder, weights aside

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 from slimwhisper.checkpoint.alignment_heads import Heads
 from slimwhisper.checkpoint.formats.hugging_face import DIMENSIONS
 from slimwhisper.commands.conversion.tokenizer_files import FIRST_TIMESTAMP, NO_TIMESTAMPS
+from slimwhisper.options import TASKS
 from slimwhisper.tokens.openai import suppressed
-from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE, TASKS, Dims
+from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE, Dims
 
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer

@@ -247,9 +247,7 @@ class Speculation:
         following = self._after(before, newest)
         for tensor, updated in zip(current.tensors(), following.tensors(), strict=True):
             tensor.copy_(torch.where(ended, tensor, updated))
-        # the rows that pad a graph must stay within their buffers
-        state.positions[block].clamp_(max=state.context - 1)
-        current.count.clamp_(max=state.limit - 1)
+        state.stay_within_buffers(block)
 
 
 def _overwrite(buffer: Tensor, block: slice, index: Tensor, mask: Tensor, values: Tensor) -> None:

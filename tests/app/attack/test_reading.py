@@ -82,12 +82,12 @@ def test_files_that_expand_to_hours(
 
     def only_waiting(waiting: int) -> bool:
         peaks.append(stored() - before)
-        states = service.states()
+        states = service.jobs.states()
         return states["reading"] == 0 and states["waiting"] == waiting
 
-    assert eventually(lambda: only_waiting(9)), service.states()
+    assert eventually(lambda: only_waiting(9)), service.jobs.states()
     others = [Upload(service, bomb, "ann"), Upload(service, SHORT, "bob")]
-    assert eventually(lambda: only_waiting(9)), service.states()
+    assert eventually(lambda: only_waiting(9)), service.jobs.states()
     assert all(other.job.recording for other in others)
     assert 200 * BYTES < max(peaks) <= MOST * BYTES
     service.cancel(bombs[-1].job)  # it waits, to be read again
@@ -106,9 +106,11 @@ def test_many_in_memory(make: Make, small: None, go: threading.Event) -> None:
     """Short ones count, too: no more of them are read than so many seconds in memory."""
     service = make(batch_size=1, limits=Limits(seconds=LONGEST))
     many = [Upload(service, SHORT, "mallory") for _ in range(20)]
-    assert eventually(lambda: service.states()["running"] > 0 and service.states()["reading"] == 0)
+    assert eventually(
+        lambda: service.jobs.states()["running"] > 0 and service.jobs.states()["reading"] == 0
+    )
     seconds = sum(h.job.recording.seconds for h in many if h.job.recording is not None)
-    assert 0 < seconds <= 2 * IN_MEMORY and service.states()["waiting"] > 10
+    assert 0 < seconds <= 2 * IN_MEMORY and service.jobs.states()["waiting"] > 10
     ann = Upload(service, SHORT, "ann")
     assert eventually(lambda: ann.job.recording is not None)
     go.set()

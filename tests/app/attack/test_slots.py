@@ -95,7 +95,7 @@ def test_kinds_of_search_at_once(
     room = 16 * slot_bytes(model.network, Search())
     assert all(smallest(model, options) < room for options in KINDS)
     assert room / 2 < max(cache_sizes) <= room
-    assert service.states() == {"waiting": 0, "reading": 0, "running": 0}
+    assert service.jobs.states() == {"waiting": 0, "reading": 0, "running": 0}
 
 
 def test_what_can_never_fit_runs_alone(

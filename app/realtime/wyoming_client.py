@@ -1,0 +1,227 @@
+"""One client of the Wyoming protocol: its recordings, and the transcripts that it gets."""
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from slimwhisper.app.api.errors import APIError, as_api_error
+from slimwhisper.app.api.fields import LenientModel, check, one_of
+from slimwhisper.app.api.request import choose_model
+from slimwhisper.app.realtime.audio_input import MAX_CHANNELS, SoundFormat
+from slimwhisper.app.realtime.frames import Frame, FrameError, encoded, read_frame
+from slimwhisper.app.realtime.stream_feed import StreamFeed
+from slimwhisper.app.realtime.wyoming_info import info
+from slimwhisper.app.service.host import ServerHost
+from slimwhisper.app.service.jobs import StoppingError
+from slimwhisper.errors import AudioError, SlimWhisperError
+from slimwhisper.live.types import LiveEvent, StreamFailed, TextUpdate, UtteranceEnded
+
+UNREAD = 20.0  # seconds in which a client must read the events
+CODINGS = {2: "PCM_16", 4: "PCM_32"}  # by bytes of a sample
+RATES = 8_000, 192_000
+MAX_TERMS, MAX_TERM = 100, 100
+
+
+class Transcribe(LenientModel):
+    """A client's request."""
+
+    name: str | None = None
+    language: str | None = None
+    transcript_names: Any = None
+    transcript_terms: Any = None
+
+
+class WyomingFormat(LenientModel):
+    """The format of the client's samples."""
+
+    rate: int = Field(ge=RATES[0], le=RATES[1])
+    width: Annotated[int, one_of(CODINGS)]  # bytes of a sample
+    channels: int = Field(ge=1, le=MAX_CHANNELS)
+
+
+class WyomingClient:
+    """One client, which may request one transcript after another."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: ServerHost
+    ) -> None:
+        self._reader, self._writer = reader, writer
+        self._host, self._settings = host, host.settings
+        self._transcribe: dict[str, Any] = {}  # the data of the last `transcribe`
+        self._feed: StreamFeed | None = None
+        self._sender: asyncio.Task[None] | None = None
+        self._deadline = 0.0  # of the recording's end
+        self._complete = False  # whether audio-stop came
+        self._refused = False  # whether the rest of the recording is ignored
+
+    async def run(self) -> None:
+        """Handle the client's events until it disconnects."""
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.idle_seconds):
+                    frame = await read_frame(self._reader)
+                if frame is None:
+                    return
+                await self._handle(frame)
+            except TimeoutError:
+                seconds = f"{self._settings.idle_seconds:g}"
+                return await self.refuse("idle", f"no event for {seconds} s; connect again")
+            except FrameError as error:  # the start of the next event is unknown
+                return await self.refuse("invalid_event", str(error))
+            except (APIError, SlimWhisperError) as error:
+                await self._refuse_event(error)
+
+    async def refuse(self, code: str, text: str) -> None:
+        """Send an error."""
+        await self._send("error", text=text, code=code)
+
+    async def _refuse_event(self, error: APIError | SlimWhisperError) -> None:
+        api_error = as_api_error(error)
+        await self.refuse(api_error.code or "invalid_request", str(api_error))
+
+    async def shutdown(self) -> None:
+        """At a shutdown: send the last text, then an error."""
+        if self._feed is not None and self._sender is not None:
+            self._feed.finish()
+            await asyncio.wait([self._sender], timeout=self._settings.patience)
+        await self.refuse("stopping", "the server is shutting down; connect again in a minute")
+
+    def close(self) -> None:
+        """Drop the stream, if there is one."""
+        if self._sender is not None:
+            self._sender.cancel()
+        if self._feed is not None:
+            self._feed.close()
+        self._feed = self._sender = None
+
+    async def _send(self, type: str, **data: Any) -> None:
+        """Send an event. Raises ConnectionError if the client disconnected or does not read."""
+        self._writer.write(encoded(type, data))
+        try:
+            async with asyncio.timeout(UNREAD):
+                await self._writer.drain()
+        except TimeoutError:
+            self._writer.transport.abort()
+            raise ConnectionAbortedError from None
+
+    async def _handle(self, frame: Frame) -> None:
+        """Handle an event; events for other services are ignored."""
+        match frame.type:
+            case "describe":
+                await self._send("info", **info(self._host))
+            case "ping":
+                await self._send("pong", text=frame.data.get("text"))
+            case "transcribe":
+                self._transcribe = frame.data
+            case "audio-start" | "audio-chunk" | "audio-stop":
+                await self._handle_audio(frame)
+
+    async def _handle_audio(self, frame: Frame) -> None:
+        """Handle an event of a recording. After an error its transcript is empty, as Home Assistant
+        waits for one, and the rest of it is ignored: a command must not begin in the middle.
+        """
+        self._refused = self._refused and frame.type != "audio-start"
+        try:
+            match frame.type:
+                case _ if self._refused:
+                    pass
+                case "audio-start":
+                    self.close()
+                    self._begin(_format(frame.data))
+                case "audio-chunk":
+                    await self._append(frame)
+                case "audio-stop":
+                    await self._finish()
+        except (APIError, SlimWhisperError) as error:
+            self._refused = True
+            self.close()
+            await self._refuse_event(error)
+            await self._send_transcript("")
+        self._refused = self._refused and frame.type != "audio-stop"
+
+    def _begin(self, format: SoundFormat) -> StreamFeed:
+        """Open the stream for the last `transcribe`. Raises SlimWhisperError, APIError."""
+        request = check(Transcribe, self._transcribe, "transcribe")
+        choice = choose_model(request.name, self._host.models)[0]
+        terms = [*_texts(request.transcript_names), *_texts(request.transcript_terms)]
+        options = replace(
+            self._settings.live,
+            language=request.language or None,
+            hotwords=", ".join(terms) or None,
+        )
+        events: asyncio.Queue[LiveEvent | None] = asyncio.Queue()
+        feed = StreamFeed(self._host.service, choice, options, format, events.put_nowait)
+        self._deadline, self._complete = time.monotonic() + self._settings.session_seconds, False
+        self._feed, self._sender = feed, asyncio.create_task(self._send_text(events))
+        return feed
+
+    async def _append(self, frame: Frame) -> None:
+        format = _format(frame.data)
+        if self._sender is not None and self._sender.done():
+            return  # the stream has failed; its error was sent
+        feed = self._feed or self._begin(format)  # older clients send no audio-start
+        await feed.change(format)
+        if time.monotonic() > self._deadline:
+            minutes = f"{self._settings.session_seconds / 60:g}"
+            raise AudioError(f"the recording is longer than the limit of {minutes} minutes")
+        await feed.append(frame.payload)
+
+    async def _finish(self) -> None:
+        """End the recording, and wait for its text."""
+        if self._feed is None or self._sender is None:
+            raise APIError(400, "audio-stop without audio; send audio first", "invalid_request")
+        await self._feed.flush()
+        self._feed.finish()
+        self._complete = True
+        await asyncio.wait([self._sender])
+        self._sender.result()
+        self.close()
+
+    async def _send_text(self, events: "asyncio.Queue[LiveEvent | None]") -> None:
+        """Send the text as it is committed, then the whole; the client may have disconnected."""
+        with suppress(ConnectionError):
+            await self._send_events(events)
+
+    async def _send_events(self, events: "asyncio.Queue[LiveEvent | None]") -> None:
+        parts: list[str] = []
+        open_text, language = "", None
+        await self._send("transcript-start")
+        while (event := await events.get()) is not None:
+            match event:
+                case TextUpdate() if event.committed:
+                    space = " " if parts and not open_text else ""
+                    open_text += event.committed
+                    await self._send("transcript-chunk", text=space + event.committed)
+                case UtteranceEnded() if event.text.strip():
+                    parts.append(event.text.strip())
+                    open_text, language = "", language or event.language
+                case StreamFailed(error=StoppingError()):
+                    return  # `shutdown` sends the error
+                case StreamFailed():
+                    await self.refuse(type(event.error).__name__, str(event.error))
+                    return await self._send_transcript("")
+        if not self._complete:
+            return  # an incomplete recording gets no final transcript
+        fields = {"language": language} if language else {}
+        await self._send_transcript(" ".join(parts), **fields)
+
+    async def _send_transcript(self, text: str, **fields: str) -> None:
+        await self._send("transcript", text=text, **fields)
+        await self._send("transcript-stop")
+
+
+def _format(data: dict[str, Any]) -> SoundFormat:
+    """The format of a chunk's samples. Raises APIError."""
+    format = check(WyomingFormat, data, "audio")
+    return SoundFormat(CODINGS[format.width], format.rate, format.channels)
+
+
+def _texts(value: object) -> list[str]:
+    """Words to expect. Long lists and words are cut, as they are only hints."""
+    if not isinstance(value, list):
+        return []
+    return [text[:MAX_TERM] for text in value[:MAX_TERMS] if isinstance(text, str)]

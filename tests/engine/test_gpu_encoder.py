@@ -1,0 +1,96 @@
+"""The encoder on a pretend GPU: on its own stream, beside the steps."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from slimwhisper.engine.engine import ENCODE_BATCH, Engine
+from slimwhisper.engine.passes.encoder import AsyncEncoder
+from slimwhisper.engine.tickets import Ticket
+from tests.support.pretend.cuda import pretend_cuda
+from tests.support.pretend.device import Forbidden
+from tests.support.pretend.models import made, requests
+from tests.support.windows import CPU, VOCABULARY, Asker
+
+pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
+
+
+def test_windows_are_encoded_together_before_there_are_rows() -> None:
+    owner, encoded = Asker(), list[int]()
+    with pretend_cuda():
+        engine = Engine(made(("e", "x"), torch.device("cuda"), layers=1), VOCABULARY, 2)
+        assert (engine.batch_size, engine.slots) == (2, 2 + 2 * ENCODE_BATCH)
+        begin = engine.runner.encoder.begin
+
+        def counted(tickets: Sequence[Ticket], mel: Tensor) -> None:
+            encoded.append(len(tickets))
+            begin(tickets, mel)
+
+        engine.runner.encoder.begin = counted  # type: ignore[method-assign]
+        (window,) = requests(1)
+        for _ in range(40):
+            engine.submit(owner, window)
+        while not engine.idle:
+            engine.step()
+            assert len(engine.scheduler.main_group.tickets) <= 2
+    assert len(owner.answers) == 40 and encoded == [8, 8, 2, 8, 8, 6]
+
+
+def test_a_stream_waits_for_what_it_reads() -> None:
+    with pretend_cuda():
+        stream, x = torch.cuda.Stream(), torch.zeros(3, device="cuda")
+        with torch.cuda.stream(stream), pytest.raises(Forbidden, match="another stream"):
+            x + 1
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            x + 1
+
+
+def test_the_encoder_is_recorded_for_each_number_of_windows() -> None:
+    """And what it found is kept when the next batch runs in the same memory."""
+    asked = requests(5)
+    mels = torch.stack([w.mel for w in asked if w.mel is not None])
+    expected = made(("e", "x"), CPU).encoder(mels)
+    with pretend_cuda(count=2) as gpu:
+        encoder = AsyncEncoder(made(("e", "x")), 3)
+        for turn in range(3):  # directly, recorded, replayed
+            with gpu.counting() as counts:
+                for some in (slice(0, 3), slice(3, 5)):
+                    tickets = [Ticket(i, w, i, slot=i) for i, w in enumerate(asked)][some]
+                    encoder.begin(tickets, mels[some])
+            assert counts.kernels["conv1d"] == (0 if turn == 2 else 4)
+            assert not counts.reads
+            found: dict[int, Tensor] = {}
+            while len(found) < 5:
+                for tickets, features in encoder.completed(wait=True):
+                    found |= {t.slot: f.cpu() for t, f in zip(tickets, features, strict=True)}
+            for slot, features in found.items():
+                torch.testing.assert_close(features, expected[slot])
+        assert sorted(encoder.graphs.recorded) == [2, 3] and encoder.graphs.failure is None
+
+
+def test_others_decode_while_a_window_is_encoded() -> None:
+    """And a window that is given up meanwhile leaves its slot."""
+    first, second = requests(2)
+    rules = replace(first.rules, sample_len=30)  # type: ignore[type-var]
+    with pretend_cuda() as gpu:
+        model = made(("e", "x"), torch.device("cuda"))
+        engine = Engine(model, VOCABULARY, 2, None, 4)
+        owners = Asker(), Asker()
+        engine.submit(owners[0], replace(first, rules=rules))
+        engine.step()
+        engine.submit(owners[1], second)
+        with gpu.counting() as counts:
+            engine.step()
+        assert counts.kernels["conv1d"] == 2 and len(engine.group_runners[0].group.tickets) == 1
+        assert counts.kernels["graph"] == 2  # it, and a step beside it
+        assert engine.slots - engine.free == 2
+        engine.stop(owners[1:])
+        assert engine.slots - engine.free == 1
+        while not engine.idle:
+            engine.step()
+        assert [len(owner.answers) for owner in owners] == [1, 0]
+        assert engine.free == engine.slots

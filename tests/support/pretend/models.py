@@ -1,0 +1,49 @@
+"""Random models and windows that are small enough for a pretend GPU."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.engine.requests import Align, Answer, Decoded, Request, Window
+from slimwhisper.model.calibration import Guard
+from slimwhisper.model.model import Model
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.reference import set_spectrum
+from tests.support.windows import VOCABULARY, windows
+
+CUDA = torch.device("cuda", 1)  # not the current one, so that whatever assumes it is seen
+FRAMES = 24  # positions of a window: few, to be quick
+
+
+def small(layers: int = 2) -> Checkpoint:
+    dims = tiny_dims(multilingual=False, text_layers=layers)
+    dims = replace(dims, n_audio_ctx=FRAMES)
+    return Checkpoint("random", dims, set_spectrum(random_state(dims, seed=1), dims, 3.0))
+
+
+def made(
+    forms: tuple[str, str],
+    device: torch.device = CUDA,
+    dtype: torch.dtype = torch.float32,
+    layers: int = 2,
+) -> Model:
+    """A random model whose guard hears a window as short as ours."""
+    guard = Guard(mel=requests(1)[0].mel)
+    model = Model(small(layers), device, dtype, forms, guard)
+    assert not model.fallbacks
+    return model
+
+
+def requests(count: int, temperatures: Sequence[float] = (0.0,)) -> list[Window]:
+    made = windows(count, temperatures=temperatures)
+    return [replace(w, mel=w.mel[:, : 2 * FRAMES]) for w in made if w.mel is not None]
+
+
+def then(tag: int, answer: Answer) -> Request | None:
+    """The first window's words are asked for, too."""
+    if tag == 0 and isinstance(answer, Decoded):
+        text = tuple(t for t in answer.tokens if t < VOCABULARY.eot)[:5]
+        return Align((VOCABULARY.sot,), text or (5,))
+    return None
