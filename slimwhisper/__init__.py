@@ -51,21 +51,23 @@ __all__ = [
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult, log_mel_spectrogram, pad_or_trim
 
-    from slimwhisper.api import SlimWhisper, decode, detect_language, transcribe
+    from slimwhisper.api import SlimWhisper
     from slimwhisper.api import SlimWhisper as Whisper
     from slimwhisper.audio.load import load_audio
     from slimwhisper.checkpoint.load import available_models
+    from slimwhisper.functions import decode, detect_language, transcribe
     from slimwhisper.loading import load_model
     from slimwhisper.version import __version__ as __version__
 else:  # hidden from type checkers, which would then accept any name
-    _API_NAMES = ("SlimWhisper", "Whisper", "decode", "detect_language", "transcribe")
+    _FUNCTIONS = ("decode", "detect_language", "transcribe")
     _WHISPER_NAMES = ("DecodingOptions", "DecodingResult", "log_mel_spectrogram", "pad_or_trim")
     _PRIVATE_NAMES = ("_ALIGNMENT_HEADS", "_MODELS", "_download")  # for scripts that preload files
     _MODULES = ("audio", "decoding", "model", "normalizers", "timing", "tokenizer", "utils")
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            **dict.fromkeys(_API_NAMES, "slimwhisper.api"),
+            **dict.fromkeys(("SlimWhisper", "Whisper"), "slimwhisper.api"),
+            **dict.fromkeys(_FUNCTIONS, "slimwhisper.functions"),
             **dict.fromkeys((*_WHISPER_NAMES, *_PRIVATE_NAMES), "whisper"),
             **{name: f"slimwhisper.{name}" for name in _MODULES},
             "__version__": "slimwhisper.version",

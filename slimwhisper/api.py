@@ -1,8 +1,9 @@
 """The library's model class, `SlimWhisper`: the methods of `whisper`'s model, and more."""
 
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
@@ -15,6 +16,7 @@ from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.readers import Readers
 from slimwhisper.devices import choose_loaders
 from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.forced_alignment.script import as_lines
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.loaded_model import LoadedModel
 from slimwhisper.longform.batch import Callbacks, transcribe_all
@@ -130,6 +132,7 @@ class SlimWhisper(LoadedModel):
         batch_size: int | None = None,
         allow_truncated: bool = False,
         loaders: int | None = 0,
+        script: Sequence[str] = (),
         on_segments: Callable[[Source, list[Segment], float], None] | None = None,
         on_duration: Callable[[Source, float], None] | None = None,
         on_step: Callable[[int, int, float], None] | None = None,
@@ -146,6 +149,7 @@ class SlimWhisper(LoadedModel):
             allow_truncated: transcribe the readable part of files that end early.
             loaders: processes that decode the files of sources that are paths; if one crashes, only
                 its file fails. 0: threads of this process; None: processes, with a GPU or 8 cores.
+            script: lines to align with each recording, see `align`.
             on_segments: called as windows end, with new segments and the seconds done so far.
             on_duration: called with a recording's length in seconds when it begins.
             on_step: called after each step with the slots in use, all slots, and its seconds.
@@ -156,17 +160,38 @@ class SlimWhisper(LoadedModel):
         chosen = self.make_options(**options)
         prepare(chosen)
         slots = self._engines.slots(batch_size, chosen)
-        if isinstance(sources, list) and not chosen.parallel:
+        if isinstance(sources, list) and not (chosen.parallel or script):
             slots = bucket_of(max(1, len(sources)), slots)  # few sizes, so that engines are reused
         readers = Readers(choose_loaders(loaders, self.device))
 
         def load(source: Source) -> Recording:
             samples = load_samples(source, allow_truncated=allow_truncated, readers=readers)
             vocabulary = self.network.vocabulary
-            return Recording(samples, self.dims, chosen, vocabulary, stem_of(source))
+            return Recording(samples, self.dims, chosen, vocabulary, stem_of(source), script)
 
         callbacks = Callbacks(on_segments, on_duration, on_step)
         return transcribe_all(self._engines, sources, load, chosen, slots, callbacks, readers)
+
+    def align(
+        self, audio: AudioSource, text: str | Path | Sequence[str], **options: Any
+    ) -> dict[str, Any]:
+        """Find where a known text is spoken in a recording of any length.
+
+        Arguments:
+            audio, options: as in `transcribe_many`.
+            text: of which each line becomes a segment, as it is: a string, lines, or the path of a
+                text, an .srt, a .vtt or an .lrc, whose own times are ignored.
+        Returns:
+            a dictionary as `transcribe`'s, with words. A line that is not in the audio has no
+            length, and stands in "flags" as "not_in_audio". "unscripted" lists the speech that is
+            not in the text: "start", "end", and what was heard as "text".
+        Raises:
+            AudioError, OptionError.
+        """
+        ((_, result),) = self.transcribe_many([audio], script=as_lines(text), **options)
+        if isinstance(result, SlimWhisperError):
+            raise result
+        return result.as_dict()
 
     def decode(
         self, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
@@ -257,33 +282,3 @@ class SlimWhisper(LoadedModel):
 
 
 Whisper = SlimWhisper  # by `whisper`'s name
-
-
-def transcribe(model: SlimWhisper, audio: AudioSource, **options: Any) -> dict[str, Any]:
-    """`model.transcribe(audio, ...)`, called as `whisper.transcribe`."""
-    return model.transcribe(audio, **options)
-
-
-def decode(
-    model: SlimWhisper, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
-) -> "DecodingResult | list[DecodingResult]":
-    """Decode windows of 30 s, as `whisper.decode` does.
-
-    Arguments:
-        mel: [n_mels, 3000] or [B, n_mels, 3000], as `log_mel_spectrogram` and `pad_or_trim` make
-            them, or `embed_audio`'s [B, 1500, d] of these; B windows are decoded side by side.
-        options: whisper's; `changes` replace single fields. `fp16` is ignored.
-    Returns:
-        whisper's `DecodingResult`, or a list of B; their `audio_features` can be decoded again.
-    Raises:
-        OptionError.
-    """
-    return model.decode(mel, options, **changes)
-
-
-def detect_language(model: SlimWhisper, mel: Tensor, tokenizer: Any = None) -> tuple[Tensor, Any]:
-    """mel [n_mels, 3000] or [B, n_mels, 3000] -> tokens [] or [B] int64, and probabilities.
-
-    As `whisper.detect_language`, see `SlimWhisper.detect_language`; `tokenizer` is not needed.
-    """
-    return model.detect_language(mel)

@@ -8,7 +8,13 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from slimwhisper.commands.live.flags import add_live
-from slimwhisper.commands.parsers import add_approximations, add_bench, add_inspection, add_models
+from slimwhisper.commands.parsers import (
+    add_align,
+    add_approximations,
+    add_bench,
+    add_inspection,
+    add_models,
+)
 from slimwhisper.commands.serve_flags import add_serve
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.jobs.flags import add_transcribe
@@ -19,6 +25,7 @@ DESCRIPTION = "Speech to text with Whisper, and a decoder cache about twenty tim
 RUN = {  # module and function of each command
     "transcribe": ("slimwhisper.jobs.job", "run_transcribe"),
     "transcribe on ray": ("slimwhisper.ray.job", "run_transcribe_on_ray"),
+    "align": ("slimwhisper.commands.align", "run_align"),
     "live": ("slimwhisper.commands.live.command", "run_live"),
     "serve": ("slimwhisper.app.command", "run_serve"),
     "models": ("slimwhisper.commands.models", "run_models"),
@@ -66,6 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
     add_transcribe(commands)
+    add_align(commands)
     add_live(commands)
     add_serve(commands)
     add_models(commands)

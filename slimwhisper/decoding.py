@@ -6,7 +6,7 @@ MODULES = "slimwhisper.decode or model.decode; it needs a model of modules, with
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {"decode": "slimwhisper.api", "detect_language": "slimwhisper.api"},
+    {"decode": "slimwhisper.functions", "detect_language": "slimwhisper.functions"},
     fallback="whisper.decoding",
     missing=dict.fromkeys(("DecodingTask", "Inference", "PyTorchInference"), MODULES),
 )

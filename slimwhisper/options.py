@@ -12,6 +12,7 @@ TASKS = ("transcribe", "translate")
 WITHIN: dict[str, Any] = {"low": 0, "high": 1, "open": True}  # of a probability
 MILLISECONDS: dict[str, Any] = {"low": 0, "high": 60_000}  # of silence or speech
 MOST_SPEAKERS = 20
+WORD_TIMES = ("whisper", "fine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,12 @@ class Options:
     )
     known_speakers: tuple[tuple[str, str], ...] = option(
         (), "names, each with the path of a recording of that voice", needs=("diarize",)
+    )
+    word_times: str = words(
+        "whisper",
+        "times of words: whisper's, or fine: closer to the sound, by attention and loudness",
+        choices=WORD_TIMES,
+        needs=("word_timestamps",),
     )
     sentences: bool = words(
         False,

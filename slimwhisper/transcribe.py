@@ -2,7 +2,7 @@
 
 import sys
 
-from slimwhisper.api import transcribe
+from slimwhisper.functions import transcribe
 
 
 def cli() -> int:

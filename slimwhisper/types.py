@@ -95,24 +95,40 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of audio, and what was heard in it."""
+
+    start: float  # seconds
+    end: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Transcript:
     """One file's result."""
 
     text: str
     segments: list[Segment]
     language: str
+    unscripted: tuple[Span, ...] = ()  # heard, and not in the text that was aligned
 
     def as_dict(self) -> dict[str, Any]:
         """`whisper.transcribe`'s result dictionary: text, segments, language; and beside them
-        "flags", which has those of each segment that has any, by the segment's id.
+        "flags", which has those of each segment that has any, by the segment's id, and
+        "unscripted", if there is any.
 
         Segments have the keys of `whisper`'s: programs refuse others. "speaker" and
         "token_logprobs" are there only if they were requested.
         """
         segments = self.segment_rows()
         flags = {s["id"]: s.pop("flags") for s in segments if "flags" in s}
-        result = {"text": self.text, "segments": segments, "language": self.language}
-        return result | ({"flags": flags} if flags else {})
+        result: dict[str, Any] = {"text": self.text, "segments": segments}
+        result["language"] = self.language
+        if flags:
+            result["flags"] = flags
+        if self.unscripted:
+            result["unscripted"] = [asdict(span) for span in self.unscripted]
+        return result
 
     def segment_rows(self) -> list[dict[str, Any]]:
         """The segments with all that is known of them; keys without a value are left out."""

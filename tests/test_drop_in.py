@@ -269,7 +269,7 @@ def test_in_the_place_of_whisper(random_paths: dict[str, Path]) -> None:
 
 def test_the_function_remains_once_its_module_is_imported() -> None:
     module = import_module("slimwhisper.transcribe")
-    from slimwhisper.api import transcribe
+    from slimwhisper.functions import transcribe
 
     assert module is slimwhisper.transcribe is module.transcribe is transcribe
 

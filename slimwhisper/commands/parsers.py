@@ -4,7 +4,8 @@ import argparse
 from typing import Any
 
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.flags import ADAPTER, MODEL, MODEL_DIR, add_model_flags, positive
+from slimwhisper.flags import ADAPTER, MODEL, MODEL_DIR, add_main_flags, add_model_flags, positive
+from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.types import DTYPES
 
 BATCHES = (1, 8, 16, 64)
@@ -43,6 +44,29 @@ def add_bench(commands: Any) -> None:
         help="also measure openai-whisper, one by one, on the files of the largest batch",
     )
     p.add_argument("--json", action="store_true", help="print only the line of JSON")
+
+
+def add_align(commands: Any) -> None:
+    """The parser of `align`."""
+    p = commands.add_parser(
+        "align",
+        help="find the times of a known text in its recording",
+        description="Writes each line of a text, or each cue of a subtitle file, with the times at "
+        "which it is spoken. Lines that are not in the audio, and speech that is not in the text, "
+        "are listed. See docs/alignment.md.",
+    )
+    p.add_argument("audio", metavar="AUDIO", help="recording of any length")
+    p.add_argument("text", metavar="TEXT", help=".txt, .srt, .vtt or .lrc, whose times are ignored")
+    p.add_argument(
+        *("-f", "--output_format"),
+        choices=("all", *FORMATS),
+        default="srt",
+        help="of the file NAME.FORMAT, with the recording's name [srt]",
+    )
+    p.add_argument("-o", "--output_dir", default=".", help="folder to write it to [.]")
+    p.add_argument("--language", help="code or name [detected]")
+    add_main_flags(p, batches=False)
+    add_model_flags(p)
 
 
 def add_models(commands: Any) -> None:

@@ -12,6 +12,7 @@ from slimwhisper.audio.readers import Readers
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
+from slimwhisper.forced_alignment.pieces import PieceSession
 from slimwhisper.longform.engine_pool import EnginePool, search_of
 from slimwhisper.longform.recording import Recording
 from slimwhisper.longform.session import Session
@@ -19,6 +20,7 @@ from slimwhisper.types import Options, Segment, Transcript
 
 Source = TypeVar("Source")
 Outcome = Transcript | SlimWhisperError
+AnySession = Session | PieceSession
 OnSegments = Callable[[Any, list[Segment], float], None]
 OnDuration = Callable[[Any, float], None]
 OnStep = Callable[[int, int, float], None]
@@ -41,7 +43,7 @@ class SessionOwner:
 
     batch: "Batch[Any]"
     recording: Recording
-    session: Session
+    session: AnySession
 
     def accept(self, answer: Answer) -> Request | None:
         """Pass an answer to the session."""
@@ -62,7 +64,7 @@ class Batch(Generic[Source]):
         self.unused = 0 if slots is None else engine.slots - slots  # slots to leave free
         self.running: dict[Recording, Source] = {}  # in the order in which they last got a slot
         self._owners: dict[Recording, set[SessionOwner]] = {}  # in a slot
-        self._paused: dict[Recording, deque[tuple[Session, Window]]] = {}
+        self._paused: dict[Recording, deque[tuple[AnySession, Window]]] = {}
         self._ended: dict[Recording, Outcome] = {}  # in this step
 
     @property
@@ -106,7 +108,7 @@ class Batch(Generic[Source]):
             self.engine.submit(owner, window)
         return False
 
-    def _next(self, recording: Recording) -> tuple[Session, Window] | None:
+    def _next(self, recording: Recording) -> tuple[AnySession, Window] | None:
         """A session of the recording that needs a slot, and its window."""
         paused = self._paused.get(recording)
         if paused:

@@ -8,6 +8,9 @@ from functools import partial
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
 from slimwhisper.audio.vad import merge_regions, speech_regions
+from slimwhisper.errors import OptionError
+from slimwhisper.forced_alignment.pieces import PieceSession
+from slimwhisper.forced_alignment.script_alignment import ScriptAlignment
 from slimwhisper.longform.expected import read_expected
 from slimwhisper.longform.postprocessing import PostProcessing
 from slimwhisper.longform.session import Session, clips_of
@@ -42,10 +45,19 @@ class Recording:
         options: Options,
         vocabulary: Vocabulary | None = None,
         name: str = "",
+        script: Sequence[str] = (),
     ) -> None:
         """Reads all samples, once more each to find speech and speakers. vocabulary: as in
-        `Session`. name: without suffix, for an RTTM file or an expected text.
+        `Session`. name: without suffix, for an RTTM file or an expected text. script: lines of a
+        text to align with the audio, once it is transcribed: they are the result's segments.
         """
+        self._script = list(script)
+        self._alignment: ScriptAlignment | None = None  # once all sessions are done
+        if script:
+            for name in ("vad_filter", "sentences"):
+                if getattr(options, name):
+                    raise OptionError(f"{name} cannot be used to align a text; leave it out")
+            options = replace(options, word_timestamps=True, word_times="fine")
         self.options, self._samples, decoding = options, samples, options
         self.seconds = self.seconds_of_speech = len(samples) / SAMPLE_RATE
         self._finish = PostProcessing(samples, options, name)
@@ -79,10 +91,12 @@ class Recording:
         self.sessions = [self._session(clips)]
         self._started = 0  # sessions
 
-    def next_session(self) -> Session | None:
+    def next_session(self) -> Session | PieceSession | None:
         """The next session to start; None if there is none, or none before the first one has
         detected the language. Created on demand, as each holds a window's spectrogram.
         """
+        if self._alignment is not None:
+            return self._alignment.next_session()
         language = self.sessions[0].language
         if self._started and self._waiting and language is not None:
             self.sessions.append(self._session([self._waiting.popleft()], language))
@@ -97,11 +111,26 @@ class Recording:
 
     @property
     def done(self) -> bool:
-        return not self._waiting and all(s.done for s in self.sessions)
+        if self._alignment is not None:
+            return self._alignment.done
+        if self._waiting or not all(s.done for s in self.sessions):
+            return False
+        if not self._script:
+            return True
+        session = self.sessions[0]
+        heard = self._transcribed()
+        self._alignment = ScriptAlignment(self._script, heard, self._mel, session.state.tokenizer)
+        return self._alignment.done
 
     @property
     def seconds_done(self) -> float:
         """Seconds of the recording done so far."""
+        if self._alignment is not None:
+            return self.seconds * (1 + self._alignment.share_done) / 2
+        return self._seconds_transcribed / (2 if self._script else 1)
+
+    @property
+    def _seconds_transcribed(self) -> float:
         if self.done:
             return self.seconds
         if self.options.parallel:
@@ -110,7 +139,12 @@ class Recording:
         return self._original(self.sessions[0].position / FRAMES_PER_SECOND)
 
     def report(self) -> list[Segment]:
-        """The new segments, in order of time."""
+        """The new segments, in order of time; those of a script come with `transcript`."""
+        if self._script:
+            return []
+        return self._report()
+
+    def _report(self) -> list[Segment]:
         number = skip = len(self._reported)
         new: list[Segment] = []
         for session in self.sessions:
@@ -124,11 +158,14 @@ class Recording:
 
     def transcript(self) -> Transcript:
         """The result; complete once `done`."""
-        self.report()
+        complete = self._alignment.transcript() if self._alignment else self._transcribed()
+        return self._finish(complete, self.vocabulary, self.sessions[0].state.tokenizer)
+
+    def _transcribed(self) -> Transcript:
+        self._report()
         texts = [s.transcript() for s in self.sessions]
         text, language = "".join(t.text for t in texts), texts[0].language
-        complete = Transcript(text, self._reported, language)
-        return self._finish(complete, self.vocabulary, self.sessions[0].state.tokenizer)
+        return Transcript(text, self._reported, language)
 
     def close(self) -> None:
         """Free memory and files."""

@@ -24,6 +24,7 @@ from slimwhisper.engine.requests import (
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.longform.attempts import Candidate, attempts_of, choose
 from slimwhisper.longform.expected import expected_tokens
+from slimwhisper.longform.fine_words import with_fine_times
 from slimwhisper.longform.hallucination import WindowSpan
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.longform.timestamps import WindowSegments, cut_at_timestamps
@@ -225,6 +226,9 @@ class Session:
             timed = time_segments(*parts)
             new, seek, dropped = timed.segments, timed.seek, timed.dropped
             state.last_speech = timed.last_speech
+            if options.word_times == "fine" and alignment is not None:
+                audio = self.mel.window(span.start, span.frames)
+                new = with_fine_times(new, alignment, state.tokenizer, audio, span)
         # a window whose text is just <|0.00|><|0.00|> would be decoded in an endless loop
         state.seek = seek if seek > span.start else span.start + span.frames
         if not dropped:

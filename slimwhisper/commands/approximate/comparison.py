@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rapidfuzz.distance import Levenshtein
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import load_samples
@@ -25,7 +26,6 @@ from slimwhisper.commands.approximate.logits import ExactWindow, compare_logits
 from slimwhisper.commands.approximate.measured import MeasuredCache
 from slimwhisper.commands.approximate.recordings import (
     SourceRecording,
-    edits,
     find_recordings,
     words_of,
 )
@@ -44,6 +44,7 @@ from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import Transcript
 
 logger = logging.getLogger("slimwhisper")
+edits = Levenshtein.distance  # how many items to insert, delete or replace
 
 REFERENCE = ("kv", "kv")  # the forms of exact decoding
 

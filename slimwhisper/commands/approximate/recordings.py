@@ -1,10 +1,8 @@
-"""Finds the recordings to measure on and their reference texts, and counts differing words."""
+"""Finds the recordings to measure on and their reference texts, as words."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.errors import AudioError
@@ -59,16 +57,3 @@ def words_of(text: str, language: str) -> list[str]:
     from whisper.normalizers import BasicTextNormalizer
 
     return BasicTextNormalizer(split_letters=language in UNSPACED)(text).split()
-
-
-def edits(truth: Sequence[Hashable], other: Sequence[Hashable]) -> int:
-    """How many items to insert, delete or replace (Levenshtein), in O(len(truth)) numpy calls."""
-    numbers = {item: i for i, item in enumerate({*truth, *other})}
-    other_numbers = np.array([numbers[item] for item in other], np.int64)
-    row = columns = np.arange(len(other) + 1)
-    for i, item in enumerate(truth):
-        # deleting or replacing; then inserting: least of row[j'] + j - j' over j' <= j
-        best = np.minimum(row[1:] + 1, row[:-1] + (other_numbers != numbers[item]))
-        best = np.concatenate(([i + 1], best))
-        row = np.minimum.accumulate(best - columns) + columns
-    return int(row[-1])

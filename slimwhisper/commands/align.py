@@ -1,0 +1,52 @@
+"""Runs the `align` command: the times of a known text in its recording."""
+
+import argparse
+from pathlib import Path
+
+from slimwhisper.atomic import atomic_write
+from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.flags import load_chosen
+from slimwhisper.forced_alignment.script import read_script
+from slimwhisper.outputs.formats import formats_of, segment_line, write_transcript
+from slimwhisper.tokens.whisper_package.utils import format_timestamp
+from slimwhisper.trust import NOT_IN_AUDIO
+from slimwhisper.types import Transcript
+
+
+def run_align(arguments: argparse.Namespace) -> int:
+    """The `align` command. Returns 0, also if lines are not in the audio."""
+    audio, text = Path(arguments.audio), Path(arguments.text)
+    lines = read_script(text)
+    folder = Path(arguments.output_dir)
+    outputs = {
+        name: folder / f"{audio.stem}.{name}" for name in formats_of(arguments.output_format)
+    }
+    for path in outputs.values():
+        if path.exists() and (path.samefile(text) or path.samefile(audio)):
+            raise OptionError(f"{path}: would be overwritten; choose another --output_dir")
+    model = load_chosen(arguments)
+    outcomes = model.transcribe_many([audio], script=lines, language=arguments.language)
+    ((_, aligned),) = outcomes
+    if isinstance(aligned, SlimWhisperError):
+        raise aligned
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, path in outputs.items():
+        with atomic_write(path, text=True) as file:
+            write_transcript(aligned, name, file)
+    _print(aligned, [str(path) for path in outputs.values()])
+    return 0
+
+
+def _print(aligned: Transcript, paths: list[str]) -> None:
+    """The lines with their times, what is missing on either side, and the files."""
+    missing = [s for s in aligned.segments if NOT_IN_AUDIO in s.flags]
+    for segment in aligned.segments:
+        if NOT_IN_AUDIO not in segment.flags:
+            print(segment_line(segment))
+    for segment in missing:
+        print(f"not in the audio, line {segment.id + 1}: {segment.text}")
+    for span in aligned.unscripted:
+        start, end = format_timestamp(span.start), format_timestamp(span.end)
+        print(f"not in the text, [{start} --> {end}]: {span.text}")
+    count = len(aligned.segments)
+    print(f"{count - len(missing)} of {count} lines aligned: {', '.join(paths)}")

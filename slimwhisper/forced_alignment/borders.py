@@ -1,0 +1,94 @@
+"""Where words begin and end: the likeliest path through pauses and words, by attention and sound.
+
+Words take turns with pauses, which may be empty. A position belongs to the word that attends to it
+most, and to a pause where the spectrogram is hardly above the floor of its bands.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slimwhisper.engine.requests import Alignment
+from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION
+
+POSITION = MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND  # seconds
+DECIBELS = 40.0  # of a unit of the spectrogram: 4 powers of ten
+QUIET = 10  # percent of the positions, in which a band is at its floor
+DYNAMICS = 70.0  # dB below the loudest band: lower floors are those of digital silence
+SPEECH = 3.0  # dB above the floor, in the mean over bands, from which on there is a word
+LEAST_ATTENTION = 1e-3  # of a word to a position: a few positions of none do not decide
+KERNEL = np.exp(-0.5 * np.arange(-4, 5) ** 2)  # smooths attention over about 50 ms
+
+
+def word_attention(alignment: Alignment, counts: Sequence[int], frames: int) -> NDArray[np.float64]:
+    """[N, p] of N words: the mean attention of each one's tokens to the positions with audio.
+
+    counts: each word's tokens, all of the alignment's text in order. frames: mel frames of audio.
+    """
+    scores = alignment.scores[:, :, : max(frames // MEL_FRAMES_PER_POSITION, 1)]
+    weights = scores.float().softmax(dim=-1).mean(dim=0).cpu().numpy().astype(np.float64)
+    # each token is predicted, and its audio attended to, by the token before it
+    rows = weights[alignment.before - 1 : alignment.before - 1 + sum(counts)]
+    firsts = np.cumsum([0, *counts[:-1]])
+    sums: NDArray[np.float64] = np.add.reduceat(rows, firsts, axis=0)
+    return sums / np.array(counts)[:, None]
+
+
+def loudness(mel: Tensor, positions: int) -> NDArray[np.float64]:
+    """[p] dB above the floor of each band, in the mean over bands. mel [n_mels, 2 p or more]."""
+    frames = DECIBELS * mel[:, : positions * MEL_FRAMES_PER_POSITION].double().numpy()
+    bands: NDArray[np.float64] = frames.reshape(
+        len(frames), positions, MEL_FRAMES_PER_POSITION
+    ).mean(axis=2)
+    loudest = np.percentile(bands.max(axis=0), 100 - QUIET / 2)
+    floor = np.maximum(np.percentile(bands, QUIET, axis=1), loudest - DYNAMICS)
+    above: NDArray[np.float64] = np.maximum(bands - floor[:, None], 0).mean(axis=0)
+    return above
+
+
+def word_borders(attention: NDArray[np.float64], mel: Tensor) -> NDArray[np.float64]:
+    """[N, 2] seconds: where each word begins and ends, in order and without overlaps.
+
+    attention [N, p], from `word_attention`; mel [n_mels, 2 p or more] of the same audio. More words
+    than positions share the audio evenly.
+    """
+    count, positions = attention.shape
+    if count > positions:
+        edges = np.linspace(0, positions * POSITION, count + 1)
+        return np.stack([edges[:-1], edges[1:]], axis=1)
+    kernel = KERNEL / KERNEL.sum()
+    smooth = np.stack([np.convolve(row, kernel, "same") for row in attention]) + LEAST_ATTENTION
+    share = smooth / smooth.sum(axis=0)
+    odds = loudness(mel, positions) - SPEECH
+    # a pause is between two words: it takes no position of the others
+    beside = np.vstack([share[:1], share[:-1] + share[1:], share[-1:]])
+    scores = np.empty((2 * count + 1, positions))
+    scores[0::2] = np.log(beside) - np.logaddexp(0, odds)
+    scores[1::2] = np.log(share) - np.logaddexp(0, -odds)
+    path = _likeliest(scores)
+    firsts = np.searchsorted(path, np.arange(1, 2 * count, 2))
+    lasts = np.searchsorted(path, np.arange(1, 2 * count, 2), side="right")
+    return np.asarray(np.stack([firsts, lasts], axis=1) * POSITION, np.float64)
+
+
+def _likeliest(scores: NDArray[np.float64]) -> NDArray[np.int64]:
+    """[p] the states of the best path (Viterbi): from 0 or 1 to one of the last two, never down,
+    and past no word. scores [2 N + 1, p]: of pauses, at even indices, and words.
+    """
+    states, positions = scores.shape
+    best = np.full(states, -np.inf)
+    best[:2] = scores[:2, 0]
+    came = np.zeros((positions, states), np.int8)  # from how many states below
+    options, each = np.full((3, states), -np.inf), np.arange(states)
+    for position in range(1, positions):
+        options[0], options[1, 1:], options[2, 3::2] = best, best[:-1], best[1:-2:2]
+        came[position] = options.argmax(axis=0)
+        best = options[came[position], each] + scores[:, position]
+    path = np.empty(positions, np.int64)
+    state = states - 1 if best[-1] >= best[-2] else states - 2
+    for position in range(positions - 1, -1, -1):
+        path[position] = state
+        state -= came[position, state]
+    return path

@@ -1,0 +1,125 @@
+"""Which words of a script were heard, and when: the least edits between it and a transcript."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from rapidfuzz.distance import Levenshtein
+
+from slimwhisper.forced_alignment.script import ScriptWord, words_of
+from slimwhisper.types import Segment, Span
+
+LEAST_SHARE = 0.5  # of a line's words that were heard, one heard as another word counting half
+
+
+@dataclass(frozen=True, slots=True)
+class HeardWord:
+    """A word of the transcript."""
+
+    key: str  # as `ScriptWord.key`
+    text: str
+    start: float  # seconds
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedWord:
+    """A word of the script that is in the audio, and about where."""
+
+    word: ScriptWord
+    start: float  # seconds
+    end: float
+    free_from: float  # seconds: the end of what was heard before it
+    free_until: float  # seconds: the start of what was heard after it
+    strangers: int  # words that were heard since the last placed word, and are not in the script
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A script and what was heard."""
+
+    placed: list[PlacedWord]  # of the lines that are in the audio
+    certain: set[int]  # lines of whose words most were heard as they are
+    unscripted: list[Span]  # what was heard and is not in the script
+
+
+def heard_words(segments: Iterable[Segment]) -> list[HeardWord]:
+    """The words of a transcript with word times; in scripts without spaces, the characters."""
+    found = []
+    for segment in segments:
+        for word in segment.words or ():
+            parts = words_of([word.word])
+            edges = np.linspace(word.start, word.end, len(parts) + 1).tolist()
+            for part, start, end in zip(parts, edges, edges[1:], strict=False):
+                found.append(HeardWord(part.key, part.text, start, end))
+    return found
+
+
+def match(words: Sequence[ScriptWord], heard: Sequence[HeardWord]) -> Match:
+    """Find the lines that are in the audio, and the audio that is not in them."""
+    partner = np.full(len(words), -1)
+    same = np.zeros(len(words), bool)
+    for op in Levenshtein.opcodes([w.key for w in words], [h.key for h in heard]):
+        if op.tag in ("equal", "replace"):
+            partner[op.src_start : op.src_end] = np.arange(op.dest_start, op.dest_end)
+            same[op.src_start : op.src_end] = op.tag == "equal"
+    taken = np.zeros(len(heard), bool)
+    kept: list[int] = []
+    certain = set[int]()
+    for line, group in groupby(range(len(words)), lambda i: words[i].line):
+        of_line = list(group)
+        equal, replaced = same[of_line].sum(), (~same & (partner >= 0))[of_line].sum()
+        if equal + replaced / 2 < LEAST_SHARE * len(of_line):
+            continue
+        kept += of_line
+        taken[[j for j in partner[of_line] if j >= 0]] = True
+        if equal > len(of_line) / 2:
+            certain.add(line)
+    used = taken.tolist()
+    placed = _placed([words[i] for i in kept], partner[kept].tolist(), heard, used)
+    return Match(placed, certain, _spans(heard, used))
+
+
+def _placed(
+    words: Sequence[ScriptWord],
+    partner: Sequence[int],
+    heard: Sequence[HeardWord],
+    taken: Sequence[bool],
+) -> list[PlacedWord]:
+    """Words that were not heard share the time between their neighbours."""
+    placed: list[PlacedWord] = []
+    last, count = -1, 0  # of `heard`; words without a partner
+    for i, j in enumerate([*partner, len(heard)]):
+        if j < 0:
+            count += 1
+            continue
+        after = heard[j].start if j < len(heard) else float("inf")
+        before = heard[last].end if last >= 0 else 0.0
+        # where they may be: beside the next word if it is far, as nothing was heard before it
+        first, stop = before, min(after, before + 0.5 * count if last >= 0 else after)
+        if last < 0:
+            first = max(0.0, after - 0.5 * count)
+        edges = np.linspace(first, stop, count + 1).tolist() if count else []
+        for k in range(count):
+            word = words[i - count + k]
+            placed.append(PlacedWord(word, edges[k], edges[k + 1], before, after, 0))
+        count = 0
+        if j == len(heard):
+            break
+        strangers = sum(not t for t in taken[last + 1 : j])
+        previous = heard[j - 1].end if j else 0.0
+        following = heard[j + 1].start if j + 1 < len(heard) else float("inf")
+        times = heard[j].start, heard[j].end, previous, following
+        placed.append(PlacedWord(words[i], *times, strangers))
+        last = j
+    return placed
+
+
+def _spans(heard: Sequence[HeardWord], taken: Sequence[bool]) -> list[Span]:
+    spans = []
+    for is_taken, group in groupby(range(len(heard)), lambda j: taken[j]):
+        if not is_taken:
+            run = [heard[j] for j in group]
+            spans.append(Span(run[0].start, run[-1].end, "".join(h.text for h in run).strip()))
+    return spans

@@ -1,0 +1,118 @@
+"""The script in pieces of audio that fit into a window, and the request that aligns each."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from slimwhisper.audio.mel import Spectrogram
+from slimwhisper.engine.requests import Align, Alignment, Answer, Request, Window
+from slimwhisper.forced_alignment.borders import word_attention, word_borders
+from slimwhisper.forced_alignment.matching import PlacedWord
+from slimwhisper.subtitles.characters import is_spaceless
+from slimwhisper.types import FRAMES_PER_SECOND, Word
+
+if TYPE_CHECKING:  # it imports numba, which is slow to start
+    from whisper.tokenizer import Tokenizer
+
+MARGIN = 0.5  # seconds of audio before and after a piece's words
+LONGEST_PAUSE = 3.0  # seconds without words in a piece
+STRANGERS = 2  # words in a row that are not in the script, from which on a new piece begins
+MOST_TOKENS = 200  # of a piece's text
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Words that follow each other, and their audio."""
+
+    words: tuple[PlacedWord, ...]
+    tokens: tuple[tuple[int, ...], ...]  # of each word
+    start: int  # mel frames
+    stop: int
+
+
+def pieces_of(
+    words: Sequence[PlacedWord], tokenizer: "Tokenizer", frames: int, window: int
+) -> Iterator[Piece]:
+    """Cut placed words into pieces, at pauses. frames: of the recording; window: mel frames."""
+    tokens = [tuple(tokenizer.encode(_spoken(word))) for word in words]
+    room = window / FRAMES_PER_SECOND - 2 * MARGIN
+    first = 0
+    while first < len(words):
+        stop = _piece_end(words, tokens, first, room)
+        before, after = words[first], words[stop - 1]
+        begin = max(before.start - MARGIN, (before.free_from + before.start) / 2)
+        end = min(after.end + MARGIN, (after.end + after.free_until) / 2)
+        start = min(max(round(begin * FRAMES_PER_SECOND), 0), max(frames - 2, 0))
+        last = min(max(round(end * FRAMES_PER_SECOND), start + 2), start + window)
+        yield Piece(tuple(words[first:stop]), tuple(tokens[first:stop]), start, last)
+        first = stop
+
+
+def _piece_end(
+    words: Sequence[PlacedWord], tokens: Sequence[Sequence[int]], first: int, room: float
+) -> int:
+    """The word after the piece's last one. room: seconds that its words may take."""
+    count = len(tokens[first])
+    stop = first + 1
+    while stop < len(words):
+        word, count = words[stop], count + len(tokens[stop])
+        pause = word.start - words[stop - 1].end
+        if pause > LONGEST_PAUSE or word.strangers >= STRANGERS:
+            return stop
+        if word.end - words[first].start > room or count > MOST_TOKENS:
+            # at the longest pause of its second half
+            middle = first + 1 + (stop - first - 1) // 2
+            pauses = [words[i].start - words[i - 1].end for i in range(middle, stop + 1)]
+            return middle + int(np.argmax(pauses))
+        stop += 1
+    return stop
+
+
+def _spoken(word: PlacedWord) -> str:
+    """With a space before it, where its script has spaces."""
+    text = word.word.spoken.strip()
+    return text if is_spaceless(text[0]) else f" {text}"
+
+
+@dataclass(slots=True, eq=False)
+class PieceSession:
+    """A piece on its way through the engine; has the methods of `longform.session.Session`."""
+
+    piece: Piece
+    mel: Spectrogram
+    before: tuple[int, ...]  # <|startoftranscript|> ... <|notimestamps|>
+    words: list[Word] = field(default_factory=list)  # of the piece, with their times
+    logprobs: list[float] = field(default_factory=list)  # of each word's tokens, in the mean
+    done: bool = False
+    _encoded: bool = False
+
+    def next_request(self) -> Request | None:
+        """The piece's audio, then its text; None when it is aligned."""
+        if self.done:
+            return None
+        if self._encoded:
+            text = tuple(token for tokens in self.piece.tokens for token in tokens)
+            return Align(self.before, text)
+        audio = self.mel.window(self.piece.start, self.piece.stop - self.piece.start)
+        return Window(audio, self.before[:1], 0, rules=None)
+
+    def accept(self, answer: Answer) -> None:
+        """Process the answer to the last request."""
+        if not isinstance(answer, Alignment):
+            self._encoded = True
+            return
+        piece, self.done = self.piece, True
+        counts = [len(tokens) for tokens in piece.tokens]
+        attention = word_attention(answer, counts, piece.stop - piece.start)
+        audio = self.mel.window(piece.start, piece.stop - piece.start)
+        borders = word_borders(attention, audio) + piece.start / FRAMES_PER_SECOND
+        firsts = np.cumsum([0, *counts[:-1]])
+        probs = np.array(answer.probs)
+        mean = np.add.reduceat(probs, firsts) / counts
+        self.logprobs = (np.add.reduceat(np.log(probs + 1e-10), firsts) / counts).tolist()
+        self.words = [
+            Word(placed.word.text, round(float(start), 2), round(float(end), 2), float(p))
+            for placed, (start, end), p in zip(piece.words, borders, mean, strict=True)
+        ]

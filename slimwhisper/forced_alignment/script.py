@@ -1,0 +1,120 @@
+"""A script: the lines of a text, a subtitle file or lyrics, and the words in them."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slimwhisper.errors import OptionError
+from slimwhisper.subtitles.characters import units
+
+MAX_BYTES = 4 << 20  # some 80 hours of speech
+MARKUP = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")  # of subtitles; not spoken
+CUE_TIMES = re.compile(r"^\s*(?:\d+:)?\d+:\d+[.,]\d+\s+-->\s")
+LYRICS_TAG = re.compile(r"^\s*((?:\[\d+:\d+(?:[.:]\d+)?\])+)(.*)$")
+WORD_TAG = re.compile(r"<\d+:\d+(?:[.:]\d+)?>")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptWord:
+    """A word of a line; the texts of a line's words, joined, are the line."""
+
+    line: int
+    text: str  # with the space before it, its punctuation and its markup
+    spoken: str  # without the markup
+    key: str  # to compare words: letters and digits, in lower case
+
+
+def read_script(path: str | Path) -> list[str]:
+    """The lines of a text (a .txt or any other), the cues of an .srt or .vtt, the lines of an .lrc.
+
+    Raises OptionError for a file that cannot be read, is not UTF-8, too long or without text.
+    """
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise OptionError(f"{path}: {size:,} bytes of text, more than {MAX_BYTES:,}; cut it")
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise OptionError(f"{path}: cannot be read ({error.strerror}); give a text file") from None
+    except UnicodeDecodeError:
+        raise OptionError(f"{path}: not UTF-8; save it as UTF-8") from None
+    lines = parse_script(text, path.suffix)
+    if not lines:
+        raise OptionError(f"{path}: no text in it; give the text of the recording")
+    return lines
+
+
+def as_lines(text: str | Path | Sequence[str]) -> list[str]:
+    """A text, the path of one, or lines -> lines. Raises OptionError, also if it is empty."""
+    if isinstance(text, Path):
+        return read_script(text)
+    lines = parse_script(text) if isinstance(text, str) else list(text)
+    if not any(line.strip() for line in lines):
+        raise OptionError("text is empty; give the text of the recording")
+    return lines
+
+
+def parse_script(text: str, suffix: str = ".txt") -> list[str]:
+    """The lines or cues of a text that is in a file of this suffix, without their times."""
+    suffix = suffix.lower()
+    if suffix in (".srt", ".vtt"):
+        return _cues(text.splitlines())
+    lines = text.splitlines()
+    if suffix == ".lrc":
+        tagged = (LYRICS_TAG.match(line) for line in lines)
+        lines = [WORD_TAG.sub("", match[2]).strip() for match in tagged if match]
+    return [line for line in lines if line.strip()]
+
+
+def _cues(lines: Sequence[str]) -> list[str]:
+    """The texts of cues; one of several lines keeps its line breaks."""
+    cues: list[list[str]] = []
+    inside = False
+    for line in lines:
+        if CUE_TIMES.match(line):
+            cues.append([])
+            inside = True
+        elif not line.strip():
+            inside = False
+        elif inside:
+            cues[-1].append(line)
+    return ["\n".join(cue) for cue in cues if cue]
+
+
+def words_of(lines: Sequence[str]) -> list[ScriptWord]:
+    """All words, in order. In scripts without spaces, a character is a word."""
+    return [word for number, line in enumerate(lines) for word in _words(number, line)]
+
+
+def _words(number: int, line: str) -> list[ScriptWord]:
+    spoken, origin, end = "", list[int](), 0  # without markup; where each character was
+    for match in MARKUP.finditer(line):
+        spoken += line[end : match.start()]
+        origin += range(end, match.start())
+        end = match.end()
+    spoken += line[end:]
+    origin += range(end, len(line))
+    words: list[ScriptWord] = []
+    begin, start, before = 0, 0, ("", "")  # in the line; in `spoken`; text without letters yet
+    for piece in units(spoken):
+        start += len(piece)
+        stop = origin[start] if start < len(spoken) else len(line)
+        text, key = line[begin:stop], _key(piece)
+        begin = stop
+        if key:
+            words.append(ScriptWord(number, before[0] + text, before[1] + piece, key))
+            before = ("", "")
+        elif words:  # punctuation alone
+            last = words[-1]
+            words[-1] = ScriptWord(number, last.text + text, last.spoken + piece, last.key)
+        else:
+            before = (before[0] + text, before[1] + piece)
+    return words
+
+
+def _key(text: str) -> str:
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return "".join(c for c in folded if unicodedata.category(c)[0] in "LMN")

@@ -1,0 +1,107 @@
+"""Aligns a script with a recording that has been transcribed."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from slimwhisper.audio.mel import Spectrogram
+from slimwhisper.forced_alignment.matching import heard_words, match
+from slimwhisper.forced_alignment.pieces import PieceSession, pieces_of
+from slimwhisper.forced_alignment.script import words_of
+from slimwhisper.trust import NOT_IN_AUDIO
+from slimwhisper.types import Segment, Span, Transcript, Word
+
+if TYPE_CHECKING:  # it imports numba, which is slow to start
+    from whisper.tokenizer import Tokenizer
+
+LEAST_LOGPROB = -2.0  # of a line that was heard as other words, in the mean: less is another text
+
+
+class ScriptAlignment:
+    """The pieces of a script, to be aligned one by one, and the script with its times."""
+
+    def __init__(
+        self,
+        lines: Sequence[str],
+        heard: Transcript,
+        mel: Spectrogram,
+        tokenizer: "Tokenizer",
+    ) -> None:
+        """heard: the recording's transcript with word times. mel: of the same audio. tokenizer: of
+        the transcript's language.
+        """
+        self.lines, self.heard = lines, heard
+        self._match = match(words_of(lines), heard_words(heard.segments))
+        before = tuple(tokenizer.sot_sequence_including_notimestamps)
+        pieces = pieces_of(self._match.placed, tokenizer, mel.frames, mel.width)
+        self._waiting = [PieceSession(piece, mel, before) for piece in pieces][::-1]
+        self._sessions: list[PieceSession] = []
+
+    def next_session(self) -> PieceSession | None:
+        """The next piece to align; None: all have begun."""
+        if not self._waiting:
+            return None
+        self._sessions.append(self._waiting.pop())
+        return self._sessions[-1]
+
+    @property
+    def done(self) -> bool:
+        """Whether all pieces are aligned."""
+        return not self._waiting and all(s.done for s in self._sessions)
+
+    @property
+    def share_done(self) -> float:
+        """From 0 to 1."""
+        done, all_ = sum(s.done for s in self._sessions), len(self._sessions) + len(self._waiting)
+        return done / all_ if all_ else 1.0
+
+    def transcript(self) -> Transcript:
+        """A segment for each line, with the line as its text. A line that is not in the audio has
+        no length, and the flag `NOT_IN_AUDIO`.
+        """
+        words = defaultdict[int, list[Word]](list)  # by line
+        logprobs, tokens = defaultdict[int, list[float]](list), defaultdict[int, list[int]](list)
+        for session in self._sessions:
+            piece = session.piece
+            rows = zip(piece.words, piece.tokens, session.words, session.logprobs, strict=True)
+            for placed, ids, word, logprob in rows:
+                line = placed.word.line
+                words[line].append(word)
+                logprobs[line].append(logprob)
+                tokens[line] += ids
+        segments, unscripted, at = list[Segment](), list(self._match.unscripted), 0.0
+        for number, text in enumerate(self.lines):
+            of_line = words[number]
+            mean = sum(logprobs[number]) / len(of_line) if of_line else float("-inf")
+            missing = not of_line or (number not in self._match.certain and mean < LEAST_LOGPROB)
+            if missing and of_line:
+                span = Span(of_line[0].start, of_line[-1].end, "")
+                unscripted.append(replace(span, text=self._heard_in(span)))
+            start, end = (at, at) if missing else (of_line[0].start, of_line[-1].end)
+            at = end
+            segments.append(
+                Segment(
+                    id=number,
+                    seek=round(start * 100),
+                    start=start,
+                    end=end,
+                    text=text,
+                    tokens=[] if missing else tokens[number],
+                    temperature=0.0,
+                    avg_logprob=0.0 if missing else mean,
+                    compression_ratio=0.0,
+                    no_speech_prob=0.0,
+                    words=[] if missing else of_line,
+                    flags=(NOT_IN_AUDIO,) if missing else (),
+                )
+            )
+        text = "\n".join(self.lines)
+        spans = tuple(sorted(unscripted, key=lambda span: span.start))
+        return Transcript(text, segments, self.heard.language, spans)
+
+    def _heard_in(self, span: Span) -> str:
+        """What was heard in a time."""
+        words = (w for s in self.heard.segments for w in s.words or ())
+        middle = ((w, (w.start + w.end) / 2) for w in words)
+        return "".join(w.word for w, at in middle if span.start <= at <= span.end).strip()
