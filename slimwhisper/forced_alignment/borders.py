@@ -59,7 +59,9 @@ def word_borders(attention: NDArray[np.float64], mel: Tensor) -> NDArray[np.floa
         edges = np.linspace(0, positions * POSITION, count + 1)
         return np.stack([edges[:-1], edges[1:]], axis=1)
     kernel = KERNEL / KERNEL.sum()
-    smooth = np.stack([np.convolve(row, kernel, "same") for row in attention]) + LEAST_ATTENTION
+    half = len(kernel) // 2
+    smooth = np.stack([np.convolve(row, kernel)[half:-half] for row in attention])
+    smooth += LEAST_ATTENTION
     share = smooth / smooth.sum(axis=0)
     odds = loudness(mel, positions) - SPEECH
     # a pause is between two words: it takes no position of the others

@@ -1,11 +1,11 @@
-"""Which words of a script were heard, and when: the least edits between it and a transcript."""
+"""Which words of a script were heard: the longest common subsequence with a transcript."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-from rapidfuzz.distance import Levenshtein
+from rapidfuzz.distance import Indel
 
 from slimwhisper.forced_alignment.script import ScriptWord, words_of
 from slimwhisper.types import Segment, Span
@@ -41,7 +41,21 @@ class Match:
 
     placed: list[PlacedWord]  # of the lines that are in the audio
     certain: set[int]  # lines of whose words most were heard as they are
-    unscripted: list[Span]  # what was heard and is not in the script
+    heard: Sequence[HeardWord]
+    lines: list[int]  # the line that each heard word belongs to; -1: none
+
+    def unscripted(self, missing: Container[int]) -> tuple[Span, ...]:
+        """What was heard and is not in the script; missing: lines that are not in the audio."""
+        spans = []
+        strange = [line < 0 or line in missing for line in self.lines]
+        for is_strange, group in groupby(
+            zip(strange, self.heard, strict=True), lambda pair: pair[0]
+        ):
+            if is_strange:
+                run = [word for _, word in group]
+                text = "".join(word.text for word in run).strip()
+                spans.append(Span(run[0].start, run[-1].end, text))
+        return tuple(spans)
 
 
 def heard_words(segments: Iterable[Segment]) -> list[HeardWord]:
@@ -60,32 +74,40 @@ def match(words: Sequence[ScriptWord], heard: Sequence[HeardWord]) -> Match:
     """Find the lines that are in the audio, and the audio that is not in them."""
     partner = np.full(len(words), -1)
     same = np.zeros(len(words), bool)
-    for op in Levenshtein.opcodes([w.key for w in words], [h.key for h in heard]):
-        if op.tag in ("equal", "replace"):
+    # as many equal words as possible; what is between them was heard as other words
+    script_at = heard_at = 0
+    equal = Indel.opcodes([w.key for w in words], [h.key for h in heard])
+    for op in (*(op for op in equal if op.tag == "equal"), None):
+        script_end = len(words) if op is None else op.src_start
+        heard_end = len(heard) if op is None else op.dest_start
+        count = min(script_end - script_at, heard_end - heard_at)
+        partner[script_at : script_at + count] = np.arange(heard_at, heard_at + count)
+        if op is not None:
             partner[op.src_start : op.src_end] = np.arange(op.dest_start, op.dest_end)
-            same[op.src_start : op.src_end] = op.tag == "equal"
-    taken = np.zeros(len(heard), bool)
+            same[op.src_start : op.src_end] = True
+            script_at, heard_at = op.src_end, op.dest_end
+    lines = np.full(len(heard), -1)
     kept: list[int] = []
     certain = set[int]()
     for line, group in groupby(range(len(words)), lambda i: words[i].line):
         of_line = list(group)
-        equal, replaced = same[of_line].sum(), (~same & (partner >= 0))[of_line].sum()
-        if equal + replaced / 2 < LEAST_SHARE * len(of_line):
+        known, replaced = same[of_line].sum(), (~same & (partner >= 0))[of_line].sum()
+        if known + replaced / 2 < LEAST_SHARE * len(of_line):
             continue
         kept += of_line
-        taken[[j for j in partner[of_line] if j >= 0]] = True
-        if equal > len(of_line) / 2:
+        lines[[j for j in partner[of_line] if j >= 0]] = line
+        if known > len(of_line) / 2:
             certain.add(line)
-    used = taken.tolist()
-    placed = _placed([words[i] for i in kept], partner[kept].tolist(), heard, used)
-    return Match(placed, certain, _spans(heard, used))
+    strange = (lines < 0).tolist()
+    placed = _placed([words[i] for i in kept], partner[kept].tolist(), heard, strange)
+    return Match(placed, certain, heard, lines.tolist())
 
 
 def _placed(
     words: Sequence[ScriptWord],
     partner: Sequence[int],
     heard: Sequence[HeardWord],
-    taken: Sequence[bool],
+    strange: Sequence[bool],
 ) -> list[PlacedWord]:
     """Words that were not heard share the time between their neighbours."""
     placed: list[PlacedWord] = []
@@ -107,19 +129,10 @@ def _placed(
         count = 0
         if j == len(heard):
             break
-        strangers = sum(not t for t in taken[last + 1 : j])
+        strangers = sum(strange[last + 1 : j])
         previous = heard[j - 1].end if j else 0.0
         following = heard[j + 1].start if j + 1 < len(heard) else float("inf")
         times = heard[j].start, heard[j].end, previous, following
         placed.append(PlacedWord(words[i], *times, strangers))
         last = j
     return placed
-
-
-def _spans(heard: Sequence[HeardWord], taken: Sequence[bool]) -> list[Span]:
-    spans = []
-    for is_taken, group in groupby(range(len(heard)), lambda j: taken[j]):
-        if not is_taken:
-            run = [heard[j] for j in group]
-            spans.append(Span(run[0].start, run[-1].end, "".join(h.text for h in run).strip()))
-    return spans

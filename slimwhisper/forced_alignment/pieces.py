@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.engine.requests import Align, Alignment, Answer, Request, Window
@@ -86,27 +87,27 @@ class PieceSession:
     words: list[Word] = field(default_factory=list)  # of the piece, with their times
     logprobs: list[float] = field(default_factory=list)  # of each word's tokens, in the mean
     done: bool = False
-    _encoded: bool = False
+    _audio: Tensor | None = None  # [n_mels, 3000]: the window, while it is in the engine
 
     def next_request(self) -> Request | None:
         """The piece's audio, then its text; None when it is aligned."""
         if self.done:
             return None
-        if self._encoded:
+        if self._audio is not None:
             text = tuple(token for tokens in self.piece.tokens for token in tokens)
             return Align(self.before, text)
-        audio = self.mel.window(self.piece.start, self.piece.stop - self.piece.start)
-        return Window(audio, self.before[:1], 0, rules=None)
+        self._audio = self.mel.window(self.piece.start, self.piece.stop - self.piece.start)
+        return Window(self._audio, self.before[:1], 0, rules=None)
 
     def accept(self, answer: Answer) -> None:
         """Process the answer to the last request."""
-        if not isinstance(answer, Alignment):
-            self._encoded = True
+        if not isinstance(answer, Alignment):  # of the window: it is encoded
             return
-        piece, self.done = self.piece, True
+        assert self._audio is not None
+        piece, audio = self.piece, self._audio
+        self.done, self._audio = True, None
         counts = [len(tokens) for tokens in piece.tokens]
         attention = word_attention(answer, counts, piece.stop - piece.start)
-        audio = self.mel.window(piece.start, piece.stop - piece.start)
         borders = word_borders(attention, audio) + piece.start / FRAMES_PER_SECOND
         firsts = np.cumsum([0, *counts[:-1]])
         probs = np.array(answer.probs)

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slimwhisper.audio.mel import Spectrogram
@@ -10,7 +9,7 @@ from slimwhisper.forced_alignment.matching import heard_words, match
 from slimwhisper.forced_alignment.pieces import PieceSession, pieces_of
 from slimwhisper.forced_alignment.script import words_of
 from slimwhisper.trust import NOT_IN_AUDIO
-from slimwhisper.types import Segment, Span, Transcript, Word
+from slimwhisper.types import Segment, Transcript, Word
 
 if TYPE_CHECKING:  # it imports numba, which is slow to start
     from whisper.tokenizer import Tokenizer
@@ -70,14 +69,13 @@ class ScriptAlignment:
                 words[line].append(word)
                 logprobs[line].append(logprob)
                 tokens[line] += ids
-        segments, unscripted, at = list[Segment](), list(self._match.unscripted), 0.0
+        segments, absent, at = list[Segment](), set[int](), 0.0
         for number, text in enumerate(self.lines):
             of_line = words[number]
             mean = sum(logprobs[number]) / len(of_line) if of_line else float("-inf")
             missing = not of_line or (number not in self._match.certain and mean < LEAST_LOGPROB)
-            if missing and of_line:
-                span = Span(of_line[0].start, of_line[-1].end, "")
-                unscripted.append(replace(span, text=self._heard_in(span)))
+            if missing:
+                absent.add(number)
             start, end = (at, at) if missing else (of_line[0].start, of_line[-1].end)
             at = end
             segments.append(
@@ -97,11 +95,4 @@ class ScriptAlignment:
                 )
             )
         text = "\n".join(self.lines)
-        spans = tuple(sorted(unscripted, key=lambda span: span.start))
-        return Transcript(text, segments, self.heard.language, spans)
-
-    def _heard_in(self, span: Span) -> str:
-        """What was heard in a time."""
-        words = (w for s in self.heard.segments for w in s.words or ())
-        middle = ((w, (w.start + w.end) / 2) for w in words)
-        return "".join(w.word for w, at in middle if span.start <= at <= span.end).strip()
+        return Transcript(text, segments, self.heard.language, self._match.unscripted(absent))

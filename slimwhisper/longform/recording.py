@@ -54,7 +54,7 @@ class Recording:
         self._script = list(script)
         self._alignment: ScriptAlignment | None = None  # once all sessions are done
         if script:
-            for name in ("vad_filter", "sentences"):
+            for name in ("diarize", "sentences", "vad_filter"):
                 if getattr(options, name):
                     raise OptionError(f"{name} cannot be used to align a text; leave it out")
             options = replace(options, word_timestamps=True, word_times="fine")
@@ -117,9 +117,8 @@ class Recording:
             return False
         if not self._script:
             return True
-        session = self.sessions[0]
-        heard = self._transcribed()
-        self._alignment = ScriptAlignment(self._script, heard, self._mel, session.state.tokenizer)
+        parts = (self._transcribed(), self._mel, self.sessions[0].state.tokenizer)
+        self._alignment = ScriptAlignment(self._script, *parts)
         return self._alignment.done
 
     @property
@@ -158,8 +157,9 @@ class Recording:
 
     def transcript(self) -> Transcript:
         """The result; complete once `done`."""
-        complete = self._alignment.transcript() if self._alignment else self._transcribed()
-        return self._finish(complete, self.vocabulary, self.sessions[0].state.tokenizer)
+        if self._alignment is not None:
+            return self._alignment.transcript()
+        return self._finish(self._transcribed(), self.vocabulary, self.sessions[0].state.tokenizer)
 
     def _transcribed(self) -> Transcript:
         self._report()

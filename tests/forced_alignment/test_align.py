@@ -1,0 +1,148 @@
+"""A text and its recording, from end to end, with `digits`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import slimwhisper
+from recipes.digits.voices import RATE
+from slimwhisper.api import SlimWhisper
+from slimwhisper.cli import main
+from slimwhisper.errors import OptionError
+from tests.support.paths import SAMPLES
+from tests.support.spoken import EXPECTED, joined, sequence, spoken_words
+
+PHONE = SAMPLES / "phone-number.wav"
+LINES = [segment["text"] for segment in EXPECTED[PHONE.name]["segments"]]
+
+
+@pytest.fixture(scope="module")
+def model() -> SlimWhisper:
+    return slimwhisper.load_model("digits", device="cpu")
+
+
+def timed_sequence(count: int, seed: int) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Words, their borders [count, 2] in seconds, and the audio."""
+    rng = np.random.default_rng(seed)
+    parts = [spoken_words()[i][1] for i in rng.integers(len(spoken_words()), size=count)]
+    words, audio = sequence(count, np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    rng.integers(len(spoken_words()), size=count)
+    at, borders = 0.0, []
+    for part in parts:
+        at += int(rng.uniform(0.1, 0.8) * RATE) / RATE
+        borders.append((at, at + len(part) / RATE))
+        at += len(part) / RATE
+    assert joined(parts, np.random.default_rng(0)).shape and round(at * RATE) == len(audio)
+    return words, np.array(borders), audio
+
+
+def lines_of(words: list[str], size: int = 6) -> list[str]:
+    return [" ".join(words[i : i + size]) for i in range(0, len(words), size)]
+
+
+def borders_of(result: dict) -> np.ndarray:  # type: ignore[type-arg]
+    words = [w for s in result["segments"] for w in s["words"]]
+    return np.array([(w["start"], w["end"]) for w in words])
+
+
+def test_borders_of_words(model: SlimWhisper) -> None:
+    """95 % within 100 ms and 80 % within 50 ms, over several windows; the text as it is."""
+    words, borders, audio = timed_sequence(110, seed=4)
+    assert len(audio) > 90 * RATE
+    lines = lines_of(words)
+    result = model.align(audio, lines)
+    assert [s["text"] for s in result["segments"]] == lines
+    assert ["".join(w["word"] for w in s["words"]) for s in result["segments"]] == lines
+    errors = np.abs(borders_of(result) - borders)
+    assert (errors <= 0.1).mean() >= 0.95 and (errors <= 0.05).mean() >= 0.8
+    assert "flags" not in result and result["text"] == "\n".join(lines)
+    segment = result["segments"][3]
+    assert segment["start"] == segment["words"][0]["start"]
+    assert segment["end"] == segment["words"][-1]["end"]
+
+
+def test_what_is_missing_on_either_side_is_marked(model: SlimWhisper) -> None:
+    lines = ["It was a dark and stormy night", *LINES[:1], "♪", *LINES[2:]]
+    result = model.align(PHONE, "\n".join(lines))
+    assert [s["text"] for s in result["segments"]] == lines
+    assert result["flags"] == {0: ["not_in_audio"], 2: ["not_in_audio"]}
+    assert all(s["start"] == s["end"] for s in (result["segments"][i] for i in (0, 2)))
+    (span,) = result["unscripted"]
+    assert span["text"] == LINES[1]
+    truth = EXPECTED[PHONE.name]["segments"][1]
+    assert span["start"] == pytest.approx(truth["start"], abs=0.2)
+    assert span["end"] == pytest.approx(truth["end"], abs=0.2)
+
+
+def test_another_text_altogether(model: SlimWhisper) -> None:
+    """As long as what is said; and a recording without words."""
+    result = model.align(PHONE, ["cat dog bird", "fish cow horse", "ant bee wasp fly"])
+    assert len(result["flags"]) == 3
+    assert " ".join(span["text"] for span in result["unscripted"]) == " ".join(LINES)
+    silent = model.align(np.zeros(RATE * 3, np.float32), LINES)
+    assert len(silent["flags"]) == 3 and "unscripted" not in silent
+    nothing = model.align(np.zeros(10, np.float32), LINES)
+    assert len(nothing["flags"]) == 3
+
+
+def test_pieces_side_by_side_are_the_same(model: SlimWhisper) -> None:
+    words, _, audio = timed_sequence(60, seed=8)
+    one = borders_of(model.align(audio, lines_of(words), batch_size=1))
+    many = borders_of(model.align(audio, lines_of(words), batch_size=4))
+    np.testing.assert_allclose(one, many, atol=0.021)
+
+
+@pytest.mark.parametrize("option", ["vad_filter", "sentences"])
+def test_options_that_change_the_text_or_the_audio(model: SlimWhisper, option: str) -> None:
+    with pytest.raises(OptionError, match=option):
+        model.align(PHONE, LINES, **{option: True})
+
+
+def test_fine_word_times_change_no_text(model: SlimWhisper) -> None:
+    words, borders, audio = timed_sequence(40, seed=20)
+    usual = model.transcribe(audio, word_timestamps=True)
+    fine = model.transcribe(audio, word_timestamps=True, word_times="fine")
+    assert usual["text"] == fine["text"] and usual["text"].split() == words
+    assert [len(s["words"]) for s in usual["segments"]] == [
+        len(s["words"]) for s in fine["segments"]
+    ]
+    errors = np.abs(borders_of(fine) - borders)
+    assert (errors <= 0.1).mean() >= 0.95 and (errors <= 0.05).mean() >= 0.8
+    assert (np.abs(borders_of(usual) - borders) <= 0.1).mean() < 0.8, "whisper's are coarser"
+
+
+# -- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "old.srt"
+    cues = (f"{i}\n00:00:0{i},000 --> 00:00:0{i},500\n{text}\n" for i, text in enumerate(LINES, 1))
+    script.write_text("\n".join([*cues, "4\n00:00:09,000 --> 00:00:09,500\nGoodbye then\n"]))
+    given = ["align", str(PHONE), str(script), "--model", "digits", "-o", str(tmp_path / "new")]
+    assert main([*given, "-f", "all"]) == 0
+    out = capsys.readouterr().out
+    assert "not in the audio, line 4: Goodbye then" in out and "3 of 4 lines aligned" in out
+    found = json.loads((tmp_path / "new" / "phone-number.json").read_text())
+    assert found["flags"] == {"3": ["not_in_audio"]}
+    for segment, truth in zip(found["segments"], EXPECTED[PHONE.name]["segments"], strict=False):
+        assert segment["start"] == pytest.approx(truth["start"], abs=0.1)
+        assert segment["end"] == pytest.approx(truth["end"], abs=0.1)
+    srt, txt = ((tmp_path / "new" / f"phone-number.{f}").read_text() for f in ("srt", "txt"))
+    assert srt.count("-->") == 3 and LINES[2] in srt, "no cue of what is not there"
+    assert txt.splitlines() == [*LINES, "Goodbye then"]
+
+
+def test_the_command_overwrites_neither_text_nor_audio(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / PHONE.name).write_bytes(PHONE.read_bytes())
+    script = tmp_path / "phone-number.txt"
+    script.write_text("\n".join(LINES))
+    given = ["align", str(tmp_path / PHONE.name), str(script), "--model", "digits"]
+    assert main([*given, "-f", "txt", "-o", str(tmp_path)]) == 2
+    assert "phone-number.txt: would be overwritten" in capsys.readouterr().err
+    assert main(["align", str(PHONE), str(tmp_path / "none.txt"), "--model", "digits"]) == 2
+    assert "none.txt: cannot be read" in capsys.readouterr().err

@@ -1,0 +1,90 @@
+"""Words' borders from attention and sound."""
+
+from itertools import combinations_with_replacement
+
+import numpy as np
+import pytest
+import torch
+
+from slimwhisper.engine.requests import Alignment
+from slimwhisper.forced_alignment.borders import (
+    POSITION,
+    _likeliest,
+    loudness,
+    word_attention,
+    word_borders,
+)
+
+N_MELS = 8
+
+
+def scene(words: list[tuple[int, int]], positions: int, noise: float = 0.0) -> torch.Tensor:
+    """[n_mels, 2 p]: words, as positions, over a quiet floor."""
+    rng = np.random.default_rng(0)
+    mel = np.full((N_MELS, 2 * positions), -1.0) + noise * rng.random((N_MELS, 2 * positions))
+    for start, stop in words:
+        mel[:, 2 * start : 2 * stop] = 1.0
+    return torch.from_numpy(mel).float()
+
+
+def attention_to(words: list[tuple[int, int]], positions: int) -> np.ndarray:
+    """[N, p]: each word attends to its middle, as tokens do."""
+    at = np.arange(positions)
+    rows = [np.exp(-0.5 * ((at - (a + b) / 2) / 3) ** 2) for a, b in words]
+    return np.stack([row / row.sum() for row in rows])
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_borders_are_where_the_sound_is(noise: float) -> None:
+    words = [(5, 20), (30, 42), (60, 90)]
+    found = word_borders(attention_to(words, 110), scene(words, 110, noise))
+    np.testing.assert_allclose(found, np.array(words) * POSITION)
+
+
+def test_words_without_a_pause_are_parted_by_attention() -> None:
+    words = [(10, 30), (30, 44), (44, 70)]
+    found = word_borders(attention_to(words, 90), scene([(10, 70)], 90))
+    assert found[0, 0] == 10 * POSITION and found[-1, 1] == 70 * POSITION
+    assert (found[1:, 0] == found[:-1, 1]).all(), "no pause between them"
+    assert (np.abs(found - np.array(words) * POSITION) <= 5 * POSITION).all()
+
+
+def test_words_share_what_is_too_short_for_them() -> None:
+    found = word_borders(np.full((5, 3), 1 / 3), scene([], 3))
+    np.testing.assert_allclose(found[:, 1] - found[:, 0], 3 * POSITION / 5)
+    assert (found[1:, 0] == found[:-1, 1]).all()
+    assert word_borders(np.ones((1, 1)), scene([], 1)).tolist() == [[0, POSITION]]
+
+
+def test_the_path_is_the_best_of_all() -> None:
+    """Against every path, one by one."""
+    rng = np.random.default_rng(3)
+    for words, positions in ((1, 4), (2, 5), (3, 6)):
+        for _ in range(20):
+            scores = rng.normal(size=(2 * words + 1, positions))
+            states = range(2 * words + 1)
+            paths = [
+                path
+                for path in combinations_with_replacement(states, positions)
+                if set(range(1, 2 * words, 2)) <= set(path)
+            ]
+            best = max(paths, key=lambda path: sum(scores[s, i] for i, s in enumerate(path)))
+            assert tuple(_likeliest(scores)) == best
+
+
+def test_loudness_is_above_each_bands_floor() -> None:
+    mel = scene([(10, 20)], 40)
+    mel[0] = 1.0  # a hum
+    above = loudness(mel, 40)
+    assert (above[:10] == 0).all() and (above[20:] == 0).all()
+    assert above[10:20] == pytest.approx(40 * 1.75 * (N_MELS - 1) / N_MELS), "70 dB of 80"
+
+
+def test_a_words_attention_is_its_tokens() -> None:
+    """By the rows before them, over all heads, to the positions with audio."""
+    scores = torch.randn(3, 2 + 4 + 1, 10, generator=torch.Generator().manual_seed(1))
+    alignment = Alignment((7, 8, 9, 10), 2, scores, (0.5,) * 4)
+    found = word_attention(alignment, [1, 3], 2 * 6)
+    weights = scores[:, :, :6].softmax(dim=-1).mean(dim=0).numpy()
+    np.testing.assert_allclose(found[0], weights[1], rtol=1e-6)
+    np.testing.assert_allclose(found[1], weights[2:5].mean(axis=0), rtol=1e-6)

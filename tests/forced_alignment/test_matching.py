@@ -1,0 +1,133 @@
+"""Which lines were heard, and in which pieces of audio they are."""
+
+import random
+
+import pytest
+
+from slimwhisper.forced_alignment.matching import HeardWord, Match, match
+from slimwhisper.forced_alignment.pieces import Piece, pieces_of
+from slimwhisper.forced_alignment.script import words_of
+from slimwhisper.types import Span
+
+LINES = ["the quick brown fox", "jumps over the lazy dog", "and runs away"]
+
+
+def heard(text: str, start: float = 0.0, each: float = 0.5) -> list[HeardWord]:
+    """Words of half a second, one after the other."""
+    return [
+        HeardWord(word, f" {word}", start + i * each, start + (i + 1) * each)
+        for i, word in enumerate(text.split())
+    ]
+
+
+def found(text: str, lines: list[str] = LINES) -> Match:
+    return match(words_of(lines), heard(text))
+
+
+def placed_lines(result: Match) -> list[int]:
+    return sorted({p.word.line for p in result.placed})
+
+
+def test_all_is_heard() -> None:
+    result = found(" ".join(LINES))
+    assert [p.word.key for p in result.placed] == " ".join(LINES).split()
+    assert [p.start for p in result.placed] == [0.5 * i for i in range(12)]
+    assert result.certain == {0, 1, 2} and result.unscripted(()) == ()
+
+
+def test_a_line_that_is_not_in_the_audio() -> None:
+    result = found(f"{LINES[0]} {LINES[2]}")
+    assert placed_lines(result) == [0, 2] and result.unscripted(()) == ()
+
+
+def test_audio_that_is_not_in_the_text() -> None:
+    result = found(f"{LINES[0]} well you know {LINES[1]} {LINES[2]}")
+    assert placed_lines(result) == [0, 1, 2]
+    assert result.unscripted(()) == (Span(2.0, 3.5, "well you know"),)
+    assert [p.strangers for p in result.placed][4] == 3
+    whole = result.unscripted({2})  # if the last line turns out to be another text
+    assert whole[-1] == Span(6.0, 7.5, "and runs away")
+
+
+def test_words_heard_as_others_or_not_at_all_are_placed_between() -> None:
+    result = found("the quack fox jumps over the lazy dog and away")
+    assert placed_lines(result) == [0, 1, 2]
+    times = {p.word.key: (p.start, p.end) for p in result.placed}
+    assert times["quick"] == (0.5, 1.0) or times["brown"] == (0.5, 1.0)
+    ends = [p.end for p in result.placed]
+    assert ends == sorted(ends) and all(p.start <= p.end for p in result.placed)
+
+
+def test_another_text_of_the_same_length_is_not_certain() -> None:
+    result = found(f"{LINES[0]} something else was said here {LINES[2]}")
+    assert placed_lines(result) == [0, 1, 2] and result.certain == {0, 2}
+
+
+def test_nothing_is_heard() -> None:
+    assert found("").placed == [] and found("").unscripted(()) == ()
+    assert match([], heard("some words")).unscripted(()) == (Span(0.0, 1.0, "some words"),)
+
+
+def test_random_edits_are_found() -> None:
+    """Lines left out of the audio, and audio left out of the text, among distinct words."""
+    rng = random.Random(5)
+    for _ in range(30):
+        words = iter(range(10_000))
+        lines, audio, missing, extra = [], [], set(), 0
+        for _ in range(40):
+            line = " ".join(f"w{next(words)}" for _ in range(rng.randint(3, 9)))
+            kind = rng.random()
+            if kind > 0.1:
+                audio.append(line)
+            if kind < 0.9:
+                if kind <= 0.1:
+                    missing.add(len(lines))
+                lines.append(line)
+            else:
+                extra += len(line.split())
+        result = found(" ".join(audio), lines)
+        assert result.certain == set(range(len(lines))) - missing
+        doubtful = set(placed_lines(result)) - result.certain  # missing lines beside other audio
+        assert sum(len(s.text.split()) for s in result.unscripted(doubtful)) == extra
+
+
+# -- pieces ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer():  # type: ignore[no-untyped-def]
+    from whisper.tokenizer import get_tokenizer
+
+    return get_tokenizer(multilingual=False)
+
+
+def pieces(result: Match, tokenizer: object, seconds: float) -> list[Piece]:
+    return list(pieces_of(result.placed, tokenizer, round(100 * seconds), 3000))  # type: ignore[arg-type]
+
+
+def test_pieces_fit_and_have_all_words_once(tokenizer: object) -> None:
+    rng = random.Random(2)
+    text = " ".join(f"w{i}" for i in range(400))
+    at, words = 0.0, []
+    for word in text.split():
+        at += rng.choice([0.0, 0.05, 0.3])
+        words.append(HeardWord(word, f" {word}", at, at + 0.4))
+        at += 0.4
+    result = match(words_of([text]), words)
+    parts = pieces(result, tokenizer, at)
+    assert [w.word.key for p in parts for w in p.words] == text.split()
+    for part in parts:
+        assert 0 < part.stop - part.start <= 3000
+        assert part.start <= 100 * part.words[0].start <= 100 * part.words[-1].end <= part.stop
+        assert len(part.words) == len(part.tokens)
+    assert len(parts) < 3 * at / 30, "not many more than windows"
+
+
+def test_a_piece_ends_before_strangers_and_long_pauses(tokenizer: object) -> None:
+    result = found(f"{LINES[0]} well you know {LINES[1]} {LINES[2]}")
+    parts = pieces(result, tokenizer, 8)
+    assert [p.words[0].word.key for p in parts] == ["the", "jumps"]
+    assert parts[0].stop <= 275 and parts[1].start >= 275, "their audio is shared by none"
+    late = heard("and runs away", start=20.0)
+    result = match(words_of(LINES), [*heard(" ".join(LINES[:2])), *late])
+    assert len(pieces(result, tokenizer, 30)) == 2
