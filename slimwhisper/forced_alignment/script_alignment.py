@@ -1,11 +1,11 @@
-"""Aligns a script with a recording that has been transcribed."""
+"""Aligns a script with a recording, once that has been transcribed."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slimwhisper.audio.mel import Spectrogram
-from slimwhisper.forced_alignment.matching import heard_words, match
+from slimwhisper.forced_alignment.matching import Match, heard_words, match
 from slimwhisper.forced_alignment.pieces import PieceSession, pieces_of
 from slimwhisper.forced_alignment.script import words_of
 from slimwhisper.trust import NOT_IN_AUDIO
@@ -20,22 +20,26 @@ LEAST_LOGPROB = -2.0  # of a line that was heard as other words, in the mean: le
 class ScriptAlignment:
     """The pieces of a script, to be aligned one by one, and the script with its times."""
 
-    def __init__(
-        self,
-        lines: Sequence[str],
-        heard: Transcript,
-        mel: Spectrogram,
-        tokenizer: "Tokenizer",
-    ) -> None:
-        """heard: the recording's transcript with word times. mel: of the same audio. tokenizer: of
-        the transcript's language.
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = list(lines)
+        self._language, self._match = "", Match([], set(), [], [])
+        self._waiting: list[PieceSession] | None = None  # the last is the next; None: not begun
+        self._sessions: list[PieceSession] = []
+
+    def begin(self, heard: Transcript, mel: Spectrogram, tokenizer: "Tokenizer") -> None:
+        """Find the pieces. heard: the recording's transcript with word times. mel: of the same
+        audio. tokenizer: of the transcript's language.
         """
-        self.lines, self.heard = lines, heard
-        self._match = match(words_of(lines), heard_words(heard.segments))
+        self._language = heard.language
+        self._match = match(words_of(self.lines), heard_words(heard.segments))
         before = tuple(tokenizer.sot_sequence_including_notimestamps)
         pieces = pieces_of(self._match.placed, tokenizer, mel.frames, mel.width)
         self._waiting = [PieceSession(piece, mel, before) for piece in pieces][::-1]
-        self._sessions: list[PieceSession] = []
+
+    @property
+    def begun(self) -> bool:
+        """Whether the recording has been transcribed."""
+        return self._waiting is not None
 
     def next_session(self) -> PieceSession | None:
         """The next piece to align; None: all have begun."""
@@ -47,13 +51,13 @@ class ScriptAlignment:
     @property
     def done(self) -> bool:
         """Whether all pieces are aligned."""
-        return not self._waiting and all(s.done for s in self._sessions)
+        return self._waiting == [] and all(s.done for s in self._sessions)
 
     @property
     def share_done(self) -> float:
-        """From 0 to 1."""
-        done, all_ = sum(s.done for s in self._sessions), len(self._sessions) + len(self._waiting)
-        return done / all_ if all_ else 1.0
+        """Of the pieces, from 0 to 1."""
+        count = len(self._sessions) + len(self._waiting or ())
+        return sum(s.done for s in self._sessions) / count if count else 1.0
 
     def transcript(self) -> Transcript:
         """A segment for each line, with the line as its text. A line that is not in the audio has
@@ -95,4 +99,4 @@ class ScriptAlignment:
                 )
             )
         text = "\n".join(self.lines)
-        return Transcript(text, segments, self.heard.language, self._match.unscripted(absent))
+        return Transcript(text, segments, self._language, self._match.unscripted(absent))

@@ -51,15 +51,14 @@ class Recording:
         `Session`. name: without suffix, for an RTTM file or an expected text. script: lines of a
         text to align with the audio, once it is transcribed: they are the result's segments.
         """
-        self._script = list(script)
-        self._alignment: ScriptAlignment | None = None  # once all sessions are done
+        self._alignment = ScriptAlignment(script) if script else None
         if script:
             for name in ("diarize", "sentences", "vad_filter"):
                 if getattr(options, name):
                     raise OptionError(f"{name} cannot be used to align a text; leave it out")
             options = replace(options, word_timestamps=True, word_times="fine")
         self.options, self._samples, decoding = options, samples, options
-        self.seconds = self.seconds_of_speech = len(samples) / SAMPLE_RATE
+        self.seconds_of_speech = self.seconds
         self._finish = PostProcessing(samples, options, name)
         self._excerpts: Excerpts | None = None  # to decode instead of all samples
         self._waiting: deque[Region] = deque()  # pieces for later sessions, in mel frames
@@ -95,7 +94,7 @@ class Recording:
         """The next session to start; None if there is none, or none before the first one has
         detected the language. Created on demand, as each holds a window's spectrogram.
         """
-        if self._alignment is not None:
+        if self._alignment is not None and self._alignment.begun:
             return self._alignment.next_session()
         language = self.sessions[0].language
         if self._started and self._waiting and language is not None:
@@ -110,23 +109,30 @@ class Recording:
         return self.sessions[0].vocabulary
 
     @property
+    def seconds(self) -> float:
+        """The recording's length."""
+        return len(self._samples) / SAMPLE_RATE
+
+    @property
     def done(self) -> bool:
-        if self._alignment is not None:
+        """Whether all is transcribed and, with a script, aligned, which begins then."""
+        if self._alignment is not None and self._alignment.begun:
             return self._alignment.done
         if self._waiting or not all(s.done for s in self.sessions):
             return False
-        if not self._script:
+        if self._alignment is None:
             return True
-        parts = (self._transcribed(), self._mel, self.sessions[0].state.tokenizer)
-        self._alignment = ScriptAlignment(self._script, *parts)
+        self._alignment.begin(self._transcribed(), self._mel, self.sessions[0].state.tokenizer)
         return self._alignment.done
 
     @property
     def seconds_done(self) -> float:
-        """Seconds of the recording done so far."""
-        if self._alignment is not None:
+        """Seconds of the recording done so far; transcribing is half of aligning."""
+        if self._alignment is None:
+            return self._seconds_transcribed
+        if self._alignment.begun:
             return self.seconds * (1 + self._alignment.share_done) / 2
-        return self._seconds_transcribed / (2 if self._script else 1)
+        return self._seconds_transcribed / 2
 
     @property
     def _seconds_transcribed(self) -> float:
@@ -139,7 +145,7 @@ class Recording:
 
     def report(self) -> list[Segment]:
         """The new segments, in order of time; those of a script come with `transcript`."""
-        if self._script:
+        if self._alignment is not None:
             return []
         return self._report()
 
