@@ -241,6 +241,8 @@ from whisper.audio import SAMPLE_RATE, log_mel_spectrogram
 from whisper.decoding import DecodingOptions, decode
 from whisper.model import Whisper
 from whisper.normalizers import EnglishTextNormalizer
+from whisper.normalizers.basic import BasicTextNormalizer
+from whisper.normalizers.english import EnglishNumberNormalizer
 from whisper.timing import dtw
 from whisper.tokenizer import get_tokenizer
 from whisper.transcribe import cli, transcribe
@@ -249,6 +251,7 @@ from slimwhisper.transcribe import transcribe as other
 
 assert whisper.load_model is slimwhisper.load_model and Whisper is slimwhisper.SlimWhisper
 assert EnglishTextNormalizer()("Mr. Park") == "mister park"
+assert EnglishNumberNormalizer()("thirty one") == "31" and BasicTextNormalizer()("Hi!") == "hi "
 assert __version__ == slimwhisper.__version__ and transcribe is other and callable(cli)
 model = whisper.load_model(sys.argv[1], device="cpu")
 import numpy as np

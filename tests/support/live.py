@@ -110,7 +110,7 @@ def serving(
     command = f"{sys.executable} -m slimwhisper serve --model digits --port {port}"
     with log.open("wb") as told:
         shell = ["sh", "-c", f"{limit} exec {command} {' '.join(flags)}"]
-        process = subprocess.Popen(shell, stderr=told)
+        process = subprocess.Popen(shell, stdout=told, stderr=told)
     url = f"http://127.0.0.1:{port}"
     try:
         assert eventually(lambda: status_of(url) == 200, 120)
