@@ -288,11 +288,11 @@ def test_tokens_of_programs(model: WhisperModel, multilingual: WhisperModel) -> 
         *special,
     )
     other = Tokenizer(multilingual.hf_tokenizer, True)
-    tokens = other.encode(" l'érit")
+    tokens = other.encode(" est érit")
     words, pieces = other.split_tokens_on_spaces(tokens)
-    assert (words, pieces) == ([" l'érit"], [tokens])
+    assert words == [" est", " érit"] and pieces == [tokens[:1], tokens[1:]]
     characters, pieces = other.split_tokens_on_unicode(tokens)
-    assert "".join(characters) == " l'érit" and len(pieces) > 1
+    assert "".join(characters) == " est érit" and len(pieces) > 1
     assert [token for piece in pieces for token in piece] == tokens
 
 
