@@ -52,6 +52,8 @@ class SlimWhisper(LoadedModel):
     """
 
     def __init__(self, network: Model) -> None:
+        if not isinstance(network, Model):  # `whisper.Whisper` takes dimensions
+            raise OptionError("a model is not made of its dimensions; use load_model")
         self.network = network
         self._engines = EnginePool(network)
         self._shortened: dict[int, SlimWhisper] = {}  # by their positions

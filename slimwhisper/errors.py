@@ -1,9 +1,10 @@
 """The exceptions that users see. Each message is one line: what is wrong, where, and what to do.
 
 SlimWhisperError
-├── AudioError        a recording cannot be read (missing, no audio, truncated, not audio)
+├── AudioError        a recording cannot be read (missing, no audio, truncated, not audio; also a
+│   │                 RuntimeError, as in `whisper`)
 │   └── StorageError  the store that has it does not answer, but may do so later
-├── CheckpointError   a model cannot be found, downloaded or loaded
+├── CheckpointError   a model cannot be found, downloaded or loaded (also a RuntimeError)
 ├── CacheError        a cache form is not exact for this checkpoint (`strict_cache`), or a cache
 │                     file is damaged or for another checkpoint
 ├── DependencyError   a package that a feature needs is not installed
@@ -16,7 +17,7 @@ class SlimWhisperError(Exception):
     """Base of all errors that this package raises deliberately."""
 
 
-class AudioError(SlimWhisperError):
+class AudioError(SlimWhisperError, RuntimeError):
     """A recording cannot be read."""
 
 
@@ -24,7 +25,7 @@ class StorageError(AudioError):
     """A store does not deliver a recording; the recording itself may be fine."""
 
 
-class CheckpointError(SlimWhisperError):
+class CheckpointError(SlimWhisperError, RuntimeError):
     """A model cannot be found, downloaded or loaded."""
 
 

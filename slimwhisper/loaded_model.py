@@ -1,7 +1,7 @@
 """A loaded model: what it is, and its network, as scripts call it on `whisper`'s model."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -173,9 +173,28 @@ class LoadedModel:
         They are read from the file again, as the engine keeps them in other layouts: changing them
         changes nothing. Raises OptionError for a model that was not made by `load_model`.
         """
-        for name, weight in self._origin().read().state.items():
+        for _, weight in self.named_parameters():
+            yield weight
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """As `parameters`, with OpenAI's names."""
+        for name, weight in self.state_dict().items():
             if name != BUFFER:
-                yield weight.to(self.network.device, self.network.dtype)
+                yield name, weight
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """As `parameters`, by OpenAI's names, with the encoder's positions: what OpenAI's files
+        have under "model_state_dict".
+        """
+        state = self._origin().read().state
+        return {name: t.to(self.network.device, self.network.dtype) for name, t in state.items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Tensor], *_: Any, **__: Any) -> None:
+        """Raises OptionError: the weights of a model do not change."""
+        raise OptionError(
+            "the weights of a model do not change; save these with torch.save, as "
+            '{"dims": vars(model.dims), "model_state_dict": ...}, and load that file'
+        )
 
     @property
     def encoder(self) -> Encoder:

@@ -49,6 +49,8 @@ def make_options(
     Raises `OptionError` with the name, the value and what to do; `DependencyError` for a package
     that an option needs.
     """
+    if values.pop("prompt", None) is not None:  # one of `whisper`'s, which replaces it as well
+        raise OptionError("prompt: every window has its own here; give initial_prompt, or decode")
     check_names(Options, (key for key in values if key not in IGNORED))
     for key in TUPLES:
         value = values.get(key)

@@ -8,6 +8,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 import whisper as openai_whisper
 
 import slimwhisper
+from tests.support.paths import SAMPLES
 from tests.support.sounds import noise_bursts
 
 # what openai-whisper's README shows, and what its users write
@@ -209,6 +211,32 @@ def test_what_scripts_call_on_a_module(random_paths: dict[str, Path]) -> None:
     assert sum(p.numel() for p in mine) == sum(p.numel() for p in others) > 0
     assert {tuple(p.shape) for p in mine} == {tuple(p.shape) for p in others}
     assert next(ours.parameters()).device == ours.device
+    weights = ours.state_dict()
+    assert {n: t.shape for n, t in weights.items()} == {
+        n: t.shape for n, t in theirs.state_dict().items()
+    }
+    assert {n for n, _ in ours.named_parameters()} == {n for n, _ in theirs.named_parameters()}
+    for name, weight in theirs.state_dict().items():
+        assert torch.equal(weights[name], weight), name
+    with pytest.raises(slimwhisper.OptionError, match=r"do not change; save these with torch.save"):
+        ours.load_state_dict(weights)
+
+
+def test_calls_of_scripts(random_paths: dict[str, Path]) -> None:
+    """`file=`, all of `DecodingOptions` as keywords, and errors by `whisper`'s kind."""
+    path = SAMPLES / "phone-number.wav"
+    audio = slimwhisper.load_audio(file=str(path))
+    assert np.array_equal(audio, slimwhisper.load_audio(str(path)))
+    model = slimwhisper.load_model(random_paths["english"], device="cpu")
+    options = asdict(slimwhisper.DecodingOptions(language="en", sample_len=8, temperature=0.0))
+    assert model.transcribe(audio, **options)["text"]
+    with pytest.raises(slimwhisper.OptionError, match="give initial_prompt"):
+        model.transcribe(audio, prompt="seven")
+    for wrong in (lambda: slimwhisper.load_model("none"), lambda: slimwhisper.load_audio("none")):
+        with pytest.raises(RuntimeError, match="none"):
+            wrong()
+    with pytest.raises(slimwhisper.OptionError, match="use load_model"):
+        slimwhisper.Whisper(model.dims)
 
 
 def test_copies_and_pickles(random_paths: dict[str, Path]) -> None:
@@ -241,6 +269,8 @@ from whisper.audio import SAMPLE_RATE, log_mel_spectrogram
 from whisper.decoding import DecodingOptions, decode
 from whisper.model import Whisper
 from whisper.normalizers import EnglishTextNormalizer
+from whisper.normalizers.basic import BasicTextNormalizer
+from whisper.normalizers.english import EnglishNumberNormalizer
 from whisper.timing import dtw
 from whisper.tokenizer import get_tokenizer
 from whisper.transcribe import cli, transcribe
@@ -249,6 +279,7 @@ from slimwhisper.transcribe import transcribe as other
 
 assert whisper.load_model is slimwhisper.load_model and Whisper is slimwhisper.SlimWhisper
 assert EnglishTextNormalizer()("Mr. Park") == "mister park"
+assert EnglishNumberNormalizer()("thirty one") == "31" and BasicTextNormalizer()("Hi!") == "hi "
 assert __version__ == slimwhisper.__version__ and transcribe is other and callable(cli)
 model = whisper.load_model(sys.argv[1], device="cpu")
 import numpy as np

@@ -122,7 +122,7 @@ class FinishedTranscript:
                 "id": f"seg_{segment.id:03}",
                 "start": segment.start,
                 "end": segment.end,
-                "text": segment.text,
+                "text": segment.text.strip(),
                 "speaker": speaker,
             }
 

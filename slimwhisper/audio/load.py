@@ -30,11 +30,11 @@ AudioSource = Source | RemoteFile | NDArray[Any] | torch.Tensor
 
 
 def load_audio(
-    source: Source, sr: int = SAMPLE_RATE, *, allow_truncated: bool = False
+    file: Source, sr: int = SAMPLE_RATE, *, allow_truncated: bool = False
 ) -> NDArray[np.float32]:
     """Decode the audio of a file: float32 [n] in [-1, 1), 16 kHz, channels mixed to mono.
 
-    `source` is a path (never a URL), a file's bytes, or a binary file object, which is read to its
+    `file` is a path (never a URL), a file's bytes, or a binary file object, which is read to its
     end and left open. Of several audio streams, the one that the ffmpeg program would choose is
     decoded: marked as default, then with most channels, then first. Packets that do not decode are
     skipped, as in the program. `allow_truncated` accepts a file that ends early. `sr` is an
@@ -45,9 +45,9 @@ def load_audio(
     """
     if sr != SAMPLE_RATE:
         raise OptionError(f"sr={sr!r}: models need {SAMPLE_RATE} Hz; leave sr out, and resample")
-    name, file = open_source(source)
-    with file:
-        samples = np.concatenate(list(pieces_of(name, file, allow_truncated)))
+    name, opened = open_source(file)
+    with opened:
+        samples = np.concatenate(list(pieces_of(name, opened, allow_truncated)))
     return np.multiply(samples, np.float32(1 / 32768), dtype=np.float32)
 
 

@@ -114,3 +114,11 @@ class Tokenizer:
 
     def split_to_word_tokens(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
         return self._inner.split_to_word_tokens(list(tokens))
+
+    def split_tokens_on_unicode(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
+        """Pieces of whole characters, and the tokens of each."""
+        return self._inner.split_tokens_on_unicode(list(tokens))
+
+    def split_tokens_on_spaces(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
+        """Words, and the tokens of each."""
+        return self._inner.split_tokens_on_spaces(list(tokens))

@@ -1,9 +1,11 @@
 """faster-whisper's module of this name."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from slimwhisper.faster_whisper.batched import BatchedInferencePipeline
 from slimwhisper.faster_whisper.model import WhisperModel
+from slimwhisper.faster_whisper.tokenizer import Tokenizer
 from slimwhisper.faster_whisper.types import (
     Segment,
     TranscriptionInfo,
@@ -21,9 +23,23 @@ __all__ = [
     "WhisperModel",
     "Word",
     "get_ctranslate2_storage",
+    "get_suppressed_tokens",
 ]
 
 
 def get_ctranslate2_storage(segment: Any) -> Any:
     """The array itself: `WhisperModel.model.encode` takes it."""
     return segment
+
+
+def get_suppressed_tokens(tokenizer: Tokenizer, suppress_tokens: Sequence[int]) -> tuple[int, ...]:
+    """The tokens that are never sampled: these, where -1 stands for symbols that are not spoken,
+    and the special ones before a text; sorted.
+    """
+    symbols = tokenizer.non_speech_tokens if -1 in suppress_tokens else ()
+    before = (
+        *(tokenizer.transcribe, tokenizer.translate, tokenizer.sot, tokenizer.sot_prev),
+        *(tokenizer.sot_lm, tokenizer.no_speech),
+    )
+    chosen = {*(token for token in suppress_tokens if token >= 0), *symbols, *before}
+    return tuple(sorted(token for token in chosen if token is not None))

@@ -186,7 +186,7 @@ def diarized() -> FinishedTranscript:
         ("known_speaker_names[]", "Ann"),
         ("known_speaker_references[]", data_url(b"RIFF")),
     ]
-    speech = [("SPEAKER_01", " one"), ("Ann", " two"), (None, ""), ("SPEAKER_00", " three")]
+    speech = [("SPEAKER_01", " one"), ("Ann", "two"), (None, ""), ("SPEAKER_00", " three")]
     segments = [
         Segment(i, 0, float(i), i + 0.5, text, [], 0.0, -0.1, 1.0, 0.0, speaker=speaker)
         for i, (speaker, text) in enumerate(speech)
@@ -202,9 +202,9 @@ def test_diarized_json_is_openais(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.text, found.duration, found.task) == ("one two three", 4.25, "transcribe")
     said = [(s.id, s.speaker, s.text, s.start, s.end) for s in found.segments]
     assert said == [
-        ("seg_000", "A", " one", 0.0, 0.5),
-        ("seg_001", "Ann", " two", 1.0, 1.5),
-        ("seg_003", "B", " three", 3.0, 3.5),
+        ("seg_000", "A", "one", 0.0, 0.5),
+        ("seg_001", "Ann", "two", 1.0, 1.5),
+        ("seg_003", "B", "three", 3.0, 3.5),
     ]
     events = TypeAdapter(list[TranscriptionStreamEvent]).validate_python(
         list(result.last_events()), strict=True

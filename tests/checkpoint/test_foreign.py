@@ -98,6 +98,10 @@ COUNT = FILTERS + 80 * 201 * 4  # where the number of tokens stands
 GGML_DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a quantised file": (number(44, 2007), "quantised weights, q8_0"),
     "an unknown type": (number(44, 99), "quantised weights, type 99"),
+    "another kind of model": (
+        lambda data: number(40, 8)(number(44, 3)(data)),
+        "not of a Whisper model",
+    ),
     "a quantised tensor": (more(ggml_tensor("x", torch.zeros(32), kind=6)), "q5_0"),
     "no tensors": (cut(COUNT + 4), "truncated or damaged ggml file"),
     "cut in the header": (cut(20), "truncated or damaged ggml file"),

@@ -27,6 +27,7 @@ from slimwhisper.faster_whisper import (
 )
 from slimwhisper.faster_whisper.shared_service import SharedService, _shared
 from slimwhisper.faster_whisper.tokenizer import Tokenizer
+from slimwhisper.faster_whisper.transcribe import get_suppressed_tokens
 from slimwhisper.faster_whisper.vad import get_speech_timestamps
 from tests.support.paths import SAMPLES
 from tests.support.spoken import EXPECTED, LONG
@@ -276,6 +277,24 @@ def test_windows_that_programs_decode_themselves(model: WhisperModel) -> None:
     assert all(-1 < r.scores[0] < 0 and r.no_speech_prob < 0.1 for r in results)
     (once,) = model.model.generate(model.encode(mels[0]), [prompt], no_repeat_ngram_size=1)
     assert len(set(once.sequences_ids[0])) == len(once.sequences_ids[0])
+
+
+def test_tokens_of_programs(model: WhisperModel, multilingual: WhisperModel) -> None:
+    tokenizer = Tokenizer(model.hf_tokenizer, False)
+    special = get_suppressed_tokens(tokenizer, [])
+    assert special[0] == tokenizer.sot == 50257 and len(special) == 6
+    assert get_suppressed_tokens(tokenizer, [13]) == (13, *special)
+    assert get_suppressed_tokens(tokenizer, [-1]) == (
+        *sorted(tokenizer.non_speech_tokens),
+        *special,
+    )
+    other = Tokenizer(multilingual.hf_tokenizer, True)
+    tokens = other.encode(" est érit")
+    words, pieces = other.split_tokens_on_spaces(tokens)
+    assert words == [" est", " érit"] and pieces == [tokens[:1], tokens[1:]]
+    characters, pieces = other.split_tokens_on_unicode(tokens)
+    assert "".join(characters) == " est érit" and len(pieces) > 1
+    assert [token for piece in pieces for token in piece] == tokens
 
 
 def test_languages_of_windows(multilingual: WhisperModel) -> None:

@@ -108,9 +108,9 @@ def serving(
     port = free_port()
     limit = f"ulimit -n {files};" if files else ""
     command = f"{sys.executable} -m slimwhisper serve --model digits --port {port}"
-    with log.open("wb") as stderr:
+    with log.open("wb") as output:
         shell = ["sh", "-c", f"{limit} exec {command} {' '.join(flags)}"]
-        process = subprocess.Popen(shell, stderr=stderr)
+        process = subprocess.Popen(shell, stdout=output, stderr=output)
     url = f"http://127.0.0.1:{port}"
     try:
         assert eventually(lambda: status_of(url) == 200, 120)

@@ -40,6 +40,9 @@ def read_ggml(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     dims = Dims(*(numbers[i] for i in _DIMS))
     kind = numbers[10] % 1000  # the thousands count versions of the quantised layouts
     if kind not in (0, 1):
+        if dims.n_mels not in (80, 128):
+            what = "a ggml file, but not of a Whisper model"
+            raise load_error(f"{path}: {what}; give one, such as whisper.cpp's ggml-base.bin")
         raise _quantised(path, _FILE_TYPES.get(kind, f"type {kind}"))
     _check_filters(file, dims.n_mels)
     _check_tokens(file, dims)

@@ -30,10 +30,13 @@ def fetch_openai(
     name: str, url: str, download_root: str | PathLike[str] | None, local_files_only: bool
 ) -> Path:
     """The verified file of an official model, downloaded if it does not exist."""
-    try:
-        root = default_download_root() if download_root is None else expand_user(download_root)
-    except RuntimeError as error:  # from Path.home()
-        raise load_error(f"model {name!r}: {error} Set XDG_CACHE_HOME.") from error
+    if download_root is not None:
+        root = expand_user(download_root)
+    else:
+        try:
+            root = default_download_root()
+        except RuntimeError as error:  # from Path.home()
+            raise load_error(f"model {name!r}: {error} Set XDG_CACHE_HOME.") from error
     digest, file_name = url.split("/")[-2:]
     file = root / file_name
     remedy = f"give a model file, or place {file_name} at {file}"
