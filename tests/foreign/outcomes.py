@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,8 +63,11 @@ def needs(*packages: str) -> None:
     """packages: names to import, or "to import: to install". Raises NotApplicableError."""
     for package in packages:
         name, _, other = package.partition(": ")
-        if find_spec(name) is None:
-            raise NotApplicableError(f"{name} is not installed: pip install {other or name}")
+        try:
+            import_module(name)
+        except (ImportError, OSError) as error:  # OSError: a library for another machine
+            why = f"{name} does not import ({error})"
+            raise NotApplicableError(f"{why}: pip install {other or name}") from None
 
 
 def explain(checks: Iterable[Check], known: Sequence[Known]) -> list[Check]:

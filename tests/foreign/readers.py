@@ -165,7 +165,7 @@ PARSERS = (
 )
 
 
-NEEDED = {"pandas": ("pandas",), "stable-ts": ("torchaudio",)}
+NEEDED = {"pandas": ("pandas",), "stable-ts": ("stable_whisper: stable-ts",)}
 CHECKOUTS = ("srt", "pysubs2", "webvtt-py", "stable-ts")  # the others are installed
 
 

@@ -223,7 +223,7 @@ async def refused(client: Any) -> None:
 
 def transformers(places: Places) -> Iterator[Check]:
     """A random Whisper of transformers' own, saved by it."""
-    needs("transformers")
+    needs("transformers.models.whisper.modeling_whisper: transformers")
     import torch
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
