@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.realtime import discovery, wyoming
+from slimwhisper.app.realtime import discovery, wyoming, wyoming_client
 from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.models import Models
@@ -303,7 +303,7 @@ def asking_for_much() -> Iterator[None]:
 def test_clients_that_do_not_read_are_dropped(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wyoming, "UNREAD", 1.0)
+    monkeypatch.setattr(wyoming_client, "UNREAD", 1.0)
     monkeypatch.setattr(wyoming, "MAX_CONNECTIONS", 2)
     begin(wyoming=OTHER)
     with asking_for_much():
