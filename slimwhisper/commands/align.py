@@ -1,13 +1,14 @@
 """Runs the `align` command: the times of a known text in its recording."""
 
 import argparse
+from io import StringIO
 from pathlib import Path
 
-from slimwhisper.atomic import atomic_write
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.flags import load_chosen
 from slimwhisper.forced_alignment.script import read_script
 from slimwhisper.outputs.formats import formats_of, segment_line, write_transcript
+from slimwhisper.storage.outputs import OutputFolder
 from slimwhisper.tokens.whisper_package.utils import format_timestamp
 from slimwhisper.trust import NOT_IN_AUDIO
 from slimwhisper.types import Transcript
@@ -17,23 +18,24 @@ def run_align(arguments: argparse.Namespace) -> int:
     """The `align` command. Returns 0, also if lines are not in the audio."""
     audio, text = Path(arguments.audio), Path(arguments.text)
     lines = read_script(text)
-    folder = Path(arguments.output_dir)
-    outputs = {
-        name: folder / f"{audio.stem}.{name}" for name in formats_of(arguments.output_format)
-    }
-    for path in outputs.values():
-        if path.exists() and (path.samefile(text) or path.samefile(audio)):
+    folder = OutputFolder(arguments.output_dir)
+    formats = formats_of(arguments.output_format)
+    outputs = {format: f"{audio.stem}.{format}" for format in formats}
+    for name in outputs.values() if folder.is_local else ():
+        path = folder.local_path(name)
+        if path.exists() and (path.samefile(text) or (audio.exists() and path.samefile(audio))):
             raise OptionError(f"{path}: would be overwritten; choose another --output_dir")
+    folder.check()
     model = load_chosen(arguments)
     outcomes = model.transcribe_many([audio], script=lines, language=arguments.language)
     ((_, aligned),) = outcomes
     if isinstance(aligned, SlimWhisperError):
         raise aligned
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, path in outputs.items():
-        with atomic_write(path, text=True) as file:
-            write_transcript(aligned, name, file)
-    _print(aligned, [str(path) for path in outputs.values()])
+    for format, name in outputs.items():
+        written = StringIO()
+        write_transcript(aligned, format, written)
+        folder.put(name, written.getvalue().encode())
+    _print(aligned, [folder.name(name) for name in outputs.values()])
     return 0
 
 

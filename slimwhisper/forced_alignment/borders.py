@@ -31,9 +31,13 @@ def word_attention(alignment: Alignment, counts: Sequence[int], frames: int) -> 
     weights = scores.float().softmax(dim=-1).mean(dim=0).cpu().numpy().astype(np.float64)
     # each token is predicted, and its audio attended to, by the token before it
     rows = weights[alignment.before - 1 : alignment.before - 1 + sum(counts)]
-    firsts = np.cumsum([0, *counts[:-1]])
-    sums: NDArray[np.float64] = np.add.reduceat(rows, firsts, axis=0)
-    return sums / np.array(counts)[:, None]
+    return word_means(rows, counts)
+
+
+def word_means(values: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np.float64]:
+    """[N, ...]: the mean of each word's tokens. values [tokens, ...]; counts: of its tokens."""
+    ends = np.cumsum(counts)
+    return np.stack([v.mean(axis=0) for v in np.split(values, ends[:-1])])
 
 
 def loudness(mel: Tensor, positions: int) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ from rapidfuzz.distance import Indel
 from slimwhisper.forced_alignment.script import ScriptWord, words_of
 from slimwhisper.types import Segment, Span
 
+WORD_SECONDS = 0.5  # at most, of a word that was not heard
 LEAST_SHARE = 0.5  # of a line's words that were heard, one heard as another word counting half
 
 
@@ -118,10 +119,10 @@ def _placed(
             continue
         after = heard[j].start if j < len(heard) else float("inf")
         before = heard[last].end if last >= 0 else 0.0
-        # where they may be: beside the next word if it is far, as nothing was heard before it
-        first, stop = before, min(after, before + 0.5 * count if last >= 0 else after)
-        if last < 0:
-            first = max(0.0, after - 0.5 * count)
+        if last >= 0:  # after the word before them, or else before the first one
+            first, stop = before, min(after, before + WORD_SECONDS * count)
+        else:
+            first, stop = max(0.0, after - WORD_SECONDS * count), after
         edges = np.linspace(first, stop, count + 1).tolist() if count else []
         for k in range(count):
             word = words[i - count + k]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.engine.requests import Align, Alignment, Answer, Request, Window
-from slimwhisper.forced_alignment.borders import word_attention, word_borders
+from slimwhisper.forced_alignment.borders import word_attention, word_borders, word_means
 from slimwhisper.forced_alignment.matching import PlacedWord
 from slimwhisper.subtitles.characters import is_spaceless
 from slimwhisper.types import FRAMES_PER_SECOND, Word
@@ -37,7 +37,8 @@ def pieces_of(
     words: Sequence[PlacedWord], tokenizer: "Tokenizer", frames: int, window: int
 ) -> Iterator[Piece]:
     """Cut placed words into pieces, at pauses. frames: of the recording; window: mel frames."""
-    tokens = [tuple(tokenizer.encode(_spoken(word))) for word in words]
+    # the context holds no longer word, and none is spoken
+    tokens = [tuple(tokenizer.encode(_spoken(word))[:MOST_TOKENS]) for word in words]
     room = window / FRAMES_PER_SECOND - 2 * MARGIN
     first = 0
     while first < len(words):
@@ -109,11 +110,10 @@ class PieceSession:
         counts = [len(tokens) for tokens in piece.tokens]
         attention = word_attention(answer, counts, piece.stop - piece.start)
         borders = word_borders(attention, audio) + piece.start / FRAMES_PER_SECOND
-        firsts = np.cumsum([0, *counts[:-1]])
         probs = np.array(answer.probs)
-        mean = np.add.reduceat(probs, firsts) / counts
-        self.logprobs = (np.add.reduceat(np.log(probs + 1e-10), firsts) / counts).tolist()
+        self.logprobs = word_means(np.log(probs + 1e-10), counts).tolist()
+        rows = zip(piece.words, borders, word_means(probs, counts), strict=True)
         self.words = [
             Word(placed.word.text, round(float(start), 2), round(float(end), 2), float(p))
-            for placed, (start, end), p in zip(piece.words, borders, mean, strict=True)
+            for placed, (start, end), p in rows
         ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from slimwhisper.errors import OptionError
 from slimwhisper.subtitles.characters import units
 
-MAX_BYTES = 4 << 20  # some 80 hours of speech
+MAX_BYTES = 4 << 20  # 4 MiB: some 80 hours of speech
 MARKUP = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")  # of subtitles; not spoken
 CUE_TIMES = re.compile(r"^\s*(?:\d+:)?\d+:\d+[.,]\d+\s+-->\s")
 LYRICS_TAG = re.compile(r"^\s*((?:\[\d+:\d+(?:[.:]\d+)?\])+)(.*)$")
@@ -23,7 +23,24 @@ class ScriptWord:
     line: int
     text: str  # with the space before it, its punctuation and its markup
     spoken: str  # without the markup
-    key: str  # to compare words: letters and digits, in lower case
+    key: str  # `word_key` of it
+
+
+def read_text(path: Path, name: str, remedy: str) -> str:
+    """A file of text, at most `MAX_BYTES` of UTF-8. name: of the file, as messages begin; remedy:
+    for one that cannot be read. Raises OptionError.
+    """
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise OptionError(
+                f"{name} has {size:,} bytes, more than {MAX_BYTES:,}; give a shorter text"
+            )
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise OptionError(f"{name} cannot be read ({error.strerror}); {remedy}") from None
+    except UnicodeDecodeError:
+        raise OptionError(f"{name} is not UTF-8; save it as UTF-8") from None
 
 
 def read_script(path: str | Path) -> list[str]:
@@ -32,15 +49,7 @@ def read_script(path: str | Path) -> list[str]:
     Raises OptionError for a file that cannot be read, is not UTF-8, too long or without text.
     """
     path = Path(path)
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise OptionError(f"{path}: {size:,} bytes of text, more than {MAX_BYTES:,}; cut it")
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise OptionError(f"{path}: cannot be read ({error.strerror}); give a text file") from None
-    except UnicodeDecodeError:
-        raise OptionError(f"{path}: not UTF-8; save it as UTF-8") from None
+    text = read_text(path, f"{path}:", "give a text file")
     lines = parse_script(text, path.suffix)
     if not lines:
         raise OptionError(f"{path}: no text in it; give the text of the recording")
@@ -102,7 +111,7 @@ def _words(number: int, line: str) -> list[ScriptWord]:
     for piece in units(spoken):
         start += len(piece)
         stop = origin[start] if start < len(spoken) else len(line)
-        text, key = line[begin:stop], _key(piece)
+        text, key = line[begin:stop], word_key(piece)
         begin = stop
         if key:
             words.append(ScriptWord(number, before[0] + text, before[1] + piece, key))
@@ -115,6 +124,7 @@ def _words(number: int, line: str) -> list[ScriptWord]:
     return words
 
 
-def _key(text: str) -> str:
+def word_key(text: str) -> str:
+    """What words are compared by: letters and digits, in lower case; "": it is not a word."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return "".join(c for c in folded if unicodedata.category(c)[0] in "LMN")

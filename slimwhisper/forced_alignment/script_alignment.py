@@ -9,7 +9,7 @@ from slimwhisper.forced_alignment.matching import Match, heard_words, match
 from slimwhisper.forced_alignment.pieces import PieceSession, pieces_of
 from slimwhisper.forced_alignment.script import words_of
 from slimwhisper.trust import NOT_IN_AUDIO
-from slimwhisper.types import Segment, Transcript, Word
+from slimwhisper.types import FRAMES_PER_SECOND, Segment, Transcript, Word
 
 if TYPE_CHECKING:  # it imports numba, which is slow to start
     from whisper.tokenizer import Tokenizer
@@ -68,35 +68,37 @@ class ScriptAlignment:
         for session in self._sessions:
             piece = session.piece
             rows = zip(piece.words, piece.tokens, session.words, session.logprobs, strict=True)
-            for placed, ids, word, logprob in rows:
+            for placed, word_tokens, word, logprob in rows:
                 line = placed.word.line
                 words[line].append(word)
                 logprobs[line].append(logprob)
-                tokens[line] += ids
-        segments, absent, at = list[Segment](), set[int](), 0.0
+                tokens[line] += word_tokens
+        segments, missing, end = list[Segment](), set[int](), 0.0
         for number, text in enumerate(self.lines):
-            of_line = words[number]
-            mean = sum(logprobs[number]) / len(of_line) if of_line else float("-inf")
-            missing = not of_line or (number not in self._match.certain and mean < LEAST_LOGPROB)
-            if missing:
-                absent.add(number)
-            start, end = (at, at) if missing else (of_line[0].start, of_line[-1].end)
-            at = end
+            of_line, ids, logprob = words[number], tokens[number], 0.0
+            if of_line:
+                logprob = sum(logprobs[number]) / len(of_line)
+            certain = number in self._match.certain
+            if not of_line or (not certain and logprob < LEAST_LOGPROB):
+                missing.add(number)
+                of_line, ids, logprob = [], [], 0.0
+            start = of_line[0].start if of_line else end
+            end = of_line[-1].end if of_line else end
             segments.append(
                 Segment(
                     id=number,
-                    seek=round(start * 100),
+                    seek=round(start * FRAMES_PER_SECOND),
                     start=start,
                     end=end,
                     text=text,
-                    tokens=[] if missing else tokens[number],
+                    tokens=ids,
                     temperature=0.0,
-                    avg_logprob=0.0 if missing else mean,
+                    avg_logprob=logprob,
                     compression_ratio=0.0,
                     no_speech_prob=0.0,
-                    words=[] if missing else of_line,
-                    flags=(NOT_IN_AUDIO,) if missing else (),
+                    words=of_line,
+                    flags=(NOT_IN_AUDIO,) if number in missing else (),
                 )
             )
         text = "\n".join(self.lines)
-        return Transcript(text, segments, self._language, self._match.unscripted(absent))
+        return Transcript(text, segments, self._language, self._match.unscripted(missing))

@@ -12,15 +12,12 @@ from slimwhisper.audio.readers import Readers
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
-from slimwhisper.forced_alignment.pieces import PieceSession
 from slimwhisper.longform.engine_pool import EnginePool, search_of
-from slimwhisper.longform.recording import Recording
-from slimwhisper.longform.session import Session
+from slimwhisper.longform.recording import AnySession, Recording
 from slimwhisper.types import Options, Segment, Transcript
 
 Source = TypeVar("Source")
 Outcome = Transcript | SlimWhisperError
-AnySession = Session | PieceSession
 OnSegments = Callable[[Any, list[Segment], float], None]
 OnDuration = Callable[[Any, float], None]
 OnStep = Callable[[int, int, float], None]

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from slimwhisper.errors import OptionError
+from slimwhisper.forced_alignment.script import read_text
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Options
 
-MAX_BYTES = 4 << 20  # 4 MiB: some 80 hours of speech
 SUFFIX = ".txt"
 
 
@@ -22,20 +21,7 @@ def read_expected(options: Options, name: str) -> str:
         path = path / f"{Path(name).name}{SUFFIX}"
         if not path.is_file():
             return ""
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise OptionError(
-                f"expected: {path} has {size:,} bytes, more than {MAX_BYTES:,}; give a shorter text"
-            )
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise OptionError(
-            f"expected: {path} cannot be read ({error.strerror}); give a text file, or a folder of "
-            "NAME.txt"
-        ) from None
-    except UnicodeDecodeError:
-        raise OptionError(f"expected: {path} is not UTF-8; save it as UTF-8") from None
+    return read_text(path, f"expected: {path}", f"give a text file, or a folder of NAME{SUFFIX}")
 
 
 def expected_tokens(vocabulary: Vocabulary, expected: str, hotwords: str | None) -> tuple[int, ...]:

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.forced_alignment.borders import word_attention, word_borders
+from slimwhisper.forced_alignment.script import word_key
 from slimwhisper.longform.hallucination import WindowSpan
 from slimwhisper.types import Segment, Word
 
@@ -30,7 +32,7 @@ def with_fine_times(
     texts, tokens = tokenizer.split_to_word_tokens(list(alignment.text))
     names, counts = list[str](), list[int]()  # of words; punctuation belongs to its neighbour
     for text, piece in zip(texts, tokens, strict=True):
-        if names and not (_is_word(text) and _is_word(names[-1])):
+        if names and not (word_key(text) and word_key(names[-1])):
             names[-1] += text
             counts[-1] += len(piece)
         else:
@@ -39,24 +41,18 @@ def with_fine_times(
     if not names:
         return list(segments)
     borders = word_borders(word_attention(alignment, counts, span.frames), mel) + span.offset
-    ends = [len("".join(names[: i + 1])) for i in range(len(names))]  # in the text
-    at = first = 0
-    result = []
+    stops = np.cumsum([len(name) for name in names])  # in the text
+    begin, result = 0, list[Segment]()
     for segment in segments:
         words = list[Word]()
         for word in segment.words or ():
-            at += len(word.word)
-            last = first
-            while last + 1 < len(ends) and ends[last] < at:
-                last += 1
-            start, end = float(borders[first, 0]), float(borders[last, 1])
-            words.append(replace(word, start=round(start, 2), end=round(end, 2)))
-            first = last + (ends[last] <= at and last + 1 < len(ends))
+            end = begin + len(word.word)
+            first = min(int(np.searchsorted(stops, begin, side="right")), len(names) - 1)
+            last = min(int(np.searchsorted(stops, end)), len(names) - 1)
+            times = float(borders[first, 0]), float(borders[last, 1])
+            words.append(replace(word, start=round(times[0], 2), end=round(times[1], 2)))
+            begin = end
         if words:
             segment = replace(segment, start=words[0].start, end=words[-1].end, words=words)
         result.append(segment)
     return result
-
-
-def _is_word(text: str) -> bool:
-    return any(c.isalnum() for c in text)

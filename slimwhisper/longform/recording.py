@@ -28,6 +28,7 @@ from slimwhisper.types import (
 
 PAUSE = 2 * SAMPLE_RATE  # samples: a shorter one stays inside a piece
 
+AnySession = Session | PieceSession
 Region = tuple[int, int]  # samples [start, stop)
 
 
@@ -90,7 +91,7 @@ class Recording:
         self.sessions = [self._session(clips)]
         self._started = 0  # sessions
 
-    def next_session(self) -> Session | PieceSession | None:
+    def next_session(self) -> AnySession | None:
         """The next session to start; None if there is none, or none before the first one has
         detected the language. Created on demand, as each holds a window's spectrogram.
         """

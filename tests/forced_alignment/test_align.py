@@ -146,3 +146,22 @@ def test_the_command_overwrites_neither_text_nor_audio(
     assert "phone-number.txt: would be overwritten" in capsys.readouterr().err
     assert main(["align", str(PHONE), str(tmp_path / "none.txt"), "--model", "digits"]) == 2
     assert "none.txt: cannot be read" in capsys.readouterr().err
+
+
+def test_the_command_checks_its_folder_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    script = tmp_path / "script.txt"
+    script.write_text("five")
+    given = ["align", str(PHONE), str(script), "--model", "missing.pt", "-o"]
+    assert main([*given, str(tmp_path / "file")]) == 1, "before the model is loaded"
+    error = capsys.readouterr().err
+    assert "file: cannot be written to" in error and error.count("\n") == 1
+
+
+def test_a_word_that_no_context_holds(model: SlimWhisper) -> None:
+    lines = [f"{LINES[0]} {'xyzq1' * 300}", *LINES[1:]]
+    result = model.align(PHONE, lines)
+    assert [s["text"] for s in result["segments"]] == lines
+    assert result["segments"][1]["words"] and result["segments"][2]["words"]
