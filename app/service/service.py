@@ -264,9 +264,17 @@ class Service:
 
     def _end(self, job: Job, outcome: Transcript | SlimWhisperError | None) -> None:
         """Remove a job and emit its outcome; None: it was cancelled, which emits nothing."""
+        seconds = job.recording.seconds if job.recording is not None else 0.0
         with self._changed:
             if job.ended:
                 return
+            if isinstance(outcome, Transcript):
+                self.counts.finished += 1
+                self.counts.audio_seconds += seconds
+            elif outcome is not None:
+                self.counts.failed += 1
+            else:
+                self.counts.cancelled += 1
             job.state = JobState.ENDED
             self.jobs.drop(job)
         self.reading.drop(job)
@@ -274,15 +282,9 @@ class Service:
             job.batch.drop(job.recording)
         job.batch = None  # a reference to the job must not keep the engine alive
         if isinstance(outcome, Transcript):
-            assert job.recording is not None
-            self.counts.finished += 1
-            self.counts.audio_seconds += job.recording.seconds
-            job.emit(JobFinished(outcome, job.recording.seconds))
+            job.emit(JobFinished(outcome, seconds))
         elif outcome is not None:
-            self.counts.failed += 1
             job.emit(JobFailed(outcome))
-        else:
-            self.counts.cancelled += 1
 
     def _fail(self, jobs: Iterable[Job], error: SlimWhisperError) -> None:
         for job in jobs:

@@ -111,13 +111,17 @@ def test_one_window_at_a_time_in_a_larger_engine(network: Model) -> None:
     assert busy and max(busy) <= 1
 
 
-def test_an_engine_with_windows_in_it_is_not_kept(network: Model) -> None:
+def test_an_engine_with_windows_in_it_is_not_kept(
+    network: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = SlimWhisper(network)
-    long = noise_bursts(200, seed=5)  # still in progress when the short one has ended
-    results = model.transcribe_many([long, AUDIO[0]], temperature=0, **QUICK)
+    results = model.transcribe_many(AUDIO, temperature=0, **QUICK)
     assert isinstance(results, Iterator)
     next(results)
-    results.close()  # type: ignore[attr-defined]
+    # whether the others are still decoded depends on how fast their readers are
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "idle", False)
+        results.close()  # type: ignore[attr-defined]
     assert model._engines._idle_engine is None and model._engines.nbytes() == 0
 
 
