@@ -29,6 +29,7 @@ from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.flags import load_chosen
 from slimwhisper.live.setup import live_options
+from slimwhisper.option_checks import check_flags
 from slimwhisper.text import escape_line, install_command
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -46,6 +47,7 @@ def run_serve(a: argparse.Namespace) -> int:
         torch.set_num_threads(a.threads)
     # report mistakes before loading anything
     choose_dtype(a.dtype, choose_device(a.device))
+    check_flags(a.drop)
     choose_forms(a.cache, *(getattr(a, name) for name in OVERRIDES))
     if a.discover:
         check_discovery(a.wyoming)
@@ -82,6 +84,11 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> ServerSettings:
         live=live_options(policy=a.policy, update=a.update, window=a.live_window),
         cache=a.cache if plain else None,
     )
+
+
+def job_defaults(a: argparse.Namespace) -> dict[str, Any]:
+    """The flags that are options of every job, as fields of `slimwhisper.Options`."""
+    return {name: getattr(a, name) for name in ("speech_only", "drop")}
 
 
 def tls_files(cert: str | None, key: str | None) -> tuple[str, str] | None:
@@ -143,6 +150,7 @@ def _serve(a: argparse.Namespace, settings: ServerSettings) -> int:
         Limits(queue=a.queue, seconds=60.0 * a.max_minutes, streams=a.streams),
         a.unload_after or float("inf"),
         first=ModelChoice(a.model),
+        defaults=job_defaults(a),
     )
     server = Server(make_app(service, models, settings))
 

@@ -16,10 +16,13 @@ from slimwhisper.errors import OptionError
 from slimwhisper.options import OptionHelp, Options
 from slimwhisper.speakers.choice import as_pairs, check_speakers
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
+from slimwhisper.trust import REASONS
 from slimwhisper.types import Dims
 
 IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
-TUPLES = ("temperature", "clip_timestamps", "suppress_tokens", "languages", "initial_prompt")
+TUPLES = (
+    *("temperature", "clip_timestamps", "suppress_tokens", "languages", "initial_prompt", "drop"),
+)
 ENGLISH = {"language": "en", "task": "transcribe", "multilingual": False}
 # types of options that have no bounds: what is taken for them, and in words
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -68,6 +71,7 @@ def make_options(
     _check_clips(options)
     check_rows(options)
     _check_search(options)
+    check_flags(options.drop)
     check_speakers(options)
     _check_model(options, dims, name, vocabulary)
     return options
@@ -170,6 +174,13 @@ def _check_search(options: Options) -> None:
         raise OptionError(f"patience {options.patience!r} ends the search at once; give 1.0")
     if options.expected is not None and options.beam_size is not None:
         raise OptionError("expected needs greedy decoding; drop beam_size")
+
+
+def check_flags(names: Iterable[str]) -> None:
+    """Raise OptionError for a name in `Options.drop` that is not a flag's."""
+    for name in names:
+        if name not in REASONS:
+            raise OptionError(f"drop {name!r} is not one of: {', '.join(REASONS)}")
 
 
 def _check_clips(options: Options) -> None:

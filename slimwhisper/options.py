@@ -46,9 +46,9 @@ class Options:
 
     `hotwords`, `multilingual`, `vad_filter` with its settings, `repetition_penalty`,
     `no_repeat_ngram_size` and `prompt_reset_on_temperature` are faster-whisper's; `languages`,
-    `parallel`, `seed`, `token_logprobs`, `on_failure`, `expected`, `sentences` and those for
-    speakers are slimwhisper's. A new option needs only a field here: the command line gets its
-    flag, and `make_options` checks its bounds.
+    `parallel`, `speech_only`, `seed`, `token_logprobs`, `on_failure`, `drop`, `expected`,
+    `sentences` and those for speakers are slimwhisper's. A new option needs only a field here: the
+    command line gets its flag, and `make_options` checks its bounds.
     """
 
     task: str = decoding(
@@ -134,6 +134,11 @@ class Options:
         "or the most likely one that does not repeat itself (best)",
         choices=ON_FAILURE,
     )
+    drop: tuple[str, ...] = thresholds(
+        (),
+        "leave segments with one of these flags out of the text, such as invented,repeats; json "
+        "keeps them, as dropped [none]",
+    )
     word_timestamps: bool = words(False, "find the start and end of each word")
     prepend_punctuations: str = words("\"'“¿([{-", "punctuation to attach to the next word")
     append_punctuations: str = words(
@@ -149,6 +154,7 @@ class Options:
         needs=("word_timestamps",),
     )
     vad_filter: bool = decoding(False, "skip audio without speech")
+    speech_only: bool = decoding(False, "do not decode windows of 30 s in which no speech is found")
     parallel: bool = decoding(False, "decode the speech regions of each file in parallel")
     vad_threshold: float = speech(
         0.5, "lowest probability that counts as speech, for --vad_filter and --parallel", **WITHIN

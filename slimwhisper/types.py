@@ -5,6 +5,7 @@ Units: times in seconds, mel frames of 10 ms, encoder frames (and timestamp toke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -111,11 +112,12 @@ class Transcript:
     segments: list[Segment]
     language: str
     unscripted: tuple[Span, ...] = ()  # heard, and not in the text that was aligned
+    dropped: Sequence[Segment] = ()  # left out of the text and the segments by `Options.drop`
 
     def as_dict(self) -> dict[str, Any]:
         """`whisper.transcribe`'s result dictionary: text, segments, language; and beside them
         "flags", which has those of each segment that has any, by the segment's id, and
-        "unscripted", if there is any.
+        "unscripted" and "dropped", if there are any.
 
         Segments have the keys of `whisper`'s: programs refuse others. "speaker" and
         "token_logprobs" are there only if they were requested.
@@ -128,19 +130,27 @@ class Transcript:
             result["flags"] = flags
         if self.unscripted:
             result["unscripted"] = [asdict(span) for span in self.unscripted]
-        return result
+        return result | self.dropped_rows()
 
     def segment_rows(self) -> list[dict[str, Any]]:
         """The segments with all that is known of them; keys without a value are left out."""
-        rows = [asdict(segment) for segment in self.segments]
-        for segment in rows:
-            for key in ("words", "speaker", "token_logprobs"):
-                if segment[key] is None:
-                    del segment[key]
-            segment["flags"] = list(segment["flags"])
-            if not segment["flags"]:
-                del segment["flags"]
-            for word in segment.get("words", ()):
-                if word["speaker"] is None:
-                    del word["speaker"]
-        return rows
+        return _rows(self.segments)
+
+    def dropped_rows(self) -> dict[str, list[dict[str, Any]]]:
+        """The dropped segments, as `segment_rows`, under the key "dropped"; {}: there are none."""
+        return {"dropped": _rows(self.dropped)} if self.dropped else {}
+
+
+def _rows(segments: Sequence[Segment]) -> list[dict[str, Any]]:
+    rows = [asdict(segment) for segment in segments]
+    for segment in rows:
+        for key in ("words", "speaker", "token_logprobs"):
+            if segment[key] is None:
+                del segment[key]
+        segment["flags"] = list(segment["flags"])
+        if not segment["flags"]:
+            del segment["flags"]
+        for word in segment.get("words", ()):
+            if word["speaker"] is None:
+                del word["speaker"]
+    return rows

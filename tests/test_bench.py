@@ -100,6 +100,18 @@ def test_a_server(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_recordings
+def test_silence() -> None:
+    pytest.importorskip("fastapi", reason="needs the extra app")
+    table = output("silence.py", "--audio", str(FSDD), "--clips", "33", "--speech", "5")
+    whisper, server = (line.split("|")[1:-1] for line in table.splitlines()[-2:])
+    assert [cell.strip() for cell in server] == [
+        *("the server's defaults", "0 of 33 (0.0%)", "0 of 5 (0.0%)"),
+    ]
+    assert 0 < int(whisper[1].split()[0]) <= 33 and whisper[2].split()[0] == "0"
+
+
+@pytest.mark.slow
+@needs_recordings
 def test_live_streams() -> None:
     pytest.importorskip("websockets", reason="needs the extra app")
     row = last_line("live.py", str(FSDD), "--streams", "1", "--seconds", "5", "--window", "10")

@@ -37,6 +37,8 @@ def refusal(dims: Dims, **values: Any) -> str:
         ({"patience": 0.1, "beam_size": 3}, "0.1", "give 1.0"),
         ({"length_penalty": 1.5}, "1.5", "from 0 to 1"),
         ({"on_failure": "first"}, "'first'", "last, best"),
+        ({"drop": ["invented", "odd"]}, "'odd'", "repeats, invented"),
+        ({"drop": "invented"}, "'invented'", "give a list"),
         ({"seed": -1}, "-1", "whole number from 0 up"),
         ({"clip_timestamps": "0,x"}, "'0,x'", "such as '0,12.5,60'"),
         ({"clip_timestamps": [-1.0]}, "(-1.0,)", "start,end,start,end"),

@@ -1,7 +1,7 @@
 """Checks OpenAI's forms, `/v1/audio/transcriptions` and `/v1/audio/translations`.
 
 The fields are those of openai-python 3.54 (types/audio/transcription_create_params.py), and two
-extensions, "sentences" and "on_failure". docs/openai.md lists them all.
+extensions, "sentences", "speech_only" and "on_failure". docs/openai.md lists them all.
 """
 
 from dataclasses import dataclass, field
@@ -136,6 +136,7 @@ class TranscriptionForm(UploadForm):
     known_speaker_names: Texts = Field((), alias="known_speaker_names[]")
     known_speaker_references: tuple[str, ...] = Field((), alias="known_speaker_references[]")
     sentences: bool = False
+    speech_only: bool | None = None  # None: the server's
     # not the default of `Options`: API users do not review the texts
     on_failure: Annotated[str, one_of(ON_FAILURE)] = "best"
 
@@ -165,7 +166,8 @@ class TranscriptionForm(UploadForm):
             "diarize": "embedding" if self.response_format in WITH_SPEAKERS else None,
             "parallel": chunking is not None,
         }
-        return {name: value for name, value in options.items() if value} | (settings or {})
+        options = {name: value for name, value in options.items() if value} | (settings or {})
+        return options | ({} if self.speech_only is None else {"speech_only": self.speech_only})
 
 
 def read_request(form: FormData, task: str, models: Models) -> TranscriptionRequest:

@@ -94,6 +94,7 @@ class FinishedTranscript:
             hidden = () if request.words_inside else ("words",)
             segments = transcript.segment_rows()
             body["segments"] = [{k: v for k, v in s.items() if k not in hidden} for s in segments]
+            body |= transcript.dropped_rows()
         if "word" in request.granularities:
             words = [word for s in transcript.segments for word in s.words or ()]
             body["words"] = [

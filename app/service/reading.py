@@ -2,11 +2,12 @@
 of all jobs wait to be transcribed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,8 @@ from slimwhisper.errors import AudioError
 from slimwhisper.longform.recording import Recording
 from slimwhisper.types import SAMPLE_RATE
 
-DEFAULTS = {"on_failure": "best"}  # options of every job, where they differ from `Options`
+# options of every job, where they differ from `Options`
+DEFAULTS: dict[str, Any] = {"on_failure": "best"}
 LONGEST_VOICE = 60  # seconds of a known speaker's recording
 IN_MEMORY = SPOOL_SECONDS * SAMPLE_RATE  # samples: a longer recording is stored on disk
 DISK_SECONDS = 3600  # per slot, besides the two longest recordings
@@ -97,7 +99,9 @@ class SampleStore:
 class Reading:
     """The jobs whose recordings are being read. Any thread may call `read`, one thread the rest."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, defaults: Mapping[str, Any]) -> None:
+        """defaults: options of every job, which its own replace."""
+        self._defaults = {**DEFAULTS, **defaults}
         self.store = SampleStore(limits.seconds)
         self._readers = Readers(WORKERS, limits.seconds, limits.reading)
         self._pool = ThreadPoolExecutor(WORKERS, "slimwhisper-read")
@@ -141,7 +145,7 @@ class Reading:
 
     def _read(self, job: Job, model: SlimWhisper) -> Recording:
         """Read a job's recording, by a reader process if it is a file. Runs in a reading thread."""
-        options = model.make_options(job.model.display_name, **(DEFAULTS | job.options))
+        options = model.make_options(job.model.display_name, **(self._defaults | job.options))
         samples, stored = job.samples, 0
         if samples is None:
             reserve = partial(self.store.reserve, job)

@@ -9,8 +9,9 @@ asynchronous listener passes the events to its event loop.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from typing import Any
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.counts import RequestCounts
@@ -51,9 +52,11 @@ class Service:
         limits: Limits | None = None,
         unload_after: float = float("inf"),
         first: ModelChoice | None = None,
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
         """load: called when a model is needed. unload_after: seconds without jobs after which
-        the model is unloaded. first: a model to load before the first job.
+        the model is unloaded. first: a model to load before the first job. defaults: options of
+        every job, which its own replace.
         """
         self.limits = limits or Limits()
         self.counts = RequestCounts()
@@ -63,7 +66,7 @@ class Service:
         self.engines.loading = first is not None
         self.first: Future[None] = Future()  # done when the first model is loaded, or cannot be
         self._unload_after = unload_after
-        self.reading = Reading(self.limits)
+        self.reading = Reading(self.limits, defaults or {})
         self.jobs = Jobs()
         self._deadline: float | None = None  # by time.monotonic(); None: it is not stopping
         self._idle_since = time.monotonic()

@@ -22,7 +22,23 @@ Region = tuple[int, int]  # samples [start, stop)
 FRAME = 512  # samples per probability
 _CONTEXT = 64  # samples before a frame that are also its input
 _BLOCK_FRAMES = 938  # 30 s
+_MAYBE_SPEECH = 0.3  # lowest probability for `speech_frames`
+_PEAK, _INAUDIBLE = 0.5, 1e-4  # of the samples of a block, scaled; a lower peak is silence
 DROP = 0.15  # speech ends at a probability below the threshold less this, as in silero
+
+
+def speech_frames(samples: Samples) -> NDArray[np.bool_]:
+    """Which frames of `FRAME` samples may be speech, also quiet speech: bool [frames].
+
+    More sensitive than `speech_regions`. Raises DependencyError without silero-vad.
+    """
+
+    def scaled(block: NDArray[np.float32]) -> NDArray[np.float32]:
+        # the network hardly hears speech below -40 dB, which Whisper reads as any other
+        return block * (_PEAK / max(float(np.abs(block).max(initial=0)), _INAUDIBLE))
+
+    probabilities, _ = _probabilities(samples, _BLOCK_FRAMES, scaled)
+    return np.frombuffer(probabilities, np.float32) >= _MAYBE_SPEECH
 
 
 def speech_regions(
@@ -43,16 +59,7 @@ def speech_regions(
     Speech of more than `max_speech_s` is cut at its longest pauses. `block_frames` of 32 ms are
     read at a time. Raises DependencyError without silero-vad.
     """
-    probabilities = array("f")
-    # In a separate thread, because torch sets its number of threads per calling thread.
-    with ThreadPoolExecutor(1) as pool:
-        run = pool.submit
-        make_regions, model = run(_load_package).result()
-        network = run(VadNetwork, model).result()
-        state = network.begin()
-        for start in range(0, len(samples), block_frames * FRAME):
-            block = samples.read(start, min(start + block_frames * FRAME, len(samples)))
-            probabilities.frombytes(run(network.next, state, block).result().tobytes())
+    probabilities, make_regions = _probabilities(samples, block_frames)
     regions = make_regions(
         probabilities,
         threshold=threshold,
@@ -65,6 +72,27 @@ def speech_regions(
         audio_length_samples=len(samples),
     )
     return [(int(region["start"]), int(region["end"])) for region in regions]
+
+
+def _probabilities(
+    samples: Samples,
+    block_frames: int,
+    prepare: Callable[[NDArray[np.float32]], NDArray[np.float32]] = lambda block: block,
+) -> "tuple[array[float], Callable[..., list[dict[str, int]]]]":
+    """The speech probabilities [frames], and silero-vad's function from them to regions. prepare:
+    changes a block of samples before the network reads it.
+    """
+    probabilities = array("f")
+    # In a separate thread, because torch sets its number of threads per calling thread.
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit
+        make_regions, model = run(_load_package).result()
+        network = run(VadNetwork, model).result()
+        state = network.begin()
+        for start in range(0, len(samples), block_frames * FRAME):
+            block = samples.read(start, min(start + block_frames * FRAME, len(samples)))
+            probabilities.frombytes(run(network.next, state, prepare(block)).result().tobytes())
+    return probabilities, make_regions
 
 
 class SpeechStream:

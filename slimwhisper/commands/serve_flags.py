@@ -7,7 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.flags import FlagGroup, add_main_flags, add_model_flags, count, positive
+from slimwhisper.flags import (
+    FlagGroup,
+    add_main_flags,
+    add_model_flags,
+    boolean,
+    codes,
+    count,
+    positive,
+)
 from slimwhisper.live.types import POLICIES
 
 
@@ -153,6 +161,20 @@ def add_serve(commands: Any) -> None:
         dest="page",
         action="store_false",
         help="serve only the API",
+    )
+    group = FlagGroup(p, "texts", "of recordings; live streams find speech by themselves")
+    group.add(
+        "--speech_only",
+        type=boolean,
+        default=True,
+        help="no text for windows of 30 s in which no speech is found",
+    )
+    group.add(
+        "--drop",
+        type=codes,
+        default=(),
+        metavar="FLAGS",
+        help="leave out segments with one of these flags, such as invented,repeats [none]",
     )
     for title, rows in NUMBERS.items():
         group = FlagGroup(p, title)

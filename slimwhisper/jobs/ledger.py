@@ -132,6 +132,7 @@ class Ledger:
                 totals.done += 1
                 totals.segments += len(spoken)
                 totals.flagged += sum(bool(s.flags) for s in spoken)
+                totals.dropped += len(outcome.result.dropped)
             else:
                 totals.failed += 1
                 self.halted |= self._plan.flags.fail_fast

@@ -35,6 +35,7 @@ class JobTotals:
     failed_earlier: int = 0  # in an earlier run, and not tried again
     segments: int = 0  # with text, in files done
     flagged: int = 0  # of these
+    dropped: int = 0  # left out by --drop
     audio: float = 0.0  # seconds of audio in files done or failed
     loaded: float = 0.0  # seconds of audio in files loaded so far
     surveyed: float = 0.0  # seconds of audio in files surveyed so far
@@ -125,6 +126,7 @@ def summary_facts(totals: JobTotals, status: int, journal: Path | str | None) ->
         "status": status,
         **{name: getattr(totals, name) for name in counts},
         "to_check": totals.flagged,
+        **({"dropped": totals.dropped} if totals.dropped else {}),
         **{name: round(value, 3) for name, value in seconds.items()},
         "journal": None if journal is None else str(journal),
     }
@@ -136,6 +138,8 @@ def summary_lines(facts: dict[str, Any], model: dict[str, Any] | None) -> list[s
     if flagged := facts["to_check"]:
         of = "1 segment" if facts["segments"] == 1 else f"{facts['segments']} segments"
         lines.append(f"{flagged} of {of} to check")
+    if dropped := facts.get("dropped"):
+        lines.append(f"{dropped} segment{'s' * (dropped > 1)} dropped")
     if facts["status"] > 1:
         resume = "; run the same command again to resume" if facts["journal"] else ""
         lines.append(f"stopped early; finished files are saved{resume}")

@@ -1,4 +1,4 @@
-"""The last steps on a complete transcript: speakers, loops, sentences."""
+"""The last steps on a complete transcript: speakers, loops, dropped segments, sentences."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # it imports numba, which is slow to start
 
 
 class PostProcessing:
-    """Assigns speakers, flags loops, and cuts sentences, by the options."""
+    """Assigns speakers, flags loops, drops segments and cuts sentences, by the options."""
 
     def __init__(self, samples: Samples, options: Options, name: str) -> None:
         """Finds the turns of the speakers, from the samples. name: as in `Recording`."""
@@ -44,12 +44,25 @@ class PostProcessing:
         if options.diarize is not None:
             segments = assign_speakers(segments, self._turns, spell)
         segments = with_loops(segments)
-        if options.sentences:
-            language = "en" if options.task == "translate" else transcript.language
-            segments = to_sentences(segments, language, self._seconds)
         if options.token_logprobs:
             segments = _with_logprobs(segments, transcript.segments)
-        return replace(transcript, segments=segments)
+        dropped = [s for s in segments if is_dropped(s, options)]
+        text = transcript.text
+        if dropped:
+            segments = [s for s in segments if not is_dropped(s, options)]
+            text = "".join(s.text for s in segments)
+        if options.sentences:
+            language = "en" if options.task == "translate" else transcript.language
+            kept = segments
+            segments = to_sentences(kept, language, self._seconds)
+            if options.token_logprobs:
+                segments = _with_logprobs(segments, kept)
+        return replace(transcript, text=text, segments=segments, dropped=dropped)
+
+
+def is_dropped(segment: Segment, options: Options) -> bool:
+    """Whether a segment has one of the flags in `Options.drop`."""
+    return not set(options.drop).isdisjoint(segment.flags)
 
 
 def _with_logprobs(segments: Sequence[Segment], before: Sequence[Segment]) -> list[Segment]:

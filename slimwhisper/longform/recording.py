@@ -1,18 +1,18 @@
 """One recording, decoded whole, without silences, or in pieces side by side."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
-from slimwhisper.audio.vad import merge_regions, speech_regions
+from slimwhisper.audio.vad import FRAME, merge_regions, speech_frames, speech_regions
 from slimwhisper.errors import OptionError
 from slimwhisper.forced_alignment.pieces import PieceSession
 from slimwhisper.forced_alignment.script_alignment import ScriptAlignment
 from slimwhisper.longform.expected import read_expected
-from slimwhisper.longform.postprocessing import PostProcessing
+from slimwhisper.longform.postprocessing import PostProcessing, is_dropped
 from slimwhisper.longform.session import Session, clips_of
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import (
@@ -27,6 +27,7 @@ from slimwhisper.types import (
 )
 
 PAUSE = 2 * SAMPLE_RATE  # samples: a shorter one stays inside a piece
+NEAR = 2 * SAMPLE_RATE // 5  # samples from a window's ends where speech still counts as inside
 
 AnySession = Session | PieceSession
 Region = tuple[int, int]  # samples [start, stop)
@@ -54,7 +55,7 @@ class Recording:
         """
         self._alignment = ScriptAlignment(script) if script else None
         if script:
-            for name in ("diarize", "sentences", "vad_filter"):
+            for name in ("diarize", "sentences", "vad_filter", "drop"):
                 if getattr(options, name):
                     raise OptionError(f"{name} cannot be used to align a text; leave it out")
             options = replace(options, word_timestamps=True, word_times="fine")
@@ -65,6 +66,7 @@ class Recording:
         self._waiting: deque[Region] = deque()  # pieces for later sessions, in mel frames
         self._reported: list[Segment] = []
         clips: list[Region] | None = None
+        has_speech = None
         if options.parallel or options.vad_filter:
             frames = clips_of(options, len(samples) // HOP_SAMPLES)
             selected = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
@@ -80,6 +82,8 @@ class Recording:
                 decoding = replace(options, clip_timestamps="0")
             else:
                 clips = []  # no speech; the language is still detected
+        elif options.speech_only:
+            has_speech = _speech_finder(samples)
         decoded = samples if self._excerpts is None else self._excerpts
         self._mel = Spectrogram(decoded, dims.n_mels, dims.window_frames)
         self._session = partial(
@@ -87,6 +91,7 @@ class Recording:
             *(self._mel, dims, decoding),
             vocabulary=vocabulary,
             expected=read_expected(options, name),
+            has_speech=has_speech,
         )
         self.sessions = [self._session(clips)]
         self._started = 0  # sessions
@@ -145,10 +150,12 @@ class Recording:
         return self._original(self.sessions[0].position / FRAMES_PER_SECOND)
 
     def report(self) -> list[Segment]:
-        """The new segments, in order of time; those of a script come with `transcript`."""
+        """The new segments, in order of time, without those that `Options.drop` leaves out; those
+        of a script come with `transcript`.
+        """
         if self._alignment is not None:
             return []
-        return self._report()
+        return [s for s in self._report() if not is_dropped(s, self.options)]
 
     def _report(self) -> list[Segment]:
         number = skip = len(self._reported)
@@ -217,6 +224,17 @@ def find_speech(samples: Samples, options: Options) -> list[Region]:
         min_silence_ms=default_silence if silence is None else silence,
         pad_ms=default_pad if pad is None else pad,
     )
+
+
+def _speech_finder(samples: Samples) -> Callable[[int, int], bool]:
+    """Whether there is speech between two mel frames, or near them."""
+    frames = speech_frames(samples)
+
+    def has_speech(start: int, stop: int) -> bool:
+        first = max(start * HOP_SAMPLES - NEAR, 0) // FRAME
+        return bool(frames[first : -(-(stop * HOP_SAMPLES + NEAR) // FRAME)].any())
+
+    return has_speech
 
 
 def _intersection(regions: Iterable[Region], selected: Sequence[Region]) -> list[Region]:

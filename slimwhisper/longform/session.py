@@ -4,7 +4,7 @@
 the engine, and receive its answers.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -77,9 +77,11 @@ class Session:
         language: str | None = None,
         vocabulary: Vocabulary | None = None,
         expected: str = "",
+        has_speech: Callable[[int, int], bool] | None = None,
     ) -> None:
         """clips: instead of those in the options. language: a code, if already known. vocabulary:
         None: Whisper's for these dimensions. expected: a text that the recording follows.
+        has_speech: whether to decode a window, by its first and last mel frame; None: decode all.
         """
         self.mel, self.dims, self.options = mel, dims, options
         self.vocabulary = vocabulary or get_vocabulary(dims)
@@ -93,7 +95,7 @@ class Session:
         self.language_probs: dict[str, float] = {}  # by code; {}: the language was known
         self._expected = expected_tokens(self.vocabulary, expected, options.hotwords)
         self.state = WindowState(languages)
-        self._steps = self._run(clips)
+        self._steps = self._run(clips, has_speech)
         self._request: Request | None = next(self._steps, None)
 
     @property
@@ -127,7 +129,9 @@ class Session:
         """Mel frames of the recording done so far."""
         return min(self.state.seek, self.mel.frames)
 
-    def _run(self, clips: Sequence[Clip] | None) -> Steps:
+    def _run(
+        self, clips: Sequence[Clip] | None, has_speech: Callable[[int, int], bool] | None
+    ) -> Steps:
         """Detect the language, then decode window after window."""
         in_slot: Clip | None = None  # the audio in the engine's slot: start and frames
         if self.language is None:
@@ -138,6 +142,9 @@ class Session:
             self._set_language(self.language)
         self.prompts = Prompts(self.state.tokenizer, self.dims, self.options)
         for span in self._windows(clips):
+            if has_speech is not None and not has_speech(span.start, span.start + span.frames):
+                self.state.seek += span.frames
+                continue
             encoded = (span.start, span.frames) == in_slot
             in_slot = None
             if self.options.multilingual and not encoded:

@@ -44,6 +44,7 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # OpenAI's -> what they
     ({"response_format": "rttm"}, {"diarize": "embedding"}),
     ({"extra_body": {"sentences": "true"}, "response_format": "srt"}, {"sentences": True}),
     ({"extra_body": {"on_failure": "last"}}, {"on_failure": "last"}),
+    ({"extra_body": {"speech_only": "false"}}, {"speech_only": False}),
 ]
 
 

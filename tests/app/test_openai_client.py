@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import io
+import json
 import re
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -193,6 +194,19 @@ def diarized() -> FinishedTranscript:
     ]
     transcript = Transcript(" one two three", segments, "en")
     return FinishedTranscript(wanted(*fields), transcript, 4.25, get_vocabulary(tiny_dims()))
+
+
+def test_dropped_segments_are_beside_the_others() -> None:
+    said, dropped = (
+        Segment(i, 0, float(i), i + 0.5, text, [], 0.0, -0.1, 1.0, 0.0, flags=flags)
+        for i, (text, flags) in enumerate([(" one", ()), (" Thank you.", ("invented",))])
+    )
+    transcript = Transcript(" one", [said], "en", dropped=[dropped])
+    request = wanted(("response_format", "verbose_json"))
+    response = FinishedTranscript(request, transcript, 2.0, get_vocabulary(tiny_dims())).response()
+    found = json.loads(bytes(response.body))
+    assert (found["text"], [s["id"] for s in found["segments"]]) == ("one", [0])
+    assert [(s["text"], s["flags"]) for s in found["dropped"]] == [(" Thank you.", ["invented"])]
 
 
 def test_diarized_json_is_openais(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,12 @@
 """The service: one engine for the requests of all users."""
 
+from pathlib import Path
+
 import jiwer
 import pytest
+import soundfile as sf
 
+from slimwhisper.app.command import job_defaults
 from slimwhisper.app.service import fair_queue
 from slimwhisper.app.service.fair_queue import AHEAD
 from slimwhisper.app.service.jobs import (
@@ -17,12 +21,14 @@ from slimwhisper.app.service.jobs import (
     StoppingError,
 )
 from slimwhisper.app.service.service import Service
+from slimwhisper.cli import build_parser
 from slimwhisper.errors import OptionError
 from slimwhisper.loading import load_model
 from tests.support.live import eventually, held_engines, held_readers
 from tests.support.paths import BROKEN
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.service_jobs import PHONE, Make, Upload
+from tests.support.sounds import claps
 from tests.support.spoken import EXPECTED, LONG
 
 
@@ -45,6 +51,15 @@ def test_all_short_samples_at_once(make: Make) -> None:
     assert counts.finished == len(truths) and counts.failed == 0 and service.in_flight == 0
     assert counts.filled_slots / counts.steps > 1, "several at once"
     assert counts.audio_seconds > 20 and counts.busy_seconds > 0
+
+
+def test_claps_have_no_text_by_default(make: Make, tmp_path: Path) -> None:
+    """The default of `serve`; a request may choose otherwise."""
+    sf.write(tmp_path / "claps.wav", claps(10.0), 16_000)
+    service = make(defaults=job_defaults(build_parser().parse_args(["serve"])))
+    assert Upload(service, tmp_path / "claps.wav").text == ""
+    assert Upload(service, tmp_path / "claps.wav", speech_only=False).text
+    assert Upload(service).text.startswith("five five five")
 
 
 def test_requests_differ_and_a_bad_one_harms_no_other(make: Make) -> None:

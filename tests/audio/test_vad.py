@@ -10,7 +10,7 @@ import torch
 
 import slimwhisper
 from slimwhisper.audio.threads import usual_threads
-from slimwhisper.audio.vad import merge_regions, speech_regions
+from slimwhisper.audio.vad import FRAME, merge_regions, speech_frames, speech_regions
 from slimwhisper.errors import DependencyError
 from tests.support.spoken import LONG, SAMPLES
 
@@ -99,6 +99,18 @@ def test_recordings_at_the_same_time_do_not_mix(speech: np.ndarray) -> None:
             for part in parts * 2
         ]
     assert [job.result() for job in jobs] == expected * 2
+
+
+def test_quiet_speech_counts_for_frames(speech: np.ndarray) -> None:
+    quiet = np.pad(0.003 * speech, (10 * 16_000, 0))
+    assert speech_regions(Recording(quiet)) == []
+    found = speech_frames(Recording(quiet))
+    assert found.shape == (-(-len(quiet) // FRAME),)
+    assert not found[: 9 * 16_000 // FRAME].any() and found[10 * 16_000 // FRAME :].mean() > 0.5
+    noise = 0.1 * np.random.default_rng(0).standard_normal(80_000).astype(np.float32)
+    assert not speech_frames(Recording(noise)).any()
+    assert not speech_frames(Recording(np.zeros(80_000, np.float32))).any()
+    assert speech_frames(Recording(np.zeros(0, np.float32))).shape == (0,)
 
 
 # In a fresh process: silero-vad sets the threads when it is imported, once.

@@ -57,6 +57,8 @@ def test_lines_about_the_model_and_segments_to_check() -> None:
     one = summary_facts(JobTotals(done=1, segments=1, flagged=1), 0, None)
     same = summary_lines(one, FACTS | {"baseline_bytes_per_window": 1_000_000})
     assert same[1] == "1 of 1 segment to check" and same[2].endswith("1.0 MB per window")
+    dropped = summary_facts(JobTotals(done=1, segments=1, dropped=2), 0, None)
+    assert summary_lines(dropped, None)[1:] == ["2 segments dropped"]
     waited = FACTS | {"peak_bytes": 5_000_000, "preemptions": 3}
     notes = model_terms(waited, "tiny")["notes"]
     assert "5.0 MB" in notes and "3 times" in notes and "--cache_memory" in notes

@@ -1,5 +1,6 @@
 """One recording without its silences, or in pieces side by side; its times stay."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ import pytest
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.longform.postprocessing import _with_logprobs
+from slimwhisper.longform.postprocessing import PostProcessing, _with_logprobs
 from slimwhisper.longform.recording import Recording
-from slimwhisper.types import Options, Segment
+from slimwhisper.tokens.vocabulary import get_vocabulary
+from slimwhisper.types import Options, Segment, Transcript
+from tests.support.checkpoints import tiny_dims
 from tests.support.parity import differences
+from tests.support.scripted import segment as plain_segment
+from tests.support.sounds import claps
 from tests.support.spoken import WORDS, spoken_words
 
 PAUSE = 5.0  # seconds between phrases
@@ -105,6 +110,65 @@ def test_no_speech_at_all(random_paths: dict[str, Path], mode: str) -> None:
         result = multilingual.transcribe(audio, **{mode: True})
         assert (result["text"], result["segments"]) == ("", [])
         assert len(result["language"]) in (2, 3)
+
+
+def test_windows_without_speech_have_no_text(model: SlimWhisper, phrases: Phrases) -> None:
+    """Those with speech have the text that they had."""
+    noises = claps(30.0)
+    assert model.transcribe(noises)["text"]
+    assert model.transcribe(noises, speech_only=True)["text"] == ""
+    plain = model.transcribe(phrases.audio, temperature=0)
+    assert not differences(model.transcribe(phrases.audio, temperature=0, speech_only=True), plain)
+    both = np.concatenate([noises, phrases.audio])
+    result = model.transcribe(both, temperature=0, speech_only=True)
+    assert result["text"] == plain["text"]
+    starts = [s["start"] - 30 for s in result["segments"] if s["text"]]
+    assert starts == pytest.approx([s["start"] for s in plain["segments"] if s["text"]], abs=0.01)
+
+
+def test_flagged_segments_are_dropped(model: SlimWhisper) -> None:
+    """They are in no text, and neither printed nor streamed; json has them."""
+    word = np.pad(spoken_words()[0][1], (0, 3_200))
+    loop = np.tile(word, 25 * 16_000 // len(word))
+    plain = model.transcribe(loop, temperature=0, sentences=True)
+    assert plain["flags"] and "dropped" not in plain
+    shown = []
+    for _, result in model.transcribe_many(
+        [loop],
+        temperature=0,
+        drop=["repeats"],
+        token_logprobs=True,
+        on_segments=lambda _, segments, __: shown.extend(segments),
+    ):
+        made = result.as_dict()
+    assert (made["text"], made["segments"], shown) == ("", [], [])
+    assert "flags" not in made
+    assert made["dropped"] and all("repeats" in s["flags"] for s in made["dropped"])
+    assert all(len(s["tokens"]) == len(s["token_logprobs"]) for s in made["dropped"])
+
+
+@pytest.mark.parametrize("sentences", [False, True])
+def test_what_is_left_when_segments_are_dropped(sentences: bool) -> None:
+    flags = ((), ("invented",), ("too_fast", "improbable"), ())
+    texts = (" Good day.", " Thank you.", " Hm.", " See you.")
+    segments = [
+        replace(
+            plain_segment(i, 0, 2.0 * i, 2.0 * i + 2, text, [i]),
+            flags=f,
+            token_logprobs=[-float(i)],
+        )
+        for i, (text, f) in enumerate(zip(texts, flags, strict=True))
+    ]
+    drop = {"drop": ("invented", "improbable"), "token_logprobs": True, "sentences": sentences}
+    finish = PostProcessing(ArraySamples(np.zeros(128_000, np.float32)), Options(**drop), "")
+    vocabulary = get_vocabulary(tiny_dims(multilingual=True))
+    whole = Transcript("".join(texts), segments, "en")
+    found = finish(whole, vocabulary, vocabulary.tokenizer("en"))
+    assert found.text == " Good day. See you."
+    assert [s.text for s in found.segments] == [" Good day.", " See you."]
+    assert [s.token_logprobs for s in found.segments] == [[-0.0], [-3.0]]
+    assert list(found.dropped) == segments[1:3]
+    assert [s["id"] for s in found.as_dict()["dropped"]] == [1, 2]
 
 
 def test_clips_hold_for_speech_too(model: SlimWhisper, phrases: Phrases) -> None:

@@ -9,3 +9,10 @@ def noise_bursts(seconds: float, seed: int) -> np.ndarray:
     n = int(seconds * 16_000)
     envelope = np.repeat(rng.uniform(0, 0.3, n // 4_000 + 1), 4_000)[:n]
     return (rng.standard_normal(n) * envelope).astype(np.float32)
+
+
+def claps(seconds: float) -> np.ndarray:
+    """Float32 [n] at 16 kHz: four claps a second; `digits` writes words for them."""
+    rng, fade = np.random.default_rng(0), np.exp(-np.arange(4_000) / 250)
+    found = [rng.standard_normal(4_000) * fade for _ in range(round(4 * seconds))]
+    return (0.2 * np.concatenate(found)).astype(np.float32)
