@@ -7,6 +7,7 @@ from dataclasses import Field, fields
 from difflib import get_close_matches
 from functools import cache
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from slimwhisper.checkpoint.settings import GenerationSettings, Setting
 from slimwhisper.errors import OptionError
 from slimwhisper.options import OptionHelp, Options
 from slimwhisper.speakers.choice import as_pairs, check_speakers
+from slimwhisper.tokens.spellings import read_hot_words, spellings
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
 from slimwhisper.trust import REASONS
 from slimwhisper.types import Dims
@@ -22,6 +24,7 @@ from slimwhisper.types import Dims
 IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
 TUPLES = (
     *("temperature", "clip_timestamps", "suppress_tokens", "languages", "initial_prompt", "drop"),
+    "hot_words",
 )
 ENGLISH = {"language": "en", "task": "transcribe", "multilingual": False}
 # types of options that have no bounds: what is taken for them, and in words
@@ -61,6 +64,9 @@ def make_options(
             values[key] = tuple(value)
     if "known_speakers" in values:
         values["known_speakers"] = as_pairs(values["known_speakers"] or ())
+    words = values.pop("hot_words", None)
+    if words is not None:
+        values["hot_words"] = read_hot_words(words) if isinstance(words, str | Path) else words
     vocabulary = vocabulary or get_vocabulary(dims)
     values = _defaults(dims, vocabulary, settings, values) | values
     if not vocabulary.languages:
@@ -255,6 +261,7 @@ def _check_tokens(options: Options, name: str, vocabulary: Vocabulary) -> None:
         raise OptionError(
             f"initial_prompt {prompt!r}: give a text, or token ids from 0 to {vocabulary.size - 1}"
         )
+    spellings(vocabulary, tuple(options.hot_words), options.hot_word_bonus)  # kept for `make_rules`
     plain = Options().no_speech_threshold
     if vocabulary.no_speech is None and options.no_speech_threshold not in (None, plain):
         raise OptionError(f"{name}: its vocabulary has no <|nospeech|>; drop no_speech_threshold")

@@ -47,8 +47,8 @@ class Options:
     `hotwords`, `multilingual`, `vad_filter` with its settings, `repetition_penalty`,
     `no_repeat_ngram_size` and `prompt_reset_on_temperature` are faster-whisper's; `languages`,
     `parallel`, `speech_only`, `seed`, `token_logprobs`, `on_failure`, `drop`, `expected`,
-    `sentences` and those for speakers are slimwhisper's. A new option needs only a field here: the
-    command line gets its flag, and `make_options` checks its bounds.
+    `sentences`, `hot_words` with their bonus and those for speakers are slimwhisper's. A new option
+    needs only a field here: the command line gets its flag, and `make_options` checks its bounds.
     """
 
     task: str = decoding(
@@ -102,6 +102,15 @@ class Options:
     )
     prefix: str | None = prompting(None, "text that every window begins with")
     hotwords: str | None = prompting(None, "expected words, added to the prompt of every window")
+    # the path of a file, or its lines; `make_options` reads the file
+    hot_words: str | tuple[str, ...] = prompting(
+        (),
+        "file of up to 10,000 words or phrases, one a line, whose tokens get --hot_word_bonus, or "
+        "the number after a tab; unlike --hotwords, which is a prompt [none]",
+    )
+    hot_word_bonus: float = prompting(
+        2.0, "added to the log-probability of each token that continues a hot word", low=0, high=20
+    )
     expected: str | None = prompting(
         None,
         "file with the text that the recordings should follow, or a folder of NAME.txt: the same "

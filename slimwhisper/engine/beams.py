@@ -39,13 +39,14 @@ class BeamSampler:
         self.finished = torch.zeros((*shape, state.limit), dtype=torch.int64, device=device)
         self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
         self.scores = torch.zeros(shape, dtype=torch.float32, device=device)
+        self.bonuses = torch.zeros(shape, dtype=torch.float32, device=device)
         self.logprobs = torch.zeros((*shape, state.limit), dtype=torch.float32, device=device)
         self.count = torch.zeros(shape[0], dtype=torch.int64, device=device)
 
     def by_window(self, logprobs: bool) -> Sequence[Tensor]:
         """The finished texts, [windows, ...] each."""
         each = (self.logprobs,) if logprobs else ()
-        return (*each, self.finished, self.lengths, self.scores, self.count)
+        return (*each, self.finished, self.lengths, self.scores, self.bonuses, self.count)
 
     def begin(self, first: int, count: int) -> None:
         """No text is finished."""
@@ -57,24 +58,31 @@ class BeamSampler:
         stamps = self.state.stamps.view(block)
         if batch.timestamps:
             apply_timestamp_rules(logits, stamps, self.vocabulary)
-        logprobs, tokens = logits.log_softmax(dim=-1).topk(width + 1, dim=-1)  # [R, width + 1]
-        scores = texts.logprobs[block][:, None] + logprobs
+        logprobs, tokens, bonuses = self._propose(batch, logits)  # [R, width + 1]
+        sums = texts.logprobs[block][:, None] + logprobs
+        scores = sums if bonuses is None else sums + bonuses
         scores = scores.unflatten(0, (-1, width))  # [W, width, width + 1]
         if fresh:  # all beams are still equal
             scores[:, 1:] = NEVER
         # at most `width` texts can end before `width` others are found
         order = scores.flatten(1).sort(dim=-1, descending=True, stable=True)
         scores, ranked = order.values[:, : 2 * width], order.indices[:, : 2 * width]
-        tokens, logprobs = (
-            t.unflatten(0, (-1, width)).flatten(1).gather(1, ranked) for t in (tokens, logprobs)
-        )
+
+        def in_order(t: Tensor) -> Tensor:
+            """[R, width + 1] -> [W, 2 * width]."""
+            return t.unflatten(0, (-1, width)).flatten(1).gather(1, ranked)
+
+        tokens, logprobs = in_order(tokens), in_order(logprobs)
+        if bonuses is not None:
+            scores, bonuses = in_order(sums), in_order(bonuses)  # without the bonuses, and they
         index = torch.arange(len(ranked), device=ranked.device)
         sources = ranked // (width + 1) + index[:, None] * width  # rows within the block
         ends = tokens == self.vocabulary.eot
         others = (~ends).cumsum(dim=1)
         done = self.count[self._windows(batch)] >= self.max_finished
 
-        self._finish(batch, ends & (others < width) & ~done[:, None], sources, scores, logprobs)
+        new = ends & (others < width) & ~done[:, None]
+        self._finish(batch, new, sources, scores, logprobs, bonuses)
 
         column = torch.arange(ranked.shape[1], device=ranked.device)
         continues = ~ends & (others <= width)
@@ -88,17 +96,37 @@ class BeamSampler:
         if batch.logprobs:
             last_logprobs = logprobs.gather(1, chosen).flatten().float()
             texts.token_logprobs[batch.indices, stamps.count] = last_logprobs
-        append(self.state, batch, tokens.gather(1, chosen).flatten(), stamps, self.vocabulary)
+        tokens = tokens.gather(1, chosen).flatten()
+        append(self.state, batch, tokens, stamps, self.vocabulary)
+        if batch.hot_words and self.state.hot_words is not None:
+            self.state.hot_words.advance(block, tokens, active)
         stamps.count.sub_(torch.where(active, 0, 1))  # a finished search does not change
+
+    def _propose(self, batch: StepBatch, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The best `width` + 1 tokens of each row, logits [R, V], as [R, width + 1] each: their
+        log-probabilities, they, and with hot words what each text gains with them.
+        """
+        logprobs, words = logits.log_softmax(dim=-1), self.state.hot_words
+        if not batch.hot_words or words is None:
+            return (*logprobs.topk(self.width + 1, dim=-1), None)
+        tokens = words.boosted(logprobs, batch.block).topk(self.width + 1, dim=-1).indices
+        bonuses = words.bonuses_with(batch.block, tokens).to(logprobs.dtype)
+        return logprobs.gather(1, tokens), tokens, bonuses
 
     def _windows(self, batch: StepBatch) -> slice:
         return slice(batch.block.start // self.width, batch.block.stop // self.width)
 
     def _finish(
-        self, batch: StepBatch, new: Tensor, sources: Tensor, scores: Tensor, logprobs: Tensor
+        self,
+        batch: StepBatch,
+        new: Tensor,
+        sources: Tensor,
+        scores: Tensor,
+        logprobs: Tensor,
+        bonuses: Tensor | None,
     ) -> None:
         """Store texts that have just ended, best first, while there is room. All [W, n]: new bool;
-        sources int64, rows of the block; scores, and logprobs of the last token, floating.
+        sources int64, rows of the block; scores, logprobs of the last token, and bonuses, floating.
         """
         windows, block, texts = self._windows(batch), batch.block, self.state.texts
         count, lengths = self.count[windows], self.state.stamps.count[block][sources]
@@ -108,6 +136,10 @@ class BeamSampler:
         self.finished[window, target] = texts.sampled[block][sources]
         self.lengths[window, target] = lengths
         self.scores[window, target] = scores.float()
+        if bonuses is not None:
+            self.bonuses[window, target] = bonuses.float()
+        elif self.state.hot_words is not None:
+            self.bonuses[window, target] = 0.0
         if batch.logprobs:
             self.logprobs[window, target] = texts.token_logprobs[block][sources]
             self.logprobs[window, target, lengths] = logprobs.float()
@@ -118,7 +150,9 @@ class BeamSampler:
         block, texts = batch.block, self.state.texts
         lengths = self.state.positions[block] + 1  # the last token is not cached yet
         self.cache.copy_rows(batch.rows, sources, lengths, self.skip)
-        each = (texts.token_logprobs,) if batch.logprobs else ()
+        each: tuple[Tensor, ...] = (texts.token_logprobs,) if batch.logprobs else ()
+        if batch.hot_words and (words := self.state.hot_words) is not None:
+            each = (*each, words.nodes, words.bonuses)
         for t in (*each, texts.sampled, *self.state.stamps.tensors()):
             t[block] = t[block][sources]
 
@@ -126,7 +160,7 @@ class BeamSampler:
         """The texts as they are now, copied asynchronously on a GPU."""
         windows = slice(first, first + len(tickets))
         rows = slice(windows.start * self.width, windows.stop * self.width)
-        texts = self.state.texts.of(first, len(tickets), self.width, logprobs)
+        texts = self.state.texts_of(first, len(tickets), logprobs)
         each = self.logprobs[windows, :, : self.state.limit if logprobs else 0]
         beams = BeamTexts(
             last=texts.last,
@@ -134,11 +168,13 @@ class BeamSampler:
             logprobs=texts.logprobs,
             token_logprobs=texts.token_logprobs,
             no_speech=texts.no_speech,
+            bonuses=texts.bonuses,
             lengths=self.state.stamps.count[rows],
             finished=self.finished[windows],
             finished_lengths=self.lengths[windows],
             finished_scores=self.scores[windows],
             finished_logprobs=each,
+            finished_bonuses=None if texts.bonuses is None else self.bonuses[windows],
             finished_count=self.count[windows],
             table=self.state.table[rows],
         )

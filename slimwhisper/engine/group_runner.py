@@ -105,7 +105,7 @@ class GroupRunner:
             self._batch = self.state.batch(0, len(tickets), tickets)
         batch, lengths = self._batch, [t.length for t in tickets]
         # a draft is verified by rules that do not look at the text before it
-        may_draft = speculation is not None and batch.ngrams is None
+        may_draft = speculation is not None and batch.ngrams is None and not batch.hot_words
         drafts = speculation.draft_length(tickets) if speculation and may_draft else 0
         batch.extent = max(lengths) + drafts
         if speculation is None or not drafts:
@@ -160,10 +160,11 @@ class GroupRunner:
                     timestamps=batch.timestamps,
                     logprobs=batch.logprobs,
                     ngrams=batch.ngrams,
+                    hot_words=batch.hot_words,
                 )
             )
 
-        kind = (samples, batch.timestamps, batch.logprobs, batch.ngrams)
+        kind = (samples, batch.timestamps, batch.logprobs, batch.ngrams, batch.hot_words)
         self.graphs.run((windows, extent, *kind, *key), body)
 
     def snapshot(self, first: int, tickets: Sequence[Ticket]) -> Snapshot:

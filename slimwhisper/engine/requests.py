@@ -11,6 +11,8 @@ from slimwhisper.cache.pool import pages_of
 if TYPE_CHECKING:  # the command line starts without torch
     from torch import Tensor
 
+    from slimwhisper.engine.hot_words.automaton import HotWords
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rules:
@@ -24,6 +26,7 @@ class Rules:
     # limits on what the text repeats, as in `repetition.RepetitionLimits`
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
+    hot_words: HotWords | None = None  # phrases whose tokens get a bonus
 
     @property
     def limits_repetition(self) -> bool:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Rows
 from slimwhisper.cache.pool import pages_of
+from slimwhisper.engine.hot_words.automaton import HotWords
+from slimwhisper.engine.hot_words.rows import HotWordRows
 from slimwhisper.engine.repetition import RepetitionLimits
 from slimwhisper.engine.rules import NO_TOKEN, BannedTokens, TimestampState
 from slimwhisper.engine.snapshots import TextBuffers
@@ -37,6 +39,7 @@ class StepBatch:
     logprobs: bool = False  # at least one row records each token's
     # the largest `no_repeat_ngram_size` of its rows; None: no row limits what it repeats
     ngrams: int | None = None
+    hot_words: bool = False  # at least one row has some
 
 
 class RowState:
@@ -47,7 +50,7 @@ class RowState:
     ) -> None:
         """scratch: the row and the page of the caches that padding is written to."""
         rows = windows * width
-        self.width, self.context, self.scratch = width, dims.n_text_ctx, scratch
+        self.context, self.scratch = dims.n_text_ctx, scratch
         limit = dims.n_text_ctx // 2 + 1
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -59,6 +62,7 @@ class RowState:
             logprobs=zeros(rows, dtype=torch.float32),
             token_logprobs=zeros(rows, limit, dtype=torch.float32),
             no_speech=zeros(windows, dtype=torch.float32),
+            bonuses=None,
         )
         self.row_indices = torch.arange(rows, device=device)
         self.positions = zeros(rows)
@@ -67,6 +71,7 @@ class RowState:
         self.banned = BannedTokens.allocate(rows, device)
         self.stamps = TimestampState.allocate(rows, device)
         self.repetition: RepetitionLimits | None = None  # of all rows, once one has limits
+        self.hot_words: HotWordRows | None = None  # of all rows, once one has some
         # where the caches have their texts and audio
         pages = pages_of(dims.n_text_ctx)
         self.locations = Rows(
@@ -75,6 +80,11 @@ class RowState:
             group=width,
             table=torch.full((rows, pages), scratch[1], device=device),
         )
+
+    @property
+    def width(self) -> int:
+        """Rows of a window."""
+        return self.locations.group
 
     @property
     def limit(self) -> int:
@@ -95,6 +105,7 @@ class RowState:
             *(self.positions, self.temperatures, self.keys, self.locations.ids, self.table),
             *(*self.banned.tensors(), *self.stamps.tensors()),
             *(() if self.repetition is None else self.repetition.tensors()),
+            *(() if self.hot_words is None else (self.hot_words.nodes, self.hot_words.bonuses)),
         )
 
     def by_window(self) -> Sequence[Tensor]:
@@ -108,6 +119,7 @@ class RowState:
         locations, width = self.locations, self.width
         begin, end = first * width, (first + count) * width
         device, windows = locations.ids.device, [t.window for t in tickets]
+        rules = [w.rules for w in windows if w.rules is not None]
         sampled, sampling_rows = [w.attempt.temperature > 0 for w in windows], None
         if any(sampled) and device.type == "cpu":
             sampling_rows = torch.tensor(sampled).repeat_interleave(width).nonzero().flatten()
@@ -127,16 +139,10 @@ class RowState:
             self.row_indices[begin:end],
             0,
             sampling_rows,
-            any(w.rules is not None and w.rules.timestamps for w in windows),
+            any(r.timestamps for r in rules),
             any(w.logprobs for w in windows),
-            max(
-                (
-                    w.rules.no_repeat_ngram_size
-                    for w in windows
-                    if w.rules is not None and w.rules.limits_repetition
-                ),
-                default=None,
-            ),
+            max((r.no_repeat_ngram_size for r in rules if r.limits_repetition), default=None),
+            any(r.hot_words is not None for r in rules),
         )
 
     def filter(self, batch: StepBatch, logits: Tensor) -> None:
@@ -255,16 +261,35 @@ class RowState:
             self.keys[rows] = keys.flatten(0, 1)
         return BannedTokens.of(banned_first), replaced
 
-    def limit_repetition(self, first: int, tickets: Sequence[Ticket]) -> None:
-        """Set the limits of windows first, first + 1 ...: numbers, of which nothing is uploaded."""
-        for index, ticket in enumerate(tickets, first):
-            rules = ticket.window.rules
+    def texts_of(self, first: int, count: int, logprobs: bool) -> TextBuffers:
+        """Views of the texts of windows first, first + 1 ...; logprobs: with each token's."""
+        texts = self.texts.of(first, count, self.width, logprobs)
+        if self.hot_words is not None:
+            rows = slice(first * self.width, (first + count) * self.width)
+            texts.bonuses = self.hot_words.safe_bonuses(rows)
+        return texts
+
+    def use_hot_words(self, lists: Sequence[HotWords], vocabulary: Vocabulary) -> bool:
+        """Hold the lists of all texts of the group. Returns whether a buffer was replaced."""
+        if self.hot_words is None and lists:
+            self.hot_words = HotWordRows(len(self.positions), vocabulary, self.keys.device)
+        return self.hot_words is not None and self.hot_words.use(lists)
+
+    def start_rules(
+        self, first: int, tickets: Sequence[Ticket], accepted: Sequence[AcceptedPrefix]
+    ) -> None:
+        """Set the limits and hot words of windows first, first + 1 ..., after their accepted
+        tokens: numbers, of which nothing is uploaded.
+        """
+        for index, (ticket, prefix) in enumerate(zip(tickets, accepted, strict=True), first):
+            rules, rows = ticket.window.rules, slice(index * self.width, (index + 1) * self.width)
             assert rules is not None
             if self.repetition is None and rules.limits_repetition:
                 self.repetition = RepetitionLimits.allocate(len(self.positions), self.keys.device)
             if self.repetition is not None:
-                rows = slice(index * self.width, (index + 1) * self.width)
                 self.repetition.start(rows, rules.repetition_penalty, rules.no_repeat_ngram_size)
+            if self.hot_words is not None:
+                self.hot_words.start(rows, rules.hot_words, prefix.tokens)
 
 
 def _consecutive(numbers: Sequence[int], width: int = 1) -> int | None:

@@ -4,13 +4,14 @@ Functions over tensors: logits [R, V] are changed in place, and nothing is copie
 The timestamp rules are those of `whisper.decoding.ApplyTimestampRules`, without its loop over rows.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from slimwhisper.engine.hot_words.automaton import HotWords, hot_words
 from slimwhisper.engine.requests import Rules
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.splitmix64 import uniform
@@ -214,25 +215,40 @@ def sample(logits: Tensor, temperatures: Tensor, keys: Tensor) -> Tensor:
     """Sample one token per row: logits [R, V], temperatures [R] > 0, keys [R] int64 -> [R] int64.
 
     Every token gets a random waiting time, exponential with its probability as the rate, and the
-    shortest wins. So rounding of `weights` matters only in near ties. With inverse transform
+    shortest wins. So rounding of the weights matters only in near ties. With inverse transform
     sampling, the rounding of a cumulative sum of 50,000 probabilities would change tokens.
     """
-    weights = (logits / temperatures[:, None]).softmax(dim=-1)
-    index = torch.arange(1, logits.shape[1] + 1, device=keys.device)
+    return fastest(logits, temperatures, waiting_times(keys, logits.shape[1]))
+
+
+def waiting_times(keys: Tensor, size: int) -> Tensor:
+    """Random waiting times of the tokens, with rate 1: keys [R] int64 -> [R, size] floating."""
+    index = torch.arange(1, size + 1, device=keys.device)
     # MPS has no float64
-    size = (23, torch.float32) if keys.device.type == "mps" else (53, torch.float64)
-    waits = -uniform(keys[:, None], index, *size).log()
-    return (weights / waits).argmax(dim=-1)
+    bits, dtype = (23, torch.float32) if keys.device.type == "mps" else (53, torch.float64)
+    return -uniform(keys[:, None], index, bits, dtype).log()
+
+
+def fastest(
+    logits: Tensor, temperatures: Tensor, waits: Tensor, among: Tensor | None = None
+) -> Tensor:
+    """Sample as `sample`, by waits [R, V] of `waiting_times`. among [V] int64: 1 for the tokens to
+    choose from, else 0; None: all.
+    """
+    weights = (logits / temperatures[:, None]).softmax(dim=-1) / waits
+    return (weights if among is None else weights * among).argmax(dim=-1)
 
 
 def make_rules(dims: Dims, options: Options, vocabulary: Vocabulary | None = None) -> Rules:
     """The sampling rules of some options; equal rules are the same object.
 
-    vocabulary: None: Whisper's for these dimensions.
+    vocabulary: None: Whisper's for these dimensions. Raises OptionError for hot words that it
+    cannot write.
     """
-    return _rules(
+    vocabulary = vocabulary or get_vocabulary(dims)
+    rules = _rules(
         dims,
-        vocabulary or get_vocabulary(dims),
+        vocabulary,
         options.suppress_tokens,
         options.suppress_blank,
         not options.without_timestamps,
@@ -241,6 +257,15 @@ def make_rules(dims: Dims, options: Options, vocabulary: Vocabulary | None = Non
         options.repetition_penalty,
         options.no_repeat_ngram_size,
     )
+    if not options.hot_words:
+        return rules
+    lines = tuple(options.hot_words)
+    return _with_hot_words(rules, hot_words(vocabulary, lines, options.hot_word_bonus))
+
+
+@lru_cache(maxsize=8)  # lists may be large
+def _with_hot_words(rules: Rules, words: HotWords) -> Rules:
+    return replace(rules, hot_words=words)
 
 
 @lru_cache(maxsize=64)  # rows that share their rules are filtered together

@@ -153,6 +153,9 @@ class Runner:
         """
         runner, tickets, first = self.group_runners[start.group], start.tickets, start.first
         state, windows = runner.state, [t.window for t in tickets]
+        rules = [t.window.rules for t in start.group.tickets]
+        lists = [r.hot_words for r in rules if r is not None and r.hot_words is not None]
+        replaced = state.use_hot_words(lists, self.vocabulary)
         context, eot, device = self.model.dims.n_text_ctx, self.vocabulary.eot, self.model.device
         drafts: list[tuple[int, ...]] = [() for _ in tickets]
         if start.group.resumable:
@@ -167,13 +170,14 @@ class Runner:
         state.put_locations(first, *uploaded[:3])
         hidden, started = runner.prompts.read(prompts), uploaded[3:]
         if any(drafts):
-            accepted = [self._verify(*each) for each in zip(windows, drafts, hidden, strict=False)]
+            parts = zip(windows, drafts, hidden, strict=False)
+            accepted = [self._verify(state, *part) for part in parts]
             started = upload(device, *self._beginnings(runner, tickets, accepted))
 
         at_start, following = self._logits(hidden, started[0])
-        banned_first, replaced = state.start(first, *started[1:])
-        state.limit_repetition(first, tickets)
-        if replaced and runner.graphs is not None:
+        banned_first, banned_replaced = state.start(first, *started[1:])
+        state.start_rules(first, tickets, accepted)
+        if (replaced or banned_replaced) and runner.graphs is not None:
             runner.graphs.discard()
         banned_first.apply(following, slice(None))
         tokens = runner.prompts.tokens(prompts)[: len(tickets)]
@@ -199,13 +203,16 @@ class Runner:
         first, second = self.model.decoder.logits(hidden[every, positions]).unbind(1)
         return first, second
 
-    def _verify(self, window: Window, draft: Sequence[int], hidden: Tensor) -> AcceptedPrefix:
+    def _verify(
+        self, state: RowState, window: Window, draft: Sequence[int], hidden: Tensor
+    ) -> AcceptedPrefix:
         """The part of a draft that decoding accepts; hidden [T, d], after the last norm."""
         if not draft:
             return AcceptedPrefix()
         first = len(window.prompt) - 1
         logits = self.model.decoder.logits(hidden[first : first + len(draft)])
-        return verify(window, draft, logits, self.vocabulary, self.model.plan.kernels)
+        kernels = self.model.plan.kernels
+        return verify(window, draft, logits, self.vocabulary, kernels, state.hot_words)
 
     # -- audio ---------------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ from slimwhisper.engine.rows import RowState, StepBatch
 from slimwhisper.engine.rules import (
     TimestampState,
     apply_timestamp_rules,
+    fastest,
     log_probability,
     most_likely,
-    sample,
+    waiting_times,
 )
 from slimwhisper.engine.snapshots import Snapshot
 from slimwhisper.engine.tickets import Ticket
@@ -60,23 +61,41 @@ class GreedySampler:
         if batch.logprobs:
             texts.token_logprobs[batch.indices, state.count] = logprobs.float()
         append(self.state, batch, tokens, state, self.vocabulary)
+        if batch.hot_words and self.state.hot_words is not None:
+            self.state.hot_words.advance(block, tokens)
 
     def decide(
         self, batch: StepBatch, logits: Tensor, stamps: TimestampState
     ) -> tuple[Tensor, Tensor]:
-        """The tokens of the rows and their log-probabilities, [R] each; logits [R, V]."""
-        if batch.sampling_rows is None:
-            return most_likely(logits, stamps, self.vocabulary, batch.timestamps, self.kernels)
+        """The tokens of the rows and their log-probabilities, [R] each; logits [R, V]. Those of hot
+        words count without their bonus.
+        """
+        words, rows = self.state.hot_words if batch.hot_words else None, batch.sampling_rows
+        if rows is None:
+            parts = (logits, stamps, self.vocabulary, batch.timestamps, self.kernels)
+            tokens, logprobs = most_likely(*parts)
+            if words is None:
+                return tokens, logprobs
+            return words.prefer(words.nodes[batch.block], logits, tokens, logprobs)
         if batch.timestamps:
             apply_timestamp_rules(logits, stamps, self.vocabulary)
-        rows, tokens = batch.sampling_rows, logits.argmax(dim=-1)
-        keys, temperatures = (
-            self.state.keys[batch.indices, stamps.count],
-            self.state.temperatures[batch.indices],
+        temperatures = self.state.temperatures[batch.indices][rows]
+        waits = waiting_times(self.state.keys[batch.indices, stamps.count][rows], logits.shape[1])
+
+        def draw(logits: Tensor, tokens: Tensor, among: Tensor | None = None) -> Tensor:
+            """The tokens [R], replaced where the temperature is above 0."""
+            drawn = fastest(logits[rows], temperatures, waits, among)
+            tokens[rows] = torch.where(temperatures > 0, drawn, tokens[rows])
+            return tokens
+
+        tokens = draw(logits, logits.argmax(dim=-1))
+        logprobs = log_probability(logits, tokens)
+        if words is None:
+            return tokens, logprobs
+        nodes, is_text = words.nodes[batch.block], words.is_text
+        return words.prefer(
+            nodes, logits, tokens, logprobs, lambda boosted, best: draw(boosted, best, is_text)
         )
-        drawn = sample(logits[rows], temperatures[rows], keys[rows])
-        tokens[rows] = torch.where(temperatures[rows] > 0, drawn, tokens[rows])
-        return tokens, log_probability(logits, tokens)
 
     def by_window(self, logprobs: bool) -> Sequence[Tensor]:
         """It has no state of its own."""
@@ -84,7 +103,7 @@ class GreedySampler:
 
     def snapshot(self, tickets: Sequence[Ticket], first: int, logprobs: bool) -> Snapshot:
         """The texts as they are now, copied asynchronously on a GPU."""
-        texts = self.state.texts.of(first, len(tickets), self.state.width, logprobs)
+        texts = self.state.texts_of(first, len(tickets), logprobs)
         return Snapshot(tickets, texts, self.vocabulary.eot)
 
 

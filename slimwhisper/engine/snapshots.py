@@ -6,6 +6,7 @@ neither host nor device waits.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +16,9 @@ from slimwhisper.cache.pool import PAGE
 from slimwhisper.engine.requests import Decoded
 from slimwhisper.engine.tickets import Ticket, TicketState
 
-# sampled tokens; the sum of their log-probabilities; each, with <|endoftext|>'s, or none
-Candidate = tuple[list[int], float, list[float]]
+# sampled tokens; the sum of their log-probabilities; what hot words gained; the log-probability of
+# each, with <|endoftext|>'s, or none
+Candidate = tuple[list[int], float, float, list[float]]
 
 
 @dataclass(slots=True)
@@ -28,10 +30,14 @@ class TextBuffers:
     logprobs: Tensor  # [n * width] floating: sums
     token_logprobs: Tensor  # [n * width, limit] floating; [n * width, 0] if not requested
     no_speech: Tensor  # [n] floating: probabilities
+    bonuses: Tensor | None  # [n * width] floating: what hot words gained; None: no text has some
 
-    def tensors(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[Tensor | None, ...]:
         """In the order of the fields."""
-        return self.last, self.sampled, self.logprobs, self.token_logprobs, self.no_speech
+        return (
+            *(self.last, self.sampled, self.logprobs, self.token_logprobs, self.no_speech),
+            self.bonuses,
+        )
 
     def of(self, first: int, count: int, width: int, logprobs: bool) -> "TextBuffers":
         """Views of windows first ... first + count - 1; logprobs: with those of each token."""
@@ -39,7 +45,7 @@ class TextBuffers:
         each = self.token_logprobs[rows, : self.token_logprobs.shape[1] if logprobs else 0]
         no_speech = self.no_speech[first : first + count]
         return TextBuffers(
-            self.last[rows], self.sampled[rows], self.logprobs[rows], each, no_speech
+            self.last[rows], self.sampled[rows], self.logprobs[rows], each, no_speech, None
         )
 
 
@@ -68,7 +74,8 @@ class Snapshot:
         self.eot = eot
         self.width = len(texts.last) // len(tickets)
         self._copied: torch.cuda.Event | None = None
-        self.texts = type(texts)(*map(_to_host, texts.tensors()))
+        copies: list[Any] = [_to_host(t) for t in texts.tensors()]
+        self.texts = type(texts)(*copies)
         if texts.last.device.type == "cuda":
             self._copied = torch.cuda.Event()
             self._copied.record(torch.cuda.current_stream(texts.last.device))
@@ -88,10 +95,12 @@ class Snapshot:
     def result(self, index: int, length_penalty: float | None) -> Decoded:
         """The best text of a ticket that has ended."""
         ticket, candidates = self.tickets[index].ticket, []
-        for tokens, logprob, each in self._texts(index):
+        for tokens, logprob, bonus, each in self._texts(index):
             end = tokens.index(self.eot) if self.eot in tokens else len(tokens)
-            candidates.append((tokens[:end], logprob, each[: end + 1]))
-        best, logprob, each = max(candidates, key=lambda t: _score(len(t[0]), t[1], length_penalty))
+            candidates.append((tokens[:end], logprob, bonus, each[: end + 1]))
+        best, logprob, _, each = max(
+            candidates, key=lambda t: _score(len(t[0]), t[1] + t[2], length_penalty)
+        )
         return Decoded(
             tokens=tuple(best),
             avg_logprob=logprob / (len(best) + 1),
@@ -110,7 +119,8 @@ class Snapshot:
         rows, count = slice(index * self.width, (index + 1) * self.width), self.tickets[index].count
         sampled = self.texts.sampled[rows, :count].tolist()
         each = self.texts.token_logprobs[rows, :count].tolist()
-        return list(zip(sampled, self.texts.logprobs[rows].tolist(), each, strict=True))
+        bonuses = _numbers(self.texts.bonuses, rows, self.width)
+        return list(zip(sampled, self.texts.logprobs[rows].tolist(), bonuses, each, strict=True))
 
 
 @dataclass(slots=True)
@@ -122,15 +132,17 @@ class BeamTexts(TextBuffers):
     finished_lengths: Tensor  # [n, m] int64
     finished_scores: Tensor  # [n, m] floating
     finished_logprobs: Tensor  # [n, m, limit] floating; [n, m, 0] if not requested
+    finished_bonuses: Tensor | None  # [n, m] floating; None: as `bonuses`
     finished_count: Tensor  # [n] int64
     table: Tensor  # [n * width, pages] int64: the pages of each beam
 
-    def tensors(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[Tensor | None, ...]:
         """In the order of the fields."""
         return (
             *TextBuffers.tensors(self),
             *(self.lengths, self.finished, self.finished_lengths),
-            *(self.finished_scores, self.finished_logprobs, self.finished_count, self.table),
+            *(self.finished_scores, self.finished_logprobs, self.finished_bonuses),
+            *(self.finished_count, self.table),
         )
 
 
@@ -164,22 +176,33 @@ class BeamSnapshot(Snapshot):
         lengths = t.finished_lengths[index, :count].tolist()
         scores = t.finished_scores[index, :count].tolist()
         each = t.finished_logprobs[index, :count].tolist()
-        finished = zip(tokens, lengths, scores, each, strict=True)
-        texts = [(tokens[:n], score, logprobs[: n + 1]) for tokens, n, score, logprobs in finished]
+        bonuses = _numbers(t.finished_bonuses, (index, slice(count)), count)
+        finished = zip(tokens, lengths, scores, bonuses, each, strict=True)
+        texts = [
+            (tokens[:n], score, bonus, logprobs[: n + 1])
+            for tokens, n, score, bonus, logprobs in finished
+        ]
         if count < width:
             row = index * width
-            best = t.logprobs[row : row + width].argsort().flip(0)
+            gained = torch.tensor(_numbers(t.bonuses, slice(row, row + width), width))
+            best = (t.logprobs[row : row + width] + gained).argsort().flip(0)
             for beam in (row + best[: width - count]).tolist():
-                length = int(t.lengths[beam])
+                length, bonus = int(t.lengths[beam]), float(gained[beam - row])
                 logprobs = t.token_logprobs[beam, :length].tolist()
-                texts.append((t.sampled[beam, :length].tolist(), float(t.logprobs[beam]), logprobs))
+                tokens = t.sampled[beam, :length].tolist()
+                texts.append((tokens, float(t.logprobs[beam]), bonus, logprobs))
         return texts
 
 
-def _to_host(t: Tensor) -> Tensor:
+def _numbers(t: Tensor | None, index: Any, count: int) -> list[float]:
+    """t[index], `count` numbers; zeros without a tensor."""
+    return [0.0] * count if t is None else t[index].tolist()
+
+
+def _to_host(t: Tensor | None) -> Tensor | None:
     """An asynchronous copy in pinned memory, with CUDA; of a CPU's tensor, t itself."""
-    if t.device.type != "cuda":
-        return t.cpu()
+    if t is None or t.device.type != "cuda":
+        return None if t is None else t.cpu()
     if not t.numel():
         return torch.empty(t.shape, dtype=t.dtype)
     host = torch.empty(t.shape, dtype=t.dtype, pin_memory=True)

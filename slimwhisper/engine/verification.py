@@ -15,6 +15,7 @@ from torch import Tensor
 from slimwhisper.cache.decoder_cache import CachePlan
 from slimwhisper.cache.forms import form_of
 from slimwhisper.engine import rules as filters
+from slimwhisper.engine.hot_words.rows import HotWordRows
 from slimwhisper.engine.repetition import RepetitionLimits
 from slimwhisper.engine.requests import Window
 from slimwhisper.engine.rules import NO_HISTORY, TimestampHistory, TimestampState
@@ -57,10 +58,12 @@ def verify(
     logits: Tensor,
     vocabulary: Vocabulary,
     kernels: Kernels,
+    hot_words: HotWordRows | None = None,
 ) -> AcceptedPrefix:
     """The prefix of a draft that greedy decoding writes itself, with one read by the host.
 
-    logits [n, V], floating, before each of its n tokens; they are changed.
+    logits [n, V], floating, before each of its n tokens; they are changed. hot_words: with the
+    window's list, if it has one.
     """
     rules = window.rules
     assert rules is not None and len(logits) == len(draft)
@@ -83,6 +86,9 @@ def verify(
         repetition.apply(logits, every, tokens.expand(len(draft), -1), counts, most)
     state = TimestampState.of(numbers)
     tokens, logprobs = filters.most_likely(logits, state, vocabulary, rules.timestamps, kernels)
+    if hot_words is not None and rules.hot_words is not None:
+        (nodes,) = upload(logits.device, hot_words.nodes_of(rules.hot_words, draft))
+        tokens, logprobs = hot_words.prefer(nodes, logits, tokens, logprobs)
     chosen, sums = torch.stack([tokens.to(logprobs.dtype), logprobs]).tolist()
     count = next((i for i, t in enumerate(draft) if int(chosen[i]) != t), len(draft))
     return AcceptedPrefix(tuple(draft[:count]), tuple(sums[:count]), histories[count])

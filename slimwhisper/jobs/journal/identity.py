@@ -18,6 +18,8 @@ recorded.
 Speakers: the reference recordings by name and digest, and an RTTM file, or a folder of them, by the
 digest of its content.
 
+Hot words: the digest of their file.
+
 Caches: the two requested forms, and the digest of the file that `calibrate` wrote, if there is one.
 The guard may replace a form; its choice depends on the weights, the precision and `--guard_audio`,
 of which the last is not recorded.
@@ -61,6 +63,7 @@ def identify_job(
         "formats": formats,
         **{name: value for name, value in options.items() if name not in SAME_TEXT},
         **identify_speakers(options),
+        **identify_hot_words(options),
         **truncated,
     }
 
@@ -104,6 +107,12 @@ def identify_speakers(options: Mapping[str, Any]) -> dict[str, Any]:
     if diarize is not None and diarize not in BACKENDS:
         identity["diarize"] = f"rttm {_digest_or_path(diarize)}"
     return identity
+
+
+def identify_hot_words(options: Mapping[str, Any]) -> dict[str, str]:
+    """The digest of the file of hot words, if there is one."""
+    hot_words = options.get("hot_words")
+    return {"hot_words": _digest_or_path(hot_words)} if hot_words else {}
 
 
 def _digest_or_path(name: str) -> str:

@@ -1,0 +1,161 @@
+"""What hot words cost and what they find.
+
+    python bench/hot_words.py cost [--threads 1] [--rounds 3]
+    python bench/hot_words.py found --audio FSDD_FOLDER [--model digits] [--speech 500]
+
+`cost`: the time of a step with 0, 100 and 5,000 phrases, of random models of the sizes of tiny,
+base and small, with 16 texts; every round measures all in turns. Prints a table of
+docs/transcribing.md.
+
+`found`: recordings of a spoken digit in noise, of the Free Spoken Digit Dataset, named
+{digit}_{speaker}_{index}.wav; those of the lowest indices, of which `digits` was not trained on 0
+to 4. Each digit's word in turn is the only hot word: how often it is found where it is spoken, and
+written where it is not. Everything is seeded. Prints the other table.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from trust_material import RATE, SPEAKERS, Digits, mixed
+
+import slimwhisper
+from recipes.digits.catalogue import WORDS
+from slimwhisper.checkpoint.random_weights import random_checkpoint
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import OneAnswer, Search, Window
+from slimwhisper.engine.rules import make_rules
+from slimwhisper.model.model import Model
+from slimwhisper.tokens.vocabulary import Vocabulary
+from slimwhisper.types import Dims, Options
+
+SIZES = {"tiny": (384, 6, 4), "base": (512, 8, 6), "small": (768, 12, 12)}  # width, heads, layers
+TEXTS, STEPS, PHRASES = 16, 60, (0, 100, 5000)
+BONUSES = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
+SNR = (20.0, 10.0, 5.0, 0.0)  # dB, of noise
+
+
+def random_model(width: int, heads: int, layers: int) -> Model:
+    """With Whisper's vocabulary, and windows of 3 s, as the encoder is not measured."""
+    sizes = (width, heads, layers)
+    dims = Dims(80, 150, width, heads, 1, 51865, 448, *sizes)
+    return Model(random_checkpoint(dims), torch.device("cpu"), torch.float32)
+
+
+def phrases(vocabulary: Vocabulary, count: int) -> tuple[str, ...]:
+    """Names of one to three made words, of two or three of the vocabulary's pieces each."""
+    rng, tokenizer = np.random.default_rng(0), vocabulary.tokenizer()
+    pieces = [tokenizer.decode([t]).lower() for t in range(300, 20_000)]
+    pieces = [p.strip() for p in pieces if p.strip().isascii() and p.strip().isalpha()]
+
+    def word() -> str:
+        return "".join(rng.choice(pieces, rng.integers(2, 4))).capitalize()[:30]
+
+    return tuple(" ".join(word() for _ in range(rng.integers(1, 4))) for _ in range(count))
+
+
+def seconds_of_a_step(model: Model, window: Window, search: Search) -> float:
+    """The median of the steps of 16 texts."""
+    engine, owner = Engine(model, model.vocabulary, TEXTS, search), OneAnswer()
+    for _ in range(TEXTS):
+        engine.submit(owner, window)
+    times = []
+    while not engine.idle:
+        began = time.perf_counter()
+        engine.step()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[5:-1])
+
+
+def cost(args: argparse.Namespace) -> None:
+    torch.set_num_threads(args.threads)
+    print("| step of 16 texts, ms | none | 100 phrases | 5,000 phrases |\n|---|---|---|---|")
+    for (name, sizes), beams in product(SIZES.items(), (None, 5)):
+        model = random_model(*sizes)
+        vocabulary, search = model.vocabulary, Search(beams=beams)
+        sot, mel = vocabulary.tokenizer("en").sot_sequence, torch.zeros(80, 300)
+        steps = STEPS if beams is None else STEPS // 3
+        windows = []
+        for count in PHRASES:
+            words = phrases(vocabulary, count)
+            options = Options(sample_len=steps, hot_words=words, without_timestamps=True)
+            windows.append(Window(mel, tuple(sot), 0, make_rules(model.dims, options, vocabulary)))
+        rounds = [
+            [seconds_of_a_step(model, w, search) for w in windows] for _ in range(args.rounds)
+        ]
+        none, *others = (statistics.median(times) for times in zip(*rounds, strict=True))
+        cells = [f"{t * 1e3:.1f} ({t / none - 1:+.1%})" for t in others]
+        label = name if beams is None else f"{name}, {beams} beams"
+        print(f"| {label} | {none * 1e3:.1f} | {' | '.join(cells)} |", flush=True)
+
+
+def noisy(digits: Digits, count: int) -> list[tuple[str, Any]]:
+    """Recordings with noise: the word that is spoken, and samples."""
+    rng, clips = np.random.default_rng(0), []
+    for number, (index, speaker, digit) in enumerate(
+        islice(product(range(50), SPEAKERS, range(10)), count)
+    ):
+        speech = np.pad(digits.word(digit, speaker, index), RATE // 4)
+        noise = rng.standard_normal(len(speech)).astype(np.float32)
+        level = SNR[number // 10 % len(SNR)]
+        clips.append((WORDS[digit], mixed(speech, noise, level)))
+    return clips
+
+
+def found(args: argparse.Namespace) -> None:
+    model: Any = slimwhisper.load_model(args.model, device="cpu")
+    clips = noisy(Digits(args.audio), args.speech)
+
+    def texts(**options: Any) -> list[list[str]]:
+        sources = [samples for _, samples in clips]
+        outcome = model.transcribe_many(sources, temperature=0.0, language="en", **options)
+        by_source = {id(samples): t.text.lower() for samples, t in outcome}
+        return [
+            "".join(c if c.isalpha() else " " for c in by_source[id(s)]).split() for s in sources
+        ]
+
+    rows = []
+    for bonus in BONUSES:
+        spoken = right = others = wrong = 0
+        for word in WORDS if bonus else (None,):
+            heard = texts(hot_words=(word,), hot_word_bonus=bonus) if word else texts()
+            for (said, _), words in zip(clips, heard, strict=True):
+                for hot in (word,) if word else WORDS:
+                    if said == hot:
+                        spoken, right = spoken + 1, right + (hot in words)
+                    else:
+                        others, wrong = others + 1, wrong + (hot in words)
+        rows.append((bonus, right, spoken, wrong, others))
+        print(rows[-1], file=sys.stderr, flush=True)
+    print("| bonus | found where spoken | written where not spoken |\n|---|---|---|")
+    for bonus, right, spoken, wrong, others in rows:
+        name = "none" if not bonus else f"{bonus:g}"
+        print(f"| {name} | {right / spoken:.1%} | {wrong / others:.2%} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("cost")
+    command.add_argument("--threads", type=int, default=1)
+    command.add_argument("--rounds", type=int, default=3)
+    command.set_defaults(run=cost)
+    command = commands.add_parser("found")
+    command.add_argument("--audio", type=Path, required=True)
+    command.add_argument("--model", default="digits")
+    command.add_argument("--speech", type=int, default=500, help="recordings of a digit")
+    command.set_defaults(run=found)
+    args = parser.parse_args()
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""The automata of all lists in use, one after the other, as tensors on a device.
+
+A node's number counts from the first list's first node. List 0 is the empty one, of the texts
+without hot words. Sizes are rounded up, so that a list seldom needs larger tensors than are there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slimwhisper.engine.hot_words.automaton import BEGIN, INSIDE, ROOTS, HotWords
+from slimwhisper.engine.uploads import upload
+
+NO_KEY = torch.iinfo(torch.int64).max  # behind the last edge's
+
+
+@dataclass(slots=True)
+class Tables:
+    """N nodes, E edges and L lists. int64, unless it says float32."""
+
+    # as of `HotWords`, by edge [E] and by node [N]
+    keys: Tensor
+    following: Tensor
+    bonuses: Tensor  # float32
+    differences: Tensor  # [E] float32: the bonus, less what the token gains at the node's root
+    # [N, 5]: the node's first edge; how many it has, 0 for roots, as `first_bonuses` has theirs; its
+    # root; the root's row of `first_bonuses`; the list's first node, which is its root `BEGIN`
+    nodes: Tensor
+    at_risk: Tensor  # float32
+    # [2 L, V] float32: the bonuses of the tokens that begin phrases, of each list at `BEGIN` and at
+    # `INSIDE`; 0 for all others
+    first_bonuses: Tensor
+    word_continues: Tensor  # [V]: the root after each token, `BEGIN` or `INSIDE`
+    columns: Tensor  # [W]: 0, 1 ...; W: the most edges of a node that is no root
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """In the order of the fields."""
+        return tuple(getattr(self, row.name) for row in fields(self))
+
+    def after(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Texts at nodes [R] go on with tokens [R] or [R, n] -> the nodes after them, and what they
+        gain in all, less than 0 where something is taken back, float32.
+        """
+        _, _, roots, _, begins = self.nodes[nodes].unbind(-1)
+        keys = torch.stack([roots, nodes])[..., None] * len(self.word_continues)
+        keys = keys + tokens.reshape(len(nodes), -1)  # [2, R, n]
+        edges = torch.searchsorted(self.keys, keys).clamp_(max=len(self.keys) - 1)
+        found, following = self.keys[edges] == keys, self.following[edges]
+        gained = self.bonuses[edges].masked_fill_(~found, 0)
+        default = begins[:, None] + self.word_continues[tokens.reshape(len(nodes), -1)]
+        default = torch.where(found[0], following[0], default)
+        gained = torch.where(found[1], gained[1], gained[0]) - self.at_risk[nodes][:, None]
+        following = torch.where(found[1], following[1], default)
+        return following.view_as(tokens), gained.view_as(tokens)
+
+    def boosted(self, nodes: Tensor, logits: Tensor) -> Tensor:
+        """Logits [R, V] after texts at nodes [R], with the bonuses before anything is taken back; a
+        copy.
+        """
+        first_edges, counts, _, rows, _ = self.nodes.index_select(0, nodes).unbind(-1)
+        outside = self.columns >= counts[:, None]
+        edges = (first_edges[:, None] + self.columns).masked_fill_(outside, 0)
+        tokens = self.keys[edges] - nodes[:, None] * len(self.word_continues)
+        more = self.differences[edges].masked_fill_(outside, 0).to(logits.dtype)
+        boosted = self.first_bonuses.index_select(0, rows).to(logits.dtype).add_(logits)
+        return boosted.scatter_add_(1, tokens.masked_fill_(outside, 0), more)
+
+
+def _padded(array: NDArray[Any], size: int) -> NDArray[Any]:
+    return np.pad(array, [(0, size - len(array)), *((0, 0) for _ in array.shape[1:])])
+
+
+def _rounded(size: int) -> int:
+    return 1 << (size - 1).bit_length() if size else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    edges: int
+    nodes: int
+    lists: int
+    most: int  # W
+
+
+def make_tables(lists: Sequence[HotWords], device: torch.device) -> Tables:
+    """The tables of these lists, of which the first is empty."""
+    counts = [np.diff(h.first_edges) for h in lists]
+    sizes = _Sizes(
+        _rounded(sum(len(h.keys) for h in lists)),
+        _rounded(sum(len(h.roots) for h in lists)),
+        _rounded(len(lists)),
+        _rounded(max(int(c[ROOTS:].max(initial=0)) for c in counts)),
+    )
+    first_bonuses = np.zeros((sizes.lists * ROOTS, lists[0].vocabulary), dtype=np.float32)
+    parts: list[list[NDArray[Any]]] = []
+    node = edge = 0
+    for number, (h, count) in enumerate(zip(lists, counts, strict=True)):
+        size, nodes, rows = h.vocabulary, len(h.roots), h.roots + number * ROOTS
+        for root in (BEGIN, INSIDE):
+            edges = slice(int(h.first_edges[root]), int(h.first_edges[root + 1]))
+            first_bonuses[number * ROOTS + root, h.keys[edges] - root * size] = h.bonuses[edges]
+        tokens, origins = h.keys % size, h.keys // size
+        by_node = [
+            h.first_edges[:-1] + edge,
+            np.where(np.arange(nodes) < ROOTS, 0, count),
+            h.roots + node,
+            rows,
+            np.full(nodes, node),
+        ]
+        parts.append(
+            [
+                h.keys + node * size,
+                h.following + node,
+                h.bonuses,
+                h.bonuses - first_bonuses[rows[origins], tokens],
+                np.stack(by_node, axis=1),
+                h.at_risk,
+            ]
+        )
+        node, edge = node + nodes, edge + len(h.keys)
+    joined = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+    lengths = [sizes.edges] * 4 + [sizes.nodes] * 2
+    padded = [_padded(a, length) for a, length in zip(joined, lengths, strict=True)]
+    padded[0][len(joined[0]) :] = NO_KEY
+    continues = np.where(lists[0].word_ends, BEGIN, INSIDE)
+    arrays = (*padded, first_bonuses, continues, np.arange(sizes.most))
+    return Tables(*upload(device, *arrays))
+
+
+def replace_tables(old: Tables, new: Tables) -> bool:
+    """Write the new tables into the old ones. Returns whether tensors were replaced instead, as
+    their shapes differ.
+    """
+    fits = all(a.shape == b.shape for a, b in zip(old.tensors(), new.tensors(), strict=True))
+    for row, a, b in zip(fields(old), old.tensors(), new.tensors(), strict=True):
+        if fits:
+            a.copy_(b)
+        else:
+            setattr(old, row.name, b)
+    return not fits
