@@ -1,6 +1,7 @@
 """Every wrong option is refused with its name, its value and what would work."""
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 
 from slimwhisper.errors import OptionError
 from slimwhisper.option_checks import make_options
+from slimwhisper.tokens.spellings import parse_hot_words, spellings
+from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Dims, Options
 from tests.support.checkpoints import tiny_dims
 
@@ -40,6 +43,16 @@ def refusal(dims: Dims, **values: Any) -> str:
         ({"drop": ["invented", "odd"]}, "'odd'", "repeats, invented"),
         ({"drop": "invented"}, "'invented'", "give a list"),
         ({"seed": -1}, "-1", "whole number from 0 up"),
+        ({"hot_words": ["Ann", " "]}, "line 2 is empty", "leave it out"),
+        ({"hot_words": ["a" * 201]}, "201 characters", "at most 200"),
+        ({"hot_words": ["Ann"] * 10_001}, "10,001 phrases", "at most 10,000"),
+        ({"hot_words": ["Ann\tmuch"]}, "'much'", "from 0 to 20 after the tab"),
+        ({"hot_words": ["Ann\t21"]}, "'21'", "from 0 to 20 after the tab"),
+        ({"hot_words": ["<|en|>"]}, "'<|en|>'", "text that this model can write"),
+        ({"hot_words": ["Ann", 5]}, "line 2 is 5", "give a text"),
+        ({"hot_words": 5}, "5", "give a text or a list"),
+        ({"hot_words": "no/such/file"}, "no/such/file cannot be read", "give a text file"),
+        ({"hot_word_bonus": 21}, "21", "from 0 to 20"),
         ({"clip_timestamps": "0,x"}, "'0,x'", "such as '0,12.5,60'"),
         ({"clip_timestamps": [-1.0]}, "(-1.0,)", "start,end,start,end"),
         ({"clip_timestamps": 5}, "5", "start,end,start,end"),
@@ -62,6 +75,41 @@ def test_what_is_wrong_and_what_would_work(values: dict[str, Any], value: str, r
     assert next(iter(values)) in message
     assert value in message
     assert remedy in message
+
+
+def test_hot_words_are_read_from_a_file(tmp_path: Path) -> None:
+    """With its own bonus where a line has one; a list is the same as a file of its lines."""
+    path = tmp_path / "words.txt"
+    path.write_text("Lagrange\nAnn  Lee\t4\n", encoding="utf-8-sig")
+    lines = ("Lagrange", "Ann  Lee\t4")
+    for given in (path, str(path), list(lines)):
+        assert make_options(MULTILINGUAL, hot_words=given).hot_words == lines
+    assert make_options(MULTILINGUAL, hot_words=None).hot_words == ()
+    assert parse_hot_words(lines, 2.0) == {"Lagrange": 2.0, "Ann Lee": 4.0}
+    assert parse_hot_words(("a\t1", "a\t3", "a"), 2.0) == {"a": 3.0}
+    path.write_bytes(b"\xff")
+    assert "is not UTF-8" in refusal(MULTILINGUAL, hot_words=path)
+
+
+def test_spellings_of_a_hot_word() -> None:
+    """By case, and with a space or without, which not every script has."""
+    vocabulary = get_vocabulary(MULTILINGUAL)
+    tokenizer = vocabulary.tokenizer()
+
+    def spelled(line: str) -> dict[str, bool]:
+        found = spellings(vocabulary, (line,), 2.0)
+        return {tokenizer.decode(list(s.tokens)): s.anywhere for s in found}
+
+    assert spelled("ann Lee") == {
+        " ann Lee": True,
+        "ann Lee": False,
+        " ann lee": True,
+        "ann lee": False,
+        " Ann Lee": True,
+        "Ann Lee": False,
+    }
+    assert spelled("東京") == {" 東京": True, "東京": True}
+    assert spelled("서울") == {" 서울": True, "서울": False}
 
 
 @pytest.mark.parametrize(

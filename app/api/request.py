@@ -1,7 +1,8 @@
 """Checks OpenAI's forms, `/v1/audio/transcriptions` and `/v1/audio/translations`.
 
-The fields are those of openai-python 3.54 (types/audio/transcription_create_params.py), and two
-extensions, "sentences", "speech_only" and "on_failure". docs/openai.md lists them all.
+The fields are those of openai-python 3.54 (types/audio/transcription_create_params.py), and our
+own, "sentences", "speech_only", "on_failure", "hot_words" and "hot_word_bonus". docs/openai.md
+lists them all.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from pathlib import PurePath
 from typing import Annotated, Any, Self
 from urllib.parse import quote
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import from_json
 from starlette.datastructures import FormData, UploadFile
 
@@ -27,10 +28,11 @@ from slimwhisper.app.api.fields import (
 from slimwhisper.app.api.references import SpeakerReference, read_references
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models, openai_model
-from slimwhisper.errors import DependencyError
+from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.options import ON_FAILURE
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.speakers.choice import require
+from slimwhisper.tokens.spellings import HIGHEST, hot_word_lines, parse_hot_words
 
 FILE_FORMATS = tuple(name for name in FORMATS if name not in ("txt", "json"))  # of `outputs`
 RESPONSE_FORMATS = ("json", "text", "verbose_json", "diarized_json", *FILE_FORMATS)
@@ -139,6 +141,17 @@ class TranscriptionForm(UploadForm):
     speech_only: bool | None = None  # None: the server's
     # not the default of `Options`: API users do not review the texts
     on_failure: Annotated[str, one_of(ON_FAILURE)] = "best"
+    hot_words: Text = ""  # one a line, as in the file of the command
+    hot_word_bonus: float | None = Field(None, ge=0, le=HIGHEST)  # None: the default
+
+    @field_validator("hot_words")
+    @classmethod
+    def _hot_words_are_a_list(cls, text: str) -> str:
+        try:
+            parse_hot_words(hot_word_lines(text), 0.0)
+        except OptionError as error:
+            raise invalid(str(error).removeprefix("hot_words: ")) from None
+        return text
 
     @model_validator(mode="before")
     @classmethod
@@ -165,9 +178,11 @@ class TranscriptionForm(UploadForm):
             "word_timestamps": "word" in self.timestamp_granularities,
             "diarize": "embedding" if self.response_format in WITH_SPEAKERS else None,
             "parallel": chunking is not None,
+            "hot_words": hot_word_lines(self.hot_words),
         }
         options = {name: value for name, value in options.items() if value} | (settings or {})
-        return options | ({} if self.speech_only is None else {"speech_only": self.speech_only})
+        given = {"speech_only": self.speech_only, "hot_word_bonus": self.hot_word_bonus}
+        return options | {name: value for name, value in given.items() if value is not None}
 
 
 def read_request(form: FormData, task: str, models: Models) -> TranscriptionRequest:

@@ -21,6 +21,7 @@ from slimwhisper.cache.forms import PRESETS
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.options import MOST_SPEAKERS
 from slimwhisper.speakers.choice import BACKENDS
+from slimwhisper.tokens.spellings import hot_word_lines
 
 EXAMPLES = Path(__file__).with_name("samples")
 EXAMPLES_MODEL = "digits"  # bundled; it understands little else
@@ -45,6 +46,7 @@ class CallOptions(BaseModel):
     diarize: Literal[*BACKENDS] | None = None  # type: ignore[valid-type]
     speakers: int | None = Field(None, ge=1, le=MOST_SPEAKERS)
     sentences: bool = False
+    hot_words: str | None = None  # one a line
 
     @model_validator(mode="before")
     @classmethod
@@ -58,6 +60,8 @@ class CallOptions(BaseModel):
             del options["beam_size"]
         if self.diarize is None:
             options.pop("speakers", None)
+        if self.hot_words is not None:
+            options["hot_words"] = hot_word_lines(self.hot_words)
         return options
 
 
@@ -93,6 +97,7 @@ class Handlers:
         diarize: str | None = "",
         speakers: float | None = None,
         sentences: bool | None = False,
+        hot_words: str | None = None,
     ) -> AsyncGenerator[RunUpdate, None]:
         """Recordings -> (their text, the page's view of them), at each update."""
         arguments = locals()

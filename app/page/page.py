@@ -182,6 +182,12 @@ def _more_options(models: Models, preset: str | None) -> Arguments:
             fields["beams"] = gr.Slider(1, MOST_BEAMS, 1, step=1, label="Beams", min_width=140)
             fields["temperature"] = _choice("Temperature", temperatures)
             fields["vad"] = _checkbox("Skip silence")
+        fields["hot_words"] = gr.Textbox(
+            label="Hot words",
+            placeholder="names and words that are hard to hear, one a line",
+            lines=2,
+            max_lines=8,
+        )
     return fields
 
 

@@ -46,6 +46,11 @@ def read_hot_words(path: str | Path) -> tuple[str, ...]:
         raise OptionError(f"{name} is not UTF-8; save it as UTF-8") from None
 
 
+def hot_word_lines(text: str) -> tuple[str, ...]:
+    """The lines of a text that someone has typed or sent, without those that are empty."""
+    return tuple(line for line in text.splitlines() if line.strip())
+
+
 def parse_hot_words(lines: Sequence[str], bonus: float) -> dict[str, float]:
     """The phrases of a list, and the bonus of each token of them: of a phrase that is there twice,
     the larger one. bonus: of phrases without their own.

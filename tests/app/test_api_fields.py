@@ -45,6 +45,12 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # OpenAI's -> what they
     ({"extra_body": {"sentences": "true"}, "response_format": "srt"}, {"sentences": True}),
     ({"extra_body": {"on_failure": "last"}}, {"on_failure": "last"}),
     ({"extra_body": {"speech_only": "false"}}, {"speech_only": False}),
+    ({"extra_body": {"hot_words": "Ann\t4\n\nBo Li\n"}}, {"hot_words": ("Ann\t4", "Bo Li")}),
+    (
+        {"extra_body": {"hot_words": "Ann", "hot_word_bonus": "3.5"}},
+        {"hot_words": ("Ann",), "hot_word_bonus": 3.5},
+    ),
+    ({"extra_body": {"hot_word_bonus": "0"}}, {"hot_word_bonus": 0.0}),
 ]
 
 
@@ -124,6 +130,9 @@ def chunks(**fields: Any) -> dict[str, str]:
         ({"stream": "true", "response_format": "vtt"}, "stream", "needs response_format"),
         ({"sentences": "true"}, "sentences", "segments"),
         ({"on_failure": "first"}, "on_failure", "choose last, best"),
+        ({"hot_words": "Ann\tmuch"}, "hot_words", "from 0 to 20 after the tab"),
+        ({"hot_words": "a" * 201}, "hot_words", "201 characters"),
+        ({"hot_word_bonus": "21"}, "hot_word_bonus", "less than or equal to 20"),
         ({"language": "de", "languages[]": "en"}, "languages[]", "not both"),
         ({"chunking_strategy": "often"}, "chunking_strategy", "auto"),
         ({"chunking_strategy": "[1]"}, "chunking_strategy", "auto"),

@@ -63,6 +63,18 @@ def test_other_weights(job: Any, tmp_path: Path) -> None:
     assert job("--model", str(model)) == 3
 
 
+def test_hot_words_are_their_content(job: Any, tmp_path: Path) -> None:
+    words, same = tmp_path / "words.txt", tmp_path / "same.txt"
+    words.write_text("Lagrange\n")
+    same.write_text("Lagrange\n")
+    assert job("--hot_words", str(words)) == 3
+    assert job("--hot_words", str(same)) == 0
+    assert job("--hot_words", str(same), "--hot_word_bonus", "4") == 3
+    words.write_text("Ann Lee\n")
+    assert job("--hot_words", str(words), "--hot_word_bonus", "4") == 3
+    assert job() == 3
+
+
 def test_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("tiny", "turbo", "openai/whisper-tiny", "", "~nobody/x", "\0"):
         assert identify_model(name) == {"model": name}

@@ -28,7 +28,7 @@ class Tables:
     following: Tensor
     bonuses: Tensor  # float32
     differences: Tensor  # [E] float32: the bonus, less what the token gains at the node's root
-    # [N, 5]: the node's first edge; how many it has, 0 for roots, as `first_bonuses` has theirs; its
+    # [N, 5]: the node's first edge; how many it has, 0 for roots, which have `first_bonuses`; its
     # root; the root's row of `first_bonuses`; the list's first node, which is its root `BEGIN`
     nodes: Tensor
     at_risk: Tensor  # float32
