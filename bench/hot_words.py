@@ -1,16 +1,17 @@
 """What hot words cost and what they find.
 
-    python bench/hot_words.py cost [--threads 1] [--rounds 3]
-    python bench/hot_words.py found --audio FSDD_FOLDER [--model digits] [--speech 500]
+    OMP_NUM_THREADS=1 python bench/hot_words.py cost [--rounds 3] [--sizes tiny base small]
+    python bench/hot_words.py found --audio FSDD_FOLDER [--model digits] [--speech 500] [--beams N]
 
-`cost`: the time of a step with 0, 100 and 5,000 phrases, of random models of the sizes of tiny,
-base and small, with 16 texts; every round measures all in turns. Prints a table of
-docs/transcribing.md.
+`cost`: the CPU time of a step with 0, 100 and 5,000 phrases, of random models of Whisper's sizes,
+with 16 texts. The three take turns, step by step. Prints a table of docs/transcribing.md: medians
+of the rounds, with the smallest and the largest.
 
-`found`: recordings of a spoken digit in noise, of the Free Spoken Digit Dataset, named
-{digit}_{speaker}_{index}.wav; those of the lowest indices, of which `digits` was not trained on 0
-to 4. Each digit's word in turn is the only hot word: how often it is found where it is spoken, and
-written where it is not. Everything is seeded. Prints the other table.
+`found`: recordings of a spoken digit in white noise at 10, 5, 0 and -5 dB, of the Free Spoken Digit
+Dataset, named {digit}_{speaker}_{index}.wav; those of the lowest indices, of which `digits` was not
+trained on 0 to 4. Each digit's word in turn is the only hot word: how often it is found where it is
+spoken, and written where it is not. Then 5,000 phrases that nobody says. Everything is seeded.
+Prints the other table.
 """
 
 import argparse
@@ -45,9 +46,9 @@ SNR = (10.0, 5.0, 0.0, -5.0)  # dB, of noise
 
 
 def random_model(width: int, heads: int, layers: int) -> Model:
-    """With Whisper's vocabulary, and windows of 3 s, as the encoder is not measured."""
+    """With Whisper's vocabulary, and one layer in the encoder, which is not measured."""
     sizes = (width, heads, layers)
-    dims = Dims(80, 150, width, heads, 1, 51865, 448, *sizes)
+    dims = Dims(80, 1500, width, heads, 1, 51865, 448, *sizes)
     return Model(random_checkpoint(dims), torch.device("cpu"), torch.float32)
 
 
@@ -63,37 +64,42 @@ def phrases(vocabulary: Vocabulary, count: int) -> tuple[str, ...]:
     return tuple(" ".join(word() for _ in range(rng.integers(1, 4))) for _ in range(count))
 
 
-def seconds_of_a_step(model: Model, window: Window, search: Search) -> float:
-    """The median of the steps of 16 texts."""
-    engine, owner = Engine(model, model.vocabulary, TEXTS, search), OneAnswer()
-    for _ in range(TEXTS):
-        engine.submit(owner, window)
-    times = []
-    while not engine.idle:
-        began = time.perf_counter()
-        engine.step()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times[5:-1])
+def seconds_of_steps(model: Model, windows: list[Window], search: Search) -> list[float]:
+    """The median time of a step of 16 texts of each window; the windows take turns."""
+    engines = [Engine(model, model.vocabulary, TEXTS, search) for _ in windows]
+    for engine, window in zip(engines, windows, strict=True):
+        for _ in range(TEXTS):
+            engine.submit(OneAnswer(), window)
+    times: list[list[float]] = [[] for _ in windows]
+    while not engines[0].idle:
+        for engine, of_engine in zip(engines, times, strict=True):
+            began = time.thread_time()
+            engine.step()
+            of_engine.append(time.thread_time() - began)
+    return [statistics.median(of_engine[5:-1]) for of_engine in times]
 
 
 def cost(args: argparse.Namespace) -> None:
-    torch.set_num_threads(args.threads)
-    print("| step of 16 texts, ms | none | 100 phrases | 5,000 phrases |\n|---|---|---|---|")
-    for (name, sizes), beams in product(SIZES.items(), (None, 5)):
-        model = random_model(*sizes)
+    torch.set_num_threads(1)
+    print("| CPU time of a step of 16 texts, ms | none | 100 phrases | 5,000 phrases |")
+    print("|---|---|---|---|")
+    for name, beams in product(args.sizes, (None, 5)):
+        model = random_model(*SIZES[name])
         vocabulary, search = model.vocabulary, Search(beams=beams)
-        sot, mel = vocabulary.tokenizer("en").sot_sequence, torch.zeros(80, 300)
-        steps = STEPS if beams is None else STEPS // 3
+        sot, mel = vocabulary.tokenizer("en").sot_sequence, torch.zeros(80, 3000)
         windows = []
         for count in PHRASES:
             words = phrases(vocabulary, count)
-            options = Options(sample_len=steps, hot_words=words, without_timestamps=True)
+            options = Options(sample_len=STEPS, hot_words=words, without_timestamps=True)
             windows.append(Window(mel, tuple(sot), 0, make_rules(model.dims, options, vocabulary)))
-        rounds = [
-            [seconds_of_a_step(model, w, search) for w in windows] for _ in range(args.rounds)
-        ]
-        none, *others = (statistics.median(times) for times in zip(*rounds, strict=True))
-        cells = [f"{t * 1e3:.1f} ({t / none - 1:+.1%})" for t in others]
+        rounds = [seconds_of_steps(model, windows, search) for _ in range(args.rounds)]
+        ratios = [[t / times[0] - 1 for t in times] for times in rounds]
+        none, *others = (statistics.median(t) for t in zip(*rounds, strict=True))
+        _, *more = (
+            f"{statistics.median(r):+.1%} ({min(r):+.1%} to {max(r):+.1%})"
+            for r in zip(*ratios, strict=True)
+        )
+        cells = [f"{t * 1e3:.1f}, {m}" for t, m in zip(others, more, strict=True)]
         label = name if beams is None else f"{name}, {beams} beams"
         print(f"| {label} | {none * 1e3:.1f} | {' | '.join(cells)} |", flush=True)
 
@@ -130,34 +136,40 @@ def found(args: argparse.Namespace) -> None:
         texts = [tokenizer.decode(list(a.tokens)).lower() for a in answers]  # type: ignore[union-attr]
         return ["".join(c if c.isalpha() else " " for c in text).split() for text in texts]
 
-    for beams in (None, 5):
-        print(f"\n| bonus, {'greedy' if beams is None else f'{beams} beams'} ", end="")
-        print("| found where spoken | written where not spoken |\n|---|---|---|")
-        for bonus in BONUSES:
-            spoken = right = others = wrong = 0
-            without = None if bonus else words_of(0.0, (), beams)
-            for hot in WORDS:
-                heard = without or words_of(bonus, (hot,), beams)
-                for (said, _), words in zip(clips, heard, strict=True):
-                    if said == hot:
-                        spoken, right = spoken + 1, right + (hot in words)
-                    else:
-                        others, wrong = others + 1, wrong + (hot in words)
-            name = f"{bonus:g}" if bonus else "none"
-            print(f"| {name} | {right / spoken:.1%} | {wrong / others:.2%} |", flush=True)
+    others = phrases(vocabulary, 5000)
+    without = words_of(0.0, (), args.beams)
+    print(
+        "| bonus | found where spoken | written where not spoken | texts that 5,000 others change |"
+    )
+    print("|---|---|---|---|")
+    for bonus in args.bonuses:
+        spoken = right = silent = wrong = 0
+        for hot in WORDS:
+            heard = words_of(bonus, (hot,), args.beams) if bonus else without
+            for (said, _), words in zip(clips, heard, strict=True):
+                if said == hot:
+                    spoken, right = spoken + 1, right + (hot in words)
+                else:
+                    silent, wrong = silent + 1, wrong + (hot in words)
+        changed = words_of(bonus, others, args.beams) if bonus else without
+        count = sum(a != b for a, b in zip(changed, without, strict=True))
+        cells = (f"{right / spoken:.1%}", f"{wrong / silent:.2%}", f"{count} of {len(clips)}")
+        print(f"| {f'{bonus:g}' if bonus else 'none'} | {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("cost")
-    command.add_argument("--threads", type=int, default=1)
     command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     command.set_defaults(run=cost)
     command = commands.add_parser("found")
     command.add_argument("--audio", type=Path, required=True)
     command.add_argument("--model", default="digits")
     command.add_argument("--speech", type=int, default=500, help="recordings of a digit")
+    command.add_argument("--beams", type=int)
+    command.add_argument("--bonuses", nargs="+", type=float, default=BONUSES)
     command.set_defaults(run=found)
     args = parser.parse_args()
     args.run(args)

@@ -32,6 +32,8 @@ class HotWordRows:
         (self.is_text,) = upload(device, is_text)  # [V]: 1 or 0
         self.nodes = torch.zeros(rows, dtype=torch.int64, device=device)
         self.bonuses = torch.zeros(rows, dtype=torch.float32, device=device)  # gained by each text
+        # [R, V]: a CPU takes longer for new memory than for the bonuses
+        self._boosted = torch.empty(rows if device.type == "cpu" else 0, vocabulary.size)
 
     def use(self, lists: Sequence[HotWords]) -> bool:
         """Hold exactly these lists from now on, if one of them is new. Rows that stand in others
@@ -86,7 +88,7 @@ class HotWordRows:
         Returns:
             tokens and logprobs, those of the model without the bonus.
         """
-        boosted = self.tables.boosted(nodes, logits)
+        boosted = self._boost(nodes, logits)
         if self.texts == (range(self.texts[0].stop),):
             texts = boosted[:, : self.texts[0].stop]
         else:
@@ -105,9 +107,13 @@ class HotWordRows:
 
     def boosted(self, logprobs: Tensor, block: slice) -> Tensor:
         """Log-probabilities [R, V] of a block's rows with the bonuses, before anything is taken
-        back; a copy.
+        back. The next call may overwrite them.
         """
-        return self.tables.boosted(self.nodes[block], logprobs)
+        return self._boost(self.nodes[block], logprobs)
+
+    def _boost(self, nodes: Tensor, logits: Tensor) -> Tensor:
+        fits = len(nodes) <= len(self._boosted)  # not what `verify` reads of a long draft
+        return self.tables.boosted(nodes, logits, self._boosted[: len(nodes)] if fits else None)
 
     def bonuses_with(self, block: slice, tokens: Tensor) -> Tensor:
         """What the block's texts would have gained with one of these tokens each, [R, n]."""

@@ -58,16 +58,17 @@ class Tables:
         following = torch.where(found[1], following[1], default)
         return following.view_as(tokens), gained.view_as(tokens)
 
-    def boosted(self, nodes: Tensor, logits: Tensor) -> Tensor:
-        """Logits [R, V] after texts at nodes [R], with the bonuses before anything is taken back; a
-        copy.
+    def boosted(self, nodes: Tensor, logits: Tensor, out: Tensor | None) -> Tensor:
+        """Logits [R, V] after texts at nodes [R], with the bonuses before anything is taken back.
+        out: [R, V] float32 to write them to; None: a new tensor.
         """
         first_edges, counts, _, rows, _ = self.nodes.index_select(0, nodes).unbind(-1)
         outside = self.columns >= counts[:, None]
         edges = (first_edges[:, None] + self.columns).masked_fill_(outside, 0)
         tokens = self.keys[edges] - nodes[:, None] * len(self.word_continues)
         more = self.differences[edges].masked_fill_(outside, 0).to(logits.dtype)
-        boosted = self.first_bonuses.index_select(0, rows).to(logits.dtype).add_(logits)
+        first = torch.index_select(self.first_bonuses, 0, rows, out=out)
+        boosted = first.to(logits.dtype).add_(logits)
         return boosted.scatter_add_(1, tokens.masked_fill_(outside, 0), more)
 
 
