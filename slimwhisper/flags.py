@@ -113,21 +113,27 @@ class FlagGroup:
 
 
 def add_options(
-    groups: Mapping[str, FlagGroup], kind: type, defaults: Mapping[str, Any], **arguments: Any
+    groups: Mapping[str, FlagGroup],
+    kind: type,
+    defaults: Mapping[str, Any],
+    parsers: Mapping[str, Callable[[str], Any]] | None = None,
+    **arguments: Any,
 ) -> None:
     """Add a flag for each field of a dataclass whose `option` names one of the groups.
 
-    defaults: the command's own, where they differ from the fields'. arguments: of `add_argument`.
+    defaults: the command's own, where they differ from the fields'. parsers: of flags that take
+    more than the field. arguments: of `add_argument`.
     """
+    parsers = parsers or {}
     for row in fields(kind):
         option_help: OptionHelp = row.metadata["help"]
         if option_help.group:
             groups[option_help.group].add(
                 f"--{row.name}",
-                type=_kind(str(row.type)),
+                type=parsers.get(row.name) or _kind(str(row.type)),
                 default=defaults.get(row.name, row.default),
                 help=option_help.help,
-                choices=option_help.choices or None,
+                choices=None if row.name in parsers else option_help.choices or None,
                 **arguments,
             )
 

@@ -52,7 +52,9 @@ class Options:
     """
 
     task: str = decoding(
-        "transcribe", "translate into English, or transcribe in the language spoken", choices=TASKS
+        "transcribe",
+        "transcribe in the language spoken, translate into English, or both, by the command",
+        choices=TASKS,
     )
     language: str | None = decoding(None, "language code or name [detected for each file]")
     languages: tuple[str, ...] = decoding((), "languages to choose from, such as de,en [all]")

@@ -1,11 +1,13 @@
 """Defines the decoding flags of `transcribe`: the fields of `Options`, with the same names."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 from slimwhisper.errors import OptionError
-from slimwhisper.flags import FlagGroup, add_options, boolean, none_or
+from slimwhisper.flags import FlagGroup, add_options, boolean, codes, none_or
+from slimwhisper.options import TASKS
 from slimwhisper.speakers.choice import named_file
 from slimwhisper.types import Options
 
@@ -33,7 +35,7 @@ class _StoreExplicit(argparse.Action):
 def add_decoding(parser: argparse.ArgumentParser) -> None:
     """Add a flag for each field of `Options`, and those that only the command has."""
     groups = {name: FlagGroup(parser, name, group) for name, group in GROUPS.items()}
-    add_options(groups, Options, COMMAND_DEFAULTS, action=_StoreExplicit)
+    add_options(groups, Options, COMMAND_DEFAULTS, {"task": tasks}, action=_StoreExplicit)
     groups["decoding"].add(
         "--temperature_increment_on_fallback",
         type=none_or(float),
@@ -65,6 +67,27 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
         help="name of a speaker, and a recording of only this voice; repeat the flag for others "
         "[none]",
     )
+
+
+def join_tasks(words: Sequence[str]) -> list[str]:
+    """`--task transcribe translate` as two words, with a comma: recordings may follow."""
+    joined: list[str] = []
+    for word in words:
+        if word in TASKS and joined[-2:-1] == ["--task"] and joined[-1] in TASKS:
+            joined[-1] += f",{word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def tasks(text: str) -> str | tuple[str, ...]:
+    """A task, or all of `TASKS`, in their order."""
+    names = codes(text)
+    if not names or not set(names) <= set(TASKS):
+        choices = f"{', '.join(TASKS)}, or both: {' '.join(TASKS)}"
+        raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {choices})")
+    chosen = tuple(name for name in TASKS if name in names)
+    return chosen[0] if len(chosen) == 1 else chosen
 
 
 def _named_file(text: str) -> tuple[str, str]:

@@ -95,9 +95,11 @@ def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: L
     model, current = plan.load_model(), ledger.totals.current
     batch_size = plan.flags.batch_size
     if batch_size is None and plan.inputs.is_one_file and not plan.flags.parallel:
-        batch_size = 1  # its windows depend on each other, so more caches would be unused
+        # its windows depend on each other, so more caches would be unused
+        batch_size = len(plan.files.endings)
     if batch_size is None:
-        batch_size = model.default_batch_size(**plan.options)
+        first = {"task": plan.tasks[0]} if plan.tasks else {}
+        batch_size = model.default_batch_size(**plan.options | first)
     facts = model_facts(model, batch_size)
     ledger.loaded(facts)
     results: Any = model.transcribe_many(
@@ -112,7 +114,7 @@ def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: L
         for path, result in results:
             recording = current[path].recording
             yield recording, write_result(ledger.sink.write, recording, result)
-    facts |= asdict(model.text_memory())
+    facts |= asdict(model.text_memory()) | {"encoder_hits": model.encoder_hits}
 
 
 def _recordings(plan: JobPlan, ledger: Ledger) -> Iterator[InputFile]:

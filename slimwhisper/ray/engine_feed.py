@@ -7,7 +7,7 @@ again while earlier results are returned, until `close`.
 import io
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
@@ -60,12 +60,14 @@ class EngineFeed:
         *,
         allow_truncated: bool = False,
         loaders: int | None = 0,
+        variants: Sequence[Mapping[str, Any]] = (),
         **options: Any,
     ) -> None:
         """slots: windows decoded together; None: `default_batch_size`. The other arguments are
         those of `transcribe_many`. Raises OptionError.
         """
-        self.slots = slots or model.default_batch_size(**options)
+        first = variants[0] if variants else {}
+        self.slots = slots or model.default_batch_size(**{**options, **first})
         self.counts = FeedCounts()
         self._queue: queue.SimpleQueue[AudioSource | None] = queue.SimpleQueue()
         # by id of the source: each call has its own object, which this reference keeps alive
@@ -78,6 +80,7 @@ class EngineFeed:
             batch_size=self.slots,
             allow_truncated=allow_truncated,
             loaders=loaders,
+            variants=variants,
             on_duration=lambda source, seconds: self._seconds.update({id(source): seconds}),
             on_step=self._on_step,
             **options,
