@@ -77,7 +77,7 @@ def _units(level: NDArray[np.float64], inside: Region) -> list[Region]:
 def _without_short(units: list[Region]) -> list[Region]:
     """Short units joined with the nearest, the shortest first, as far as they are near."""
     while True:
-        short = [i for i, (a, b) in enumerate(units) if b - a < MIN_UNIT]
+        short = [i for i, (a, b) in enumerate(units) if b - a < MIN_UNIT and len(units) > 1]
         pauses = [b[0] - a[1] for a, b in pairwise(units)]
         for i in sorted(short, key=lambda i: units[i][1] - units[i][0]):
             # pause j is between the units j and j + 1

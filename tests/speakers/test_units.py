@@ -43,6 +43,9 @@ def test_silence_and_short_ends() -> None:
     """A stretch always has a unit; no two units overlap."""
     assert find_units(ArraySamples(np.zeros(RATE, np.float32)), [(0, RATE)]) == [(0, RATE)]
     assert find_units(ArraySamples(np.zeros(0, np.float32)), []) == []
+    click = ArraySamples(spoken(((0.5, 0.6),), 1.0, 1e-4))
+    ((start, stop),) = find_units(click, [(7_000, 10_000)])
+    assert (start / RATE, stop / RATE) == pytest.approx((0.5, 0.6), abs=0.03)
     audio = spoken(((0.0, 1.0),), 1.0, 1e-4)
     units = find_units(ArraySamples(audio), [(0, 8_000), (8_000, 16_000)])
     assert all(a[1] <= b[0] for a, b in pairwise(units))
