@@ -1,7 +1,7 @@
 """The service's jobs, the events they report, and its limits."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -107,6 +107,7 @@ class Job:
     listener: Callable[[Event], None]  # called in the service's thread
     on_samples: Callable[[Samples], None] | None = None  # called in a reading thread
     samples: Samples | None = None  # its samples, where they are at hand: `path` is not read
+    script: Sequence[str] = ()  # lines of a text to align with it, as in `Recording`
     recording: Recording | None = field(init=False, default=None)  # once it has been read
     batch: "Batch[Job] | None" = field(init=False, default=None)  # while it runs
     state: JobState = field(init=False, default=JobState.WAITING)  # changed in the service's thread

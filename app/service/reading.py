@@ -155,7 +155,8 @@ class Reading:
             self.store.reserve(job, stored, whole=True)
             job_samples = _JobSamples(samples, job)
             job.emit_samples(job_samples)
-            return Recording(job_samples, model.dims, options, model.network.vocabulary)
+            vocabulary, script = model.network.vocabulary, job.script
+            return Recording(job_samples, model.dims, options, vocabulary, script=script)
         except BaseException:
             samples.close()
             raise

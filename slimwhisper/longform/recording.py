@@ -55,10 +55,10 @@ class Recording:
         """
         self._alignment = ScriptAlignment(script) if script else None
         if script:
-            for name in ("diarize", "sentences", "vad_filter", "drop"):
+            for name in ("diarize", "sentences", "vad_filter"):
                 if getattr(options, name):
                     raise OptionError(f"{name} cannot be used to align a text; leave it out")
-            options = replace(options, word_timestamps=True, word_times="fine")
+            options = replace(options, word_timestamps=True, word_times="fine", drop=())
         self.options, self._samples, decoding = options, samples, options
         self.seconds_of_speech = self.seconds
         self._finish = PostProcessing(samples, options, name)
