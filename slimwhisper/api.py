@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from tqdm import tqdm
 
-from slimwhisper.audio.load import AudioSource, as_waveform, load_samples, stem_of
+from slimwhisper.audio.load import AudioSource, as_waveform, load_channels, load_samples, stem_of
 from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.readers import Readers
 from slimwhisper.devices import choose_loaders
@@ -20,8 +20,8 @@ from slimwhisper.forced_alignment.script import as_lines
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.loaded_model import LoadedModel
 from slimwhisper.longform.batch import Callbacks, transcribe_all
+from slimwhisper.longform.channels import AnyRecording, make_recording
 from slimwhisper.longform.engine_pool import EnginePool, TextMemory
-from slimwhisper.longform.recording import Recording
 from slimwhisper.model.model import Model
 from slimwhisper.outputs.formats import segment_line
 from slimwhisper.speakers.diarize import prepare
@@ -29,6 +29,7 @@ from slimwhisper.types import (
     FRAMES_PER_SECOND,
     MEL_FRAMES_PER_POSITION,
     SAMPLE_RATE,
+    Options,
     Segment,
     Transcript,
 )
@@ -93,16 +94,17 @@ class SlimWhisper(LoadedModel):
 
         Arguments:
             audio: a path, the bytes of a file, a binary file object, or a waveform: array or
-                tensor [n] or [channels, n] at `sample_rate` Hz.
+                tensor [n], [channels, n] or [n, channels] at `sample_rate` Hz.
             verbose: True prints every segment as it is decoded, False shows a progress bar.
-            batch_size: pieces decoded side by side with `parallel`; None: see `transcribe_many`.
+            batch_size: windows decoded side by side with `parallel`, None: see `transcribe_many`;
+                or with `channels`, None: 2.
             options: the fields of `slimwhisper.Options`, `whisper`'s names and defaults.
         Returns:
             `whisper`'s dictionary: "text", "segments", "language".
         Raises:
             AudioError, OptionError.
         """
-        chosen, vocabulary = self.make_options(**options), self.network.vocabulary
+        chosen = self.make_options(**options)
         prepare(chosen)
         bar = tqdm(unit="s", disable=verbose is not False)
 
@@ -112,11 +114,12 @@ class SlimWhisper(LoadedModel):
                     print(segment_line(segment), flush=True)
             bar.update(round(done, 1) - bar.n)
 
-        def load(source: AudioSource) -> Recording:
-            samples = load_samples(source, sample_rate=sample_rate)
-            return Recording(samples, self.dims, chosen, vocabulary, stem_of(source))
+        def load(source: AudioSource) -> AnyRecording:
+            return self._load(source, chosen, sample_rate=sample_rate)
 
-        slots = self._engines.slots(batch_size, chosen) if chosen.parallel else 1
+        slots = chosen.windows_of_one
+        if chosen.parallel or (chosen.channels and batch_size is not None):
+            slots = self._engines.slots(batch_size, chosen)
         callbacks = Callbacks(show, lambda _, seconds: bar.reset(round(seconds, 1)))
         parts = (load, chosen, slots, callbacks, Readers(0))
         outcomes = transcribe_all(self._engines, [audio], *parts)
@@ -163,16 +166,25 @@ class SlimWhisper(LoadedModel):
         prepare(chosen)
         slots = self._engines.slots(batch_size, chosen)
         if isinstance(sources, list) and not (chosen.parallel or script):
-            slots = bucket_of(max(1, len(sources)), slots)  # few sizes, so that engines are reused
+            windows = len(sources) * chosen.windows_of_one
+            slots = bucket_of(max(1, windows), slots)  # few sizes, so that engines are reused
         readers = Readers(choose_loaders(loaders, self.device))
 
-        def load(source: Source) -> Recording:
-            samples = load_samples(source, allow_truncated=allow_truncated, readers=readers)
-            vocabulary = self.network.vocabulary
-            return Recording(samples, self.dims, chosen, vocabulary, stem_of(source), script)
+        def load(source: Source) -> AnyRecording:
+            reading = {"allow_truncated": allow_truncated, "readers": readers}
+            return self._load(source, chosen, script, **reading)
 
         callbacks = Callbacks(on_segments, on_duration, on_step)
         return transcribe_all(self._engines, sources, load, chosen, slots, callbacks, readers)
+
+    def _load(
+        self, source: AudioSource, options: Options, script: Sequence[str] = (), **reading: Any
+    ) -> AnyRecording:
+        """Read a recording. reading: arguments of `load_samples`."""
+        parts = (self.dims, options, self.network.vocabulary, stem_of(source))
+        if options.channels is None or script:  # for which channels are refused
+            return make_recording(load_samples(source, **reading), *parts, script)
+        return make_recording(load_channels(source, options.channel_names, **reading), *parts)
 
     def align(
         self, audio: AudioSource, text: str | Path | Sequence[str], **options: Any

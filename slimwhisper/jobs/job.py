@@ -95,7 +95,8 @@ def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: L
     model, current = plan.load_model(), ledger.totals.current
     batch_size = plan.flags.batch_size
     if batch_size is None and plan.inputs.is_one_file and not plan.flags.parallel:
-        batch_size = 1  # its windows depend on each other, so more caches would be unused
+        # its windows depend on each other, so more caches would be unused
+        batch_size = model.make_options(**plan.options).windows_of_one
     if batch_size is None:
         batch_size = model.default_batch_size(**plan.options)
     facts = model_facts(model, batch_size)

@@ -12,8 +12,9 @@ from slimwhisper.audio.readers import Readers
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
+from slimwhisper.longform.channels import AnyRecording
 from slimwhisper.longform.engine_pool import EnginePool, search_of
-from slimwhisper.longform.recording import AnySession, Recording
+from slimwhisper.longform.recording import AnySession
 from slimwhisper.types import Options, Segment, Transcript
 
 Source = TypeVar("Source")
@@ -39,7 +40,7 @@ class SessionOwner:
     """A session with a slot, or waiting for one, as the owner of its windows."""
 
     batch: "Batch[Any]"
-    recording: Recording
+    recording: AnyRecording
     session: AnySession
 
     def accept(self, answer: Answer) -> Request | None:
@@ -59,10 +60,10 @@ class Batch(Generic[Source]):
         """slots: the most of the engine's slots to use; None: all."""
         self.engine, self.on_segments = engine, on_segments
         self.unused = 0 if slots is None else engine.slots - slots  # slots to leave free
-        self.running: dict[Recording, Source] = {}  # in the order in which they last got a slot
-        self._owners: dict[Recording, set[SessionOwner]] = {}  # in a slot
-        self._paused: dict[Recording, deque[tuple[AnySession, Window]]] = {}
-        self._ended: dict[Recording, Outcome] = {}  # in this step
+        self.running: dict[AnyRecording, Source] = {}  # in the order in which they last got a slot
+        self._owners: dict[AnyRecording, set[SessionOwner]] = {}  # in a slot
+        self._paused: dict[AnyRecording, deque[tuple[AnySession, Window]]] = {}
+        self._ended: dict[AnyRecording, Outcome] = {}  # in this step
 
     @property
     def slots(self) -> int:
@@ -74,7 +75,7 @@ class Batch(Generic[Source]):
         """How many slots the next step uses."""
         return self.engine.slots - self.engine.room
 
-    def add(self, source: Source, recording: Recording) -> Transcript | None:
+    def add(self, source: Source, recording: AnyRecording) -> Transcript | None:
         """Add a recording. Returns its transcript if there is nothing to decode."""
         if recording.done:  # shorter than one mel frame
             recording.close()
@@ -105,7 +106,7 @@ class Batch(Generic[Source]):
             self.engine.submit(owner, window)
         return False
 
-    def _next(self, recording: Recording) -> tuple[AnySession, Window] | None:
+    def _next(self, recording: AnyRecording) -> tuple[AnySession, Window] | None:
         """A session of the recording that needs a slot, and its window."""
         paused = self._paused.get(recording)
         if paused:
@@ -125,7 +126,7 @@ class Batch(Generic[Source]):
         self._ended.clear()
         return ended
 
-    def drop(self, recording: Recording) -> None:
+    def drop(self, recording: AnyRecording) -> None:
         """Drop a recording: discard its windows in progress, and start no others."""
         del self.running[recording]
         self._paused.pop(recording, None)
@@ -164,7 +165,7 @@ class Batch(Generic[Source]):
             self._report(recording)
         return request
 
-    def _report(self, recording: Recording) -> None:
+    def _report(self, recording: AnyRecording) -> None:
         segments = recording.report()
         if self.on_segments is not None:
             self.on_segments(self.running[recording], segments, recording.seconds_done)
@@ -175,7 +176,7 @@ class Batch(Generic[Source]):
 def transcribe_all(
     engines: EnginePool,
     sources: Iterable[Source],
-    load: Callable[[Source], Recording],
+    load: Callable[[Source], AnyRecording],
     options: Options,
     slots: int,
     callbacks: Callbacks,
@@ -192,12 +193,12 @@ def transcribe_all(
         try:
             yield from _outcomes(batch, loader, callbacks)
         finally:
-            loader.close(discard=Recording.close)
+            loader.close(discard=lambda recording: recording.close())
             batch.close()
 
 
 def _outcomes(
-    batch: Batch[Source], loader: Loader[Source, Recording], callbacks: Callbacks
+    batch: Batch[Source], loader: Loader[Source, AnyRecording], callbacks: Callbacks
 ) -> Generator[tuple[Source, Outcome], None, None]:
     while batch.running or not loader.exhausted:
         while batch.fill():

@@ -55,7 +55,7 @@ class Recording:
         """
         self._alignment = ScriptAlignment(script) if script else None
         if script:
-            for name in ("diarize", "sentences", "vad_filter", "drop"):
+            for name in ("channels", "diarize", "sentences", "vad_filter", "drop"):
                 if getattr(options, name):
                     raise OptionError(f"{name} cannot be used to align a text; leave it out")
             options = replace(options, word_timestamps=True, word_times="fine")
@@ -147,7 +147,13 @@ class Recording:
         if self.options.parallel:
             done = sum(s.done for s in self.sessions)
             return self.seconds * done / (len(self.sessions) + len(self._waiting))
-        return self._original(self.sessions[0].position / FRAMES_PER_SECOND)
+        return self.next_start
+
+    @property
+    def next_start(self) -> float:
+        """Seconds: no segment that `report` has not yet returned starts earlier."""
+        session = next((s for s in self.sessions if not s.done), self.sessions[-1])
+        return self._original(session.position / FRAMES_PER_SECOND)
 
     def report(self) -> list[Segment]:
         """The new segments, in order of time, without those that `Options.drop` leaves out; those

@@ -1,0 +1,90 @@
+"""The channels of a recording, each by the name of its speaker."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slimwhisper.audio.samples import Samples, StoredSamples
+from slimwhisper.errors import AudioError
+
+MAX_CHANNELS = 8
+STEREO = ("left", "right")  # the names of two channels; of more, "channel 1", "channel 2", ...
+
+
+class Channel:
+    """One channel of stored samples."""
+
+    def __init__(self, stored: StoredSamples, number: int) -> None:
+        """number: from 0."""
+        self._stored, self._number = stored, number
+
+    def __len__(self) -> int:
+        return len(self._stored) // self._stored.channels
+
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        """[stop - start] float32."""
+        count = self._stored.channels
+        block = self._stored.read(max(start, 0) * count, max(stop, 0) * count)
+        return np.ascontiguousarray(block[self._number :: count])
+
+    def close(self) -> None:
+        """Close the stored samples, and so all channels."""
+        self._stored.close()
+
+
+class Mix:
+    """The mean of channels of equal length."""
+
+    def __init__(self, channels: Sequence[Samples]) -> None:
+        self._channels = channels
+
+    def __len__(self) -> int:
+        return len(self._channels[0])
+
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        """[stop - start] float32."""
+        parts = [channel.read(start, stop) for channel in self._channels]
+        return np.mean(parts, axis=0, dtype=np.float32)
+
+    def close(self) -> None:
+        for channel in self._channels:
+            channel.close()
+
+
+def stored_channels(
+    stored: StoredSamples, names: Sequence[str] = (), label: str = "audio data"
+) -> dict[str, Samples]:
+    """The channels of stored samples, by their names, see `channel_names`. Closes the samples if
+    it raises AudioError.
+    """
+    try:
+        found = channel_names(stored.channels, names, label)
+    except AudioError:
+        stored.close()
+        raise
+    return {name: Channel(stored, number) for number, name in enumerate(found)}
+
+
+def channel_names(count: int, names: Sequence[str], label: str) -> Sequence[str]:
+    """The names of the channels: those given, else "left" and "right" of two, and "channel 1" and
+    so on of more. label: the recording, for messages.
+
+    Raises AudioError for one channel, more than `MAX_CHANNELS`, or another number of names.
+    """
+    if count < 2:
+        raise AudioError(
+            f"{label}: has one channel, so there are none to split; leave out channels, or find "
+            "the speakers with diarize"
+        )
+    if count > MAX_CHANNELS:
+        raise AudioError(
+            f"{label}: has {count} channels; channels splits up to {MAX_CHANNELS}, so give a "
+            "recording of some of them"
+        )
+    if names and len(names) != count:
+        raise AudioError(
+            f"{label}: has {count} channels, but channel_names has {len(names)}; give one name for "
+            "each channel"
+        )
+    return names or (STEREO if count == 2 else [f"channel {i + 1}" for i in range(count)])
