@@ -68,8 +68,8 @@ def make_options(
         values = _in_english(values, name, vocabulary)
     if any(values.get(key) for key in NEED_WORDS):
         values["word_timestamps"] = True
-    if values.get("channels") and not values.get("parallel"):
-        values.setdefault("vad_filter", True)  # most of each channel is silence
+    if values.get("channels"):  # most of each channel is silence, in which others speak
+        values = {"vad_filter": not values.get("parallel"), "word_timestamps": True} | values
     options = Options(**{k: v for k, v in values.items() if k not in IGNORED})
     _check_clips(options)
     check_rows(options)

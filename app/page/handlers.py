@@ -19,7 +19,7 @@ from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import ServerSettings
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.options import MOST_SPEAKERS
+from slimwhisper.options import CHANNELS, MOST_SPEAKERS
 from slimwhisper.speakers.choice import BACKENDS
 
 EXAMPLES = Path(__file__).with_name("samples")
@@ -45,6 +45,7 @@ class CallOptions(BaseModel):
     diarize: Literal[*BACKENDS] | None = None  # type: ignore[valid-type]
     speakers: int | None = Field(None, ge=1, le=MOST_SPEAKERS)
     sentences: bool = False
+    channels: Literal[*CHANNELS] | None = None  # type: ignore[valid-type]
 
     @model_validator(mode="before")
     @classmethod
@@ -58,6 +59,9 @@ class CallOptions(BaseModel):
             del options["beam_size"]
         if self.diarize is None:
             options.pop("speakers", None)
+        for name in ("vad_filter", "word_timestamps"):
+            if not options[name]:  # as by default, which depends on `channels`
+                del options[name]
         return options
 
 
@@ -93,6 +97,7 @@ class Handlers:
         diarize: str | None = "",
         speakers: float | None = None,
         sentences: bool | None = False,
+        channels: str | None = "",
     ) -> AsyncGenerator[RunUpdate, None]:
         """Recordings -> (their text, the page's view of them), at each update."""
         arguments = locals()

@@ -74,8 +74,8 @@ def channel_names(count: int, names: Sequence[str], label: str) -> Sequence[str]
     """
     if count < 2:
         raise AudioError(
-            f"{label}: has one channel, so there are none to split; leave out channels, or find "
-            "the speakers with diarize"
+            f"{label}: has one channel, so there are none to split; leave them mixed, which is the "
+            "default, or give a recording with a channel for each speaker"
         )
     if count > MAX_CHANNELS:
         raise AudioError(

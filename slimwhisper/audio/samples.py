@@ -172,6 +172,17 @@ class Excerpts:
         region = max(bisect(self._starts, position) - 1, 0)
         return position - self._starts[region] + self._regions[region][0]
 
+    def original_span(self, start: int, stop: int) -> tuple[int, int]:
+        """The indices in the other samples of a stretch that lies in one region, such as a word: in
+        that of its middle. What of it reaches into a neighbouring region is cut off.
+        """
+        region = max(bisect_right(self._starts, (start + stop) // 2) - 1, 0)
+        first, last = self._regions[region]
+        offset = first - self._starts[region]
+        if region + 1 < len(self._regions):
+            stop = min(stop, last - offset)
+        return max(start, self._starts[region]) + offset, stop + offset
+
 
 def _close(file: BinaryIO) -> None:
     with suppress(OSError):  # a full disk has been reported

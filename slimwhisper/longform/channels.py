@@ -1,12 +1,18 @@
 """A recording whose channels are decoded by themselves, each with one speaker."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice, takewhile
 
 from slimwhisper.audio.samples import Samples
+from slimwhisper.longform.postprocessing import with_logprobs
 from slimwhisper.longform.recording import AnySession, Recording
+from slimwhisper.speakers.assign import cut_segment
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims, Options, Segment, Transcript, Word
+
+MIN_PAUSE = 0.5  # seconds between two words of a segment that is cut there
 
 
 class SplitRecording:
@@ -81,12 +87,37 @@ class SplitRecording:
     def transcript(self) -> Transcript:
         """The result; complete once `done`. Its language is that of the channel with most text."""
         parts = {speaker: part.transcript() for speaker, part in self._channels.items()}
-        segments = [s for name, t in parts.items() for s in _spoken_by(name, t.segments)]
+        segments = self._cut([s for n, t in parts.items() for s in _spoken_by(n, t.segments)])
         dropped = [s for name, t in parts.items() for s in _spoken_by(name, t.dropped)]
         ordered = _in_order(segments)
         text = "".join(segment.text for segment in ordered)
         language = max(parts.values(), key=lambda t: len(t.text)).language
         return Transcript(text, ordered, language, dropped=_in_order(dropped))
+
+    def _cut(self, segments: Sequence[Segment]) -> list[Segment]:
+        """The segments, cut at pauses in which another channel's segment begins."""
+        starts = sorted((s.start, s.speaker) for s in segments if s.text.strip())
+        spell = self._parts[0].speller
+
+        def answered(before: Word, after: Word) -> bool:
+            first = bisect_left(starts, (before.end,))
+            between = takewhile(lambda start: start[0] < after.start, islice(starts, first, None))
+            return any(speaker != before.speaker for _, speaker in between)
+
+        cut: list[Segment] = []
+        for segment in segments:
+            runs: list[list[Word]] = []
+            for word in segment.words or ():
+                pause = word.start - runs[-1][-1].end if runs else 0.0
+                if runs and (pause < MIN_PAUSE or not answered(runs[-1][-1], word)):
+                    runs[-1].append(word)
+                else:
+                    runs.append([word])
+            pieces = cut_segment(segment, runs, spell) if len(runs) > 1 else [segment]
+            if segment.token_logprobs is not None:
+                pieces = with_logprobs(pieces, [segment])
+            cut += pieces
+        return cut
 
     def close(self) -> None:
         """Free memory and files."""
