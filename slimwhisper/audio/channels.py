@@ -7,8 +7,10 @@ from numpy.typing import NDArray
 
 from slimwhisper.audio.samples import Samples, StoredSamples
 from slimwhisper.errors import AudioError
+from slimwhisper.types import SAMPLE_RATE
 
 MAX_CHANNELS = 8
+BLOCK = 10 * SAMPLE_RATE  # samples per read
 STEREO = ("left", "right")  # the names of two channels; of more, "channel 1", "channel 2", ...
 
 
@@ -55,15 +57,41 @@ class Mix:
 def stored_channels(
     stored: StoredSamples, names: Sequence[str] = (), label: str = "audio data"
 ) -> dict[str, Samples]:
-    """The channels of stored samples, by their names, see `channel_names`. Closes the samples if
-    it raises AudioError.
+    """The channels of stored samples, by their names. Closes the samples if it raises AudioError,
+    as `named_channels`.
     """
     try:
-        found = channel_names(stored.channels, names, label)
+        parts = [Channel(stored, number) for number in range(stored.channels)]
+        return named_channels(parts, names, label)
     except AudioError:
         stored.close()
         raise
-    return {name: Channel(stored, number) for number, name in enumerate(found)}
+
+
+def named_channels(
+    channels: Sequence[Samples], names: Sequence[str], label: str
+) -> dict[str, Samples]:
+    """The channels by their names, see `channel_names`. Raises AudioError as there, and if all
+    channels are the same.
+    """
+    found = channel_names(len(channels), names, label)
+    if _are_same(channels):
+        raise AudioError(
+            f"{label}: its {len(channels)} channels are the same, so each word would be there "
+            f"{len(channels)} times; leave them mixed, which is the default"
+        )
+    return dict(zip(found, channels, strict=True))
+
+
+def _are_same(channels: Sequence[Samples]) -> bool:
+    """Whether channels are equal, and not silent. Reads up to the first difference."""
+    silent = True
+    for start in range(0, len(channels[0]), BLOCK):
+        first, *others = (channel.read(start, start + BLOCK) for channel in channels)
+        if not all(np.array_equal(first, other) for other in others):
+            return False
+        silent = silent and not first.any()
+    return not silent
 
 
 def channel_names(count: int, names: Sequence[str], label: str) -> Sequence[str]:

@@ -17,7 +17,7 @@ import soxr
 import torch
 from numpy.typing import NDArray
 
-from slimwhisper.audio.channels import MAX_CHANNELS, channel_names, stored_channels
+from slimwhisper.audio.channels import MAX_CHANNELS, named_channels, stored_channels
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.audio.samples import ArraySamples, Excerpts, Samples, StoredSamples
@@ -81,18 +81,16 @@ def load_channels(
     allow_truncated: bool = False,
     readers: Readers | None = None,
 ) -> dict[str, Samples]:
-    """The samples of each channel, in their order, by their names: as `channel_names` has them. To
-    close one closes all.
+    """The samples of each channel by its name, in their order. To close one closes all.
 
-    Arguments and errors are those of `load_samples`; AudioError also for a recording of one
-    channel, or another number of channels than of names.
+    names: those to use, else see `channel_names`. The other arguments and errors are those of
+    `load_samples`; AudioError also as `named_channels`.
     """
     if isinstance(source, (np.ndarray, torch.Tensor)):
         axis = _channel_axis(source.shape)
-        columns = source.T if axis == 1 else source
-        found = channel_names(1 if axis is None else len(columns), names, "audio array")
-        waveforms = [as_waveform(column, sample_rate=sample_rate) for column in columns]
-        return dict(zip(found, map(ArraySamples, waveforms), strict=True))
+        rows: Any = [source] if axis is None else source.T if axis else source
+        waveforms = [as_waveform(row, sample_rate=sample_rate) for row in rows]
+        return named_channels(list(map(ArraySamples, waveforms)), names, "audio array")
     _check_rate(sample_rate, for_file=True)
     name, samples = _store(source, allow_truncated, readers, split=True)
     channels = stored_channels(samples, names, name)
@@ -163,10 +161,7 @@ def as_waveform(
     if not isinstance(audio, np.ndarray):
         return load_audio(audio, allow_truncated=allow_truncated)
 
-    shape = list(audio.shape)
-    if audio.size == 0:
-        raise AudioError(f"audio array of shape {shape} is empty: give at least one sample")
-    channel_axis = _channel_axis(shape)
+    channel_axis = _channel_axis(audio.shape)
     waveform = _scale(audio)
     if channel_axis is not None:
         waveform = waveform.mean(axis=channel_axis, dtype=np.float32)
@@ -177,7 +172,11 @@ def as_waveform(
 
 
 def _channel_axis(shape: Sequence[int]) -> int | None:
-    """The axis of an array that holds the channels; None: there is only one channel, [n]."""
+    """The axis of an array that holds the channels; None: there is only one channel, [n]. Raises
+    AudioError for an array that is empty, or of another shape.
+    """
+    if 0 in shape:
+        raise AudioError(f"audio array of shape {list(shape)} is empty: give at least one sample")
     axis = int(len(shape) == 2 and shape[1] <= MAX_CHANNELS and shape[1] < shape[0])
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[axis] > MAX_CHANNELS):
         raise AudioError(

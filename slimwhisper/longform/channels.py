@@ -1,14 +1,13 @@
 """A recording whose channels are decoded by themselves, each with one speaker."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, takewhile
 
 from slimwhisper.audio.samples import Samples
 from slimwhisper.longform.postprocessing import with_logprobs
 from slimwhisper.longform.recording import AnySession, Recording
-from slimwhisper.speakers.assign import cut_segment
+from slimwhisper.speakers.assign import Spell, cut_segment
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims, Options, Segment, Transcript, Word
 
@@ -87,37 +86,21 @@ class SplitRecording:
     def transcript(self) -> Transcript:
         """The result; complete once `done`. Its language is that of the channel with most text."""
         parts = {speaker: part.transcript() for speaker, part in self._channels.items()}
-        segments = self._cut([s for n, t in parts.items() for s in _spoken_by(n, t.segments)])
+        spoken = {name: _spoken_by(name, t.segments) for name, t in parts.items()}
+        starts = [w.start for part in spoken.values() for s in part for w in s.words or ()]
         dropped = [s for name, t in parts.items() for s in _spoken_by(name, t.dropped)]
-        ordered = _in_order(segments)
+        starts.sort()
+        ordered = _in_order(
+            [
+                piece
+                for name, segments in spoken.items()
+                for s in segments
+                for piece in _cut(s, starts, self._channels[name].speller)
+            ]
+        )
         text = "".join(segment.text for segment in ordered)
         language = max(parts.values(), key=lambda t: len(t.text)).language
         return Transcript(text, ordered, language, dropped=_in_order(dropped))
-
-    def _cut(self, segments: Sequence[Segment]) -> list[Segment]:
-        """The segments, cut at pauses in which another channel's segment begins."""
-        starts = sorted((s.start, s.speaker) for s in segments if s.text.strip())
-        spell = self._parts[0].speller
-
-        def answered(before: Word, after: Word) -> bool:
-            first = bisect_left(starts, (before.end,))
-            between = takewhile(lambda start: start[0] < after.start, islice(starts, first, None))
-            return any(speaker != before.speaker for _, speaker in between)
-
-        cut: list[Segment] = []
-        for segment in segments:
-            runs: list[list[Word]] = []
-            for word in segment.words or ():
-                pause = word.start - runs[-1][-1].end if runs else 0.0
-                if runs and (pause < MIN_PAUSE or not answered(runs[-1][-1], word)):
-                    runs[-1].append(word)
-                else:
-                    runs.append([word])
-            pieces = cut_segment(segment, runs, spell) if len(runs) > 1 else [segment]
-            if segment.token_logprobs is not None:
-                pieces = with_logprobs(pieces, [segment])
-            cut += pieces
-        return cut
 
     def close(self) -> None:
         """Free memory and files."""
@@ -151,6 +134,26 @@ def _spoken_by(speaker: str, segments: Iterable[Segment]) -> list[Segment]:
         return words and [replace(word, speaker=speaker) for word in words]
 
     return [replace(s, speaker=speaker, words=named(s.words)) for s in segments]
+
+
+def _cut(segment: Segment, starts: Sequence[float], spell: Spell) -> list[Segment]:
+    """The segment, cut at pauses in which another speaker's word begins: in `starts`, which has
+    those of all words, in order.
+    """
+    runs: list[list[Word]] = []
+    for word in segment.words or ():
+        last = runs[-1][-1] if runs else None
+        if last is not None and (
+            word.start - last.end < MIN_PAUSE
+            or bisect_right(starts, last.end) == bisect_left(starts, word.start)
+        ):
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+    if len(runs) < 2:
+        return [segment]
+    pieces = cut_segment(segment, runs, spell)
+    return pieces if segment.token_logprobs is None else with_logprobs(pieces, [segment])
 
 
 def _in_order(segments: Sequence[Segment], first: int = 0) -> list[Segment]:
