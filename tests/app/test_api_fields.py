@@ -153,6 +153,8 @@ def chunks(**fields: Any) -> dict[str, str]:
         ),
         ([NAME], "known_speaker_references[]", "1 known_speaker_names[] and 0"),
         ([NAME, SAMPLE], "known_speaker_names[]", "diarized_json, rttm"),
+        ([NAME, SAMPLE, ("channels", "split")], "known_speaker_names[]", "channel_names[] instead"),
+        ([("channels", "2")], "channels", "choose split"),
         ([NAME, SAMPLE] * 2, "known_speaker_names[]", "names"),
         ([NAME, SAMPLE] * 5, "known_speaker_names[]", "at most 4"),
         ([NAME, (SAMPLE[0], "ann.wav")], "known_speaker_references[]", "data URL"),
