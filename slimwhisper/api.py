@@ -19,17 +19,15 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from tqdm import tqdm
 
-from slimwhisper.audio.load import AudioSource, as_waveform, load_samples
+from slimwhisper.audio.load import AudioSource, as_waveform
 from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.readers import Readers
 from slimwhisper.devices import choose_loaders
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.forced_alignment.script import as_lines
 from slimwhisper.kernels.graphs import bucket_of
-from slimwhisper.longform.answers import Answers, AnyRecording
-from slimwhisper.longform.batch import Callbacks, transcribe_all
+from slimwhisper.longform.batch import BatchEntry, Callbacks, transcribe_all
 from slimwhisper.longform.engine_pool import EnginePool, TextMemory
-from slimwhisper.longform.recording import Recording
 from slimwhisper.model.model import Model
 from slimwhisper.outputs.formats import segment_line
 from slimwhisper.speakers.diarize import prepare
@@ -102,9 +100,10 @@ class SlimWhisper(ModelWithVariants):
 
         Arguments:
             audio: a path, the bytes of a file, a binary file object, or a waveform: array or
-                tensor [n] or [channels, n] at `sample_rate` Hz.
+                tensor [n], [channels, n] or [n, channels] at `sample_rate` Hz.
             verbose: True prints every segment as it is decoded, False shows a progress bar.
-            batch_size: pieces decoded side by side with `parallel`; None: see `transcribe_many`.
+            batch_size: windows decoded side by side with `parallel`, None: see `transcribe_many`;
+                or with `channels`, None: 2.
             options: the fields of `slimwhisper.Options`, `whisper`'s names and defaults.
         Returns:
             `whisper`'s dictionary: "text", "segments", "language".
@@ -121,11 +120,12 @@ class SlimWhisper(ModelWithVariants):
                     print(segment_line(segment), flush=True)
             bar.update(round(done, 1) - bar.n)
 
-        def load(source: AudioSource) -> Recording:
-            samples = load_samples(source, sample_rate=sample_rate)
-            return self._recording(source)(samples, chosen)
+        def load(source: AudioSource) -> BatchEntry:
+            return self._load(source, [chosen], sample_rate=sample_rate)
 
-        slots = self._engines.slots(batch_size, chosen) if chosen.parallel else 1
+        slots = chosen.windows_of_one
+        if chosen.parallel or (chosen.channels and batch_size is not None):
+            slots = self._engines.slots(batch_size, chosen)
         callbacks = Callbacks(show, lambda _, seconds: bar.reset(round(seconds, 1)))
         parts = (load, chosen, slots, callbacks, Readers(0))
         outcomes = transcribe_all(self._engines, [audio], *parts)
@@ -175,14 +175,13 @@ class SlimWhisper(ModelWithVariants):
         chosen = several[0]
         slots = self._engines.slots(batch_size, chosen)
         if isinstance(sources, list) and not (any(o.parallel for o in several) or script):
-            most = max(1, len(sources) * len(several))
-            slots = bucket_of(most, slots)  # few sizes, so that engines are reused
+            windows = len(sources) * sum(each.windows_of_one for each in several)
+            slots = bucket_of(max(1, windows), slots)  # few sizes, so that engines are reused
         readers = Readers(choose_loaders(loaders, self.device))
 
-        def load(source: Source) -> AnyRecording:
-            samples = load_samples(source, allow_truncated=allow_truncated, readers=readers)
-            make = self._recording(source, script)
-            return Answers(samples, several, make) if variants else make(samples, chosen)
+        def load(source: Source) -> BatchEntry:
+            reading = {"allow_truncated": allow_truncated, "readers": readers}
+            return self._load(source, several, script, **reading)
 
         callbacks = Callbacks(on_segments, on_duration, on_step)
         parts = (load, chosen, slots, callbacks, readers, self._outputs(variants))

@@ -20,7 +20,7 @@ from slimwhisper.app.service.settings import ServerSettings
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.forced_alignment.script import as_lines
-from slimwhisper.options import MOST_SPEAKERS
+from slimwhisper.options import CHANNELS, MOST_SPEAKERS
 from slimwhisper.speakers.choice import BACKENDS
 
 EXAMPLES = Path(__file__).with_name("samples")
@@ -47,6 +47,7 @@ class CallOptions(BaseModel):
     speakers: int | None = Field(None, ge=1, le=MOST_SPEAKERS)
     sentences: bool = False
     script: str | None = Field(None, exclude=True)
+    channels: Literal[*CHANNELS] | None = None  # type: ignore[valid-type]
 
     @model_validator(mode="before")
     @classmethod
@@ -60,6 +61,9 @@ class CallOptions(BaseModel):
             del options["beam_size"]
         if self.diarize is None:
             options.pop("speakers", None)
+        for name in ("vad_filter", "word_timestamps"):
+            if not options[name]:  # as by default, which depends on `channels`
+                del options[name]
         return options
 
     def script_lines(self, recordings: int) -> list[str]:
@@ -67,7 +71,8 @@ class CallOptions(BaseModel):
         if not self.script:
             return []
         others = {"Identify speakers": self.diarize, "Sentences as subtitles": self.sentences}
-        for label, chosen in (others | {"Skip silence": self.vad}).items():
+        others |= {"Skip silence": self.vad, "Channels": self.channels}
+        for label, chosen in others.items():
             if chosen:
                 raise OptionError(f"To align a text, turn off {label!r}.")
         if recordings > 1:
@@ -108,6 +113,7 @@ class Handlers:
         speakers: float | None = None,
         sentences: bool | None = False,
         script: str | None = None,
+        channels: str | None = "",
     ) -> AsyncGenerator[RunUpdate, None]:
         """Recordings -> (their text, the page's view of them), at each update."""
         arguments = locals()

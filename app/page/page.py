@@ -186,6 +186,7 @@ def _more_options(models: Models, preset: str | None) -> Arguments:
                 visible=bool(speakers),
                 min_width=140,
             )
+            fields["channels"] = _choice("Channels", [("Mixed", ""), ("One speaker each", "split")])
             fields["sentences"] = _checkbox("Sentences as subtitles")
         with gr.Row():
             names, default = models.choices(), models.display_name

@@ -16,7 +16,7 @@ GROUPS = {  # titles, and the text below them
     "prompting": "",
     "thresholds": "",
     "words": "the other flags require --word_timestamps True",
-    "speakers": "the others require --diarize; docs/speakers.md",
+    "speakers": "--speakers and --known_speaker require --diarize; docs/speakers.md",
 }
 
 # the whisper command's defaults, where those of its library differ

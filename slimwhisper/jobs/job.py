@@ -19,6 +19,7 @@ from slimwhisper.jobs.progress import model_facts
 from slimwhisper.jobs.results.sinks import RecordingResult, write_result
 from slimwhisper.jobs.survey import survey
 from slimwhisper.storage.files import InputFile
+from slimwhisper.types import Options
 
 # transcribes recordings, writes their outputs, and reports progress to a ledger
 Outcomes = Generator[tuple[InputFile, RecordingResult], None, None]
@@ -96,7 +97,7 @@ def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: L
     batch_size = plan.flags.batch_size
     if batch_size is None and plan.inputs.is_one_file and not plan.flags.parallel:
         # its windows depend on each other, so more caches would be unused
-        batch_size = len(plan.files.endings)
+        batch_size = len(plan.files.endings) * Options(channels=plan.flags.channels).windows_of_one
     if batch_size is None:
         first = {"task": plan.tasks[0]} if plan.tasks else {}
         batch_size = model.default_batch_size(**plan.options | first)

@@ -36,8 +36,8 @@ class JobPlan:
         self.flags = flags
         self.options = options_of(flags)
         layout = layout_of(flags)
-        with_words = flags.word_timestamps or flags.sentences or bool(flags.diarize)
-        self.warnings = check_layout(layout, with_words)
+        with_words = flags.word_timestamps or flags.sentences or flags.diarize or flags.channels
+        self.warnings = check_layout(layout, bool(with_words))
         if flags.skip_existing and flags.overwrite:
             raise OptionError("--skip_existing and --overwrite cannot be combined; choose one")
         self.report = None if flags.report is None else JobReport(flags.report)

@@ -3,17 +3,19 @@ the same are encoded once.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.longform.recording import AnySession, Recording
+from slimwhisper.longform.channels import AnyRecording
+from slimwhisper.longform.recording import AnySession
 from slimwhisper.types import Options, Segment, Transcript
 
-MakeRecording = Callable[[Samples, Options], Recording]
+SampleSource = Samples | Mapping[str, Samples]  # or those of channels, see `make_recording`
+MakeRecording = Callable[[SampleSource, Options], AnyRecording]
 
 
 class Answers:
@@ -22,9 +24,9 @@ class Answers:
     """
 
     def __init__(
-        self, samples: Samples, variants: Sequence[Options], make_recording: MakeRecording
+        self, samples: SampleSource, variants: Sequence[Options], make_recording: MakeRecording
     ) -> None:
-        shared = SharedSamples(samples, len(variants))
+        shared = share(samples, len(variants))
         self._recordings = [make_recording(shared, options) for options in variants]
         self._turns = deque(self._recordings)  # whose next session comes first
 
@@ -86,4 +88,8 @@ class SharedSamples:
             self._samples.close()
 
 
-AnyRecording = Recording | Answers
+def share(samples: SampleSource, readers: int) -> SampleSource:
+    """The samples, to be closed by several readers."""
+    if isinstance(samples, Mapping):
+        return {name: SharedSamples(channel, readers) for name, channel in samples.items()}
+    return SharedSamples(samples, readers)

@@ -9,18 +9,19 @@ from typing import Any, Generic, TypeVar
 
 from slimwhisper.audio.read_ahead import WORKERS, Loader
 from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.samples import Samples
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.passes.outputs import EncoderOutputs
 from slimwhisper.engine.requests import Answer, Request, Search, Window
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
-from slimwhisper.longform.answers import Answers, AnyRecording, MakeRecording, SharedSamples
+from slimwhisper.longform.answers import Answers, MakeRecording, SampleSource, share
+from slimwhisper.longform.channels import AnyRecording
 from slimwhisper.longform.engine_pool import EnginePool, search_of
 from slimwhisper.longform.recording import AnySession
 from slimwhisper.types import Options, Segment, Transcript
 
 KEPT_BYTES = 256 << 20  # of encoder outputs, without `cache_memory`: 33 windows of large in float32
 
+BatchEntry = AnyRecording | Answers
 Source = TypeVar("Source")
 Outcome = Transcript | SlimWhisperError
 OnSegments = Callable[[Any, list[Segment], float], None]
@@ -44,7 +45,7 @@ class SessionOwner:
     """A session with a slot, or waiting for one, as the owner of its windows."""
 
     batch: "Batch[Any]"
-    recording: AnyRecording
+    recording: BatchEntry
     session: AnySession
 
     def accept(self, answer: Answer) -> Request | None:
@@ -64,10 +65,10 @@ class Batch(Generic[Source]):
         """slots: the most of the engine's slots to use; None: all."""
         self.engine, self.on_segments = engine, on_segments
         self.unused = 0 if slots is None else engine.slots - slots  # slots to leave free
-        self.running: dict[AnyRecording, Source] = {}  # in the order in which they last got a slot
-        self._owners: dict[AnyRecording, set[SessionOwner]] = {}  # in a slot
-        self._paused: dict[AnyRecording, deque[tuple[AnySession, Window]]] = {}
-        self._ended: dict[AnyRecording, Outcome] = {}  # in this step
+        self.running: dict[BatchEntry, Source] = {}  # in the order in which they last got a slot
+        self._owners: dict[BatchEntry, set[SessionOwner]] = {}  # in a slot
+        self._paused: dict[BatchEntry, deque[tuple[AnySession, Window]]] = {}
+        self._ended: dict[BatchEntry, Outcome] = {}  # in this step
 
     @property
     def slots(self) -> int:
@@ -79,7 +80,7 @@ class Batch(Generic[Source]):
         """How many slots the next step uses."""
         return self.engine.slots - self.engine.room
 
-    def add(self, source: Source, recording: AnyRecording) -> Transcript | None:
+    def add(self, source: Source, recording: BatchEntry) -> Transcript | None:
         """Add a recording. Returns its transcript if there is nothing to decode."""
         if recording.done:  # shorter than one mel frame
             recording.close()
@@ -110,7 +111,7 @@ class Batch(Generic[Source]):
             self.engine.submit(owner, window)
         return False
 
-    def _next(self, recording: AnyRecording) -> tuple[AnySession, Window] | None:
+    def _next(self, recording: BatchEntry) -> tuple[AnySession, Window] | None:
         """A session of the recording that needs a slot, and its window."""
         paused = self._paused.get(recording)
         if paused:
@@ -130,7 +131,7 @@ class Batch(Generic[Source]):
         self._ended.clear()
         return ended
 
-    def drop(self, recording: AnyRecording) -> None:
+    def drop(self, recording: BatchEntry) -> None:
         """Drop a recording: discard its windows in progress, and start no others."""
         del self.running[recording]
         self._paused.pop(recording, None)
@@ -169,7 +170,7 @@ class Batch(Generic[Source]):
             self._report(recording)
         return request
 
-    def _report(self, recording: AnyRecording) -> None:
+    def _report(self, recording: BatchEntry) -> None:
         segments = recording.report()
         if self.on_segments is not None:
             self.on_segments(self.running[recording], segments, recording.seconds_done)
@@ -180,7 +181,7 @@ class Batch(Generic[Source]):
 def transcribe_all(
     engines: EnginePool,
     sources: Iterable[Source],
-    load: Callable[[Source], AnyRecording],
+    load: Callable[[Source], BatchEntry],
     options: Options,
     slots: int,
     callbacks: Callbacks,
@@ -204,7 +205,7 @@ def transcribe_all(
 
 
 def _outcomes(
-    batch: Batch[Source], loader: Loader[Source, AnyRecording], callbacks: Callbacks
+    batch: Batch[Source], loader: Loader[Source, BatchEntry], callbacks: Callbacks
 ) -> Generator[tuple[Source, Outcome], None, None]:
     while batch.running or not loader.exhausted:
         while batch.fill():
@@ -229,7 +230,7 @@ def _outcomes(
 
 def transcribe_variants(
     engines: EnginePool,
-    samples: Samples,
+    samples: SampleSource,
     variants: Sequence[Options],
     make_recording: MakeRecording,
     batch_size: int | None,
@@ -245,14 +246,14 @@ def transcribe_variants(
         by_search.setdefault(search_of(options), []).append(number)
     outputs = EncoderOutputs(KEPT_BYTES)
     found: dict[int, Transcript] = {}
-    whole = SharedSamples(samples, len(by_search) + 1)  # one more: the caller
+    whole = share(samples, len(by_search) + 1)  # one more: the caller
     for numbers in by_search.values():
         group = [variants[number] for number in numbers]
 
         def load(_: None, group: Sequence[Options] = group) -> Answers:
             return Answers(whole, group, make_recording)
 
-        slots = len(group)
+        slots = sum(options.windows_of_one for options in group)
         if any(options.parallel for options in group):
             slots = engines.slots(batch_size, group[0])
         parts = (group[0], slots, Callbacks(), Readers(0), outputs)

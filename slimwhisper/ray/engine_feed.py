@@ -15,8 +15,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from slimwhisper.api import SlimWhisper
-from slimwhisper.audio.load import AudioSource, as_waveform
+from slimwhisper.audio.load import AudioSource, as_waveform, load_channels
 from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.storage.files import StoredFile
@@ -66,8 +69,9 @@ class EngineFeed:
         """slots: windows decoded together; None: `default_batch_size`. The other arguments are
         those of `transcribe_many`. Raises OptionError.
         """
-        first = variants[0] if variants else {}
-        self.slots = slots or model.default_batch_size(**{**options, **first})
+        first = {**options, **(variants[0] if variants else {})}
+        self._split = first.get("channels") is not None
+        self.slots = slots or model.default_batch_size(**first)
         self.counts = FeedCounts()
         self._queue: queue.SimpleQueue[AudioSource | None] = queue.SimpleQueue()
         # by id of the source: each call has its own object, which this reference keeps alive
@@ -105,7 +109,8 @@ class EngineFeed:
         elif isinstance(source, RemoteFile):
             recording = copy(source)
         else:
-            recording = as_waveform(source, sample_rate=sample_rate)[:]  # a new object: a view
+            read = _channels if self._split else as_waveform
+            recording = read(source, sample_rate=sample_rate)[:]  # a new object: a view
         future: Future[FeedResult] = Future()
         with self._lock:
             if self._error is not None:
@@ -154,3 +159,9 @@ class EngineFeed:
         counts.filled_slots += filled
         counts.slots = slots
         counts.busy_seconds += seconds
+
+
+def _channels(source: AudioSource, sample_rate: int) -> NDArray[np.float32]:
+    """The channels of samples at `sample_rate` Hz: float32 [channels, n] at 16 kHz."""
+    channels = load_channels(source, sample_rate=sample_rate).values()
+    return np.stack([channel.read(0, len(channel)) for channel in channels])

@@ -188,6 +188,15 @@ def test_excerpts_map_back():
     assert excerpts.original(10_160) == excerpts.original(10_160, end=True) == 50_009
 
 
+def test_a_word_maps_back_into_the_region_of_its_middle():
+    excerpts = Excerpts(ArraySamples(whole()), REGIONS)
+    assert excerpts.original_span(10, 60) == (110, 160)
+    assert excerpts.original_span(90, 140) == (200, 240)  # it began in the silence before
+    assert excerpts.original_span(60, 130) == (160, 200)
+    assert excerpts.original_span(120, 400) == (40_000, 40_249)
+    assert excerpts.original_span(10_100, 10_160) == (49_949, 50_009)
+
+
 def test_regions_are_clipped():
     excerpts = Excerpts(ArraySamples(whole()), [(-5, 3), (7, 7), (N - 2, N + 9), (N, N + 1)])
     assert len(excerpts) == 5

@@ -69,6 +69,18 @@ def test_anything_is_fed_by_anyone(digits: SlimWhisper) -> None:
         feed.submit("nowhere://x")
 
 
+def test_arrays_keep_their_channels(digits: SlimWhisper) -> None:
+    feed = EngineFeed(digits, slots=2, channels="split")
+    door = load_audio(DOOR)
+    both = np.stack([door, np.concatenate([door[8_000:], np.zeros(8_000, np.float32)])])
+    result = feed.submit(both).result(60).result
+    assert isinstance(result, Transcript)
+    assert {segment.speaker for segment in result.segments} == {"left", "right"}
+    with pytest.raises(AudioError, match="has one channel"):
+        feed.submit(door)
+    feed.close()
+
+
 def test_slots_are_filled_again_while_others_run(digits: SlimWhisper) -> None:
     """A long recording does not hold up those behind it."""
     feed = EngineFeed(digits, slots=2)

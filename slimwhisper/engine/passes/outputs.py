@@ -25,8 +25,8 @@ class EncoderOutputs:
 
     @staticmethod
     def key_of(mel: Tensor) -> bytes:
-        """The digest of a window [n_mels, 3000] float32."""
-        digest = blake2b(repr(tuple(mel.shape)).encode(), digest_size=16)
+        """The digest of a window [n_mels, 2 p]: its shape, dtype and values."""
+        digest = blake2b(repr((tuple(mel.shape), mel.dtype)).encode(), digest_size=16)
         digest.update(mel.numpy(force=True).tobytes())
         return digest.digest()
 
