@@ -68,7 +68,8 @@ class FinishedTranscript:
         """The last events of a stream: the speakers' segments, then the whole text."""
         if self.request.format == "diarized_json":
             yield from self._speaker_segments()
-        done = {"type": "transcript.text.done", "text": self.text, **self._optional_fields()}
+        text = self.transcript.text.strip()  # without speakers, as the deltas
+        done = {"type": "transcript.text.done", "text": text, **self._optional_fields()}
         yield {**done, "usage": self._tokens()}
 
     def _layout(self) -> dict[str, bool]:

@@ -137,8 +137,13 @@ class Excerpts:
     def __init__(self, samples: Samples, regions: Sequence[tuple[int, int]]) -> None:
         """`regions`: [start, stop) in `samples`; parts outside [0, len) are left out."""
         self._samples = samples
-        clipped = [(max(start, 0), min(stop, len(samples))) for start, stop in regions]
-        self._regions = [(start, stop) for start, stop in clipped if start < stop]
+        self._regions: list[tuple[int, int]] = []  # those that touch are one
+        for start, stop in regions:
+            start, stop = max(start, 0), min(stop, len(samples))
+            if start < stop and self._regions and self._regions[-1][1] == start:
+                self._regions[-1] = (self._regions[-1][0], stop)
+            elif start < stop:
+                self._regions.append((start, stop))
         # where each region begins here, then the length
         lengths = (stop - start for start, stop in self._regions)
         *self._starts, self._length = accumulate(lengths, initial=0)

@@ -1,6 +1,7 @@
 """Channels as speakers over HTTP: OpenAI's form, whisper.cpp's, and the page."""
 
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,17 @@ def test_openais_form(live: Live, talk: Call, stereo: bytes) -> None:
     assert [s["speaker"] for s in diarized["segments"]] == spoken
     assert "<v agent>" in asked("vtt").text and "customer: " in asked("srt").text
     assert asked("rttm").text.count("SPEAKER recording 1 ") == len(spoken)
+
+
+@pytest.mark.parametrize("format", ["json", "text"])
+def test_a_stream(live: Live, talk: Call, stereo: bytes, format: str) -> None:
+    """The deltas are the whole text, as without channels."""
+    fields = {"channels": "split", "model": "digits", "stream": "true"}
+    route = "/v1/audio/transcriptions"
+    answer = sent(live, route, stereo, response_format=format, **fields)
+    events = [json.loads(row[6:]) for row in answer.text.splitlines() if row.startswith("data: {")]
+    assert "".join(event.get("delta", "") for event in events) == events[-1]["text"]
+    assert events[-1]["text"].split() == [word for _, word in talk.words]
 
 
 def test_whisper_cpps_form(live: Live, talk: Call, stereo: bytes) -> None:

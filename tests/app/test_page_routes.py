@@ -76,6 +76,7 @@ def test_a_text_beside_a_recording(client: httpx.Client) -> None:
     assert lines[0] in subtitles and lines[1] not in subtitles
     message = "To align a text, "
     assert message in call(client, file, script="one", vad=True)[1]["error"]
+    assert message in call(client, file, script="one", channels="split")[1]["error"]
     assert message in call(client, file, file, script="one")[1]["error"]
     assert "text is empty" in call(client, file, script=" \n ")[1]["error"]
 

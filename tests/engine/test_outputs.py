@@ -135,6 +135,7 @@ def test_what_is_kept_is_a_copy() -> None:
 
 def test_other_audio_has_another_key() -> None:
     mel = torch.zeros(2, 6)
+    assert EncoderOutputs.key_of(mel) != EncoderOutputs.key_of(mel.int())
     keys = {EncoderOutputs.key_of(m) for m in (mel, mel.view(3, 4), mel + 1, mel.view(6, 2).T)}
     assert len(keys) == 3  # the last is equal to the first
     assert EncoderOutputs.key_of(mel.repeat(1, 2)[:, :6]) in keys  # not contiguous

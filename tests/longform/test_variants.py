@@ -165,6 +165,20 @@ def test_nobody_else_pays(model: SlimWhisper, encoded: list[int]) -> None:
     assert kept is not None and kept.runner.encoder.kept is None
 
 
+def test_channels_are_shared(model: SlimWhisper, encoded: list[int]) -> None:
+    stereo = np.stack([SHORT, noise_bursts(6, seed=7)])
+    split = {"channels": "split", "vad_filter": False, "language": "de", "word_timestamps": False}
+    texts = model.transcribe_variants(stereo, TASKS, **QUICK | split)
+    assert sum(encoded) == 2 and texts[0]["text"] != texts[1]["text"]
+    together = assert_separate(model, stereo, TASKS, **split)
+    assert {s["speaker"] for s in together[1]["segments"]} == {"left", "right"}
+    encoded.clear()
+    ((_, found),) = model.transcribe_many([stereo], variants=TASKS, **QUICK | split)
+    assert isinstance(found, Transcript) and sum(encoded) == 2
+    for ours, alone in zip((found, *found.others), together, strict=True):
+        assert not differences(ours.as_dict(), alone)
+
+
 def test_mistakes(model: SlimWhisper) -> None:
     with pytest.raises(OptionError, match="there are none"):
         model.transcribe_variants(SHORT, [])
@@ -172,6 +186,9 @@ def test_mistakes(model: SlimWhisper) -> None:
         model.transcribe_variants(SHORT, [{"taks": "translate"}])
     with pytest.raises(OptionError, match="differ in beam_size"):
         model.transcribe_many([SHORT], variants=[{}, {"beam_size": 2}])
+    for call in (model.transcribe_variants, lambda a, v: model.transcribe_many([a], variants=v)):
+        with pytest.raises(OptionError, match="must not differ in channels"):
+            call(SHORT, [{}, {"channels": "split"}])
     with pytest.raises(AudioError):
         model.transcribe_variants("missing.wav", TASKS)
 
