@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 from slimwhisper.errors import OptionError
-from slimwhisper.flags import FlagGroup, add_options, boolean, none_or
+from slimwhisper.flags import FlagGroup, add_options, add_voices, boolean, none_or
 from slimwhisper.speakers.choice import named_file
 from slimwhisper.types import Options
 
@@ -65,20 +65,21 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
         help="name of a speaker, and a recording of only this voice; repeat the flag for others "
         "[none]",
     )
+    add_voices(groups["speakers"], dest="known_speakers", action=_Collect)
 
 
-def _named_file(text: str) -> tuple[str, str]:
+def _named_file(text: str) -> tuple[tuple[str, str]]:
     try:
-        return named_file(text)
+        return (named_file(text),)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class _Collect(argparse.Action):
-    """Adds the value to a tuple."""
+    """Adds the values to a tuple."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        setattr(namespace, self.dest, (*getattr(namespace, self.dest), values))
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest), *values))
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
