@@ -14,6 +14,7 @@ from slimwhisper.cache.choice import CACHE_DTYPES, check_cache
 from slimwhisper.cache.forms import PRESETS, check_form, cross_names, self_names
 from slimwhisper.errors import OptionError
 from slimwhisper.options import OptionHelp
+from slimwhisper.speakers.choice import voices_in
 from slimwhisper.text import parse_size
 from slimwhisper.types import DTYPES
 
@@ -136,6 +137,26 @@ def add_options(
                 choices=None if row.name in parsers else option_help.choices or None,
                 **arguments,
             )
+
+
+def add_voices(group: FlagGroup, **arguments: Any) -> None:
+    """Add `--voices`, a folder of known speakers. arguments: of `add_argument`."""
+
+    def folder(text: str) -> tuple[tuple[str, str], ...]:
+        try:
+            return voices_in(text)
+        except OptionError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    group.add(
+        "--voices",
+        metavar="FOLDER",
+        type=folder,
+        default=(),
+        help="known speakers: a folder with a recording of each voice alone, NAME.wav or of "
+        "another format [none]",
+        **arguments,
+    )
 
 
 def _kind(annotation: str) -> Callable[[str], Any]:

@@ -146,7 +146,10 @@ class Reading:
 
     def _read(self, job: Job, model: SlimWhisper) -> AnyRecording:
         """Read a job's recording, by a reader process if it is a file. Runs in a reading thread."""
-        options = model.make_options(job.model.display_name, **(self._defaults | job.options))
+        chosen = self._defaults | job.options
+        if not chosen.get("diarize"):  # the server's known speakers are for those who ask
+            chosen.pop("known_speakers", None)
+        options = model.make_options(job.model.display_name, **chosen)
         samples, stored = job.samples, 0
         split = options.channels is not None and not job.script  # `Recording` refuses both
         if samples is None:

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from slimwhisper.errors import OptionError
-from slimwhisper.flags import FlagGroup, add_options, boolean, codes, none_or
+from slimwhisper.flags import FlagGroup, add_options, add_voices, boolean, codes, none_or
 from slimwhisper.options import TASKS
 from slimwhisper.speakers.choice import named_file
 from slimwhisper.types import Options
@@ -16,7 +16,7 @@ GROUPS = {  # titles, and the text below them
     "prompting": "",
     "thresholds": "",
     "words": "the other flags require --word_timestamps True",
-    "speakers": "--speakers and --known_speaker require --diarize; docs/speakers.md",
+    "speakers": "--speakers, --known_speaker and --voices require --diarize; docs/speakers.md",
 }
 
 # the whisper command's defaults, where those of its library differ
@@ -67,6 +67,7 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
         help="name of a speaker, and a recording of only this voice; repeat the flag for others "
         "[none]",
     )
+    add_voices(groups["speakers"], dest="known_speakers", action=_Collect)
 
 
 def join_tasks(words: Sequence[str]) -> list[str]:
@@ -90,18 +91,18 @@ def tasks(text: str) -> str | tuple[str, ...]:
     return chosen[0] if len(chosen) == 1 else chosen
 
 
-def _named_file(text: str) -> tuple[str, str]:
+def _named_file(text: str) -> tuple[tuple[str, str]]:
     try:
-        return named_file(text)
+        return (named_file(text),)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class _Collect(argparse.Action):
-    """Adds the value to a tuple."""
+    """Adds the values to a tuple."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        setattr(namespace, self.dest, (*getattr(namespace, self.dest), values))
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest), *values))
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.text import install_command
 from slimwhisper.types import Options
@@ -61,6 +62,22 @@ def named_file(text: str) -> tuple[str, str]:
     return name.strip(), file
 
 
+def voices_in(folder: str | PathLike[str]) -> tuple[tuple[str, str], ...]:
+    """A folder with a recording of each voice, NAME.wav or of another audio format -> (name, path)
+    each, by name. Raises OptionError.
+    """
+    path = Path(folder)
+    try:
+        files = sorted(path.iterdir())
+    except OSError as error:
+        raise OptionError(f"{path}: cannot be read ({error.strerror}); give a folder") from None
+    pairs = tuple((f.stem, str(f)) for f in files if f.suffix.lower() in AUDIO_SUFFIXES)
+    if not pairs:
+        raise OptionError(f"{path}: has no recordings; put one of each voice in it, as NAME.wav")
+    check_known(pairs)
+    return pairs
+
+
 def check_speakers(options: Options) -> None:
     """Check the options about speakers, and that the files they name exist.
 
@@ -76,7 +93,7 @@ def check_speakers(options: Options) -> None:
     else:
         _check_rttm(options)
     if options.known_speakers:
-        _check_known(options.known_speakers)
+        check_known(options.known_speakers)
         require("embedding", "known_speakers")
 
 
@@ -134,7 +151,8 @@ def _check_rttm(options: Options) -> None:
         )
 
 
-def _check_known(known: tuple[tuple[str, str], ...]) -> None:
+def check_known(known: tuple[tuple[str, str], ...]) -> None:
+    """Check names and files of known speakers. Raises OptionError."""
     check_names("known_speakers", [name for name, _ in known])
     for name, path in known:
         if re.fullmatch(r"SPEAKER_\d+", name):
