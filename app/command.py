@@ -81,14 +81,19 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> ServerSettings:
         max_bytes=a.max_upload * 10**6,
         page=page,
         session_seconds=60.0 * a.session_minutes,
-        live=live_options(policy=a.policy, update=a.update, window=a.live_window),
+        live=live_options(
+            policy=a.policy, update=a.update, window=a.live_window, known_speakers=a.voices
+        ),
         cache=a.cache if plain else None,
     )
 
 
 def job_defaults(a: argparse.Namespace) -> dict[str, Any]:
     """The flags that are options of every job, as fields of `slimwhisper.Options`."""
-    return {name: getattr(a, name) for name in ("speech_only", "drop")}
+    return {
+        **{name: getattr(a, name) for name in ("speech_only", "drop")},
+        "known_speakers": a.voices,
+    }
 
 
 def tls_files(cert: str | None, key: str | None) -> tuple[str, str] | None:

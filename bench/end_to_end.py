@@ -6,11 +6,14 @@ and graphs recorded. On a GPU, a last round waits for the encoder instead of dec
 Texts that differ from the first round's are counted: rounding depends on which windows are decoded
 together, and random weights have close calls, so a few may.
 
+With --answers 2, each window is asked for twice, and encoded once; the times are for both answers.
+
 Prints a line for each round; with --results, appends it to a file at once.
 """
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -21,7 +24,9 @@ from rows import Rows
 from timing import synchronize
 
 from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.passes.outputs import EncoderOutputs
 from slimwhisper.engine.requests import Decoded, Window
+from slimwhisper.longform.batch import KEPT_BYTES
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import CHUNK_SECONDS
@@ -71,6 +76,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=1024 if gpu else 3)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--tokens", type=int, help="of a text [100, or 20 of a clip]")
+    parser.add_argument("--answers", type=int, default=1, help="to each window")
     args = parser.parse_args()
     rows = Rows(args.results, "end to end", torch.device(args.device))
     for model, case in models(args):
@@ -82,15 +88,19 @@ def main() -> None:
 def measure(model: Model, case: dict[str, Any], args: argparse.Namespace, rows: Rows) -> None:
     """All rounds of one workload and number of slots."""
     tokens, before = WORKLOADS[case["workload"]]
-    windows = windows_of(model, args.windows, args.tokens or tokens, before)
+    once = windows_of(model, args.windows, args.tokens or tokens, before)
+    windows = [replace(w, may_recur=args.answers > 1) for w in once for _ in range(args.answers)]
     engine = Engine(model, get_vocabulary(model.dims), case["batch"])
     overlaps = [True] * args.rounds + [False] * (model.device.type == "cuda")
     first: list[tuple[int, ...]] = []
     for number, overlap in enumerate(overlaps, 1):
         if not overlap:
             serially(engine)
+        if args.answers > 1:
+            engine.keep(EncoderOutputs(KEPT_BYTES))  # none of the rounds before
+            case["answers"] = args.answers
         seconds, texts = decode(engine, windows)
-        first, each = first or texts, seconds / len(windows)
+        first, each = first or texts, seconds / len(once)
         differ = sum(a != b for a, b in zip(first, texts, strict=True))
         row = {"round": number, "overlap": overlap, "different": differ}
         rows.add(**case, **row, what="window", milliseconds=1000 * each)

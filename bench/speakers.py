@@ -2,9 +2,10 @@
 
 FOLDER has the recordings of the Free Spoken Digit Dataset. Conversations are joined from them
 (`conversations.py`), and the back end `embedding` finds the speakers: how many are found, given,
-and given with reference recordings. Each row is the diarization error rate with a collar of 0.25 s
-on both sides of a true border, and the share of the words, as the bundled model `digits` writes
-them, that have the right speaker. Ends in a table in Markdown; --results appends rows of JSON.
+and given with reference recordings. Each row is the diarization error rate, without a collar and
+with one of 0.25 s on both sides of a true border, and the share of the words, as the bundled model
+`digits` writes them, that have the right speaker. Ends in a table in Markdown; --results appends
+rows of JSON.
 """
 
 import argparse
@@ -26,8 +27,7 @@ from timing import machine
 import slimwhisper
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.speakers.assign import Timeline
-from slimwhisper.speakers.embedding import find_stretches, turns_of, windows
-from slimwhisper.speakers.encoder import load_encoder
+from slimwhisper.speakers.embedding import find_voices, turns_of
 from slimwhisper.speakers.known import name_known
 from slimwhisper.speakers.turns import Turn
 from slimwhisper.types import SAMPLE_RATE
@@ -105,6 +105,7 @@ class Tally:
     """What one way of diarizing did in the conversations of a case."""
 
     error: DiarizationError = field(default_factory=lambda: DiarizationError(0, 0, 0, 0))
+    collared: DiarizationError = field(default_factory=lambda: DiarizationError(0, 0, 0, 0))
     counts: list[int] = field(default_factory=list)  # speakers found
     right: int = 0  # words
     words: int = 0
@@ -112,7 +113,8 @@ class Tally:
     def add(self, truth: Conversation, turns: list[Turn], words: Words, named: bool) -> None:
         same = {turn.speaker: turn.speaker for turn in turns}
         mapping = same if named else best_mapping(truth.turns, turns)
-        self.error += diarization_error(truth.turns, turns, mapping=mapping)
+        self.error += diarization_error(truth.turns, turns, 0.0, mapping)
+        self.collared += diarization_error(truth.turns, turns, COLLAR, mapping)
         self.counts.append(len(same))
         speaker_at, spoken_by = Timeline(turns), Timeline(truth.turns)
         for word in words:
@@ -131,12 +133,11 @@ def measure(model: Any, digits: Digits, speakers: int, manner: Manner, seeds: ra
         truth = converse(digits, speakers, TURNS, seed, manner)
         samples = ArraySamples(truth.audio)
         began = time.perf_counter()
-        stretches = find_stretches(samples)
-        vectors = load_encoder().embed(windows(samples, stretches))
-        found = turns_of(samples, stretches, vectors, None)
+        voices = find_voices(samples)
+        found = turns_of(voices, None)
         seconds += time.perf_counter() - began
         sound += len(truth.audio) / SAMPLE_RATE
-        given = turns_of(samples, stretches, vectors, speakers)
+        given = turns_of(voices, speakers)
         named = name_known(samples, given, references(digits, seed))
         result = model.transcribe(truth.audio, language="en", word_timestamps=True)
         words = [word for segment in result["segments"] for word in segment["words"]]
@@ -148,6 +149,7 @@ def measure(model: Any, digits: Digits, speakers: int, manner: Manner, seeds: ra
             "manner": manner.name,
             "way": way,
             "error": t.error.rate,
+            "collared": t.collared.rate,
             "missed": t.error.missed / t.error.speech,
             "false_alarm": t.error.false_alarm / t.error.speech,
             "confusion": t.error.confusion / t.error.speech,
@@ -171,6 +173,11 @@ def references(digits: Digits, seed: int) -> list[tuple[str, str]]:
     return pairs
 
 
+def errors(row: dict[str, Any]) -> str:
+    """Without and with a collar."""
+    return f"{100 * row['error']:.1f}, {100 * row['collared']:.1f} %"
+
+
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows in Markdown, those of a case in one line."""
     lines = [
@@ -181,11 +188,11 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for i in range(0, len(rows), 3):
         found, given, named = rows[i : i + 3]
         exact = sum(n == found["speakers"] for n in found["counts"])
+        each = [errors(row) for row in (found, given, named)]
         shares = ", ".join(f"{100 * r['words_right']:.1f}" for r in (found, given, named))
         lines.append(
-            f"| {found['speakers']} | {found['manner']} | {100 * found['error']:.1f} % "
-            f"| {exact} of {len(found['counts'])} | {100 * given['error']:.1f} % "
-            f"| {100 * named['error']:.1f} % | {shares} % |"
+            f"| {found['speakers']} | {found['manner']} | {each[0]} "
+            f"| {exact} of {len(found['counts'])} | {each[1]} | {each[2]} | {shares} % |"
         )
     return "\n".join(lines)
 

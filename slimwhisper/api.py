@@ -1,7 +1,15 @@
 """The library's model class, `SlimWhisper`: the methods of `whisper`'s model, and more."""
 
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -11,17 +19,15 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from tqdm import tqdm
 
-from slimwhisper.audio.load import AudioSource, as_waveform, load_samples, stem_of
+from slimwhisper.audio.load import AudioSource, as_waveform
 from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.readers import Readers
 from slimwhisper.devices import choose_loaders
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.forced_alignment.script import as_lines
 from slimwhisper.kernels.graphs import bucket_of
-from slimwhisper.loaded_model import LoadedModel
-from slimwhisper.longform.batch import Callbacks, transcribe_all
+from slimwhisper.longform.batch import BatchEntry, Callbacks, transcribe_all
 from slimwhisper.longform.engine_pool import EnginePool, TextMemory
-from slimwhisper.longform.recording import Recording
 from slimwhisper.model.model import Model
 from slimwhisper.outputs.formats import segment_line
 from slimwhisper.speakers.diarize import prepare
@@ -32,6 +38,7 @@ from slimwhisper.types import (
     Segment,
     Transcript,
 )
+from slimwhisper.variants import ModelWithVariants
 from slimwhisper.windows import as_windows, decode_windows, detect_languages, is_encoded
 
 if TYPE_CHECKING:
@@ -45,7 +52,7 @@ logger = logging.getLogger("slimwhisper")
 Source = TypeVar("Source", bound=AudioSource)
 
 
-class SlimWhisper(LoadedModel):
+class SlimWhisper(ModelWithVariants):
     """A loaded model with `whisper`'s methods.
 
     Its `network` does the decoding. It is not public API and may change in any version.
@@ -93,16 +100,17 @@ class SlimWhisper(LoadedModel):
 
         Arguments:
             audio: a path, the bytes of a file, a binary file object, or a waveform: array or
-                tensor [n] or [channels, n] at `sample_rate` Hz.
+                tensor [n], [channels, n] or [n, channels] at `sample_rate` Hz.
             verbose: True prints every segment as it is decoded, False shows a progress bar.
-            batch_size: pieces decoded side by side with `parallel`; None: see `transcribe_many`.
+            batch_size: windows decoded side by side with `parallel`, None: see `transcribe_many`;
+                or with `channels`, None: 2.
             options: the fields of `slimwhisper.Options`, `whisper`'s names and defaults.
         Returns:
             `whisper`'s dictionary: "text", "segments", "language".
         Raises:
             AudioError, OptionError.
         """
-        chosen, vocabulary = self.make_options(**options), self.network.vocabulary
+        chosen = self.make_options(**options)
         prepare(chosen)
         bar = tqdm(unit="s", disable=verbose is not False)
 
@@ -112,11 +120,12 @@ class SlimWhisper(LoadedModel):
                     print(segment_line(segment), flush=True)
             bar.update(round(done, 1) - bar.n)
 
-        def load(source: AudioSource) -> Recording:
-            samples = load_samples(source, sample_rate=sample_rate)
-            return Recording(samples, self.dims, chosen, vocabulary, stem_of(source))
+        def load(source: AudioSource) -> BatchEntry:
+            return self._load(source, [chosen], sample_rate=sample_rate)
 
-        slots = self._engines.slots(batch_size, chosen) if chosen.parallel else 1
+        slots = chosen.windows_of_one
+        if chosen.parallel or (chosen.channels and batch_size is not None):
+            slots = self._engines.slots(batch_size, chosen)
         callbacks = Callbacks(show, lambda _, seconds: bar.reset(round(seconds, 1)))
         parts = (load, chosen, slots, callbacks, Readers(0))
         outcomes = transcribe_all(self._engines, [audio], *parts)
@@ -135,6 +144,7 @@ class SlimWhisper(LoadedModel):
         allow_truncated: bool = False,
         loaders: int | None = 0,
         script: Sequence[str] = (),
+        variants: Sequence[Mapping[str, Any]] = (),
         on_segments: Callable[[Source, list[Segment], float], None] | None = None,
         on_duration: Callable[[Source, float], None] | None = None,
         on_step: Callable[[int, int, float], None] | None = None,
@@ -152,6 +162,8 @@ class SlimWhisper(LoadedModel):
             loaders: processes that decode the files of sources that are paths; if one crashes, only
                 its file fails. 0: threads of this process; None: processes, with a GPU or 8 cores.
             script: lines to align with each recording, see `align`.
+            variants: options of several results for each recording, as in `transcribe_variants`,
+                with the same search; the first result has the rest in `Transcript.others`.
             on_segments: called as windows end, with new segments and the seconds done so far.
             on_duration: called with a recording's length in seconds when it begins.
             on_step: called after each step with the slots in use, all slots, and its seconds.
@@ -159,20 +171,21 @@ class SlimWhisper(LoadedModel):
         Raises:
             OptionError, before anything is read.
         """
-        chosen = self.make_options(**options)
-        prepare(chosen)
+        several = self._same_search(variants or [{}], options)
+        chosen = several[0]
         slots = self._engines.slots(batch_size, chosen)
-        if isinstance(sources, list) and not (chosen.parallel or script):
-            slots = bucket_of(max(1, len(sources)), slots)  # few sizes, so that engines are reused
+        if isinstance(sources, list) and not (any(o.parallel for o in several) or script):
+            windows = len(sources) * sum(each.windows_of_one for each in several)
+            slots = bucket_of(max(1, windows), slots)  # few sizes, so that engines are reused
         readers = Readers(choose_loaders(loaders, self.device))
 
-        def load(source: Source) -> Recording:
-            samples = load_samples(source, allow_truncated=allow_truncated, readers=readers)
-            vocabulary = self.network.vocabulary
-            return Recording(samples, self.dims, chosen, vocabulary, stem_of(source), script)
+        def load(source: Source) -> BatchEntry:
+            reading = {"allow_truncated": allow_truncated, "readers": readers}
+            return self._load(source, several, script, **reading)
 
         callbacks = Callbacks(on_segments, on_duration, on_step)
-        return transcribe_all(self._engines, sources, load, chosen, slots, callbacks, readers)
+        parts = (load, chosen, slots, callbacks, readers, self._outputs(variants))
+        return transcribe_all(self._engines, sources, *parts)
 
     def align(
         self, audio: AudioSource, text: str | Path | Sequence[str], **options: Any

@@ -17,6 +17,7 @@ from slimwhisper.commands.parsers import (
 )
 from slimwhisper.commands.serve_flags import add_serve
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
+from slimwhisper.jobs.decoding_flags import join_tasks
 from slimwhisper.jobs.flags import add_transcribe
 from slimwhisper.text import escape_line, install_command
 
@@ -51,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
             name, equals, value = word[2:].partition("=")
             if word.startswith("--") and " " not in name:
                 words[i] = f"--{name.replace('-', '_')}{equals}{value}"
-        return super().parse_known_args(words, namespace)
+        return super().parse_known_args(join_tasks(words), namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print one line with the error and how to get help."""

@@ -14,6 +14,7 @@ from slimwhisper.cache.choice import CACHE_DTYPES, check_cache
 from slimwhisper.cache.forms import PRESETS, check_form, cross_names, self_names
 from slimwhisper.errors import OptionError
 from slimwhisper.options import OptionHelp
+from slimwhisper.speakers.choice import voices_in
 from slimwhisper.text import parse_size
 from slimwhisper.types import DTYPES
 
@@ -113,23 +114,49 @@ class FlagGroup:
 
 
 def add_options(
-    groups: Mapping[str, FlagGroup], kind: type, defaults: Mapping[str, Any], **arguments: Any
+    groups: Mapping[str, FlagGroup],
+    kind: type,
+    defaults: Mapping[str, Any],
+    parsers: Mapping[str, Callable[[str], Any]] | None = None,
+    **arguments: Any,
 ) -> None:
     """Add a flag for each field of a dataclass whose `option` names one of the groups.
 
-    defaults: the command's own, where they differ from the fields'. arguments: of `add_argument`.
+    defaults: the command's own, where they differ from the fields'. parsers: of flags that take
+    more than the field. arguments: of `add_argument`.
     """
+    parsers = parsers or {}
     for row in fields(kind):
         option_help: OptionHelp = row.metadata["help"]
         if option_help.group:
             groups[option_help.group].add(
                 f"--{row.name}",
-                type=_kind(str(row.type)),
+                type=parsers.get(row.name) or _kind(str(row.type)),
                 default=defaults.get(row.name, row.default),
                 help=option_help.help,
-                choices=option_help.choices or None,
+                choices=None if row.name in parsers else option_help.choices or None,
                 **arguments,
             )
+
+
+def add_voices(group: FlagGroup, **arguments: Any) -> None:
+    """Add `--voices`, a folder of known speakers. arguments: of `add_argument`."""
+
+    def folder(text: str) -> tuple[tuple[str, str], ...]:
+        try:
+            return voices_in(text)
+        except OptionError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    group.add(
+        "--voices",
+        metavar="FOLDER",
+        type=folder,
+        default=(),
+        help="known speakers: a folder with a recording of each voice alone, NAME.wav or of "
+        "another format [none]",
+        **arguments,
+    )
 
 
 def _kind(annotation: str) -> Callable[[str], Any]:
@@ -209,7 +236,8 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
         type=size,
         metavar="SIZE, such as 2GB",
         help="memory for the cache of texts, in pages of 16 tokens; if it runs out, windows wait "
-        "for each other [the context of every window, or the free memory of a GPU]",
+        "for each other; what texts cannot use keeps encoder outputs that are used again [the "
+        "context of every window, or the free memory of a GPU]",
     )
 
 

@@ -68,7 +68,8 @@ def load_model(
             steps; not with beams (docs/drafts.md).
         cache_memory: bytes for the cache of texts, such as "2GB": pages of 16 tokens, which texts
             take as they grow. If they run out, the youngest windows wait, and start again later.
-            None: enough for the context of every window, or a GPU's free memory (docs/caches.md).
+            What texts cannot use is for encoder outputs that are used again. None: enough for the
+            context of every window, or a GPU's free memory (docs/caches.md).
         local_files_only: download nothing.
     Raises:
         CheckpointError, OptionError, CacheError.

@@ -24,7 +24,7 @@ from slimwhisper.types import Dims
 IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
 TUPLES = (
     *("temperature", "clip_timestamps", "suppress_tokens", "languages", "initial_prompt", "drop"),
-    "hot_words",
+    *("channel_names", "hot_words"),
 )
 ENGLISH = {"language": "en", "task": "transcribe", "multilingual": False}
 # types of options that have no bounds: what is taken for them, and in words
@@ -73,6 +73,8 @@ def make_options(
         values = _in_english(values, name, vocabulary)
     if any(values.get(key) for key in NEED_WORDS):
         values["word_timestamps"] = True
+    if values.get("channels"):  # most of each channel is silence, in which others speak
+        values = {"vad_filter": not values.get("parallel"), "word_timestamps": True} | values
     options = Options(**{k: v for k, v in values.items() if k not in IGNORED})
     _check_clips(options)
     check_rows(options)

@@ -13,6 +13,7 @@ WITHIN: dict[str, Any] = {"low": 0, "high": 1, "open": True}  # of a probability
 MILLISECONDS: dict[str, Any] = {"low": 0, "high": 60_000}  # of silence or speech
 MOST_SPEAKERS = 20
 WORD_TIMES = ("whisper", "fine")
+CHANNELS = ("split",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,15 @@ class Options:
     `hotwords`, `multilingual`, `vad_filter` with its settings, `repetition_penalty`,
     `no_repeat_ngram_size` and `prompt_reset_on_temperature` are faster-whisper's; `languages`,
     `parallel`, `speech_only`, `seed`, `token_logprobs`, `on_failure`, `drop`, `expected`,
-    `sentences`, `hot_words` with their bonus and those for speakers are slimwhisper's. A new option
-    needs only a field here: the command line gets its flag, and `make_options` checks its bounds.
+    `sentences`, `hot_words`, `hot_word_bonus`, and those for speakers and channels are
+    slimwhisper's. A new option needs only a field here: the command line gets its flag, and
+    `make_options` checks its bounds.
     """
 
     task: str = decoding(
-        "transcribe", "translate into English, or transcribe in the language spoken", choices=TASKS
+        "transcribe",
+        "transcribe in the language spoken, translate into English, or both, by the command",
+        choices=TASKS,
     )
     language: str | None = decoding(None, "language code or name [detected for each file]")
     languages: tuple[str, ...] = decoding((), "languages to choose from, such as de,en [all]")
@@ -195,6 +199,18 @@ class Options:
     known_speakers: tuple[tuple[str, str], ...] = option(
         (), "names, each with the path of a recording of that voice", needs=("diarize",)
     )
+    channels: str | None = speaking(
+        None,
+        "split: decode each channel of a recording by itself, without its silences; its speaker "
+        "is left, right, or of --channel_names [mix the channels]",
+        choices=CHANNELS,
+    )
+    channel_names: tuple[str, ...] = speaking(
+        (),
+        "names for the channels, such as agent,customer [left,right; of more than two, channel 1 "
+        "and so on]",
+        needs=("channels",),
+    )
     word_times: str = words(
         "whisper",
         "times of words: whisper's, or fine: closer to the sound, by attention and loudness",
@@ -212,6 +228,11 @@ class Options:
         """`temperature`, one or several, in the order in which they are tried."""
         temperature = self.temperature
         return tuple(temperature) if isinstance(temperature, Sequence) else (temperature,)
+
+    @property
+    def windows_of_one(self) -> int:
+        """How many windows of one recording to decode together, without `parallel`."""
+        return 1 if self.channels is None else 2
 
     @property
     def clip_seconds(self) -> list[float]:

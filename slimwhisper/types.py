@@ -113,6 +113,7 @@ class Transcript:
     language: str
     unscripted: tuple[Span, ...] = ()  # heard, and not in the text that was aligned
     dropped: Sequence[Segment] = ()  # left out of the text and the segments by `Options.drop`
+    others: tuple[Transcript, ...] = ()  # the other answers to the recording, by `variants`
 
     def as_dict(self) -> dict[str, Any]:
         """`whisper.transcribe`'s result dictionary: text, segments, language; and beside them

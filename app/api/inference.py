@@ -17,7 +17,8 @@ FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 MAX_ROWS = 8  # beams or samples, as in whisper.cpp
 MIN_STEP = 0.05  # from one temperature to the next
 MAX_MS = 86_400_000  # a day
-SPEAKERS = "speakers are found by /v1/audio/transcriptions, response_format=diarized_json"
+CHANNEL_NAMES = ("speaker 0", "speaker 1")  # as whisper.cpp calls them
+SPEAKERS = "voices are found by /v1/audio/transcriptions, response_format=diarized_json"
 NO_SYMBOLS = "non-speech symbols are never sampled"
 
 
@@ -60,7 +61,7 @@ class InferenceForm(UploadForm):
     vad_samples_overlap: Annotated[float, only(0.1, "regions are padded instead")] = 0.1
     vad_max_speech_duration_s: float = Field(MAX_MS, ge=MAX_MS)  # speech is not cut by length
     detect_language: Annotated[bool, only(False, "verbose_json names the language")] = False
-    diarize: Annotated[bool, only(False, SPEAKERS)] = False
+    diarize: bool = False  # of stereo recordings
     tinydiarize: Annotated[bool, only(False, SPEAKERS)] = False
     suppress_nst: Annotated[bool, only(True, NO_SYMBOLS)] = True
     suppress_non_speech: Annotated[bool, only(True, NO_SYMBOLS)] = True
@@ -82,6 +83,8 @@ class InferenceForm(UploadForm):
             "no_speech_threshold": self.no_speech_thold,
             "without_timestamps": self.no_timestamps or None,
         }
+        if self.diarize:
+            options |= {"channels": "split", "channel_names": CHANNEL_NAMES}
         if self.temperature is not None or self.temperature_inc is not None:
             step = 0.2 if self.temperature_inc is None else self.temperature_inc
             options["temperature"] = temperatures(self.temperature or 0.0, step or None)

@@ -1,8 +1,8 @@
 """Checks OpenAI's forms, `/v1/audio/transcriptions` and `/v1/audio/translations`.
 
-The fields are those of openai-python 3.54 (types/audio/transcription_create_params.py), and our
-own, "sentences", "speech_only", "on_failure", "hot_words" and "hot_word_bonus". docs/openai.md
-lists them all.
+The fields are those of openai-python 3.54 (types/audio/transcription_create_params.py), and
+extensions: "channels", "channel_names[]", "sentences", "speech_only", "on_failure", "hot_words" and
+"hot_word_bonus". docs/openai.md lists them all.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from slimwhisper.app.api.references import SpeakerReference, read_references
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models, openai_model
 from slimwhisper.errors import DependencyError, OptionError
-from slimwhisper.options import ON_FAILURE
+from slimwhisper.options import CHANNELS, ON_FAILURE
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.speakers.choice import require
 from slimwhisper.tokens.spellings import HIGHEST, hot_word_lines, parse_hot_words
@@ -137,6 +137,8 @@ class TranscriptionForm(UploadForm):
     chunking_strategy: Annotated[Chunking, BeforeValidator(_parsed)] | None = None
     known_speaker_names: Texts = Field((), alias="known_speaker_names[]")
     known_speaker_references: tuple[str, ...] = Field((), alias="known_speaker_references[]")
+    channels: Annotated[str, one_of(CHANNELS)] | None = None
+    channel_names: Texts = Field((), alias="channel_names[]")
     sentences: bool = False
     speech_only: bool | None = None  # None: the server's
     # not the default of `Options`: API users do not review the texts
@@ -166,6 +168,7 @@ class TranscriptionForm(UploadForm):
         """The fields as `slimwhisper.Options`."""
         chunking = self.chunking_strategy
         settings = chunking and chunking.model_dump(exclude={"type"}, exclude_unset=True)
+        by_voice = self.response_format in WITH_SPEAKERS and self.channels is None
         options = {
             "initial_prompt": self.prompt,
             "hotwords": ", ".join(self.keywords),
@@ -176,7 +179,9 @@ class TranscriptionForm(UploadForm):
             "on_failure": self.on_failure,
             "token_logprobs": bool(self.include),
             "word_timestamps": "word" in self.timestamp_granularities,
-            "diarize": "embedding" if self.response_format in WITH_SPEAKERS else None,
+            "diarize": "embedding" if by_voice else None,
+            "channels": self.channels,
+            "channel_names": self.channel_names,
             "parallel": chunking is not None,
             "hot_words": hot_word_lines(self.hot_words),
         }
@@ -226,10 +231,13 @@ def _refuse_combinations(request: TranscriptionRequest) -> None:
     if "language" in options and "languages" in options:
         message = "send language or languages[], not both"
         raise refused("languages[]", message)
+    if request.references and "channels" in options:
+        message = "channels has a speaker for each channel already; send channel_names[] instead"
+        raise refused("known_speaker_names[]", message)
     if request.references and format not in WITH_SPEAKERS:
         name = "known_speaker_names[]"
         raise refused(name, f"{name} needs response_format {', '.join(WITH_SPEAKERS)}")
-    if format in WITH_SPEAKERS:
+    if "diarize" in options:
         if options["task"] == "translate":
             message = "translations cannot be diarized; use /v1/audio/transcriptions"
             raise refused("response_format", message)

@@ -38,6 +38,9 @@ class FinishedTranscript:
         self.request, self.transcript, self.seconds = request, transcript, seconds
         self.vocabulary = vocabulary
         self.text = transcript.text.strip()
+        split = request.options.get("channels") is not None
+        if split and (request.words_inside or request.format == "text"):
+            self.text = text_with_speakers(transcript)
 
     def response(self) -> Response:
         """The whole response, in the requested format."""
@@ -65,7 +68,8 @@ class FinishedTranscript:
         """The last events of a stream: the speakers' segments, then the whole text."""
         if self.request.format == "diarized_json":
             yield from self._speaker_segments()
-        done = {"type": "transcript.text.done", "text": self.text, **self._optional_fields()}
+        text = self.transcript.text.strip()  # without speakers, as the deltas
+        done = {"type": "transcript.text.done", "text": text, **self._optional_fields()}
         yield {**done, "usage": self._tokens()}
 
     def _layout(self) -> dict[str, bool]:
@@ -109,14 +113,14 @@ class FinishedTranscript:
         return {"task": self.request.options["task"], "duration": seconds, "text": self.text}
 
     def _speaker_segments(self) -> Iterator[dict[str, Any]]:
-        """The segments with text, and their speakers: unknown speakers are named A, B, ..."""
+        """The segments with text, and their speakers: unknown voices are named A, B, ..."""
         names = {reference.name for reference in self.request.references}
         letters: dict[str | None, str] = {}  # enough for `MOST_SPEAKERS`
         for segment in self.transcript.segments:
             if not segment.text.strip():
                 continue
             speaker = segment.speaker
-            if speaker not in names:
+            if speaker not in names and "channels" not in self.request.options:
                 speaker = letters.setdefault(speaker, ascii_uppercase[len(letters)])
             yield {
                 "type": "transcript.text.segment",
@@ -170,6 +174,13 @@ class Deltas:
         if "token_logprobs" in self._request.options:
             event["logprobs"] = logprobs([segment], vocabulary)
         return event
+
+
+def text_with_speakers(transcript: Transcript) -> str:
+    """A line for each segment; "NAME: " where the speaker changes."""
+    file = io.StringIO()
+    write_transcript(transcript, "txt", file)
+    return file.getvalue().strip()
 
 
 def logprobs(segments: Iterable[Segment], vocabulary: Vocabulary) -> list[dict[str, Any]]:

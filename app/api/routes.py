@@ -37,6 +37,8 @@ PARAMS = {  # the form's field for an option
     "languages": "languages[]",
     "initial_prompt": "prompt",
     "temperature": "temperature",
+    "channels": "channels",
+    "channel_names": "channel_names[]",
 }
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 

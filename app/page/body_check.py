@@ -18,7 +18,7 @@ from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.page.gradio_internals import NoSuchFunction
 
 FILE_ROUTE = "/gradio_api/file="  # then a path: the address of a file that was sent to the page
-MAX_TEXT = 20_000  # characters: of a prompt, only the last 224 tokens count
+MAX_TEXT = 200_000  # characters: of a text to align, some four hours of speech
 MAX_VALUES = 50_000  # in a body: a thousand files have 10,000
 MAX_DEPTH = 10  # of values in values; a file has 6
 

@@ -1,7 +1,7 @@
 """The handlers of the page's buttons."""
 
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +18,9 @@ from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import ServerSettings
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.errors import SlimWhisperError
-from slimwhisper.options import MOST_SPEAKERS
+from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.forced_alignment.script import as_lines
+from slimwhisper.options import CHANNELS, MOST_SPEAKERS
 from slimwhisper.speakers.choice import BACKENDS
 from slimwhisper.tokens.spellings import hot_word_lines
 
@@ -46,6 +47,8 @@ class CallOptions(BaseModel):
     diarize: Literal[*BACKENDS] | None = None  # type: ignore[valid-type]
     speakers: int | None = Field(None, ge=1, le=MOST_SPEAKERS)
     sentences: bool = False
+    script: str | None = Field(None, exclude=True)
+    channels: Literal[*CHANNELS] | None = None  # type: ignore[valid-type]
     hot_words: str | None = None  # one a line
 
     @model_validator(mode="before")
@@ -60,9 +63,25 @@ class CallOptions(BaseModel):
             del options["beam_size"]
         if self.diarize is None:
             options.pop("speakers", None)
+        for name in ("vad_filter", "word_timestamps"):
+            if not options[name]:  # as by default, which depends on `channels`
+                del options[name]
         if self.hot_words is not None:
             options["hot_words"] = hot_word_lines(self.hot_words)
         return options
+
+    def script_lines(self, recordings: int) -> list[str]:
+        """The text to align, by lines; []: there is none. Raises OptionError."""
+        if not self.script:
+            return []
+        others = {"Identify speakers": self.diarize, "Sentences as subtitles": self.sentences}
+        others |= {"Skip silence": self.vad, "Channels": self.channels}
+        for label, chosen in others.items():
+            if chosen:
+                raise OptionError(f"To align a text, turn off {label!r}.")
+        if recordings > 1:
+            raise OptionError("To align a text, add one recording, not several.")
+        return as_lines(self.script)
 
 
 class Handlers:
@@ -97,6 +116,8 @@ class Handlers:
         diarize: str | None = "",
         speakers: float | None = None,
         sentences: bool | None = False,
+        script: str | None = None,
+        channels: str | None = "",
         hot_words: str | None = None,
     ) -> AsyncGenerator[RunUpdate, None]:
         """Recordings -> (their text, the page's view of them), at each update."""
@@ -115,7 +136,11 @@ class Handlers:
             recordings.append(self._upload(recording, "recording.wav"))
         if not recordings:
             raise _error("Add a file or record something first.")
-        async for update in self._run(request, recordings, choice, options.options()):
+        try:
+            lines = options.script_lines(len(recordings))
+        except OptionError as error:
+            raise _error(str(error)) from None
+        async for update in self._run(request, recordings, choice, options.options(), lines):
             yield update
 
     async def try_example(self, request: gr.Request, name: str) -> AsyncGenerator[RunUpdate, None]:
@@ -133,11 +158,12 @@ class Handlers:
         recordings: list[tuple[Path, str]],
         choice: ModelChoice,
         options: dict[str, Any],
+        script: Sequence[str] = (),
     ) -> AsyncGenerator[RunUpdate, None]:
         """(text, view) at each update of a run."""
         session = request.session_hash or secrets.token_hex(8)
         user = f"{request.client.host if request.client else ''} {session}"
-        run = Run(self.service, self.results, recordings, choice, options, user)
+        run = Run(self.service, self.results, recordings, choice, options, user, script)
         self.runs[run] = session
         try:
             async for view in run.updates():

@@ -12,6 +12,7 @@ import gradio as gr
 from gradio.components import Component
 from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 
+from slimwhisper.app.page.body_check import MAX_TEXT
 from slimwhisper.app.page.cache_costs import cost_table
 from slimwhisper.app.page.gradio_internals import Blocks
 from slimwhisper.app.page.handlers import MOST_BEAMS, Handlers
@@ -58,7 +59,7 @@ def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
         with gr.Row(elem_id="sw-examples"):
             gr.HTML("Or try an example:", apply_default_css=False)
             examples = [gr.Button(name, size="sm", min_width=60) for name in handlers.examples]
-    arguments |= _options("sw-options") | _more_options(handlers.models, preset)
+    arguments |= _options("sw-options") | _script() | _more_options(handlers.models, preset)
     with gr.Row(elem_id="sw-buttons"):
         transcribe = gr.Button("Transcribe", variant="primary", elem_id="sw-go", scale=3)
         stop = gr.Button("Stop", visible=False, elem_id="sw-stop", scale=1)
@@ -152,6 +153,19 @@ def _options(elem_id: str) -> Arguments:
     return fields
 
 
+def _script() -> Arguments:
+    """A text whose times are wanted."""
+    with gr.Accordion("I have the text: find its times", open=False, elem_id="sw-script"):
+        text = gr.Textbox(
+            label="Text of the recording",
+            placeholder="one line for each subtitle, or the content of an .srt or .vtt file",
+            lines=4,
+            max_lines=12,
+            max_length=MAX_TEXT,
+        )
+    return {"script": text}
+
+
 def _more_options(models: Models, preset: str | None) -> Arguments:
     fields: Arguments = {}
     speakers = [name for name in BACKENDS if not missing(name)]  # if empty, the options are hidden
@@ -172,6 +186,7 @@ def _more_options(models: Models, preset: str | None) -> Arguments:
                 visible=bool(speakers),
                 min_width=140,
             )
+            fields["channels"] = _choice("Channels", [("Mixed", ""), ("One speaker each", "split")])
             fields["sentences"] = _checkbox("Sentences as subtitles")
         with gr.Row():
             names, default = models.choices(), models.display_name

@@ -46,6 +46,7 @@ class RunPart:
         self.segments: list[list[Any]] = []
         self.text = ""
         self.language = ""
+        self.unscripted: list[list[Any]] = []
         self.peaks = ""
         self.job: Job | None = None
         self.result: PageResult | None = None
@@ -78,6 +79,8 @@ class RunPart:
             case JobFinished(transcript=transcript, seconds=seconds):
                 self.state, self.done, self.seconds = "done", seconds, seconds
                 self.language, self.text = transcript.language, transcript.text
+                spans = transcript.unscripted
+                self.unscripted = [[span.start, span.end, span.text] for span in spans]
                 self.segments = [segment_view(segment) for segment in transcript.segments]
                 assert self.job is not None and self.result is not None
                 self.result.edits = Edits(transcript)
@@ -91,6 +94,7 @@ class RunPart:
         segments: see `segment_view`. peaks: see `outline`. position: in the queue, from 1; 0: not
         waiting. edit: the address for corrections, once it is done; from then on the browser's text
         is newer. downloads: addresses by format. Addresses are relative to the server's root.
+        unscripted: [start, end, text] of speech that is not in the text that was aligned.
         """
         token = self.result.token if self.result is not None else None
         formats = self.result.formats() if self.result is not None else []
@@ -106,6 +110,7 @@ class RunPart:
             "text": self.text.strip(),
             "language": self.language,
             "segments": self.segments,
+            "unscripted": self.unscripted,
             "peaks": self.peaks,
             "edit": f"page/edit/{token}" if self.state == "done" else None,
             "audio": f"page/audio/{token}" if token and self.peaks else None,
@@ -124,10 +129,11 @@ class Run:
         model: ModelChoice,
         options: dict[str, Any],
         user: str,
+        script: Sequence[str] = (),
     ) -> None:
         """Submit all recordings. recordings: (path, the user's name for the file).
 
-        options: fields of `slimwhisper.Options`. Needs a running event loop.
+        options: fields of `slimwhisper.Options`. script: as in `Job`. Needs a running event loop.
         """
         self._service = service
         self._loop = asyncio.get_running_loop()
@@ -140,7 +146,9 @@ class Run:
                 part.state, part.message = "failed", "No longer on the server; add it again"
                 continue
             stored, listener = part.result.path, partial(self._listen, part)
-            part.job = Job(stored, name, model, options, user, listener, part.draw)
+            part.job = Job(
+                *(stored, name, model, options, user, listener, part.draw), script=script
+            )
             try:
                 service.submit(part.job)
             except SlimWhisperError as error:

@@ -15,6 +15,7 @@ from slimwhisper.app.api.fields import refused
 from slimwhisper.app.realtime.session import DETAILS, TENTATIVE, TRANSCRIPTION, WORDS, SessionConfig
 from slimwhisper.live.types import (
     LiveEvent,
+    SpeakersCorrected,
     SpeechStarted,
     SpeechStopped,
     StreamFailed,
@@ -126,6 +127,8 @@ class Conversation:
                 return self._text(self._items[event.utterance], event)
             case UtteranceEnded():
                 return self._ended(event)
+            case SpeakersCorrected():  # the session has ended with its connection
+                return []
             case StreamFailed():
                 return self._failed(as_api_error(event.error))
 
@@ -199,7 +202,7 @@ class Conversation:
             "start": round(segment.start, 3),
             "end": round(segment.end, 3),
             "text": segment.text,
-            "speaker": "",  # required by the API; speakers are not identified
+            "speaker": segment.speaker or "",  # required by the API
         }
         if self.config.includes(WORDS):
             fields["words"] = list(map(_word, segment.words or ()))

@@ -32,6 +32,8 @@ from slimwhisper.app.realtime.audio_input import SoundFormat
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.live.types import LiveOptions
+from slimwhisper.speakers.choice import missing
+from slimwhisper.text import install_command
 
 FORMATS = {"audio/pcm": "PCM_16", "audio/pcmu": "ULAW", "audio/pcma": "ALAW"}
 PCM_RATES = (24_000, 16_000)
@@ -51,8 +53,7 @@ DETAILS = f"{TRANSCRIPTION}.details"
 LOGPROBS = f"{TRANSCRIPTION}.logprobs"
 INCLUDE = (TENTATIVE, WORDS, DETAILS, LOGPROBS)
 _LIVE = LiveOptions()  # its defaults
-MAX_TEXT = 10_000  # characters of a prompt
-MAX_MODEL = 200  # characters of a model's name
+MAX_TEXT, MAX_MODEL = 10_000, 200  # characters: of a prompt, of a model's name
 MAX_KEYWORD, MAX_KEYWORDS = 100, 100
 MAX_MS = 10_000  # of padding and of silence
 MAX_UNKNOWN, MAX_NAME = 20, 40  # names of unknown fields in `warnings`, and their characters
@@ -69,7 +70,7 @@ def _language(language: str | None) -> str | None:
     return code
 
 
-# documented values that are ignored: a client that sends them can do without
+# documented values that are ignored
 NOT_SERVED = {
     "noise_reduction": "noise is not filtered out",
     "include": "streams have no log-probabilities; use /v1/audio/transcriptions",
@@ -220,7 +221,7 @@ class SessionConfig(LenientModel):
         return name in (self.include or ())
 
     def options(self, defaults: LiveOptions) -> LiveOptions:
-        """The options of the stream. defaults: of the server."""
+        """The stream's options. defaults: of the server."""
         transcription = self.audio.input.transcription
         turns = self.audio.input.turn_detection or ServerVad()
         return replace(
@@ -231,6 +232,7 @@ class SessionConfig(LenientModel):
             hotwords=", ".join(filter(None, transcription.keywords or ())) or None,
             update=DELAYS[transcription.delay] if transcription.delay else defaults.update,
             words=self.includes(WORDS),
+            diarize=defaults.diarize or openai_model(transcription.model) == DIARIZE,
             turns=self.has_turns,
             vad_threshold=turns.threshold,
             prefix_padding_ms=turns.prefix_padding_ms,
@@ -240,8 +242,8 @@ class SessionConfig(LenientModel):
     def choice(self, models: Models) -> ModelChoice:
         """The session's model. Raises APIError, CheckpointError."""
         name = self.audio.input.transcription.model
-        if openai_model(name) == DIARIZE:
-            raise unsupported("model", "streams do not identify speakers; choose another model")
+        if openai_model(name) == DIARIZE and missing("embedding"):
+            raise unsupported("model", f"speakers: {install_command('diarize')} on the server")
         return choose_model(None if LIVE_MODEL.fullmatch(name or "") else name, models)[0]
 
 

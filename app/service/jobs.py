@@ -1,7 +1,7 @@
 """The service's jobs, the events they report, and its limits."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,7 +11,7 @@ from typing import Any
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.batch import Batch
-from slimwhisper.longform.recording import Recording
+from slimwhisper.longform.channels import AnyRecording
 from slimwhisper.types import Segment, Transcript
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -107,7 +107,8 @@ class Job:
     listener: Callable[[Event], None]  # called in the service's thread
     on_samples: Callable[[Samples], None] | None = None  # called in a reading thread
     samples: Samples | None = None  # its samples, where they are at hand: `path` is not read
-    recording: Recording | None = field(init=False, default=None)  # once it has been read
+    script: Sequence[str] = ()  # lines of a text to align with it, as in `Recording`
+    recording: AnyRecording | None = field(init=False, default=None)  # once it has been read
     batch: "Batch[Job] | None" = field(init=False, default=None)  # while it runs
     state: JobState = field(init=False, default=JobState.WAITING)  # changed in the service's thread
     size: int = field(init=False, default=0)  # bytes; 0 if the file is missing

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Job, Limits
+from slimwhisper.audio.channels import Mix, stored_channels
 from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.samples import SPOOL_SECONDS, Samples
+from slimwhisper.audio.samples import SPOOL_SECONDS, Samples, StoredSamples
 from slimwhisper.errors import AudioError
-from slimwhisper.longform.recording import Recording
+from slimwhisper.longform.channels import AnyRecording, make_recording
 from slimwhisper.types import SAMPLE_RATE
 
 # options of every job, where they differ from `Options`
@@ -105,13 +106,13 @@ class Reading:
         self.store = SampleStore(limits.seconds)
         self._readers = Readers(WORKERS, limits.seconds, limits.reading)
         self._pool = ThreadPoolExecutor(WORKERS, "slimwhisper-read")
-        self._futures: dict[Job, Future[Recording]] = {}
+        self._futures: dict[Job, Future[AnyRecording]] = {}
 
     def begin(self, job: Job, model: SlimWhisper) -> None:
         """Read a job's recording in another thread."""
         self._futures[job] = self._pool.submit(self._read, job, model)
 
-    def done(self) -> "Iterator[tuple[Job, Future[Recording]]]":
+    def done(self) -> "Iterator[tuple[Job, Future[AnyRecording]]]":
         """The jobs whose recording has been read or has failed; each once."""
         for job, future in list(self._futures.items()):
             if future.done():
@@ -143,19 +144,30 @@ class Reading:
         self._readers.close()
         self._pool.shutdown(cancel_futures=True)
 
-    def _read(self, job: Job, model: SlimWhisper) -> Recording:
+    def _read(self, job: Job, model: SlimWhisper) -> AnyRecording:
         """Read a job's recording, by a reader process if it is a file. Runs in a reading thread."""
-        options = model.make_options(job.model.display_name, **(self._defaults | job.options))
+        chosen = self._defaults | job.options
+        if not chosen.get("diarize"):  # the server's known speakers are for those who ask
+            chosen.pop("known_speakers", None)
+        options = model.make_options(job.model.display_name, **chosen)
         samples, stored = job.samples, 0
+        split = options.channels is not None and not job.script  # `Recording` refuses both
         if samples is None:
             reserve = partial(self.store.reserve, job)
-            samples = self._readers.read(job.path, job.name, on_samples=reserve)
+            samples = self._readers.read(job.path, job.name, split=split, on_samples=reserve)
             stored = len(samples)
         try:
             self.store.reserve(job, stored, whole=True)
-            job_samples = _JobSamples(samples, job)
-            job.emit_samples(job_samples)
-            return Recording(job_samples, model.dims, options, model.network.vocabulary)
+            parts = (model.dims, options, model.network.vocabulary)
+            if not split:
+                job_samples = _JobSamples(samples, job)
+                job.emit_samples(job_samples)
+                return make_recording(job_samples, *parts, script=job.script)
+            assert isinstance(samples, StoredSamples)  # those at hand have one channel
+            named = stored_channels(samples, options.channel_names, job.name)
+            channels = {name: _JobSamples(channel, job) for name, channel in named.items()}
+            job.emit_samples(Mix(list(channels.values())))
+            return make_recording(channels, *parts)
         except BaseException:
             samples.close()
             raise
@@ -180,7 +192,7 @@ class _JobSamples:
         self._samples.close()
 
 
-def _close_unused(future: "Future[Recording]") -> None:
+def _close_unused(future: "Future[AnyRecording]") -> None:
     """Close the recording of a job that ended while it was being read."""
     if not future.cancelled() and future.exception() is None:
         future.result().close()

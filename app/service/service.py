@@ -33,7 +33,7 @@ from slimwhisper.app.service.reading import NoRoomError, Reading
 from slimwhisper.app.service.streams import Streams
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.live.types import LiveOptions
-from slimwhisper.longform.recording import Recording
+from slimwhisper.longform.channels import AnyRecording
 from slimwhisper.types import Transcript
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -242,9 +242,9 @@ class Service:
             self.counts.preemptions += shared.engine.preemptions - preempted
             self.counts.busy_seconds += time.monotonic() - since
 
-    def _begin(self, job: Job, future: "Future[Recording]") -> None:
+    def _begin(self, job: Job, future: "Future[AnyRecording]") -> None:
         """Add a recording that has been read to an engine's batch."""
-        recording: Recording | None = None
+        recording: AnyRecording | None = None
         try:
             recording = future.result()
             batch = self.engines.for_recordings(recording.options).batch

@@ -40,11 +40,16 @@ FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError)  # Python's two come
 
 
 def decode(
-    name: str, file: BinaryIO, allow_truncated: bool, max_samples: float = inf
+    name: str,
+    file: BinaryIO,
+    allow_truncated: bool,
+    max_samples: float = inf,
+    split: bool = False,
 ) -> Iterator[NDArray[np.int16]]:
     """Pieces of int16 [n] of `file`, which is at its start. name: for messages, with the suffix.
 
-    max_samples: at the file's own rate, of all channels together.
+    max_samples: at the file's own rate, of all channels together. split: int16 [n, channels]
+    instead, not mixed.
 
     Raises AudioError, in some cases only after the last piece: no audio, more than half of it
     damaged, truncated without `allow_truncated`, or more than `max_samples`.
@@ -56,12 +61,13 @@ def decode(
         length = float((stream.duration or 0) * (stream.time_base or 0))
         run = FFmpegPass()
         samples = 0
+        channels, layout = (stream.channels, stream.layout.name) if split else (1, "mono")
         try:
             _check_source(name, stream, (stated or 0) * stream.rate * stream.channels, max_samples)
-            for piece in converted(run.frames(container, stream)):
+            for piece in converted(run.frames(container, stream), layout):
                 _check_source(name, stream, run.source, max_samples)
-                samples += len(piece)
-                yield piece
+                samples += len(piece) // channels
+                yield piece.reshape(-1, channels) if split else piece
         except FFMPEG_ERRORS as error:
             raise AudioError(f"{name}: cannot be decoded ({error_line(error)})") from error
 

@@ -4,11 +4,11 @@ Files are decoded with FFmpeg's libraries (PyAV), to the same samples that `whis
 from the `ffmpeg` program, which is not needed. Unlike there, a file that ends early is an error.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import cache
 from operator import index
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ import soxr
 import torch
 from numpy.typing import NDArray
 
+from slimwhisper.audio.channels import MAX_CHANNELS, named_channels, stored_channels
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.audio.samples import ArraySamples, Excerpts, Samples, StoredSamples
@@ -25,7 +26,6 @@ from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
 
-MAX_CHANNELS = 8  # distinguishes [channels, n] from a batch or a spectrogram
 AudioSource = Source | RemoteFile | NDArray[Any] | torch.Tensor
 
 
@@ -69,17 +69,46 @@ def load_samples(
             return ArraySamples(np.zeros(0, np.float32))
         return ArraySamples(as_waveform(source, sample_rate=sample_rate))
     _check_rate(sample_rate, for_file=True)
+    _, samples = _store(source, allow_truncated, readers)
+    return _excerpt(source, samples)
+
+
+def load_channels(
+    source: AudioSource,
+    names: Sequence[str] = (),
+    *,
+    sample_rate: int = SAMPLE_RATE,
+    allow_truncated: bool = False,
+    readers: Readers | None = None,
+) -> dict[str, Samples]:
+    """The samples of each channel by its name, in their order. To close one closes all.
+
+    names: those to use, else see `channel_names`. The other arguments and errors are those of
+    `load_samples`; AudioError also as `named_channels`.
+    """
+    if isinstance(source, (np.ndarray, torch.Tensor)):
+        axis = _channel_axis(source.shape)
+        rows: Any = [source] if axis is None else source.T if axis else source
+        waveforms = [as_waveform(row, sample_rate=sample_rate) for row in rows]
+        return named_channels(list(map(ArraySamples, waveforms)), names, "audio array")
+    _check_rate(sample_rate, for_file=True)
+    name, samples = _store(source, allow_truncated, readers, split=True)
+    channels = stored_channels(samples, names, name)
+    return {speaker: _excerpt(source, channel) for speaker, channel in channels.items()}
+
+
+def _store(
+    source: Source | RemoteFile, allow_truncated: bool, readers: Readers | None, split: bool = False
+) -> tuple[str, StoredSamples]:
+    """A file's name for messages, and its samples; of its channels in turn, with `split`."""
+    options: dict[str, Any] = {"allow_truncated": allow_truncated, "split": split}
     if readers is not None and isinstance(source, str | PathLike) and readers.can_read(source):
-        return readers.read(source, allow_truncated=allow_truncated)
+        return name_for_messages(fspath(source)), readers.read(source, **options)
     name, file = open_source(source)
     with file:
-        if not isinstance(source, RemoteFile):
-            return StoredSamples(name, pieces_of(name, file, allow_truncated))
-        if readers is not None and readers.count:
-            samples = readers.read(file.name, name, allow_truncated=allow_truncated)
-        else:
-            samples = StoredSamples(name, pieces_of(name, file, allow_truncated))
-    return _excerpt(source, samples)
+        if readers is not None and readers.count and isinstance(source, RemoteFile):
+            return name, readers.read(file.name, name, **options)
+        return name, StoredSamples(name, pieces_of(name, file, **options))
 
 
 def stem_of(source: AudioSource) -> str:
@@ -89,9 +118,9 @@ def stem_of(source: AudioSource) -> str:
     return ""
 
 
-def _excerpt(source: RemoteFile, samples: Samples) -> Samples:
+def _excerpt(source: Source | RemoteFile, samples: Samples) -> Samples:
     """The part of the samples that the source is."""
-    if source.excerpt is None:
+    if not isinstance(source, RemoteFile) or source.excerpt is None:
         return samples
     start, end = source.excerpt
     stop = len(samples) if end is None else round(end * SAMPLE_RATE)
@@ -132,23 +161,29 @@ def as_waveform(
     if not isinstance(audio, np.ndarray):
         return load_audio(audio, allow_truncated=allow_truncated)
 
-    shape = list(audio.shape)
-    if audio.size == 0:
-        raise AudioError(f"audio array of shape {shape} is empty: give at least one sample")
-    if audio.ndim == 2:
-        channel_axis = int(shape[1] <= MAX_CHANNELS and shape[1] < shape[0])
-    if audio.ndim not in (1, 2) or (audio.ndim == 2 and shape[channel_axis] > MAX_CHANNELS):
-        raise AudioError(
-            f"audio array has shape {shape}: give [n], [channels, n] or [n, channels] "
-            f"with at most {MAX_CHANNELS} channels"
-        )
+    channel_axis = _channel_axis(audio.shape)
     waveform = _scale(audio)
-    if audio.ndim == 2:
+    if channel_axis is not None:
         waveform = waveform.mean(axis=channel_axis, dtype=np.float32)
     waveform = resample(np.ascontiguousarray(waveform), rate)
     if waveform.size == 0:
         raise AudioError(f"audio array of {audio.size} samples at {rate} Hz is too short")
     return waveform
+
+
+def _channel_axis(shape: Sequence[int]) -> int | None:
+    """The axis of an array that holds the channels; None: there is only one channel, [n]. Raises
+    AudioError for an array that is empty, or of another shape.
+    """
+    if 0 in shape:
+        raise AudioError(f"audio array of shape {list(shape)} is empty: give at least one sample")
+    axis = int(len(shape) == 2 and shape[1] <= MAX_CHANNELS and shape[1] < shape[0])
+    if len(shape) not in (1, 2) or (len(shape) == 2 and shape[axis] > MAX_CHANNELS):
+        raise AudioError(
+            f"audio array has shape {list(shape)}: give [n], [channels, n] or [n, channels] "
+            f"with at most {MAX_CHANNELS} channels"
+        )
+    return axis if len(shape) == 2 else None
 
 
 def _check_rate(sample_rate: int, *, for_file: bool) -> int:

@@ -100,18 +100,20 @@ class Readers:
         name: str | None = None,
         *,
         allow_truncated: bool = False,
+        split: bool = False,
         on_samples: Callable[[int], None] = lambda samples: None,
     ) -> StoredSamples:
         """A file's samples, mono at 16 kHz. Waits for a free worker.
 
         `name` is the file's name in messages; None: its path. `allow_truncated` accepts a file that
-        ends early. `on_samples` is called with the number of samples, before more are stored and
-        while waiting; an exception from it ends the reading, and is raised here. Raises AudioError
-        as `load_samples` does, and if the recording is too long or its decoder crashes or hangs.
+        ends early. `split` keeps the channels, whose samples count together. `on_samples` is
+        called with the number of samples, before more are stored and while waiting; an exception
+        from it ends the reading, and is raised here. Raises AudioError as `load_samples` does, and
+        if the recording is too long or its decoder crashes or hangs.
         """
         path = os.fspath(path)
         name = name_for_messages(path) if name is None else name
-        request = [path, name, allow_truncated, self.seconds * SOURCE_RATE]
+        request = [path, name, allow_truncated, self.seconds * SOURCE_RATE, split]
         for _ in range(ATTEMPTS):
             with suppress(KilledError):
                 return self._read_once(request, name, on_samples)
@@ -171,7 +173,7 @@ class Readers:
         name: str,
         on_samples: Callable[[int], None],
     ) -> Iterator[NDArray[np.int16]]:
-        """The samples that a worker sends, in pieces of int16 [n] at 16 kHz."""
+        """The samples that a worker sends, in pieces of int16 [n] at 16 kHz, or [n, channels]."""
         samples, started, connection = 0, time.monotonic(), worker.connection
         limit = threading.Timer(self.timeout, worker.kill)
         limit.daemon = True
@@ -183,14 +185,18 @@ class Readers:
                     on_samples(samples)
                 if not (data := connection.recv_bytes(MAX_MESSAGE)):
                     break
-                piece = np.frombuffer(data, np.int16)
-                samples += len(piece)
+                message = np.frombuffer(data, np.int16)
+                channels, piece = int(message[0]), message[1:]
+                if channels > 1:
+                    piece = piece.reshape(-1, channels)
+                samples += piece.size
                 if samples > self.seconds * SAMPLE_RATE:
                     minutes = self.seconds / 60
-                    raise AudioError(f"{name}: longer than the limit of {minutes:g} min")
+                    together = ", all channels together" if channels > 1 else ""
+                    raise AudioError(f"{name}: longer than the limit of {minutes:g} min{together}")
                 on_samples(samples)
                 yield piece
-            message = json.loads(connection.recv_bytes(MAX_MESSAGE))
+            error_message = json.loads(connection.recv_bytes(MAX_MESSAGE))
         except (OSError, EOFError) as error:
             reason = "failed"
             with suppress(subprocess.TimeoutExpired):
@@ -201,17 +207,22 @@ class Readers:
             raise AudioError(f"{name}: its decoder {reason}; convert it to WAV or FLAC") from error
         finally:
             limit.cancel()
-        if message:
-            raise UnreadableError(message)
+        if error_message:
+            raise UnreadableError(error_message)
 
 
-def _send(path: str, name: str, allow_truncated: bool, max_samples: float, to: Connection) -> str:
+def _send(
+    path: str, name: str, allow_truncated: bool, max_samples: float, split: bool, to: Connection
+) -> str:
     """Send a file's samples; returns the error message, or nothing."""
     buffer = bytearray()
     try:
         _, file = open_source(path)
         with file:
-            for piece in pieces_of(name, file, allow_truncated, max_samples):
+            for piece in pieces_of(name, file, allow_truncated, max_samples, split):
+                if not buffer:
+                    channels = piece.shape[1] if piece.ndim == 2 else 1
+                    buffer += np.int16(channels).tobytes()
                 buffer += piece.tobytes()
                 if len(buffer) >= MESSAGE:
                     to.send_bytes(buffer)
@@ -236,14 +247,15 @@ def _limit_memory() -> None:
 
 def main() -> None:
     """The worker; its argument is the file descriptor of its end of the connection. In: requests in
-    JSON, [path, name, allow_truncated, most samples of the file]. Out, for each: samples, an empty
-    message, and an error message, empty if there is no error.
+    JSON, [path, name, allow_truncated, most samples of the file, split]. Out, for each: messages of
+    the number of channels and samples, an empty message, and an error message, empty if there is no
+    error.
     """
     _limit_memory()
     with suppress(EOFError, OSError), Connection(int(sys.argv[1])) as connection:
         while True:
-            path, name, allow_truncated, max_samples = json.loads(connection.recv_bytes())
-            message = _send(path, name, allow_truncated, max_samples, connection)
+            path, name, allow_truncated, max_samples, split = json.loads(connection.recv_bytes())
+            message = _send(path, name, allow_truncated, max_samples, split, connection)
             connection.send_bytes(b"")
             connection.send_bytes(json.dumps(message).encode())
 

@@ -54,7 +54,8 @@ class ArraySamples:
 
 
 class StoredSamples:
-    """Samples as int16: in memory up to SPOOL_SECONDS, else all in a temporary file.
+    """Samples as int16: in memory up to SPOOL_SECONDS, else all in a temporary file. Those of
+    several channels are stored in turn, and counted and read as if they were one.
 
     The file is unnamed, in the folder TMPDIR, and is deleted with this object. It is not
     memory-mapped, as pages that were read would count as memory of this process. Several threads
@@ -62,21 +63,23 @@ class StoredSamples:
     """
 
     def __init__(self, name: str, pieces: Iterable[NDArray[np.int16]]) -> None:
-        """Store all of `pieces`, each int16 [n]; `name` is for messages.
+        """Store all of `pieces`, each int16 [n] or [n, channels]; `name` is for messages.
 
         Raises AudioError if the disk is full, and whatever `pieces` raises.
         """
         self._array = np.zeros(0, np.int16)
         self._file: BinaryIO | None = None
         self._lock = threading.Lock()  # of the file's position
-        self._length = 0
+        self._length, self.channels = 0, 1
         pending: list[NDArray[np.int16]] = []
         capacity = SPOOL_SECONDS * SAMPLE_RATE
         try:
             for piece in pieces:
-                pending.append(piece)
-                self._length += len(piece)
-                capacity -= len(piece)
+                if piece.ndim == 2:
+                    self.channels = piece.shape[1]
+                pending.append(piece.reshape(-1))
+                self._length += piece.size
+                capacity -= piece.size
                 if capacity < 0:
                     self._write(name, pending)
                     pending.clear()
@@ -134,8 +137,13 @@ class Excerpts:
     def __init__(self, samples: Samples, regions: Sequence[tuple[int, int]]) -> None:
         """`regions`: [start, stop) in `samples`; parts outside [0, len) are left out."""
         self._samples = samples
-        clipped = [(max(start, 0), min(stop, len(samples))) for start, stop in regions]
-        self._regions = [(start, stop) for start, stop in clipped if start < stop]
+        self._regions: list[tuple[int, int]] = []  # those that touch are one
+        for start, stop in regions:
+            start, stop = max(start, 0), min(stop, len(samples))
+            if start < stop and self._regions and self._regions[-1][1] == start:
+                self._regions[-1] = (self._regions[-1][0], stop)
+            elif start < stop:
+                self._regions.append((start, stop))
         # where each region begins here, then the length
         lengths = (stop - start for start, stop in self._regions)
         *self._starts, self._length = accumulate(lengths, initial=0)
@@ -168,6 +176,17 @@ class Excerpts:
         bisect = bisect_left if end else bisect_right
         region = max(bisect(self._starts, position) - 1, 0)
         return position - self._starts[region] + self._regions[region][0]
+
+    def original_span(self, start: int, stop: int) -> tuple[int, int]:
+        """The indices in the other samples of a stretch that lies in one region, such as a word: in
+        that of its middle. What of it reaches into a neighbouring region is cut off.
+        """
+        region = max(bisect_right(self._starts, (start + stop) // 2) - 1, 0)
+        first, last = self._regions[region]
+        offset = first - self._starts[region]
+        if region + 1 < len(self._regions):
+            stop = min(stop, last - offset)
+        return max(start, self._starts[region]) + offset, stop + offset
 
 
 def _close(file: BinaryIO) -> None:

@@ -82,17 +82,22 @@ def name_for_messages(path: str) -> str:
 
 
 def pieces_of(
-    name: str, file: BinaryIO, allow_truncated: bool, max_samples: float = inf
+    name: str,
+    file: BinaryIO,
+    allow_truncated: bool,
+    max_samples: float = inf,
+    split: bool = False,
 ) -> Iterator[NDArray[np.int16]]:
     """Pieces of int16 [n] of `file`, which is at its start: at least one sample, or an error.
 
-    max_samples: at the file's own rate, of all channels together.
+    max_samples: at the file's own rate, of all channels together. split: do not mix the channels;
+    those of more than one come as int16 [n, channels].
     """
     wav = _open_plain_wav(file)
     if wav is None:
         from slimwhisper.audio.ffmpeg import decode  # PyAV is slow to import
 
-        yield from decode(name, file, allow_truncated, max_samples)
+        yield from decode(name, file, allow_truncated, max_samples, split)
         return
     with wav:
         remaining = wav.frames

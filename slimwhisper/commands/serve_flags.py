@@ -11,6 +11,7 @@ from slimwhisper.flags import (
     FlagGroup,
     add_main_flags,
     add_model_flags,
+    add_voices,
     boolean,
     codes,
     count,
@@ -176,6 +177,7 @@ def add_serve(commands: Any) -> None:
         metavar="FLAGS",
         help="leave out segments with one of these flags, such as invented,repeats [none]",
     )
+    add_voices(FlagGroup(p, "speakers", "where they are identified"))
     for title, rows in NUMBERS.items():
         group = FlagGroup(p, title)
         for name, kind, default, help in rows:

@@ -48,6 +48,14 @@ class Search:
         """The pages that one window's texts may need. context: n_text_ctx."""
         return max(self.beams or 1, self.samples) * pages_of(context)
 
+    def most_pages(self, context: int, slots: int) -> int:
+        """The pages that all texts may take at the same time, at any temperature."""
+        samples = 0
+        if self.beams is not None or self.samples > 1:  # they have rows of their own
+            samples = -(-slots // self.samples) * self.samples
+        rows = slots * (self.beams or 1) + samples
+        return max(rows * pages_of(context), self.least_pages(context))
+
     def usual_pages(self, context: int, slots: int) -> int:
         """Pages for texts as long as the context in every slot, at temperature 0."""
         return max(slots * (self.beams or 1) * pages_of(context), self.least_pages(context))
@@ -77,6 +85,7 @@ class Window:
     draft: tuple[int, ...] = ()
     # text tokens that parts of it may repeat, for an engine whose drafter is `lookup.Lookup`
     expected: tuple[int, ...] = ()
+    may_recur: bool = False  # other requests may have the same audio: `passes.outputs`
 
     def without_mel(self) -> Window:
         """The same, once its audio is in the slot."""

@@ -1,6 +1,7 @@
 """Executes plans: the only part of the engine with the model, its caches, graphs and streams."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import torch
 from numpy.typing import ArrayLike
@@ -96,8 +97,7 @@ class Runner:
         max_batch = self.encoder.max_batch
         for first in range(0, len(plan.align), max_batch):
             results.answers += self._align(plan.align[first : first + max_batch])
-        for first in range(0, len(plan.encode), max_batch):
-            self.encode(plan.encode[first : first + max_batch], results)
+        self.encode(plan.encode, results)
         # with one slot, or an encoder in parallel, its memory is reused soon
         if plan.encode and self.cross.slots > 1 and self.encoder.synchronous:
             self._heap.trim()
@@ -218,20 +218,23 @@ class Runner:
 
     def encode(self, tickets: Sequence[Ticket], results: Results) -> None:
         """Start to encode new windows, and store what has been encoded."""
-        spectrum = (self.model.dims.n_mels, self.model.dims.window_frames)
-        new: list[tuple[Ticket, Tensor]] = []
-        encoded: list[tuple[Ticket, Tensor]] = []
-        for ticket in tickets:
-            audio = ticket.window.mel
-            assert audio is not None
-            (new if audio.shape == spectrum else encoded).append((ticket, audio))
-            ticket.window = ticket.window.without_mel()
-        if new:
-            self.encoder.begin([t for t, _ in new], torch.stack([audio for _, audio in new]))
-        if encoded:
-            features = torch.stack([audio for _, audio in encoded])
+        new, known = self.encoder.divide(tickets)
+        max_batch = self.encoder.max_batch
+        for first in range(0, len(new), max_batch):
+            part = new[first : first + max_batch]
+            firsts = [sharing[0] for sharing in part]
+            mels = [t.window.mel for t in firsts if t.window.mel is not None]
+            self.encoder.begin(firsts, torch.stack(mels))
+            for ticket in chain.from_iterable(sharing[1:] for sharing in part):
+                self.encoder.join(ticket)
+            self._receive(results, wait=False)
+        for first in range(0, len(known), max_batch):
+            some = known[first : first + max_batch]
+            features = torch.stack([output for _, output in some])
             features = features.to(self.model.device, self.model.dtype)
-            self._store([t for t, _ in encoded], features, results)
+            self._store([t for t, _ in some], features, results)
+        for ticket in tickets:
+            ticket.window = ticket.window.without_mel()
         self._receive(results, wait=False)
 
     def _receive(self, results: Results, wait: bool) -> None:

@@ -126,14 +126,14 @@ class SegmentIterator(Iterator[Segment]):
         while not self._ended and not self._language_known:
             self._receive()
         recording = job.recording
-        assert recording is not None
+        assert isinstance(recording, Recording)
         self.recording: Recording = recording
         self._bar.reset(round(recording.seconds, 2))
 
     @property
     def _language_known(self) -> bool:
         recording = self._job.recording
-        return recording is not None and recording.sessions[0].language is not None
+        return isinstance(recording, Recording) and recording.sessions[0].language is not None
 
     def __next__(self) -> Segment:
         """Raises what ended the job, if it failed."""

@@ -66,12 +66,13 @@ def as_lines(text: str | Path | Sequence[str]) -> list[str]:
     return lines
 
 
-def parse_script(text: str, suffix: str = ".txt") -> list[str]:
-    """The lines or cues of a text that is in a file of this suffix, without their times."""
-    suffix = suffix.lower()
-    if suffix in (".srt", ".vtt"):
-        return _cues(text.splitlines())
-    lines = text.splitlines()
+def parse_script(text: str, suffix: str = "") -> list[str]:
+    """The lines or cues of a text that is in a file of this suffix, without their times. "": not
+    in a file; it has cues if one of its lines has a cue's times.
+    """
+    suffix, lines = suffix.lower(), text.splitlines()
+    if suffix in (".srt", ".vtt") or (not suffix and any(map(CUE_TIMES.match, lines))):
+        return _cues(lines)
     if suffix == ".lrc":
         tagged = (LYRICS_TAG.match(line) for line in lines)
         lines = [WORD_TAG.sub("", match[2]).strip() for match in tagged if match]

@@ -1,11 +1,13 @@
 """Defines the decoding flags of `transcribe`: the fields of `Options`, with the same names."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 from slimwhisper.errors import OptionError
-from slimwhisper.flags import FlagGroup, add_options, boolean, none_or
+from slimwhisper.flags import FlagGroup, add_options, add_voices, boolean, codes, none_or
+from slimwhisper.options import TASKS
 from slimwhisper.speakers.choice import named_file
 from slimwhisper.types import Options
 
@@ -14,7 +16,7 @@ GROUPS = {  # titles, and the text below them
     "prompting": "",
     "thresholds": "",
     "words": "the other flags require --word_timestamps True",
-    "speakers": "the others require --diarize; docs/speakers.md",
+    "speakers": "--speakers, --known_speaker and --voices require --diarize; docs/speakers.md",
 }
 
 # the whisper command's defaults, where those of its library differ
@@ -33,7 +35,7 @@ class _StoreExplicit(argparse.Action):
 def add_decoding(parser: argparse.ArgumentParser) -> None:
     """Add a flag for each field of `Options`, and those that only the command has."""
     groups = {name: FlagGroup(parser, name, group) for name, group in GROUPS.items()}
-    add_options(groups, Options, COMMAND_DEFAULTS, action=_StoreExplicit)
+    add_options(groups, Options, COMMAND_DEFAULTS, {"task": tasks}, action=_StoreExplicit)
     groups["decoding"].add(
         "--temperature_increment_on_fallback",
         type=none_or(float),
@@ -65,20 +67,42 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
         help="name of a speaker, and a recording of only this voice; repeat the flag for others "
         "[none]",
     )
+    add_voices(groups["speakers"], dest="known_speakers", action=_Collect)
 
 
-def _named_file(text: str) -> tuple[str, str]:
+def join_tasks(words: Sequence[str]) -> list[str]:
+    """`--task transcribe translate` as two words, with a comma: recordings may follow."""
+    joined: list[str] = []
+    for word in words:
+        if word in TASKS and joined[-2:-1] == ["--task"] and joined[-1] in TASKS:
+            joined[-1] += f",{word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def tasks(text: str) -> str | tuple[str, ...]:
+    """A task, or all of `TASKS`, in their order."""
+    names = codes(text)
+    if not names or not set(names) <= set(TASKS):
+        choices = f"{', '.join(TASKS)}, or both: {' '.join(TASKS)}"
+        raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {choices})")
+    chosen = tuple(name for name in TASKS if name in names)
+    return chosen[0] if len(chosen) == 1 else chosen
+
+
+def _named_file(text: str) -> tuple[tuple[str, str]]:
     try:
-        return named_file(text)
+        return (named_file(text),)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class _Collect(argparse.Action):
-    """Adds the value to a tuple."""
+    """Adds the values to a tuple."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        setattr(namespace, self.dest, (*getattr(namespace, self.dest), values))
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest), *values))
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:

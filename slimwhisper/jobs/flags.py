@@ -7,7 +7,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.flags import FlagGroup, add_main_flags, add_model_flags, boolean, none_or, positive
 from slimwhisper.jobs.decoding_flags import add_decoding
 from slimwhisper.outputs.formats import FORMATS
-from slimwhisper.outputs.layout import DIARIZE, LAYOUT, SENTENCES
+from slimwhisper.outputs.layout import LAYOUT, SENTENCES, SPEAKERS
 
 
 def add_transcribe(commands: Any) -> None:
@@ -57,7 +57,7 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         "--output_format",
         default="all",
         choices=(*FORMATS, "all", "parquet"),
-        help="file format; all: txt, vtt, srt, tsv, json, and rttm with --diarize; "
+        help="file format; all: txt, vtt, srt, tsv, json, and rttm with --diarize or --channels; "
         "parquet: one table of all recordings",
     )
     g.add("--verbose", type=boolean, default=True, help="print each segment")
@@ -114,7 +114,7 @@ def check_engine(arguments: argparse.Namespace) -> None:
 
 def layout_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The subtitle options that differ from their defaults."""
-    names = (*LAYOUT, SENTENCES, DIARIZE)
+    names = (*LAYOUT, SENTENCES, *SPEAKERS)
     chosen = {name: getattr(arguments, name) for name in names}
     return {name: value for name, value in chosen.items() if value not in (None, False)}
 

@@ -6,9 +6,9 @@ No tree is ever in memory as a whole: each folder is listed when the walk reache
 import glob
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO, Literal
@@ -43,9 +43,16 @@ class Inputs:
     An argument is a file, a folder, a glob, or `-` for a list on standard input.
     """
 
-    def __init__(self, arguments: Iterable[str], stdin: BinaryIO | None = None) -> None:
-        self._stdin = stdin
-        self._listing = lru_cache(1)(Listing.of)  # the last folder listed for a file in it
+    def __init__(
+        self,
+        arguments: Iterable[str],
+        stdin: BinaryIO | None = None,
+        endings: Sequence[str] = ("",),
+    ) -> None:
+        """endings: a recording's outputs have its output name with each of them."""
+        self._stdin, self._endings = stdin, endings
+        # the last folder listed for a file in it
+        self._listing = lru_cache(1)(partial(Listing.of, endings=endings))
         self._walked: set[Path] = set()  # absolute folders of a glob or list
         self._arguments = [_classify(text) for text in dict.fromkeys(arguments)]
         kinds = [a.kind for a in self._arguments]
@@ -125,7 +132,7 @@ class Inputs:
             yield from errors()
             folders.sort()
             output_folder = self._output_folder(_absolute(Path(folder)))
-            for name, output in Listing(files, folders).outputs.items():
+            for name, output in Listing(files, folders, self._endings).outputs.items():
                 path = Path(folder, name)
                 if _kind(path) != "special":  # a broken link is reported when it is opened
                     yield InputFile(path, str(output_folder / output), Fingerprint.of(path))
@@ -156,8 +163,9 @@ class Inputs:
         existing = [a for a in self._arguments if a.kind != "missing"]
         if all(a.kind == "file" for a in existing):
             paths = [_absolute(Path(a.text)) for a in existing]
-            names = {self._listing(p.parent).output_of(p.name).casefold() for p in paths}
-            if len(names) == len(paths):
+            outputs = [self._listing(p.parent).output_of(p.name) for p in paths]
+            names = [(output + end).casefold() for output in outputs for end in self._endings]
+            if len(set(names)) == len(names):
                 return None
         return Path(os.path.commonpath([a.base for a in existing]))
 
@@ -235,18 +243,21 @@ class Listing:
     what the folder contains, so a resumed job uses the same ones.
     """
 
-    def __init__(self, files: Iterable[str], folders: Iterable[str]) -> None:
-        self._files = sorted(files)
+    def __init__(
+        self, files: Iterable[str], folders: Iterable[str], endings: Sequence[str] = ("",)
+    ) -> None:
+        """endings: as of `Inputs`."""
+        self._files, self._endings = sorted(files), endings
         # "a.mp3" cannot have the output "a.txt" next to a mirrored folder of that name
         ends = tuple(f".{name}" for name in FORMATS)
         self._blocked = {Path(f).stem.casefold() for f in folders if f.lower().endswith(ends)}
         self.outputs = self._distinct(name for name in self._files if is_audio(name))
 
     @staticmethod
-    def of(folder: Path) -> "Listing":
+    def of(folder: Path, endings: Sequence[str] = ("",)) -> "Listing":
         """The listing of a folder, empty if the folder cannot be listed: it may still be read."""
         _, folders, files = next(os.walk(folder), ("", [], []))
-        return Listing(files, folders)
+        return Listing(files, folders, endings)
 
     def output_of(self, name: str) -> str:
         """The output name of any file in the folder.
@@ -256,18 +267,24 @@ class Listing:
         if name in self.outputs:
             return self.outputs[name]
         output = self._distinct({name: None, **dict.fromkeys(self._files)})[name]
-        used = {o.casefold() for o in self.outputs.values()}
-        while output.casefold() in used:
+        used = {each for o in self.outputs.values() for each in self._names(o)}
+        while not used.isdisjoint(self._names(output)):
             output += "_"
         return output
+
+    def _names(self, output: str) -> list[str]:
+        """The names that an output name stands for, in small letters."""
+        return [(output + ending).casefold() for ending in self._endings]
 
     def _distinct(self, names: Iterable[str]) -> dict[str, str]:
         """Name -> output name: without the suffix, or with it where two names would collide."""
         outputs = {name: Path(name).stem for name in names}
         while True:
-            counts = Counter(output.casefold() for output in outputs.values())
+            counts = Counter(each for output in outputs.values() for each in self._names(output))
             taken = self._blocked | {output for output, count in counts.items() if count > 1}
-            clashing = [n for n, o in outputs.items() if o != n and o.casefold() in taken]
+            clashing = [
+                n for n, o in outputs.items() if o != n and not taken.isdisjoint(self._names(o))
+            ]
             if not clashing:
                 return outputs
             outputs.update((name, name) for name in clashing)

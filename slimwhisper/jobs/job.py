@@ -19,6 +19,7 @@ from slimwhisper.jobs.progress import model_facts
 from slimwhisper.jobs.results.sinks import RecordingResult, write_result
 from slimwhisper.jobs.survey import survey
 from slimwhisper.storage.files import InputFile
+from slimwhisper.types import Options
 
 # transcribes recordings, writes their outputs, and reports progress to a ledger
 Outcomes = Generator[tuple[InputFile, RecordingResult], None, None]
@@ -95,9 +96,11 @@ def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: L
     model, current = plan.load_model(), ledger.totals.current
     batch_size = plan.flags.batch_size
     if batch_size is None and plan.inputs.is_one_file and not plan.flags.parallel:
-        batch_size = 1  # its windows depend on each other, so more caches would be unused
+        # its windows depend on each other, so more caches would be unused
+        batch_size = len(plan.files.endings) * Options(channels=plan.flags.channels).windows_of_one
     if batch_size is None:
-        batch_size = model.default_batch_size(**plan.options)
+        first = {"task": plan.tasks[0]} if plan.tasks else {}
+        batch_size = model.default_batch_size(**plan.options | first)
     facts = model_facts(model, batch_size)
     ledger.loaded(facts)
     results: Any = model.transcribe_many(
@@ -112,7 +115,7 @@ def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: L
         for path, result in results:
             recording = current[path].recording
             yield recording, write_result(ledger.sink.write, recording, result)
-    facts |= asdict(model.text_memory())
+    facts |= asdict(model.text_memory()) | {"encoder_hits": model.encoder_hits}
 
 
 def _recordings(plan: JobPlan, ledger: Ledger) -> Iterator[InputFile]:

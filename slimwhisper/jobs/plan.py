@@ -36,27 +36,37 @@ class JobPlan:
         self.flags = flags
         self.options = options_of(flags)
         layout = layout_of(flags)
-        with_words = flags.word_timestamps or flags.sentences or bool(flags.diarize)
-        self.warnings = check_layout(layout, with_words)
+        with_words = flags.word_timestamps or flags.sentences or flags.diarize or flags.channels
+        self.warnings = check_layout(layout, bool(with_words))
         if flags.skip_existing and flags.overwrite:
             raise OptionError("--skip_existing and --overwrite cannot be combined; choose one")
         self.report = None if flags.report is None else JobReport(flags.report)
         self.is_table = flags.output_format == PARQUET
         formats = (PARQUET,) if self.is_table else formats_of(flags.output_format, layout)
-        self.files = Files(OutputFolder(flags.output_dir), formats, layout)
+        if self.tasks and self.is_table:
+            both = " ".join(self.tasks)
+            raise OptionError(f"--task {both} writes files; choose another --output_format")
+        endings = [f".{task}" for task in self.tasks[1:]]
+        self.files = Files(OutputFolder(flags.output_dir), formats, layout, ("", *endings))
         self.inputs = self.read_inputs()
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks, if there are several: the first one's outputs have the plain names."""
+        task = self.options.get("task")
+        return task if isinstance(task, tuple) else ()
 
     def read_inputs(self) -> Inputs | StoredInputs:
         """The recordings to read."""
         audio = self.flags.audio
         if are_stored(audio):
             return StoredInputs(audio, self.flags.audio_column)
-        return Inputs(audio, sys.stdin.buffer if "-" in audio else None)
+        return Inputs(audio, sys.stdin.buffer if "-" in audio else None, self.files.endings)
 
     def recordings(self) -> Iterator[InputFile | SlimWhisperError]:
         """Every recording, once, and an error for each that cannot be found, listed or written."""
         entries = distinct(self.read_inputs().files())
-        return entries if self.is_table else map(self.files.check_name_length, entries)
+        return entries if self.is_table else map(self.files.check_name, entries)
 
     def open_console(self) -> Console:
         """The console that the job prints on."""
@@ -100,7 +110,11 @@ class JobPlan:
         loaders = self.flags.loaders
         if loaders is None and not self.inputs.is_job:
             loaders = 0  # processes take a moment to start
-        return self.options | {"loaders": loaders, "allow_truncated": self.flags.allow_truncated}
+        options = self.options | {"loaders": loaders}
+        if self.tasks:
+            del options["task"]
+            options["variants"] = [{"task": task} for task in self.tasks]
+        return options | {"allow_truncated": self.flags.allow_truncated}
 
     def changed_options(self) -> dict[str, Any]:
         """The options for decoding and for subtitles that differ from their defaults."""

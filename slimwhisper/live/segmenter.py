@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.types import LiveEvent, SpeechStarted, SpeechStopped
-from slimwhisper.live.utterance import Utterance
+from slimwhisper.live.utterance import StreamContext, Utterance
 from slimwhisper.live.voice_activity import VoiceActivity
 from slimwhisper.types import SAMPLE_RATE
 
@@ -35,7 +35,7 @@ class SpeechSegmenter:
         self._utterance: Utterance | None = None  # the current one
         self._number = 0  # of the next utterance
         self._control_calls = 0  # of `commit` and `clear`
-        self._history: list[int] = []  # tokens committed before the last cut
+        self.context = StreamContext()
 
     # -- audio, and its end ----------------------------------------------------------------------
 
@@ -52,14 +52,14 @@ class SpeechSegmenter:
                 self._open(position, change.at)
             else:
                 audio = self._buffers[-1].audio
-                audio.mel.append(sound[position - sound_start : change.at - sound_start])
+                audio.append(sound[position - sound_start : change.at - sound_start])
                 position = change.at
                 self._close()
                 if self.setup.live.turns:
                     self._end_utterance()
         if self._is_open():
             audio = self._buffers[-1].audio
-            audio.mel.append(sound[position - sound_start :])
+            audio.append(sound[position - sound_start :])
             audio.speech_end = self.activity.speech_end
         self._padding = sound[len(sound) - min(self.setup.padding, len(sound)) :].copy()
 
@@ -107,7 +107,7 @@ class SpeechSegmenter:
         self.setup = self.next_setup
         live = self.setup.live
         self.activity.configure(live.vad_threshold, live.silence_duration_ms)
-        self._utterance = Utterance(self._number, seconds, self.setup, self._history)
+        self._utterance = Utterance(self._number, seconds, self.setup, self.context)
         self._number += 1
         number = self._utterance.number
         self._emit(SpeechStarted(number, round(seconds, 3), self._control_calls))

@@ -9,6 +9,7 @@ from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.option_checks import check_names, check_rows, make_options
+from slimwhisper.speakers.choice import as_pairs, check_known, require
 from slimwhisper.tokens.vocabulary import Vocabulary, language_code
 from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES, Dims, Options
 
@@ -91,6 +92,8 @@ class UpdateSettings:
 def live_options(**values: Any) -> LiveOptions:
     """LiveOptions of these values. Raises OptionError for unknown names and invalid values."""
     check_names(LiveOptions, values)
+    if "known_speakers" in values:
+        values["known_speakers"] = as_pairs(values["known_speakers"] or ())
     options = LiveOptions(**values)
     check(options)
     return options
@@ -102,3 +105,7 @@ def check(live: LiveOptions) -> None:
     for key in ("words", "turns"):
         if not isinstance(getattr(live, key), bool):
             raise OptionError(f"{key} {getattr(live, key)!r} is neither True nor False")
+    if live.known_speakers:
+        check_known(live.known_speakers)
+    if live.diarize:
+        require("embedding", "diarize")

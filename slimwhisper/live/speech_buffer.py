@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from slimwhisper.engine.requests import Answer, Decoded, Request, Window
 from slimwhisper.live.cutting import BufferCut, choose_cut
 from slimwhisper.live.mel import LiveMel
@@ -33,6 +36,7 @@ class BufferAudio:
     start: int
     speech_start: int
     speech_end: int  # of the latest speech so far
+    raw: list[NDArray[np.float32]] | None = None  # the samples, for who speaks; None: not kept
     closed: bool = False  # no more audio follows
     decoded_frames: int = 0  # mel frames in the last update
 
@@ -68,9 +72,27 @@ class BufferAudio:
         """Whether an update has decoded all of the speech and some silence after it."""
         return self.decoded_end >= min(self.speech_end + END_MARGIN, self.end - HOP_SAMPLES)
 
+    def append(self, samples: NDArray[np.float32]) -> None:
+        """Append samples, float32 [n] at 16 kHz."""
+        self.mel.append(samples)
+        if self.raw is not None:
+            self.raw.append(samples)
+
+    def speech(self, end: int) -> NDArray[np.float32] | None:
+        """The samples up to a position, without the padding before speech: float32 [n]. None: they
+        are not kept.
+        """
+        if not self.raw:
+            return None
+        self.raw = [np.concatenate(self.raw)]
+        first = max(min(self.speech_start, end) - self.start, 0)
+        return self.raw[0][first : end - self.start]
+
     def cut(self, frames: int) -> None:
         """Remove the first mel frames."""
         self.mel.cut(frames)
+        if self.raw:
+            self.raw = [np.concatenate(self.raw)[frames * HOP_SAMPLES :]]
         self.start += frames * HOP_SAMPLES
         self.decoded_frames -= frames
 
@@ -83,7 +105,8 @@ class SpeechBuffer:
         dims = utterance.setup.dims
         mel = LiveMel(dims.n_mels, dims.window_frames)
         self.utterance = utterance
-        self.audio = BufferAudio(mel, start, speech_start, speech_end=speech_start)
+        raw: list[NDArray[np.float32]] | None = None if utterance.speakers is None else []
+        self.audio = BufferAudio(mel, start, speech_start, speech_end=speech_start, raw=raw)
         self.text = BufferText()
         self.ends_utterance = False
         self.done = False  # all text is committed
@@ -254,5 +277,6 @@ class SpeechBuffer:
         words = None
         if self.setup.live.words:
             words = self._words([tokens, text.committed[count:]])[0]
-        self.utterance.close_segment(tokens, times, words, text.result)
+        speech = self.audio.speech(end)
+        self.utterance.close_segment(tokens, times, words, text.result, speech)
         text.cut(count)

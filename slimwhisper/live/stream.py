@@ -15,7 +15,7 @@ from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.segmenter import Samples, SpeechSegmenter
 from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.speech_buffer import SpeechBuffer
-from slimwhisper.live.types import LiveEvent, LiveOptions
+from slimwhisper.live.types import LiveEvent, LiveOptions, SpeakersCorrected
 from slimwhisper.live.utterance import Utterance
 from slimwhisper.live.voice_activity import BLOCK
 from slimwhisper.live.warming import compile_in_background
@@ -48,7 +48,8 @@ class Stream:
     open one has one at a time, after them.
 
     The events of each utterance are, in order: SpeechStarted, TextUpdate per update, SpeechStopped,
-    TextUpdate of the rest, UtteranceEnded; the next one may start before that. Without turns, an
+    TextUpdate of the rest, UtteranceEnded; the next one may start before that. With `diarize`,
+    SpeakersCorrected comes last, if a speaker turned out to be another. Without turns, an
     utterance lasts from its first speech to `commit`, and a pause in it commits the text so far.
     """
 
@@ -200,6 +201,11 @@ class Stream:
             self._buffers.popleft()
             if buffer.ends_utterance:
                 self._events.append(buffer.utterance.end_event())
+        context = self.segmenter.context
+        if self._finished and not self._buffers and context.speakers is not None:
+            if corrected := context.speakers.corrected():
+                self._events.append(SpeakersCorrected(tuple(corrected)))
+            context.speakers = None
         now = time.monotonic()
         for buffer in self._buffers:
             if buffer.update_due():

@@ -36,6 +36,10 @@ class LiveOptions:
         0.5, "seconds of speech before the first update of an utterance", low=0, high=30
     )
     words: bool = live(False, "when each word is spoken")
+    diarize: bool = live(False, "identify the speaker of each segment, by voice")
+    known_speakers: tuple[tuple[str, str], ...] = option(
+        (), "names, each with the path of a recording of that voice"
+    )
     turns: bool = option(True, "whether pauses end utterances; False: only `commit` does")
     vad_threshold: float = live(0.5, "probability from which a sound is speech", **WITHIN)
     prefix_padding_ms: int = option(
@@ -88,10 +92,19 @@ class UtteranceEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeakersCorrected:
+    """At the end of a stream with `LiveOptions.diarize`: the speakers that turned out otherwise."""
+
+    speakers: tuple[tuple[int, int, str], ...]  # utterance, segment's id in it, speaker
+
+
+@dataclass(frozen=True, slots=True)
 class StreamFailed:
     """The stream has ended with an error."""
 
     error: SlimWhisperError
 
 
-LiveEvent = SpeechStarted | SpeechStopped | TextUpdate | UtteranceEnded | StreamFailed
+LiveEvent = (
+    SpeechStarted | SpeechStopped | TextUpdate | UtteranceEnded | SpeakersCorrected | StreamFailed
+)

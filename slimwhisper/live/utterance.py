@@ -1,6 +1,10 @@
 """The text of an utterance, and that of its speech buffers."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from slimwhisper.engine.requests import Decoded
 from slimwhisper.live.policy import TextPiece
@@ -8,6 +12,7 @@ from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.types import UtteranceEnded
 from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.longform.prompts import Prompts
+from slimwhisper.speakers.live import LiveSpeakers
 from slimwhisper.types import Segment, Word
 
 
@@ -46,18 +51,27 @@ class BufferText:
         del self.committed[:tokens], self.logprobs[:tokens]
 
 
+@dataclass(slots=True)
+class StreamContext:
+    """What a stream's utterances share, and add to."""
+
+    history: list[int] = field(default_factory=list)  # tokens committed before the last cut
+    speakers: LiveSpeakers | None = None  # None: not requested so far
+
+
 class Utterance:
     """The text of one utterance; its audio is in speech buffers."""
 
     def __init__(
-        self, number: int, start: float, setup: UpdateSettings, history: list[int]
+        self, number: int, start: float, setup: UpdateSettings, context: StreamContext
     ) -> None:
-        """start: seconds. history: committed tokens of all utterances; those of this one are
-        added.
-        """
+        """start: seconds."""
         self.number, self.start, self.end, self.setup = number, start, start, setup
         self.text = ""  # all committed text
-        self._history, self._segments = history, list[Segment]()
+        self._history, self._segments = context.history, list[Segment]()
+        if setup.live.diarize and context.speakers is None:
+            context.speakers = LiveSpeakers(setup.live.known_speakers)
+        self.speakers = context.speakers if setup.live.diarize else None
         self.language: str | None = None  # code; None: not known yet
         if setup.language is not None:
             self.set_language(setup.language)
@@ -87,12 +101,19 @@ class Utterance:
         times: tuple[float, float],
         words: Sequence[Word] | None,
         result: Decoded,
+        speech: NDArray[np.float32] | None,
     ) -> None:
         """Add a segment of committed tokens. times: seconds, where there are no words. words: None:
-        not requested. result: of the update that committed the last of them.
+        not requested. result: of the update that committed the last of them. speech: its samples,
+        float32 [n]; None: speakers are not requested.
         """
         if not tokens:
             return
+        speaker = None
+        if self.speakers is not None and speech is not None:
+            speaker = self.speakers.name((self.number, len(self._segments)), speech)
+        if words is not None and speaker is not None:
+            words = [replace(word, speaker=speaker) for word in words]
         text = self.tokenizer.decode(list(tokens))
         start, end = (words[0].start, words[-1].end) if words else times
         self._segments.append(
@@ -108,6 +129,7 @@ class Utterance:
                 compression_ratio=compression_ratio(text.strip()),
                 no_speech_prob=result.no_speech_prob,
                 words=None if words is None else list(words),
+                speaker=speaker,
             )
         )
         if result.temperature > 0.5:  # as in `whisper`: such text is a bad prompt

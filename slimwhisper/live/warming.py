@@ -11,7 +11,7 @@ from slimwhisper.engine.engine import Engine
 from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.types import LiveOptions
-from slimwhisper.live.utterance import Utterance
+from slimwhisper.live.utterance import StreamContext, Utterance
 from slimwhisper.longform.words import compile_warping
 from slimwhisper.types import SAMPLE_RATE
 
@@ -39,6 +39,6 @@ def warm_up(engine: Engine, options: LiveOptions) -> None:
     model = engine.model
     options = replace(options, language=options.language or "en")  # skips language detection
     setup = UpdateSettings.of(model.dims, model.vocabulary, options, model.settings)
-    buffer = SpeechBuffer(Utterance(0, 0.0, setup, []), 0, 0)
+    buffer = SpeechBuffer(Utterance(0, 0.0, setup, StreamContext()), 0, 0)
     buffer.audio.mel.append(np.zeros(SAMPLE_RATE, np.float32))
     engine.run([buffer.request()])

@@ -2,20 +2,26 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from slimwhisper.audio.read_ahead import WORKERS, Loader
 from slimwhisper.audio.readers import Readers
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Answer, Request, Window
+from slimwhisper.engine.passes.outputs import EncoderOutputs
+from slimwhisper.engine.requests import Answer, Request, Search, Window
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
+from slimwhisper.longform.answers import Answers, MakeRecording, SampleSource, share
+from slimwhisper.longform.channels import AnyRecording
 from slimwhisper.longform.engine_pool import EnginePool, search_of
-from slimwhisper.longform.recording import AnySession, Recording
+from slimwhisper.longform.recording import AnySession
 from slimwhisper.types import Options, Segment, Transcript
 
+KEPT_BYTES = 256 << 20  # of encoder outputs, without `cache_memory`: 33 windows of large in float32
+
+BatchEntry = AnyRecording | Answers
 Source = TypeVar("Source")
 Outcome = Transcript | SlimWhisperError
 OnSegments = Callable[[Any, list[Segment], float], None]
@@ -39,7 +45,7 @@ class SessionOwner:
     """A session with a slot, or waiting for one, as the owner of its windows."""
 
     batch: "Batch[Any]"
-    recording: Recording
+    recording: BatchEntry
     session: AnySession
 
     def accept(self, answer: Answer) -> Request | None:
@@ -59,10 +65,10 @@ class Batch(Generic[Source]):
         """slots: the most of the engine's slots to use; None: all."""
         self.engine, self.on_segments = engine, on_segments
         self.unused = 0 if slots is None else engine.slots - slots  # slots to leave free
-        self.running: dict[Recording, Source] = {}  # in the order in which they last got a slot
-        self._owners: dict[Recording, set[SessionOwner]] = {}  # in a slot
-        self._paused: dict[Recording, deque[tuple[AnySession, Window]]] = {}
-        self._ended: dict[Recording, Outcome] = {}  # in this step
+        self.running: dict[BatchEntry, Source] = {}  # in the order in which they last got a slot
+        self._owners: dict[BatchEntry, set[SessionOwner]] = {}  # in a slot
+        self._paused: dict[BatchEntry, deque[tuple[AnySession, Window]]] = {}
+        self._ended: dict[BatchEntry, Outcome] = {}  # in this step
 
     @property
     def slots(self) -> int:
@@ -74,7 +80,7 @@ class Batch(Generic[Source]):
         """How many slots the next step uses."""
         return self.engine.slots - self.engine.room
 
-    def add(self, source: Source, recording: Recording) -> Transcript | None:
+    def add(self, source: Source, recording: BatchEntry) -> Transcript | None:
         """Add a recording. Returns its transcript if there is nothing to decode."""
         if recording.done:  # shorter than one mel frame
             recording.close()
@@ -105,7 +111,7 @@ class Batch(Generic[Source]):
             self.engine.submit(owner, window)
         return False
 
-    def _next(self, recording: Recording) -> tuple[AnySession, Window] | None:
+    def _next(self, recording: BatchEntry) -> tuple[AnySession, Window] | None:
         """A session of the recording that needs a slot, and its window."""
         paused = self._paused.get(recording)
         if paused:
@@ -125,7 +131,7 @@ class Batch(Generic[Source]):
         self._ended.clear()
         return ended
 
-    def drop(self, recording: Recording) -> None:
+    def drop(self, recording: BatchEntry) -> None:
         """Drop a recording: discard its windows in progress, and start no others."""
         del self.running[recording]
         self._paused.pop(recording, None)
@@ -164,7 +170,7 @@ class Batch(Generic[Source]):
             self._report(recording)
         return request
 
-    def _report(self, recording: Recording) -> None:
+    def _report(self, recording: BatchEntry) -> None:
         segments = recording.report()
         if self.on_segments is not None:
             self.on_segments(self.running[recording], segments, recording.seconds_done)
@@ -175,29 +181,31 @@ class Batch(Generic[Source]):
 def transcribe_all(
     engines: EnginePool,
     sources: Iterable[Source],
-    load: Callable[[Source], Recording],
+    load: Callable[[Source], BatchEntry],
     options: Options,
     slots: int,
     callbacks: Callbacks,
     readers: Readers,
+    outputs: EncoderOutputs | None = None,
 ) -> Generator[tuple[Source, Outcome], None, None]:
     """Transcribe recordings side by side; yields each transcript or error when it is ready.
 
-    `load` runs in worker threads, a few recordings ahead; `readers` are closed at the end.
+    `load` runs in worker threads, a few recordings ahead; `readers` are closed at the end. outputs:
+    of the encoder, which windows share; None: every window is encoded.
     """
     workers = readers.count or WORKERS
-    with engines.lend(search_of(options), slots) as engine, closing(readers):
+    with engines.lend(search_of(options), slots, outputs) as engine, closing(readers):
         loader = Loader(sources, load, ahead=workers + 1, workers=workers)
         batch: Batch[Source] = Batch(engine, callbacks.on_segments, slots)
         try:
             yield from _outcomes(batch, loader, callbacks)
         finally:
-            loader.close(discard=Recording.close)
+            loader.close(discard=lambda recording: recording.close())
             batch.close()
 
 
 def _outcomes(
-    batch: Batch[Source], loader: Loader[Source, Recording], callbacks: Callbacks
+    batch: Batch[Source], loader: Loader[Source, BatchEntry], callbacks: Callbacks
 ) -> Generator[tuple[Source, Outcome], None, None]:
     while batch.running or not loader.exhausted:
         while batch.fill():
@@ -218,3 +226,41 @@ def _outcomes(
         if callbacks.on_step is not None and filled:
             callbacks.on_step(filled, batch.slots, time.perf_counter() - began)
         yield from ended
+
+
+def transcribe_variants(
+    engines: EnginePool,
+    samples: SampleSource,
+    variants: Sequence[Options],
+    make_recording: MakeRecording,
+    batch_size: int | None,
+) -> list[Transcript]:
+    """One transcript for each of the options. Those with the same search are decoded side by side,
+    in an engine; the others after them.
+
+    batch_size: with `parallel`, as in `EnginePool.slots`. The caller closes the samples. Raises
+    SlimWhisperError.
+    """
+    by_search: dict[Search, list[int]] = {}
+    for number, options in enumerate(variants):
+        by_search.setdefault(search_of(options), []).append(number)
+    outputs = EncoderOutputs(KEPT_BYTES)
+    found: dict[int, Transcript] = {}
+    whole = share(samples, len(by_search) + 1)  # one more: the caller
+    for numbers in by_search.values():
+        group = [variants[number] for number in numbers]
+
+        def load(_: None, group: Sequence[Options] = group) -> Answers:
+            return Answers(whole, group, make_recording)
+
+        slots = sum(options.windows_of_one for options in group)
+        if any(options.parallel for options in group):
+            slots = engines.slots(batch_size, group[0])
+        parts = (group[0], slots, Callbacks(), Readers(0), outputs)
+        with closing(transcribe_all(engines, [None], load, *parts)) as outcomes:
+            for _, result in outcomes:
+                if isinstance(result, SlimWhisperError):
+                    raise result
+                transcripts = [replace(result, others=()), *result.others]
+                found.update(zip(numbers, transcripts, strict=True))
+    return [found[number] for number in range(len(variants))]

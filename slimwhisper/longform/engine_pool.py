@@ -1,7 +1,7 @@
 """The engines of a model: their size, and the idle one that is kept between calls."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from slimwhisper.devices import check_batch_size, choose_batch_size, free_bytes
 from slimwhisper.engine.drafting.draft_model import DraftModel
 from slimwhisper.engine.drafting.lookup import Lookup
 from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.passes.outputs import EncoderOutputs
 from slimwhisper.engine.requests import Search
 from slimwhisper.engine.runner import MakeDrafter
 from slimwhisper.engine.verification import may_draft
@@ -65,18 +66,32 @@ def _text_bytes(model: Model) -> int:
 
 
 def choose_pages(model: Model, search: Search, slots: int) -> int | None:
-    """Pages of the texts' cache: those that fit in the model's `cache_memory`; without it, on a
-    GPU, those that fit in its free memory, up to the default of `Engine`. None: the default.
+    """Pages of the texts' cache: as many as texts can use, of those that fit in the model's
+    `cache_memory`; without it, on a GPU, those that fit in its free memory, up to the default of
+    `Engine`. None: the default.
     """
-    page_bytes = Pages(model.plan, 0, torch.device("meta")).page_bytes
+    page_bytes, context = _page_bytes(model), model.dims.n_text_ctx
     if page_bytes and model.cache_memory is not None:
-        return model.cache_memory // page_bytes
+        return min(model.cache_memory // page_bytes, search.most_pages(context, slots))
     if not page_bytes or model.device.type != "cuda":
         return None
-    context = model.dims.n_text_ctx
     audio = CrossCache(model.plan, slots, model.dims.n_audio_ctx, torch.device("meta")).nbytes()
     free = int(PAGES_SHARE * (free_bytes(model.device) - audio)) // page_bytes
     return max(min(search.usual_pages(context, slots), free), search.least_pages(context))
+
+
+def memory_beside_texts(model: Model, engines: Iterable[Engine]) -> int | None:
+    """Bytes of the model's `cache_memory` that the texts of its engines cannot use; None: it has no
+    such limit.
+    """
+    if model.cache_memory is None:
+        return None
+    texts = sum(engine.pool.count for engine in engines) * _page_bytes(model)
+    return max(model.cache_memory - texts, 0)
+
+
+def _page_bytes(model: Model) -> int:
+    return Pages(model.plan, 0, torch.device("meta")).page_bytes
 
 
 def make_engine(model: Model, search: Search, slots: int) -> Engine:
@@ -133,6 +148,7 @@ class EnginePool:
 
     def __init__(self, model: Model) -> None:
         self.model = model
+        self.encoder_hits = 0  # windows that shared an encoder output
         self._idle_engine: Engine | None = None
         self._defaults: dict[Search, int] = {}  # chosen once, as free memory varies
         self._lock = threading.Lock()
@@ -150,9 +166,12 @@ class EnginePool:
         return self._defaults[search]
 
     @contextmanager
-    def lend(self, search: Search | None, slots: int) -> Iterator[Engine]:
+    def lend(
+        self, search: Search | None, slots: int, outputs: EncoderOutputs | None = None
+    ) -> Iterator[Engine]:
         """An idle engine of `slots` slots; if slots is 1, maybe of more. If it is idle again at the
-        end, it is kept. search None: any, to detect only the language.
+        end, it is kept. search None: any, to detect only the language. outputs: of the encoder, to
+        share; they get the room that `cache_memory` leaves beside the texts.
 
         Raises OptionError if there is too little memory.
         """
@@ -165,6 +184,10 @@ class EnginePool:
         ):
             engine = None  # frees its memory
             engine = make_engine(self.model, search or Search(), slots)
+        engine.keep(outputs)
+        hits = 0 if outputs is None else outputs.hits
+        if outputs is not None and (room := memory_beside_texts(self.model, [engine])) is not None:
+            outputs.resize(room)
         failed = True
         try:
             yield engine
@@ -173,7 +196,9 @@ class EnginePool:
             failed = False
             raise
         finally:
+            engine.keep(None)
             with self._lock:
+                self.encoder_hits += 0 if outputs is None else outputs.hits - hits
                 largest = (
                     self._idle_engine is None or self._idle_engine.batch_size < engine.batch_size
                 )

@@ -6,7 +6,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.speakers.assign import assign_speakers
+from slimwhisper.speakers.assign import Spell, assign_speakers
 from slimwhisper.speakers.diarize import find_speakers
 from slimwhisper.subtitles.sentences import to_sentences
 from slimwhisper.tokens.vocabulary import Vocabulary
@@ -30,22 +30,12 @@ class PostProcessing:
     ) -> Transcript:
         """The finished copy; vocabulary and tokenizer: of its tokens."""
         options, segments = self._options, list(transcript.segments)
-
-        def spell(tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
-            """A segment's tokens as pieces of text with their tokens; timestamps have no text."""
-            pieces: list[tuple[str, list[int]]] = []
-            for is_text, run in groupby(tokens, vocabulary.is_text):
-                words, parts = [""], [list(run)]
-                if is_text:
-                    words, parts = tokenizer.split_to_word_tokens(parts[0])
-                pieces += zip(words, parts, strict=True)
-            return pieces
-
         if options.diarize is not None:
+            spell = speller(vocabulary, tokenizer)
             segments = assign_speakers(segments, self._turns, spell)
         segments = with_loops(segments)
         if options.token_logprobs:
-            segments = _with_logprobs(segments, transcript.segments)
+            segments = with_logprobs(segments, transcript.segments)
         dropped = [s for s in segments if is_dropped(s, options)]
         text = transcript.text
         if dropped:
@@ -56,8 +46,23 @@ class PostProcessing:
             kept = segments
             segments = to_sentences(kept, language, self._seconds)
             if options.token_logprobs:
-                segments = _with_logprobs(segments, kept)
+                segments = with_logprobs(segments, kept)
         return replace(transcript, text=text, segments=segments, dropped=dropped)
+
+
+def speller(vocabulary: Vocabulary, tokenizer: "Tokenizer") -> Spell:
+    """A segment's tokens -> pieces of text with their tokens; timestamps have no text."""
+
+    def spell(tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
+        pieces: list[tuple[str, list[int]]] = []
+        for is_text, run in groupby(tokens, vocabulary.is_text):
+            words, parts = [""], [list(run)]
+            if is_text:
+                words, parts = tokenizer.split_to_word_tokens(parts[0])
+            pieces += zip(words, parts, strict=True)
+        return pieces
+
+    return spell
 
 
 def is_dropped(segment: Segment, options: Options) -> bool:
@@ -65,7 +70,7 @@ def is_dropped(segment: Segment, options: Options) -> bool:
     return not set(options.drop).isdisjoint(segment.flags)
 
 
-def _with_logprobs(segments: Sequence[Segment], before: Sequence[Segment]) -> list[Segment]:
+def with_logprobs(segments: Sequence[Segment], before: Sequence[Segment]) -> list[Segment]:
     """Segments that were cut again, with the log-probabilities of their tokens, which are all
     tokens of the segments `before`, in order.
     """

@@ -12,8 +12,9 @@ from slimwhisper.errors import OptionError
 from slimwhisper.forced_alignment.pieces import PieceSession
 from slimwhisper.forced_alignment.script_alignment import ScriptAlignment
 from slimwhisper.longform.expected import read_expected
-from slimwhisper.longform.postprocessing import PostProcessing, is_dropped
+from slimwhisper.longform.postprocessing import PostProcessing, is_dropped, speller
 from slimwhisper.longform.session import Session, clips_of
+from slimwhisper.speakers.assign import Spell
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
@@ -55,10 +56,10 @@ class Recording:
         """
         self._alignment = ScriptAlignment(script) if script else None
         if script:
-            for name in ("diarize", "sentences", "vad_filter", "drop"):
+            for name in ("channels", "diarize", "sentences", "vad_filter"):
                 if getattr(options, name):
                     raise OptionError(f"{name} cannot be used to align a text; leave it out")
-            options = replace(options, word_timestamps=True, word_times="fine")
+            options = replace(options, word_timestamps=True, word_times="fine", drop=())
         self.options, self._samples, decoding = options, samples, options
         self.seconds_of_speech = self.seconds
         self._finish = PostProcessing(samples, options, name)
@@ -115,6 +116,11 @@ class Recording:
         return self.sessions[0].vocabulary
 
     @property
+    def speller(self) -> Spell:
+        """Spells the segments' tokens; known once the language is."""
+        return speller(self.vocabulary, self.sessions[0].state.tokenizer)
+
+    @property
     def seconds(self) -> float:
         """The recording's length."""
         return len(self._samples) / SAMPLE_RATE
@@ -147,7 +153,13 @@ class Recording:
         if self.options.parallel:
             done = sum(s.done for s in self.sessions)
             return self.seconds * done / (len(self.sessions) + len(self._waiting))
-        return self._original(self.sessions[0].position / FRAMES_PER_SECOND)
+        return self.next_start
+
+    @property
+    def next_start(self) -> float:
+        """Seconds: no segment that `report` has not yet returned starts earlier."""
+        session = next((s for s in self.sessions if not s.done), self.sessions[-1])
+        return self._original(session.position / FRAMES_PER_SECOND)
 
     def report(self) -> list[Segment]:
         """The new segments, in order of time, without those that `Options.drop` leaves out; those
@@ -194,19 +206,25 @@ class Recording:
         return round(position / SAMPLE_RATE, 3)
 
     def _with_original_times(self, segment: Segment) -> Segment:
-        if self._excerpts is None:
+        excerpts = self._excerpts
+        if excerpts is None:
             return segment
 
         def word(w: Word) -> Word:
-            start = self._original(w.start)
-            return replace(w, start=start, end=max(start, self._original(w.end, end=True)))
+            span = excerpts.original_span(round(w.start * SAMPLE_RATE), round(w.end * SAMPLE_RATE))
+            start, end = (round(position / SAMPLE_RATE, 3) for position in span)
+            return replace(w, start=start, end=max(start, end))
 
+        start, end = self._original(segment.start), self._original(segment.end, end=True)
+        words = segment.words and [word(w) for w in segment.words]
+        if words:  # a segment does not begin, or end, on the other side of a silence
+            start, end = max(start, words[0].start), min(end, words[-1].end)
         return replace(
             segment,
             seek=round(self._original(segment.seek / FRAMES_PER_SECOND) * FRAMES_PER_SECOND),
-            start=self._original(segment.start),
-            end=self._original(segment.end, end=True),
-            words=segment.words and [word(w) for w in segment.words],
+            start=start,
+            end=max(start, end),
+            words=words,
         )
 
 

@@ -168,7 +168,8 @@ class Session:
         """Detect the language of a window's audio, and use it from then on. Also returns the
         probability of each.
         """
-        answer = yield Window(self.mel.window(*audio), (self.vocabulary.sot,), 0, rules=None)
+        mel, prompt = self.mel.window(*audio), (self.vocabulary.sot,)
+        answer = yield Window(mel, prompt, 0, rules=None, may_recur=True)
         assert isinstance(answer, Languages)
         state, language = self.state, answer.most_likely(self.state.languages)
         before, state.spoken_language = state.spoken_language, language
@@ -198,6 +199,7 @@ class Session:
             first,
             options.token_logprobs,
             expected=self._expected,
+            may_recur=True,
         )
         failures: list[Candidate] = []
         requests: list[Window | Retry] = [window, *map(Retry, others)]

@@ -10,9 +10,10 @@ from typing import TextIO
 from slimwhisper.errors import OptionError
 from slimwhisper.outputs import plain
 from slimwhisper.outputs.ass import write_ass
-from slimwhisper.outputs.layout import DIARIZE, Layout
+from slimwhisper.outputs.layout import SPEAKERS, Layout
 from slimwhisper.outputs.lrc import write_lrc
 from slimwhisper.outputs.srt_vtt import write_srt, write_vtt
+from slimwhisper.subtitles.cues import label
 from slimwhisper.types import Segment, Transcript
 
 Write = Callable[[Transcript, TextIO, Layout], None]
@@ -26,7 +27,7 @@ class OutputFormat:
     media_type: str  # over HTTP
     write: Write
     in_all: bool = True  # whether "all" includes it
-    speakers: bool = False  # it has only the speakers; "all" includes it with `--diarize`
+    speakers: bool = False  # it has only the speakers; "all" includes it with speakers
 
 
 FORMATS: dict[str, OutputFormat] = {
@@ -46,13 +47,13 @@ FORMATS: dict[str, OutputFormat] = {
 
 def formats_of(choice: str, layout: Layout | None = None) -> tuple[str, ...]:
     """The formats of `--output_format`: one, or for "all" those of `whisper`, and RTTM if the
-    layout has `DIARIZE`.
+    layout has one of `SPEAKERS`.
     """
     if choice != "all":
         return (choice,)
-    diarized = bool((layout or {}).get(DIARIZE))
+    speakers = any((layout or {}).get(name) for name in SPEAKERS)
     rows = FORMATS.values()
-    return tuple(f.name for f in rows if f.in_all or (diarized and f.speakers))
+    return tuple(f.name for f in rows if f.in_all or (speakers and f.speakers))
 
 
 def formats_for(transcript: Transcript) -> list[OutputFormat]:
@@ -81,8 +82,9 @@ def write_transcript(
 
 
 def segment_line(segment: Segment) -> str:
-    """A segment as `whisper` prints it."""
+    """A segment as `whisper` prints it, with its speaker if that is known."""
     from slimwhisper.tokens.whisper_package.utils import format_timestamp
 
     start, end = format_timestamp(segment.start), format_timestamp(segment.end)
-    return f"[{start} --> {end}] {segment.text}"
+    name = label(segment.speaker).rstrip()  # the text begins with a space
+    return f"[{start} --> {end}] {name}{segment.text}"

@@ -9,7 +9,8 @@ Layout = Mapping[str, Any]
 HIGHLIGHT = "highlight_words"
 # of subtitles: highlighted words, and line breaks
 LAYOUT = (HIGHLIGHT, "max_line_width", "max_line_count", "max_words_per_line")
-DIARIZE = "diarize"  # speakers are requested
+DIARIZE = "diarize"
+SPEAKERS = (DIARIZE, "channels")  # with either, speakers are requested
 SENTENCES = "sentences"  # segments are sentences: at most two lines each
 RECORDING = "recording"  # the recording's name, without suffix
 

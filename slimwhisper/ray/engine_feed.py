@@ -7,7 +7,7 @@ again while earlier results are returned, until `close`.
 import io
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
@@ -15,8 +15,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from slimwhisper.api import SlimWhisper
-from slimwhisper.audio.load import AudioSource, as_waveform
+from slimwhisper.audio.load import AudioSource, as_waveform, load_channels
 from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.storage.files import StoredFile
@@ -60,12 +63,15 @@ class EngineFeed:
         *,
         allow_truncated: bool = False,
         loaders: int | None = 0,
+        variants: Sequence[Mapping[str, Any]] = (),
         **options: Any,
     ) -> None:
         """slots: windows decoded together; None: `default_batch_size`. The other arguments are
         those of `transcribe_many`. Raises OptionError.
         """
-        self.slots = slots or model.default_batch_size(**options)
+        first = {**options, **(variants[0] if variants else {})}
+        self._split = first.get("channels") is not None
+        self.slots = slots or model.default_batch_size(**first)
         self.counts = FeedCounts()
         self._queue: queue.SimpleQueue[AudioSource | None] = queue.SimpleQueue()
         # by id of the source: each call has its own object, which this reference keeps alive
@@ -78,6 +84,7 @@ class EngineFeed:
             batch_size=self.slots,
             allow_truncated=allow_truncated,
             loaders=loaders,
+            variants=variants,
             on_duration=lambda source, seconds: self._seconds.update({id(source): seconds}),
             on_step=self._on_step,
             **options,
@@ -102,7 +109,8 @@ class EngineFeed:
         elif isinstance(source, RemoteFile):
             recording = copy(source)
         else:
-            recording = as_waveform(source, sample_rate=sample_rate)[:]  # a new object: a view
+            read = _channels if self._split else as_waveform
+            recording = read(source, sample_rate=sample_rate)[:]  # a new object: a view
         future: Future[FeedResult] = Future()
         with self._lock:
             if self._error is not None:
@@ -151,3 +159,9 @@ class EngineFeed:
         counts.filled_slots += filled
         counts.slots = slots
         counts.busy_seconds += seconds
+
+
+def _channels(source: AudioSource, sample_rate: int) -> NDArray[np.float32]:
+    """The channels of samples at `sample_rate` Hz: float32 [channels, n] at 16 kHz."""
+    channels = load_channels(source, sample_rate=sample_rate).values()
+    return np.stack([channel.read(0, len(channel)) for channel in channels])

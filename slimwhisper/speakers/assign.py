@@ -58,8 +58,13 @@ def _cut(segment: Segment, speaker_at: Timeline, spell: Spell) -> list[Segment]:
     speakers = _fill_unknown([speaker_at(word.start, word.end) for word in segment.words])
     words = [replace(w, speaker=s) for w, s in zip(segment.words, speakers, strict=True)]
     runs = [list(run) for _, run in groupby(words, key=lambda word: word.speaker)]
+    return cut_segment(segment, runs, spell)
+
+
+def cut_segment(segment: Segment, runs: Sequence[Sequence[Word]], spell: Spell) -> list[Segment]:
+    """A segment -> a segment for each run of its words, with the speaker of the run."""
     if len(runs) == 1:
-        return [replace(segment, words=words, speaker=speakers[0])]
+        return [replace(segment, words=list(runs[0]), speaker=runs[0][0].speaker)]
     tokens_of_runs = _share_tokens(segment, runs, spell)
     starts = [segment.start, *(run[0].start for run in runs[1:])]
     ends = [*(run[-1].end for run in runs[:-1]), segment.end]
@@ -70,7 +75,7 @@ def _cut(segment: Segment, speaker_at: Timeline, spell: Spell) -> list[Segment]:
             end=max(start, end),
             text="".join(word.word for word in run),
             tokens=tokens,
-            words=run,
+            words=list(run),
             speaker=run[0].speaker,
         )
         for run, tokens, start, end in zip(runs, tokens_of_runs, starts, ends, strict=True)

@@ -5,13 +5,14 @@ and a row of `BACKENDS`. Nothing here imports a back end's packages.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.text import install_command
 from slimwhisper.types import Options
@@ -61,11 +62,30 @@ def named_file(text: str) -> tuple[str, str]:
     return name.strip(), file
 
 
+def voices_in(folder: str | PathLike[str]) -> tuple[tuple[str, str], ...]:
+    """A folder with a recording of each voice, NAME.wav or of another audio format -> (name, path)
+    each, by name. Raises OptionError.
+    """
+    path = Path(folder)
+    try:
+        files = sorted(path.iterdir())
+    except OSError as error:
+        raise OptionError(f"{path}: cannot be read ({error.strerror}); give a folder") from None
+    pairs = tuple((f.stem, str(f)) for f in files if f.suffix.lower() in AUDIO_SUFFIXES)
+    if not pairs:
+        raise OptionError(f"{path}: has no recordings; put one of each voice in it, as NAME.wav")
+    check_known(pairs)
+    return pairs
+
+
 def check_speakers(options: Options) -> None:
     """Check the options about speakers, and that the files they name exist.
 
     Raises OptionError, and DependencyError for a missing package of the back end.
     """
+    check_names("channel_names", options.channel_names)
+    if options.channels is not None and options.diarize is not None:
+        raise OptionError("channels: each channel is a speaker already; leave out diarize")
     if options.diarize is None:
         return
     if options.diarize in BACKENDS:
@@ -73,8 +93,19 @@ def check_speakers(options: Options) -> None:
     else:
         _check_rttm(options)
     if options.known_speakers:
-        _check_known(options.known_speakers)
+        check_known(options.known_speakers)
         require("embedding", "known_speakers")
+
+
+def check_names(option: str, names: Sequence[Any]) -> None:
+    """Raise OptionError for a speaker's name that cannot be one, or that stands there twice."""
+    for name in names:
+        if not (isinstance(name, str) and 0 < len(name.strip()) <= MAX_LETTERS):
+            raise OptionError(f"{option}: {name!r}: give a name of 1 to {MAX_LETTERS} characters")
+        if not name.isprintable():
+            raise OptionError(f"{option}: {name!r}: give a name without line breaks and tabs")
+        if names.count(name) > 1:
+            raise OptionError(f"{option}: {name!r} is given twice; give each name once")
 
 
 def missing(backend: str) -> list[str]:
@@ -120,22 +151,13 @@ def _check_rttm(options: Options) -> None:
         )
 
 
-def _check_known(known: tuple[tuple[str, str], ...]) -> None:
-    names = [name for name, _ in known]
+def check_known(known: tuple[tuple[str, str], ...]) -> None:
+    """Check names and files of known speakers. Raises OptionError."""
+    check_names("known_speakers", [name for name, _ in known])
     for name, path in known:
-        if not (isinstance(name, str) and 0 < len(name.strip()) <= MAX_LETTERS):
-            raise OptionError(
-                f"known_speakers: {name!r}: give a name of 1 to {MAX_LETTERS} characters"
-            )
-        if not name.isprintable():
-            raise OptionError(f"known_speakers: {name!r}: give a name without line breaks and tabs")
         if re.fullmatch(r"SPEAKER_\d+", name):
             raise OptionError(
                 f"known_speakers: {name!r} is reserved for unknown speakers; choose another name"
-            )
-        if names.count(name) > 1:
-            raise OptionError(
-                f"known_speakers: {name!r} is given twice; give one recording of each"
             )
         if not Path(path).is_file():
             raise OptionError(f"known_speakers: {path}: no such file, for {name!r}")

@@ -14,6 +14,9 @@ CLUSTER_DISTANCE = 0.31  # average cosine distance at which two clusters are two
 MIN_CLUSTER_SHARE = 0.03  # of all embeddings: smaller clusters are not counted
 MAX_LINKED = 2000  # embeddings to link, evenly chosen: memory grows with the square
 _STARTS = 10  # of k-means
+BIMODAL = 1.45  # kurtosis: 1 for two points of equal weight, 3 for a normal distribution
+MIN_BIMODAL = 12  # embeddings that can show two modes
+_REFINEMENTS = 10
 
 Vectors = NDArray[np.float32]
 
@@ -55,6 +58,45 @@ def unit(vectors: Vectors) -> Vectors:
     """Vectors [..., d] scaled to length 1; zeros stay."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return (vectors / np.maximum(lengths, 1e-9)).astype(np.float32)
+
+
+def are_two(vectors: Vectors) -> bool:
+    """Whether unit vectors [n, d] have two modes of about equal weight: projected on the line
+    between the centres of two clusters, their kurtosis is low.
+    """
+    if len(vectors) < MIN_BIMODAL:
+        return False
+    centres = centroids(vectors, group(vectors, 2))
+    projected = vectors @ (centres[0] - centres[-1])
+    spread = float(projected.std())
+    standard = (projected - projected.mean()) / max(spread, 1e-9)
+    return spread > 0 and float(np.mean(standard**4)) < BIMODAL
+
+
+def refine(
+    vectors: Vectors, weights: NDArray[np.float32], labels: NDArray[np.int64], switch: float
+) -> NDArray[np.int64]:
+    """Better labels [n] of unit vectors [n, d] in order of time: the likeliest path, centres from
+    it, and so on. Directions are compared from the mean of the centres, as short pieces of all
+    voices have much in common. weights [n]: of the vectors; switch: as in `viterbi_path`.
+    """
+    labels = np.unique(labels, return_inverse=True)[1]
+    if not labels.any():
+        return labels
+    for _ in range(_REFINEMENTS):
+        count, before = labels.max() + 1, labels
+        centres = np.stack(
+            [
+                np.average(vectors[labels == k], axis=0, weights=weights[labels == k])
+                for k in range(count)
+            ]
+        )
+        middle = centres.mean(axis=0)
+        scores = weights[:, None] * (unit(vectors - middle) @ unit(centres - middle).T)
+        labels = np.unique(viterbi_path(scores, switch), return_inverse=True)[1]
+        if np.array_equal(labels, before) or not labels.any():
+            break
+    return labels
 
 
 def viterbi_path(scores: NDArray[np.float32], switch: float) -> NDArray[np.int64]:

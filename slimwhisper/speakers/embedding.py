@@ -1,9 +1,10 @@
 """The back end `embedding`: clusters of speaker embeddings from Resemblyzer's encoder.
 
-There is an embedding of the 1.6 s around every quarter of a second of speech; clusters of them are
-speakers. Each stretch of speech then gets the most likely sequence of speakers, and changes are
-moved to the quietest moment nearby. Turns do not overlap: where two people speak, the turn goes to
-the voice that is nearer to the embedding, usually the louder one.
+There is an embedding of the 1.6 s around every quarter of a second of speech: clusters of them say
+how many speak. Each unit, a word or a few without a pause, has an embedding of its own, and the
+most likely sequence of speakers over the units is the result. If people talk in turns that are
+shorter than 1.6 s, the units are clustered instead. Turns do not overlap: where two people speak,
+the turn goes to the voice that is nearer to the embedding, usually the louder one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,18 +16,19 @@ from numpy.typing import NDArray
 
 from slimwhisper.audio.samples import Samples
 from slimwhisper.audio.vad import merge_regions, speech_regions
-from slimwhisper.speakers.clusters import centroids, group, unit, viterbi_path
+from slimwhisper.speakers.clusters import are_two, count_speakers, group, refine, unit
 from slimwhisper.speakers.encoder import WINDOW, VoiceEncoder, load_encoder
 from slimwhisper.speakers.turns import Turn, by_first_speech
+from slimwhisper.speakers.units import find_units
 from slimwhisper.types import SAMPLE_RATE
 
 STEP = SAMPLE_RATE // 4  # samples from one embedding to the next
 PAUSE_MS = 250  # silence that ends a region of the voice-activity network
 MAX_PAUSE = round(0.45 * SAMPLE_RATE)  # samples: shorter pauses do not end a stretch
+MAX_GAP = round(0.35 * SAMPLE_RATE)  # samples: shorter pauses do not end a turn
 NEIGHBOURS = 3  # embeddings on both sides that each one is averaged with, for clustering
 SWITCH_COST = 0.15  # cosine, of a change of speaker
 LEVEL = 10 ** (-30 / 20)  # of a window, root mean square, as in the encoder's training
-_FRAME = 160  # samples: 10 ms, in the search for quiet moments
 
 Region = tuple[int, int]  # samples [start, stop)
 
@@ -45,11 +47,69 @@ class Stretch:
         return [start + (stop - start) * i // self.cells for i in range(self.cells + 1)]
 
 
+@dataclass(frozen=True, slots=True)
+class Voices:
+    """The embeddings of a recording, unit vectors."""
+
+    cells: list[float]  # the middle of each cell of all stretches: samples
+    smooth: NDArray[np.float32]  # [cells, d]: of 1.6 s, averaged with their neighbours
+    units: list[Region]
+    vectors: NDArray[np.float32]  # [units, d]
+
+
 def find_turns(samples: Samples, speakers: int | None) -> list[Turn]:
-    """See `FindTurns`. Memory grows by 4 kB for each second of speech."""
-    stretches = find_stretches(samples)
-    vectors = load_encoder().embed(windows(samples, stretches))
-    return turns_of(samples, stretches, vectors, speakers)
+    """See `FindTurns`. Memory grows by 6 kB for each second of speech."""
+    return turns_of(find_voices(samples), speakers)
+
+
+def find_voices(samples: Samples) -> Voices:
+    """The embeddings of what is said."""
+    stretches, encoder = find_stretches(samples), load_encoder()
+    vectors = encoder.embed(windows(samples, stretches))
+    parts = np.split(vectors, np.cumsum([stretch.cells for stretch in stretches])[:-1])
+    smooth = [_smoothed(part) for part in parts if len(part)]
+    units = find_units(samples, [stretch.region for stretch in stretches])
+    audio = (_levelled(samples.read(start, min(stop, start + WINDOW))) for start, stop in units)
+    return Voices(
+        [(a + b) / 2 for stretch in stretches for a, b in pairwise(stretch.borders)],
+        np.concatenate(smooth) if smooth else vectors,
+        units,
+        encoder.embed(audio),
+    )
+
+
+def turns_of(voices: Voices, speakers: int | None) -> list[Turn]:
+    """The turns. speakers: their number; None: it is estimated."""
+    units, vectors = voices.units, voices.vectors
+    if not units:
+        return []
+    heard = count_speakers(voices.smooth) if len(voices.smooth) > 1 else 1
+    quick = are_two(vectors)  # perhaps in turns that are too short to be heard in 1.6 s
+    count = speakers or (2 if heard == 1 and quick else heard)
+    if heard < count or (count == 2 and quick):
+        labels = group(unit(vectors - vectors.mean(axis=0)), count)
+    else:
+        labels = _labels_of_units(voices, count)
+    weights = np.sqrt([min(b - a, WINDOW) / SAMPLE_RATE for a, b in units])
+    path = refine(vectors, weights.astype(np.float32), labels, SWITCH_COST)
+    turns: list[tuple[int, int, str]] = []  # start, stop, speaker
+    for (start, stop), speaker in zip(units, map(str, path), strict=True):
+        if turns and turns[-1][2] == speaker and start - turns[-1][1] < MAX_GAP:
+            start = turns.pop()[0]
+        turns.append((start, stop, speaker))
+    return by_first_speech(Turn(a / SAMPLE_RATE, b / SAMPLE_RATE, name) for a, b, name in turns)
+
+
+def _labels_of_units(voices: Voices, count: int) -> NDArray[np.int64]:
+    """The clusters [units] of the embeddings of 1.6 s, most of whose cells are in each unit."""
+    of_cells, cells = group(voices.smooth, count), np.array(voices.cells)
+    labels = np.zeros(len(voices.units), np.int64)
+    for i, (start, stop) in enumerate(voices.units):
+        first, last = np.searchsorted(cells, (start, stop))
+        nearest = min(int(np.abs(cells - (start + stop) / 2).argmin()), len(cells) - 1)
+        inside = of_cells[first:last] if first < last else of_cells[[nearest]]
+        labels[i] = np.bincount(inside).argmax()
+    return labels
 
 
 def find_stretches(samples: Samples) -> list[Stretch]:
@@ -67,31 +127,6 @@ def embed_voice(
     return unit(vectors.sum(axis=0))
 
 
-def turns_of(
-    samples: Samples,
-    stretches: Sequence[Stretch],
-    vectors: NDArray[np.float32],
-    speakers: int | None,
-) -> list[Turn]:
-    """vectors [cells, d]: the embeddings of the cells of all stretches -> turns."""
-    if not stretches:
-        return []
-    ends = np.cumsum([stretch.cells for stretch in stretches])
-    parts = np.split(vectors, ends[:-1])
-    smooth = np.concatenate([_smoothed(part) for part in parts])
-    centres = centroids(smooth, group(smooth, speakers))
-    turns: list[Turn] = []
-    for stretch, part in zip(stretches, parts, strict=True):
-        path = viterbi_path(part @ centres.T, SWITCH_COST)
-        changes = [i for i in range(1, len(path)) if path[i] != path[i - 1]]
-        cuts = [_quietest(samples, stretch, i) for i in changes]
-        points = [stretch.region[0], *cuts, stretch.region[1]]
-        for first, (start, stop) in zip([0, *changes], pairwise(points), strict=True):
-            if start < stop:
-                turns.append(Turn(start / SAMPLE_RATE, stop / SAMPLE_RATE, str(path[first])))
-    return by_first_speech(turns)
-
-
 def windows(samples: Samples, stretches: Sequence[Stretch]) -> Iterator[NDArray[np.float32]]:
     """The audio [WINDOW] around each cell, within its stretch, at the same level; shorter stretches
     are repeated.
@@ -101,24 +136,15 @@ def windows(samples: Samples, stretches: Sequence[Stretch]) -> Iterator[NDArray[
         borders = stretch.borders
         for left, right in pairwise(borders):
             first = max(min((left + right - WINDOW) // 2, stop - WINDOW), start)
-            audio = np.resize(samples.read(first, min(first + WINDOW, stop)), WINDOW)
-            level = float(np.sqrt(np.mean(np.square(audio, dtype=np.float64))))
-            yield audio * np.float32(LEVEL / max(level, 1e-4))
+            yield _levelled(np.resize(samples.read(first, min(first + WINDOW, stop)), WINDOW))
+
+
+def _levelled(audio: NDArray[np.float32]) -> NDArray[np.float32]:
+    level = float(np.sqrt(np.mean(np.square(audio, dtype=np.float64))))
+    return audio * np.float32(LEVEL / max(level, 1e-4))
 
 
 def _smoothed(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Each vector [n, d] averaged with its neighbours."""
     spans = [(max(i - NEIGHBOURS, 0), i + NEIGHBOURS + 1) for i in range(len(vectors))]
     return unit(np.stack([vectors[a:b].mean(axis=0) for a, b in spans]))
-
-
-def _quietest(samples: Samples, stretch: Stretch, cell: int) -> int:
-    """The quietest moment around the border before a cell: samples."""
-    borders = stretch.borders
-    first, last = borders[max(cell - 2, 0)], borders[min(cell + 2, stretch.cells)]
-    power = np.square(samples.read(first, last), dtype=np.float64)
-    frames = power[: len(power) // _FRAME * _FRAME].reshape(-1, _FRAME).mean(axis=1)
-    if not len(frames):
-        return borders[cell]
-    smooth = np.convolve(np.pad(frames, 2, mode="edge"), np.ones(5) / 5, "valid")
-    return first + int(smooth.argmin()) * _FRAME + _FRAME // 2

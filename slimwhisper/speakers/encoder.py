@@ -44,18 +44,22 @@ class VoiceEncoder(nn.Module):
         self.register_buffer("bands", _mel_bands(), persistent=False)
         self.register_buffer("taper", torch.hann_window(_FFT), persistent=False)
 
-    def forward(self, windows: Tensor) -> Tensor:
-        """windows [B, WINDOW] float32, 16 kHz -> unit vectors [B, 256] float32."""
+    def forward(self, audio: Tensor, lengths: Tensor) -> Tensor:
+        """audio [B, n] float32, 16 kHz; lengths [B] int64, in samples, at most WINDOW, after which
+        there are zeros -> unit vectors [B, 256] float32.
+        """
         # librosa's melspectrogram, as in training: power, Slaney's bands, zeros at both ends
         spectrum = torch.stft(
-            windows, _FFT, _HOP, window=self.taper, pad_mode="constant", return_complex=True
+            audio, _FFT, _HOP, window=self.taper, pad_mode="constant", return_complex=True
         )
         mel = spectrum.abs().square().transpose(1, 2) @ self.bands  # [B, frames, 40]
-        _, (hidden, _) = self.lstm(mel[:, :_FRAMES])
-        return nn.functional.normalize(self.linear(hidden[-1]).relu(), dim=1)
+        outputs, _ = self.lstm(mel[:, :_FRAMES])
+        last = (lengths // _HOP).clamp(max=_FRAMES - 1)  # each one's last frame
+        hidden = outputs[torch.arange(len(last)), last]
+        return nn.functional.normalize(self.linear(hidden).relu(), dim=1)
 
     def embed(self, windows: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Windows [WINDOW] float32 each -> unit vectors [number, 256], in small batches."""
+        """Windows of up to WINDOW samples, float32 -> unit vectors [number, 256], in batches."""
         # while a model decodes, one thread is faster than several that compete with its threads
         with ThreadPoolExecutor(1, initializer=use_one_thread) as pool:
             return pool.submit(self._embed_all, windows).result()
@@ -64,7 +68,8 @@ class VoiceEncoder(nn.Module):
     def _embed_all(self, windows: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
         parts, remaining = [np.zeros((0, SIZE), np.float32)], iter(windows)
         while batch := list(islice(remaining, _BATCH)):
-            parts.append(self(torch.from_numpy(np.stack(batch))).numpy())
+            audio = nn.utils.rnn.pad_sequence([torch.from_numpy(w) for w in batch], True)
+            parts.append(self(audio, torch.tensor([len(w) for w in batch])).numpy())
         return np.concatenate(parts)
 
 

@@ -117,9 +117,10 @@ def test_malformed_requests(live: Live) -> None:
 
 
 COUNTERS = (
-    "requests updates merged_updates audio_seconds busy_seconds steps filled_slots preemptions"
+    "requests updates merged_updates audio_seconds busy_seconds steps filled_slots preemptions "
+    "encoder_hits"
 )
-GAUGES = "in_flight streams speed batch_fill slots cache_bytes text_bytes"
+GAUGES = "in_flight streams speed batch_fill slots cache_bytes text_bytes encoder_bytes"
 
 
 def test_health_and_metrics(live: Live) -> None:

@@ -45,6 +45,14 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # OpenAI's -> what they
     ({"extra_body": {"sentences": "true"}, "response_format": "srt"}, {"sentences": True}),
     ({"extra_body": {"on_failure": "last"}}, {"on_failure": "last"}),
     ({"extra_body": {"speech_only": "false"}}, {"speech_only": False}),
+    ({"extra_body": {"channels": "split"}}, {"channels": "split"}),
+    (
+        {
+            "extra_body": {"channels": "split", "channel_names": ["Ann", "Bo"]},
+            "response_format": "diarized_json",
+        },
+        {"channels": "split", "channel_names": ("Ann", "Bo")},
+    ),
     ({"extra_body": {"hot_words": "Ann\t4\n\nBo Li\n"}}, {"hot_words": ("Ann\t4", "Bo Li")}),
     (
         {"extra_body": {"hot_words": "Ann", "hot_word_bonus": "3.5"}},
@@ -154,6 +162,8 @@ def chunks(**fields: Any) -> dict[str, str]:
         ),
         ([NAME], "known_speaker_references[]", "1 known_speaker_names[] and 0"),
         ([NAME, SAMPLE], "known_speaker_names[]", "diarized_json, rttm"),
+        ([NAME, SAMPLE, ("channels", "split")], "known_speaker_names[]", "channel_names[] instead"),
+        ([("channels", "2")], "channels", "choose split"),
         ([NAME, SAMPLE] * 2, "known_speaker_names[]", "names"),
         ([NAME, SAMPLE] * 5, "known_speaker_names[]", "at most 4"),
         ([NAME, (SAMPLE[0], "ann.wav")], "known_speaker_references[]", "data URL"),
@@ -221,6 +231,10 @@ VAD_FIELDS = {"vad_threshold": "0.3", "vad_speech_pad_ms": "30"}
         ({"no_speech_thold": "0.4"}, {"no_speech_threshold": 0.4}),
         (VERBOSE, {"word_timestamps": True}),
         ({**VERBOSE, "no_timestamps": "true"}, {"without_timestamps": True}),
+        (
+            {"diarize": "true"},
+            {"channels": "split", "channel_names": ("speaker 0", "speaker 1")},
+        ),
         ({"entropy_thold": "2.40", "debug_mode": "false", "suppress_nst": "true"}, {}),
     ],
 )
@@ -244,7 +258,7 @@ def test_fields_of_whisper_cpp(fields: dict[str, str], options: dict[str, Any]) 
         ("max_len", "20", "only 0"),
         ("entropy_thold", "3", "the compression ratio finds repetition"),
         ("audio_ctx", "512", "the encoder reads whole windows"),
-        ("diarize", "true", "only false"),
+        ("tinydiarize", "true", "only false"),
         ("detect_language", "true", "verbose_json names the language"),
         ("suppress_nst", "false", "only true"),
         ("vad_max_speech_duration_s", "30", "greater than or equal to 86400000"),

@@ -28,6 +28,14 @@ def spans(changed: Segment) -> list[tuple[str, float, float]]:
     return [(word.word, word.start, word.end) for word in changed.words]
 
 
+def test_lines_of_a_script_stay_lines() -> None:
+    lines = [segment("one"), segment("two", id=1)]
+    lines = [replace(line, text=line.text.strip()) for line in lines]
+    edits = Edits(Transcript("one\ntwo", lines, "en"))
+    edits.correct({1: ("two", "three")})
+    assert edits.transcript.text == "one\nthree"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

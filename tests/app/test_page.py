@@ -60,6 +60,22 @@ def test_one_file_with_options(show: Open) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == TEXT
 
 
+def test_a_text_beside_a_recording(show: Open) -> None:
+    shown = show()
+    page = shown.page
+    page.click("#sw-script button >> nth=0")
+    page.get_by_label("Text of the recording").fill(
+        "five five five\nnobody says this\nzero one four"
+    )
+    shown.go(PHONE)
+    shown.ended(1)
+    card = shown.card(PHONE.name)
+    assert card.locator(".sw-segment").count() == 3
+    assert card.locator(".sw-unscripted button").inner_text() == "0:05 two seven nine eight"
+    card.locator(".sw-unscripted button").click()
+    playing(shown, 5.5)
+
+
 def test_a_recording(show: Open) -> None:
     shown = show(permissions=["microphone"])
     page = shown.page

@@ -60,6 +60,27 @@ def test_one_call_by_http(client: httpx.Client, folder: Path) -> None:
         assert str(folder) not in told and str(ROOT) not in told, "paths of the server"
 
 
+def test_a_text_beside_a_recording(client: httpx.Client) -> None:
+    """Lines keep their text and get times; what is missing on either side is marked."""
+    file = upload(client, PHONE)
+    lines = ["Five five <b>five</b>!", "nobody says this line", "two seven nine eight"]
+    kind, (text, view) = call(client, file, script="\n".join(lines))
+    assert kind == "complete" and text == "\n".join(lines)
+    shown = view["files"][0]
+    first, missing, last = shown["segments"]
+    assert [s[2] for s in shown["segments"]] == lines and first[3] and last[3]
+    assert 0 < first[0] < first[1] < last[0] < last[1] <= shown["seconds"]
+    assert missing[0] == missing[1] and missing[5] == ["not_in_audio"]
+    assert [text for _, _, text in shown["unscripted"]] == ["zero one four"]
+    subtitles = client.get(f"/{shown['downloads']['srt']}").text
+    assert lines[0] in subtitles and lines[1] not in subtitles
+    message = "To align a text, "
+    assert message in call(client, file, script="one", vad=True)[1]["error"]
+    assert message in call(client, file, script="one", channels="split")[1]["error"]
+    assert message in call(client, file, file, script="one")[1]["error"]
+    assert "text is empty" in call(client, file, script=" \n ")[1]["error"]
+
+
 def test_calls_that_the_page_tells_of(client: httpx.Client) -> None:
     """One for programs, which pass its parameters by name. Buttons use the same route: Gradio has
     another for what is not queued, and access control refuses it.

@@ -6,6 +6,7 @@ import io
 import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -186,6 +187,33 @@ def test_excerpts_map_back():
     assert excerpts.original(0, end=True) == 100
     assert excerpts.original(10_150) == excerpts.original(10_150, end=True) == 49_999
     assert excerpts.original(10_160) == excerpts.original(10_160, end=True) == 50_009
+
+
+def test_a_word_maps_back_into_the_region_of_its_middle():
+    excerpts = Excerpts(ArraySamples(whole()), [(100, 200), (300, 350), *REGIONS[2:]])
+    assert excerpts.original_span(10, 60) == (110, 160)
+    assert excerpts.original_span(90, 140) == (300, 340)  # it began in the silence before
+    assert excerpts.original_span(60, 130) == (160, 200)
+    assert excerpts.original_span(120, 400) == (40_000, 40_249)
+    assert excerpts.original_span(10_100, 10_160) == (49_949, 50_009)
+
+
+def test_a_word_that_crosses_no_silence_keeps_its_span():
+    """Regions that touch, as speech that was cut for its length does, have none between them."""
+    rng = np.random.default_rng(4)
+    borders = np.cumsum(rng.integers(1, 60, 80)) + 5
+    regions = [(int(a), int(b)) for a, b in pairwise(borders)]
+    regions = [region for i, region in enumerate(regions) if i % 4 != 3]  # of four, one is left out
+    excerpts = Excerpts(ArraySamples(np.zeros(borders[-1], np.float32)), regions)
+    originals = [index for region in regions for index in range(*region)]
+    inside = 0
+    for start in range(len(excerpts)):
+        for stop in range(start + 1, min(start + 100, len(excerpts))):
+            if originals[stop - 1] - originals[start] == stop - 1 - start:
+                span = excerpts.original(start), excerpts.original(stop, end=True)
+                assert excerpts.original_span(start, stop) == span
+                inside += 1
+    assert inside > 10_000
 
 
 def test_regions_are_clipped():

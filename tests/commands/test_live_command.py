@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from slimwhisper.errors import AudioError
 from slimwhisper.live.types import (
     LiveEvent,
     LiveOptions,
+    SpeakersCorrected,
     SpeechStarted,
     SpeechStopped,
     TextUpdate,
@@ -169,6 +171,27 @@ def test_subtitles_are_whispers(
         expected = expected.replace("&", "&amp;").replace("->\n", "--&gt;\n")
         expected = re.sub(r"\b(\d\d:\d\d\.\d)", r"00:\1", expected)
     assert out.read_text(encoding="utf-8") == expected
+
+
+@pytest.mark.parametrize(
+    ("format", "expected"),
+    [
+        ("text", ["Zoë & Co: one", "Zoë & Co: two", "Bo: three"]),
+        ("srt", ["Zoë & Co: one", "two", "Bo: three"]),
+        ("vtt", ["<v Zoë &amp; Co>one", "<v Zoë &amp; Co>two", "<v Bo>three"]),
+    ],
+)
+def test_speakers(tmp_path: Path, format: str, expected: list[str]) -> None:
+    path = tmp_path / "out"
+    said = [("Zoë & Co", " one"), ("Zoë & Co", " two"), ("Bo", " three")]
+    with outputs.open_outputs(format, path, diarize=True) as emit:
+        for number, (name, text) in enumerate(said):
+            told = replace(segment(number, text), speaker=name)
+            emit(TextUpdate(number, text, ""))
+            emit(UtteranceEnded(number, (told,), text.strip(), "en"))
+        emit(SpeakersCorrected(((0, 0, "Bo"),)))
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if re.search("one|two|three", line)] == expected
 
 
 def test_json(capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ LRC = "[ar:Somebody]\n[00:12.00]First <00:12.50>line\n[00:15.20][01:15.20]Twice\
 def test_lines_of_every_kind() -> None:
     assert parse_script("One line \n\n  two\r\n") == ["One line ", "  two"]
     assert parse_script(SRT, ".SRT") == ["- <i>Where</i> is he?\n- Gone.", "42"]
+    assert parse_script(SRT) == parse_script(SRT, ".srt") != parse_script(SRT, ".txt")
     assert parse_script(VTT, ".vtt") == ["<v Ann>Hello there", "Bye &amp; thanks"]
     assert parse_script(LRC, ".lrc") == ["First line", "Twice"]
 

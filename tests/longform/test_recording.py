@@ -11,7 +11,7 @@ import pytest
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.longform.postprocessing import PostProcessing, _with_logprobs
+from slimwhisper.longform.postprocessing import PostProcessing, with_logprobs
 from slimwhisper.longform.recording import Recording
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Options, Segment, Transcript
@@ -198,5 +198,5 @@ def test_logprobs_follow_segments_that_are_cut_anew() -> None:
         return Segment(*fields, token_logprobs=logprobs)
 
     before = [segment(7, 8, logprobs=[-1.0, -2.0]), segment(7, 9, logprobs=[-3.0, -4.0])]
-    result = _with_logprobs([segment(7), segment(8, 7, 9), segment()], before)
+    result = with_logprobs([segment(7), segment(8, 7, 9), segment()], before)
     assert [s.token_logprobs for s in result] == [[-1.0], [-2.0, -3.0, -4.0], []]

@@ -31,6 +31,17 @@ def words(heard: FeedResult) -> list[str]:
     return heard.result.text.split()
 
 
+def test_several_answers(digits: SlimWhisper) -> None:
+    hits = digits.encoder_hits
+    feed = EngineFeed(digits, variants=[{}, {"initial_prompt": "four"}], temperature=0.0)
+    heard = feed.submit(DOOR).result(60)
+    feed.close()
+    assert isinstance(heard.result, Transcript) and words(heard) == TEXT
+    (other,) = heard.result.others
+    alone = digits.transcribe(DOOR, initial_prompt="four", temperature=0.0)
+    assert other.text == alone["text"] and digits.encoder_hits > hits
+
+
 def test_anything_is_fed_by_anyone(digits: SlimWhisper) -> None:
     """The same path twice, bytes, samples, the same stored file twice, a URI, and what cannot be
     read, from several threads.
@@ -56,6 +67,18 @@ def test_anything_is_fed_by_anyone(digits: SlimWhisper) -> None:
         feed.submit(DOOR)
     with pytest.raises(OptionError, match="nowhere://x: unknown protocol"):
         feed.submit("nowhere://x")
+
+
+def test_arrays_keep_their_channels(digits: SlimWhisper) -> None:
+    feed = EngineFeed(digits, slots=2, channels="split")
+    door = load_audio(DOOR)
+    both = np.stack([door, np.concatenate([door[8_000:], np.zeros(8_000, np.float32)])])
+    result = feed.submit(both).result(60).result
+    assert isinstance(result, Transcript)
+    assert {segment.speaker for segment in result.segments} == {"left", "right"}
+    with pytest.raises(AudioError, match="has one channel"):
+        feed.submit(door)
+    feed.close()
 
 
 def test_slots_are_filled_again_while_others_run(digits: SlimWhisper) -> None:

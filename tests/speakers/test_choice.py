@@ -26,6 +26,28 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Path("empty").mkdir()
 
 
+def test_a_folder_of_voices() -> None:
+    """Each recording is named after its file; the flag adds to `--known_speaker`."""
+    folder = Path("voices")
+    folder.mkdir()
+    for name in ("Zoë.wav", "Bo Li.mp3", "notes.txt"):
+        (folder / name).write_bytes(b"1")
+    expected = (("Bo Li", str(folder / "Bo Li.mp3")), ("Zoë", str(folder / "Zoë.wav")))
+    assert choice.voices_in(folder) == expected
+    flags = ("--diarize", "embedding", "--known_speaker", "Ann=ann.wav", "--voices", "voices")
+    arguments = cli.build_parser().parse_args(["transcribe", "talk.wav", *flags])
+    assert options_of(arguments)["known_speakers"] == (("Ann", "ann.wav"), *expected)
+    (folder / "Zoë.flac").write_bytes(b"1")
+    for wrong, message in (
+        ("absent", "give a folder"),
+        ("empty", "no recordings; put one of each"),
+    ):
+        with pytest.raises(OptionError, match=f"{wrong}: .*{message}"):
+            choice.voices_in(wrong)
+    with pytest.raises(OptionError, match="'Zoë' is given twice"):
+        choice.voices_in(folder)
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

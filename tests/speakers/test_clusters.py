@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from slimwhisper.speakers import clusters
-from slimwhisper.speakers.clusters import centroids, count_speakers, group, unit, viterbi_path
+from slimwhisper.speakers.clusters import (
+    are_two,
+    centroids,
+    count_speakers,
+    group,
+    refine,
+    unit,
+    viterbi_path,
+)
 
 pytest.importorskip("sklearn", reason="the extra `diarize`, or `dev`, has scikit-learn")
 
@@ -43,6 +51,24 @@ def test_the_middle_of_each_group() -> None:
     vectors = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
     result = centroids(vectors, np.array([0, 1, 1]))
     np.testing.assert_allclose(result, unit(np.array([[1, 0], [0.6, 1.8]])), atol=1e-6)
+
+
+def test_one_voice_or_two() -> None:
+    assert are_two(voices([15, 15], spread=0.6)) and are_two(voices([20, 12], spread=0.6))
+    assert not are_two(voices([30], spread=0.6)) and not are_two(voices([300], spread=0.6))
+    assert not are_two(voices([5, 5])), "too few to say"
+    assert not are_two(np.repeat(voices([1]), 20, axis=0))
+
+
+def test_labels_are_refined_over_time() -> None:
+    """What all have in common counts for nothing, and a few wrong labels are mended."""
+    truth = np.repeat([0, 1, 0, 1], [6, 5, 4, 9])
+    vectors = unit(voices([1, 1], spread=0)[truth] + 3 * np.eye(64)[40])
+    wrong = truth.copy()
+    wrong[[2, 7, 12, 20]] ^= 1
+    assert refine(vectors, np.ones(24, np.float32), wrong, 0.1).tolist() == truth.tolist()
+    alone = np.zeros(24, np.int64)
+    assert refine(vectors, np.ones(24, np.float32), alone, 0.1).tolist() == alone.tolist()
 
 
 def test_the_path_is_the_best_of_all() -> None:

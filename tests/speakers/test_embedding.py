@@ -44,6 +44,16 @@ def test_a_change_without_a_long_pause_is_at_the_short_one() -> None:
         assert end - 0.05 < turn.end < end + 0.31
 
 
+@pytest.mark.parametrize("speakers", [None, 2])
+def test_turns_of_one_word(speakers: int | None) -> None:
+    """Shorter than what a voice is usually told by, and without long pauses."""
+    said = [(2 * (i % 2), 0.3 + 0.6 * i, 0.75 + 0.6 * i) for i in range(20)]
+    turns = find_turns(ArraySamples(sound(said, 13.0)), speakers)
+    assert [t.speaker for t in turns] == ["SPEAKER_00", "SPEAKER_01"] * 10
+    for turn, (_, start, end) in zip(turns, said, strict=True):
+        assert (turn.start, turn.end) == pytest.approx((start, end), abs=0.03)
+
+
 def test_short_silent_and_empty_recordings() -> None:
     assert find_turns(ArraySamples(np.zeros(0, np.float32)), None) == []
     assert find_turns(ArraySamples(np.zeros(160_000, np.float32)), 2) == []

@@ -47,6 +47,9 @@ def test_embeddings_are_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     result = load_encoder().embed(windows)
     np.testing.assert_allclose(result, expected.numpy(), atol=2e-5)
     assert load_encoder() is load_encoder()
+    short = windows[0][:6_000]
+    beside, alone = load_encoder().embed([windows[1], short]), load_encoder().embed([short])
+    np.testing.assert_allclose(beside[1], alone[0], atol=2e-5)
 
 
 @needs_package

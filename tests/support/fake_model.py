@@ -9,6 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ class FakeModel:
     name, forms = "fake", ("e", "x")
     fallbacks: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    encoder_hits = 0
 
     def __init__(self, ahead: int = 4, delay: float = 0.0) -> None:
         self.ahead = ahead
@@ -87,7 +89,12 @@ class FakeModel:
                 segment = Segment(0, 0, 0.0, 1.5, spoken, [1], 0.0, -0.5, 1.0, 0.1)
                 segments = [segment] if text else []
                 on_segments(path, segments, float(len(text)))
-                yield path, Transcript(spoken, segments, "en")
+                others = []
+                for variant in options.get("variants", ())[1:]:
+                    said = " ".join(["", *variant.values(), text])
+                    others.append(Transcript(said, [replace(segment, text=said)], "en"))
+                self.encoder_hits += len(others)
+                yield path, Transcript(spoken, segments, "en", others=tuple(others))
         finally:
             self.closed = True
 

@@ -25,7 +25,7 @@ def upload(client: httpx.Client, path: Path) -> dict[str, Any]:
 DEFAULTS: dict[str, Any] = {  # the arguments of the page's one call, in their order
     **dict(files=None, recording=None, language="", task="transcribe", words=False, prompt=""),
     **dict(model="digits", cache="", beams=1, temperature="", vad=False),
-    **dict(diarize="", speakers=None, sentences=False, hot_words=""),
+    **dict(diarize="", speakers=None, sentences=False, script="", channels="", hot_words=""),
 }
 
 

@@ -32,9 +32,8 @@ class BandEncoder:
     def embed(self, windows: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
         vectors = []
         for window in windows:
-            assert window.shape == (25_600,)
-            assert window.dtype == np.float32
-            power = np.abs(np.fft.rfft(window))[1 : 12_800 // BANDS * BANDS + 1] ** 2
+            assert 0 < len(window) <= 25_600 and window.dtype == np.float32
+            power = np.abs(np.fft.rfft(window, 25_600))[1 : 12_800 // BANDS * BANDS + 1] ** 2
             bands = power.reshape(BANDS, -1).sum(axis=1)
             vectors.append(bands / max(np.linalg.norm(bands), 1e-12))
         return np.array(vectors, np.float32).reshape(-1, BANDS)

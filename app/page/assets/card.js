@@ -35,10 +35,12 @@ export class Card {
     this.text = make("p", "sw-text");
     this.copy = button("sw-copy", "Copy text", () => copy(this.text.textContent, this.copy));
     this.segments = new Segments(this);
+    this.unscripted = make("div", "sw-unscripted");
     this.foot = make("footer");
     this.root.append(
-      this.head, this.bar, this.error, this.text, this.sound, this.segments.list, this.foot);
-    for (const part of [this.text, this.sound, this.foot]) part.hidden = true;
+      this.head, this.bar, this.error, this.text, this.sound, this.segments.list, this.unscripted,
+      this.foot);
+    for (const part of [this.text, this.sound, this.unscripted, this.foot]) part.hidden = true;
   }
 
   get ended() { return ENDED.includes(this.file.state); }
@@ -69,7 +71,17 @@ export class Card {
     }
     this.wave?.draw();
     if (file.state === "done") this.addDownloads();
+    if (file.unscripted.length) this.addUnscripted();
     if (file.state === "stopped" && file.text) this.showFoot(this.copy);
+  }
+
+  // Speech that is not in the text that was aligned; a click plays it.
+  addUnscripted() {
+    this.unscripted.replaceChildren(
+      make("span", "sw-note", "Spoken, but not in your text:"),
+      ...this.file.unscripted.map(([start, , text]) =>
+        button("sw-tool", `${clock(start)} ${text}`, () => this.play(start))));
+    this.unscripted.hidden = false;
   }
 
   showText(text) {

@@ -31,6 +31,8 @@ class Edits:
 
     def __init__(self, transcript: Transcript) -> None:
         self._first = transcript
+        lines = [segment.text for segment in transcript.segments]
+        self._between = "\n" if transcript.text == "\n".join(lines) else ""  # of a script's lines
         self.transcript = transcript  # the current one, with as many segments as the first
         self._lock = threading.Lock()
         self.revision = 0  # grows with every change
@@ -91,7 +93,7 @@ class Edits:
                 return {}
             self._undo.append(now)
             self._redo.clear()
-            text = "".join(segment.text for segment in segments)
+            text = self._between.join(segment.text for segment in segments)
             return self._replace(replace(now, text=text, segments=segments))
 
     def _move(self, revision: int, source: deque[Transcript], target: deque[Transcript]) -> Changed:

@@ -36,7 +36,7 @@ def run_live(arguments: argparse.Namespace) -> int:
     a = arguments
     with ExitStack() as stack:
         pieces, threaded = _open_source(a, stack)
-        emit = stack.enter_context(open_outputs(a.output_format, a.output))
+        emit = stack.enter_context(open_outputs(a.output_format, a.output, a.diarize))
         feed = SourceReader(pieces, threaded)  # while the model loads, nothing is lost
         stack.callback(feed.stop)
         model = load_chosen(a)

@@ -10,10 +10,11 @@ from html import escape
 from pathlib import Path
 from typing import Any, TextIO
 
-from slimwhisper.commands.live.screen import Screen, is_screen
+from slimwhisper.commands.live.screen import Screen, is_screen, spoken_lines
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import (
     LiveEvent,
+    SpeakersCorrected,
     SpeechStarted,
     SpeechStopped,
     StreamFailed,
@@ -22,6 +23,7 @@ from slimwhisper.live.types import (
 )
 from slimwhisper.outputs.srt_vtt import cue_clock
 from slimwhisper.storage.outputs import output_errors
+from slimwhisper.subtitles.cues import label
 from slimwhisper.text import escape_line, replace_unencodable
 from slimwhisper.types import Transcript
 
@@ -31,6 +33,7 @@ NAMES = {
     SpeechStopped: "speech_stopped",
     TextUpdate: "text",
     UtteranceEnded: "ended",
+    SpeakersCorrected: "speakers_corrected",
     StreamFailed: "failed",
 }
 
@@ -63,10 +66,28 @@ class TextLines:
         print(replace_unencodable(text, self._file), end="", file=self._file, flush=True)
 
 
+class SpokenLines:
+    """A line for each segment of an utterance that has ended, after its speaker's name."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def event(self, event: LiveEvent) -> None:
+        for line in spoken_lines(event):
+            print(replace_unencodable(line, self._file), file=self._file, flush=True)
+
+    def close(self) -> None:
+        """No event follows."""
+
+
 @contextmanager
-def _text(file: TextIO) -> Iterator[Emit]:
+def _text(file: TextIO, diarize: bool) -> Iterator[Emit]:
     """Lines of text; on a terminal, also the tentative text."""
-    output = Screen(file) if file is sys.stdout and is_screen(file) else TextLines(file)
+    output: Screen | TextLines | SpokenLines
+    if file is sys.stdout and is_screen(file):
+        output = Screen(file, diarize=diarize)
+    else:
+        output = SpokenLines(file) if diarize else TextLines(file)
     try:
         yield output.event
     finally:
@@ -74,7 +95,7 @@ def _text(file: TextIO) -> Iterator[Emit]:
 
 
 @contextmanager
-def _json(file: TextIO) -> Iterator[Emit]:
+def _json(file: TextIO, diarize: bool) -> Iterator[Emit]:
     """One JSON object a line: `event`, and the event's fields."""
 
     def emit(event: LiveEvent) -> None:
@@ -96,14 +117,14 @@ def _json(file: TextIO) -> Iterator[Emit]:
 
 
 @contextmanager
-def _cues(file: TextIO, format: str) -> Iterator[Emit]:
+def _cues(file: TextIO, diarize: bool, format: str) -> Iterator[Emit]:
     """SubRip ("srt") or WebVTT ("vtt"): a cue for each segment of an utterance that has ended."""
-    number = 0
+    number, before = 0, None
     if format == "vtt":
         print("WEBVTT\n", file=file, flush=True)
 
     def emit(event: LiveEvent) -> None:
-        nonlocal number
+        nonlocal number, before
         for segment in event.segments if isinstance(event, UtteranceEnded) else ():
             text = segment.text.strip()
             if not text:
@@ -112,15 +133,20 @@ def _cues(file: TextIO, format: str) -> Iterator[Emit]:
             if format == "srt":
                 print(number, file=file)
                 text, decimal = text.replace("-->", "->"), ","
+                text = text if segment.speaker == before else label(segment.speaker) + text
             else:
                 text, decimal = escape(text, quote=False), "."
+                text = (
+                    f"<v {escape(segment.speaker, quote=False)}>{text}" if segment.speaker else text
+                )
+            before = segment.speaker
             start, end = cue_clock(segment.start, decimal), cue_clock(segment.end, decimal)
             print(f"{start} --> {end}\n{text}\n", file=file, flush=True)
 
     yield emit
 
 
-OUTPUTS: dict[str, Callable[[TextIO], AbstractContextManager[Emit]]] = {
+OUTPUTS: dict[str, Callable[[TextIO, bool], AbstractContextManager[Emit]]] = {
     "text": _text,  # a row for each of `flags.FORMATS`
     **{format: partial(_cues, format=format) for format in ("srt", "vtt")},
     "json": _json,
@@ -128,17 +154,17 @@ OUTPUTS: dict[str, Callable[[TextIO], AbstractContextManager[Emit]]] = {
 
 
 @contextmanager
-def open_outputs(format: str, path: Path | None) -> Iterator[Emit]:
+def open_outputs(format: str, path: Path | None, diarize: bool = False) -> Iterator[Emit]:
     """The function that emits the events of a run. With a file, the format is the file's, and
-    standard output gets text; without one, standard output gets the format. Raises OutputError,
-    and OptionError for a file that exists.
+    standard output gets text; without one, standard output gets the format. diarize: the events
+    have speakers. Raises OutputError, and OptionError for a file that exists.
     """
     with ExitStack() as stack:
         emitters: list[Emit] = []
         if path is not None:
-            emitters.append(stack.enter_context(_in_file(format, path)))
+            emitters.append(stack.enter_context(_in_file(format, path, diarize)))
             format = "text"
-        emitters.append(stack.enter_context(OUTPUTS[format](sys.stdout)))
+        emitters.append(stack.enter_context(OUTPUTS[format](sys.stdout, diarize)))
 
         def emit(event: LiveEvent) -> None:
             for each in emitters:
@@ -148,7 +174,7 @@ def open_outputs(format: str, path: Path | None) -> Iterator[Emit]:
 
 
 @contextmanager
-def _in_file(format: str, path: Path) -> Iterator[Emit]:
+def _in_file(format: str, path: Path, diarize: bool) -> Iterator[Emit]:
     name = escape_line(path)
     writing = partial(output_errors, f"{name}: cannot be written", "--output")
 
@@ -161,7 +187,7 @@ def _in_file(format: str, path: Path) -> Iterator[Emit]:
             if path.is_file() and path.stat().st_size:
                 raise OptionError(f"{name}: already exists; choose another --output, or remove it")
             file = stack.enter_context(path.open("w", encoding="utf-8"))
-            write = stack.enter_context(OUTPUTS[format](file))
+            write = stack.enter_context(OUTPUTS[format](file, diarize))
         try:
             yield emit
         finally:

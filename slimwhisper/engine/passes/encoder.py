@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.audio.threads import use_threads, usual_threads
+from slimwhisper.engine.passes.outputs import EncoderOutputs
 from slimwhisper.engine.tickets import Ticket, TicketState
 from slimwhisper.engine.uploads import upload
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, stream_of
@@ -26,7 +27,8 @@ from slimwhisper.model.model import Model
 
 @dataclass(slots=True)
 class _Batch:
-    tickets: list[Ticket]
+    tickets: list[tuple[int, Ticket]]  # each with the index of its window
+    audio: list[bytes | None]  # of the windows: `Ticket.audio`
     features: Tensor | Future[Tensor]  # [G, p, d], valid once `done`
     done: torch.cuda.Event | None  # None: already valid, or a future
 
@@ -37,6 +39,7 @@ class AsyncEncoder:
     def __init__(self, model: Model, max_batch: int) -> None:
         """max_batch: windows in a call of `begin`."""
         self.model, self.max_batch = model, max_batch
+        self.kept: EncoderOutputs | None = None  # if set, windows may share an output
         self._batches: deque[_Batch] = deque()
         self._thread: ThreadPoolExecutor | None = None
         self._all_threads: int | None = None  # torch's, before they are shared
@@ -88,15 +91,55 @@ class AsyncEncoder:
         """mel [G, n_mels, 2 p] -> [G, p, d]."""
         return self.model.encoder(mel)
 
+    def divide(
+        self, tickets: Sequence[Ticket]
+    ) -> tuple[list[list[Ticket]], list[tuple[Ticket, Tensor]]]:
+        """Tickets with audio -> the windows to encode, each with all tickets that share it, and the
+        tickets whose output [p, d] is known. Those that share a window in the encoder are left out:
+        `completed` yields them.
+        """
+        dims, kept = self.model.dims, self.kept
+        new: dict[object, list[Ticket]] = {}
+        known: list[tuple[Ticket, Tensor]] = []
+        for ticket in tickets:
+            mel = ticket.window.mel
+            assert mel is not None
+            if mel.shape != (dims.n_mels, dims.window_frames):
+                known.append((ticket, mel))  # it came encoded
+                continue
+            if kept is None or not ticket.window.may_recur:
+                new[ticket] = [ticket]
+                continue
+            ticket.audio = kept.key_of(mel)
+            if (output := kept.find(ticket.audio)) is not None:
+                known.append((ticket, output))
+            elif ticket.audio in new:
+                new[ticket.audio].append(ticket)
+                kept.hits += 1
+            elif self.join(ticket):
+                kept.hits += 1
+            else:
+                new[ticket.audio] = [ticket]
+        return list(new.values()), known
+
+    def join(self, ticket: Ticket) -> bool:
+        """Share the output of a window that is in the encoder; returns whether it is there."""
+        for batch in self._batches:
+            if ticket.audio in batch.audio:
+                batch.tickets.append((batch.audio.index(ticket.audio), ticket))
+                return True
+        return False
+
     def begin(self, tickets: Sequence[Ticket], mel: Tensor) -> None:
         """Start to encode the tickets' mel [G, n_mels, 2 p]; on a GPU, returns immediately."""
+        numbered, audio = list(enumerate(tickets)), [t.audio for t in tickets]
         if self._thread is not None:  # one by one: the first can start while the next is encoded
             for i, ticket in enumerate(tickets):
                 future = self._thread.submit(self._encode, mel[i : i + 1])
-                self._batches.append(_Batch([ticket], future, None))
+                self._batches.append(_Batch([(0, ticket)], [ticket.audio], future, None))
             return
         if self.stream is None:
-            self._batches.append(_Batch(list(tickets), self.model.encoder(mel), None))
+            self._batches.append(_Batch(numbered, audio, self.model.encoder(mel), None))
             return
         pinned = mel.pin_memory()  # else the host would wait for the stream's earlier work
         count = len(mel)
@@ -110,7 +153,7 @@ class AsyncEncoder:
             features = self._features[:count].clone()  # the next batch may come before it is read
             done = torch.cuda.Event()
             done.record(self.stream)
-        self._batches.append(_Batch(list(tickets), features, done))
+        self._batches.append(_Batch(numbered, audio, features, done))
 
     def completed(self, wait: bool) -> Iterator[tuple[list[Ticket], Tensor]]:
         """Tickets that are encoded, and their outputs [G, p, d], ready for the caller's stream.
@@ -126,15 +169,14 @@ class AsyncEncoder:
                 current = torch.cuda.current_stream(self.model.device)
                 current.wait_event(batch.done)
                 features.record_stream(current)  # not reused before it has been read
-            present = [
-                i for i, ticket in enumerate(batch.tickets) if ticket.state is not TicketState.GONE
-            ]
-            tickets = [batch.tickets[i] for i in present]
-            if tickets:
-                whole = len(present) == len(batch.tickets)
-                if not whole:
-                    features = features[upload(features.device, present)[0]]
-                yield tickets, features
+            if self.kept is not None:
+                self.kept.put(batch.audio, features)
+            present = [(i, t) for i, t in batch.tickets if t.state is not TicketState.GONE]
+            if present:
+                indices = [i for i, _ in present]
+                if indices != list(range(len(features))):
+                    features = features[upload(features.device, indices)[0]]
+                yield [ticket for _, ticket in present], features
 
     @staticmethod
     def _is_done(batch: _Batch) -> bool:

@@ -1,0 +1,136 @@
+"""Channels as speakers over HTTP: OpenAI's form, whisper.cpp's, and the page."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import soundfile
+
+from slimwhisper.app.service.jobs import Limits
+from slimwhisper.app.service.service import Service
+from slimwhisper.audio.samples import Samples
+from tests.support.calls import Call, call
+from tests.support.live import Live
+from tests.support.page_calls import call as page_call
+from tests.support.page_calls import upload
+from tests.support.service_jobs import Upload
+from tests.support.spoken import SAMPLES
+
+
+@pytest.fixture(scope="module")
+def talk() -> Call:
+    return call()
+
+
+@pytest.fixture(scope="module")
+def stereo(talk: Call) -> bytes:
+    """The call as a WAV file."""
+    file = io.BytesIO()
+    soundfile.write(file, talk.audio.T, 16_000, format="WAV")
+    return file.getvalue()
+
+
+def sent(live: Live, route: str, audio: bytes, **fields: Any) -> httpx.Response:
+    files = {"file": ("call.wav", audio)}
+    return httpx.post(f"{live.url}{route}", data=fields, files=files, timeout=60)
+
+
+def lines(talk: Call, *names: str) -> list[str]:
+    """A line for each turn, as in a txt file."""
+    turns = [talk.words[i : i + 3] for i in range(0, len(talk.words), 3)]
+    return [f"{names[turn[0][0]]}: {' '.join(word for _, word in turn)}" for turn in turns]
+
+
+def test_openais_form(live: Live, talk: Call, stereo: bytes) -> None:
+    fields = {"channels": "split", "channel_names[]": ["agent", "customer"], "model": "digits"}
+
+    def asked(format: str) -> httpx.Response:
+        answer = sent(live, "/v1/audio/transcriptions", stereo, response_format=format, **fields)
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    spoken = [("agent" if channel == 0 else "customer") for channel, _ in talk.words[::3]]
+    assert asked("json").json()["text"].split() == [word for _, word in talk.words]
+    assert asked("text").text.splitlines() == lines(talk, "agent", "customer")
+    verbose = asked("verbose_json").json()
+    assert [s["speaker"] for s in verbose["segments"] if s["text"]] == spoken
+    diarized = asked("diarized_json").json()
+    assert [s["speaker"] for s in diarized["segments"]] == spoken
+    assert "<v agent>" in asked("vtt").text and "customer: " in asked("srt").text
+    assert asked("rttm").text.count("SPEAKER recording 1 ") == len(spoken)
+
+
+@pytest.mark.parametrize("format", ["json", "text"])
+def test_a_stream(live: Live, talk: Call, stereo: bytes, format: str) -> None:
+    """The deltas are the whole text, as without channels."""
+    fields = {"channels": "split", "model": "digits", "stream": "true"}
+    route = "/v1/audio/transcriptions"
+    answer = sent(live, route, stereo, response_format=format, **fields)
+    events = [json.loads(row[6:]) for row in answer.text.splitlines() if row.startswith("data: {")]
+    assert "".join(event.get("delta", "") for event in events) == events[-1]["text"]
+    assert events[-1]["text"].split() == [word for _, word in talk.words]
+
+
+def test_whisper_cpps_form(live: Live, talk: Call, stereo: bytes) -> None:
+    for format in ("json", "text", "verbose_json"):
+        answer = sent(live, "/inference", stereo, diarize="true", response_format=format)
+        text = answer.text if format == "text" else answer.json()["text"]
+        assert text.strip().splitlines() == lines(talk, "speaker 0", "speaker 1")
+    segments = answer.json()["segments"]
+    assert {s["speaker"] for s in segments} == {"speaker 0", "speaker 1"}
+    assert all(w["speaker"] == s["speaker"] for s in segments for w in s["words"])
+
+
+def test_what_is_refused(live: Live, stereo: bytes) -> None:
+    mono = (SAMPLES / "phone-number.wav").read_bytes()
+    route = "/v1/audio/transcriptions"
+    for answer, message in (
+        (sent(live, route, mono, channels="split"), "call.wav: has one channel"),
+        (sent(live, "/inference", mono, diarize="true"), "call.wav: has one channel"),
+        (sent(live, route, stereo, channels="both"), "channels 'both': choose split"),
+        (
+            sent(live, route, stereo, channels="split", **{"channel_names[]": ["a", "b", "c"]}),
+            "call.wav: has 2 channels, but channel_names has 3",
+        ),
+        (sent(live, route, stereo, **{"channel_names[]": ["a", "b"]}), "also needs channels"),
+    ):
+        error = answer.json()["error"]
+        assert answer.status_code == 400 and message in error["message"], error
+    assert error["param"] == "channel_names[]"
+
+
+def test_all_channels_count_together(
+    make: Callable[..., Service], stereo: bytes, talk: Call, tmp_path: Path
+) -> None:
+    """Against the longest recording; and room is reserved for all."""
+    path, seconds = tmp_path / "call.wav", talk.audio.shape[1] / 16_000
+    path.write_bytes(stereo)
+    service, seen = make(limits=Limits(seconds=2.5 * seconds)), list[int]()
+    reserved = service.reading.store._reserved
+
+    def record(samples: Samples) -> None:
+        seen.extend([len(samples), *reserved.values()])
+
+    found = Upload(service, path, channels="split", on_samples=record)
+    assert found.text.split() == [word for _, word in talk.words]
+    assert seen == [talk.audio.shape[1], talk.audio.size] and not reserved
+    short = make(limits=Limits(seconds=1.5 * seconds))
+    assert Upload(short, path).text
+    assert "min, all channels together" in str(Upload(short, path, channels="split").error)
+
+
+def test_the_page(page_server: Live, talk: Call, stereo: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "call.wav"
+    path.write_bytes(stereo)
+    with httpx.Client(base_url=page_server.url) as client:
+        event, (text, view) = page_call(client, upload(client, path), channels="split")
+        assert (event, text.split()) == ("complete", [word for _, word in talk.words])
+        segments = view["files"][0]["segments"]
+        assert [s[4] for s in segments if s[2]] == ["left", "right"] * 3
+        assert view["files"][0]["peaks"]
+        event, message = page_call(client, upload(client, path), channels="both")
+        assert (event, message["error"]) == ("error", "channels: Input should be 'split'")

@@ -1,0 +1,121 @@
+"""The channels of files and arrays: what each of them is by itself."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from numpy.typing import NDArray
+
+from slimwhisper.audio import samples as samples_module
+from slimwhisper.audio.channels import Mix
+from slimwhisper.audio.load import load_channels, load_samples
+from slimwhisper.audio.readers import Readers
+from slimwhisper.audio.samples import ArraySamples, Samples
+from slimwhisper.errors import AudioError
+from tests.support.recordings import convert, needs_ffmpeg, sound, write
+
+
+def everything(samples: Samples) -> NDArray[np.float32]:
+    return samples.read(0, len(samples))
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 44_100])
+@pytest.mark.parametrize("channels", range(2, 9))
+def test_a_channel_is_as_alone(tmp_path: Path, rate: int, channels: int) -> None:
+    path = write(tmp_path / "all.wav", rate, channels)
+    audio, _ = soundfile.read(path, dtype="int16")
+    found = load_channels(path)
+    expected = ["left", "right"] if channels == 2 else [f"channel {i + 1}" for i in range(channels)]
+    assert list(found) == expected
+    for number, channel in enumerate(found.values()):
+        soundfile.write(tmp_path / "one.wav", audio[:, number], rate)
+        alone = load_samples(tmp_path / "one.wav")
+        assert len(channel) == len(alone)
+        np.testing.assert_array_equal(everything(channel), everything(alone))
+        np.testing.assert_array_equal(channel.read(-3, 70), alone.read(-3, 70))
+        np.testing.assert_array_equal(channel.read(1_000, 10**9), alone.read(1_000, 10**9))
+        assert channel.read(10**8, 10**9).shape == (0,)
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("suffix", ["flac", "mp3", "m4a", "opus", "mkv"])
+def test_compressed_files_have_channels(tmp_path: Path, suffix: str) -> None:
+    wav = write(tmp_path / "a.wav", 16_000, 2)
+    path = convert(wav, tmp_path / f"a.{suffix}")
+    for channel, original in zip(
+        load_channels(path).values(), load_channels(wav).values(), strict=True
+    ):
+        ours, theirs = everything(channel)[:30_000], everything(original)[:30_000]
+        best = max(
+            np.corrcoef(ours[d : 29_000 + d], theirs[:29_000])[0, 1] for d in range(0, 900, 1)
+        )
+        assert best > 0.9
+
+
+def test_all_kinds_of_sources_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.wav", 22_050, 2)
+    expected = [everything(c) for c in load_channels(path).values()]
+    readers = Readers(1)
+    try:
+        with path.open("rb") as file:
+            sources = [
+                load_channels(path.read_bytes(), ("a", "b")),
+                load_channels(file, ("a", "b")),
+                load_channels(path, ("a", "b"), readers=readers),
+            ]
+        monkeypatch.setattr(samples_module, "SPOOL_SECONDS", 0.5)
+        sources.append(load_channels(path, ("a", "b"), readers=readers))
+        assert sources[-1]["a"]._stored._file is not None  # type: ignore[attr-defined]
+        for found in sources:
+            assert list(found) == ["a", "b"]
+            for channel, array in zip(found.values(), expected, strict=True):
+                np.testing.assert_array_equal(everything(channel), array)
+    finally:
+        readers.close()
+
+
+def test_the_longest_recording_counts_all_channels(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", 16_000, 2)  # of 2 s
+    readers = Readers(1, seconds=3)
+    try:
+        assert len(readers.read(path)) == 32_000
+        with pytest.raises(AudioError, match=r"longer than .* min, all channels together"):
+            readers.read(path, split=True)
+    finally:
+        readers.close()
+
+
+def test_arrays() -> None:
+    audio = sound(16_000, 2).astype(np.float32)  # [n, 2]
+    for given in (audio, audio.T, torch.from_numpy(audio.T.copy()), torch.from_numpy(audio)):
+        left, right = load_channels(given).values()
+        np.testing.assert_array_equal(everything(left), audio[:, 0])
+        np.testing.assert_array_equal(everything(right), audio[:, 1])
+    halves = load_channels(audio, sample_rate=32_000).values()
+    assert [len(channel) for channel in halves] == [16_000, 16_000]
+    mixed = Mix([ArraySamples(audio[:, 0]), ArraySamples(audio[:, 1])])
+    np.testing.assert_allclose(everything(mixed), audio.mean(axis=1), atol=1e-6)
+
+
+def test_errors_name_the_recording(tmp_path: Path) -> None:
+    mono, nine = write(tmp_path / "mono.wav"), write(tmp_path / "nine.wav", 16_000, 9)
+    stereo, twice = write(tmp_path / "stereo.wav", 16_000, 2), tmp_path / "twice.wav"
+    soundfile.write(twice, np.repeat(sound(16_000), 2, axis=1), 16_000)
+    for path, names, message in (
+        (mono, (), "has one channel, so there are none to split; leave them mixed"),
+        (nine, (), "has 9 channels; channels splits up to 8"),
+        (stereo, ("a", "b", "c"), "has 2 channels, but channel_names has 3; give one name"),
+        (twice, (), "its 2 channels are the same"),
+    ):
+        with pytest.raises(AudioError) as raised:
+            load_channels(path, names)
+        assert str(raised.value).startswith(f"{path}: {message}")
+        assert "\n" not in str(raised.value)
+    with pytest.raises(AudioError, match="audio array: has one channel"):
+        load_channels(np.ones(16_000, np.float32))
+    with pytest.raises(AudioError, match="is empty"):
+        load_channels(np.ones((2, 0), np.float32))
+    silent = np.zeros((2, 16_000), np.float32)  # the same, but nothing is there twice
+    assert list(load_channels(silent)) == ["left", "right"]

@@ -1,0 +1,207 @@
+"""Channels that are decoded by themselves: the texts of each one alone, by name, in order."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+import slimwhisper
+from slimwhisper.api import SlimWhisper
+from slimwhisper.errors import AudioError, OptionError
+from slimwhisper.longform.channels import _cut
+from slimwhisper.types import Segment, Transcript, Word
+from tests.support.calls import Call, call
+from tests.support.scripted import segment as plain_segment
+from tests.support.sounds import claps
+
+SPLIT: dict[str, Any] = {"channels": "split", "temperature": 0}
+ALONE: dict[str, Any] = {"temperature": 0, "vad_filter": True, "word_timestamps": True}
+
+
+@pytest.fixture(scope="module")
+def model(digits_path: Path) -> SlimWhisper:
+    return slimwhisper.load_model(digits_path, "cpu")
+
+
+@pytest.fixture(scope="module")
+def talk() -> Call:
+    return call()
+
+
+def words(result: dict[str, Any], speaker: str | None = None) -> list[dict[str, Any]]:
+    """The words of a speaker, or of all, without their speakers."""
+    segments = [s for s in result["segments"] if speaker in (None, s.get("speaker"))]
+    found = [w for s in segments for w in s["words"]]
+    return [{k: v for k, v in w.items() if k != "speaker"} for w in found]
+
+
+def tokens(model: SlimWhisper, segments: list[dict[str, Any]]) -> list[int]:
+    is_text = model.network.vocabulary.is_text
+    return [t for s in segments for t in s["tokens"] if is_text(t)]
+
+
+@pytest.mark.parametrize("options", [{}, {"parallel": True, "batch_size": 3}, {"batch_size": 1}])
+def test_each_channel_is_as_alone(model: SlimWhisper, talk: Call, options: dict[str, Any]) -> None:
+    result = model.transcribe(talk.audio, **SPLIT, **options)
+    alone_options = {**ALONE, "vad_filter": "parallel" not in options, **options}
+    for name, channel in zip(("left", "right"), talk.audio, strict=True):
+        alone = model.transcribe(channel, **alone_options)
+        segments = [s for s in result["segments"] if s["speaker"] == name]
+        assert "".join(s["text"] for s in segments) == alone["text"] != ""
+        assert words(result, name) == words(alone)
+        assert tokens(model, segments) == tokens(model, alone["segments"])
+
+
+def test_turns_are_in_order_by_name(model: SlimWhisper, talk: Call) -> None:
+    result = model.transcribe(talk.audio, **SPLIT, channel_names=["agent", "customer"])
+    spoken = [(w["speaker"], w["word"].strip()) for s in result["segments"] for w in s["words"]]
+    assert spoken == [(("agent", "customer")[channel], word) for channel, word in talk.words]
+    starts = [s["start"] for s in result["segments"]]
+    assert starts == sorted(starts)
+    assert [s["id"] for s in result["segments"]] == list(range(len(starts)))
+    assert all(w["speaker"] == s["speaker"] for s in result["segments"] for w in s["words"])
+    assert result["text"] == "".join(s["text"] for s in result["segments"])
+
+
+def test_words_may_be_left_out(model: SlimWhisper) -> None:
+    talk = call(turns=6, digits=2, pause=0.3, seed=0)
+    for options in ({"word_timestamps": False}, {"token_logprobs": True}, {"sentences": True}):
+        result = model.transcribe(talk.audio, **SPLIT, **options)
+        assert sorted(result["text"].split()) == sorted(word for _, word in talk.words)
+        assert ("words" in result["segments"][0]) == ("word_timestamps" not in options)
+        assert {s["speaker"] for s in result["segments"]} == {"left", "right"}
+
+
+@pytest.mark.parametrize(
+    ("others", "texts"),
+    [
+        ([], [" one two three four"]),
+        ([0.7], [" one two three four"]),  # while this one speaks
+        ([1.4], [" one two three four"]),  # in a short pause
+        ([3.0, 3.2], [" one two", " three four"]),
+        ([3.0, 6.0], [" one two", " three", " four"]),
+    ],
+)
+def test_a_segment_is_cut_where_another_answers(others: list[float], texts: list[str]) -> None:
+    starts = {" one": 0.5, " two": 1.5, " three": 4.0, " four": 7.0}
+    words = [Word(w, start, start + 0.8, 1.0, "left") for w, start in starts.items()]
+    segment = replace(
+        plain_segment(0, 0, 0.5, 7.8, "".join(starts), [1, 2, 3, 4]),
+        token_logprobs=[-0.1, -0.2, -0.3, -0.4],
+        words=words,
+        speaker="left",
+    )
+
+    def spell(tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
+        return [(words[token - 1].word, [token]) for token in tokens]
+
+    pieces = _cut(segment, sorted([*starts.values(), *others]), spell)
+    assert [piece.text for piece in pieces] == texts
+    assert [t for piece in pieces for t in piece.tokens] == segment.tokens
+    assert [t for p in pieces for t in p.token_logprobs or ()] == segment.token_logprobs
+    for piece in pieces:
+        assert piece.words is not None and piece.speaker == "left"
+        assert (piece.start, piece.end) == (piece.words[0].start, piece.words[-1].end)
+        assert [len(piece.tokens)] == [len(piece.words)] == [len(piece.token_logprobs or ())]
+
+
+def test_people_who_speak_at_once_stay_so(model: SlimWhisper, talk: Call) -> None:
+    one = call(turns=1, digits=4, seed=8).audio[0]
+    other = call(turns=1, digits=4, seed=9).audio[0]
+    count = min(len(one), len(other))
+    result = model.transcribe(np.stack([one[:count], other[:count]]), **SPLIT)
+    by_speaker = {s["speaker"]: s for s in result["segments"]}
+    left, right = by_speaker["left"], by_speaker["right"]
+    assert left["start"] < right["end"] and right["start"] < left["end"]
+
+
+def steps(model: SlimWhisper, audio: np.ndarray, **options: Any) -> tuple[int, Transcript]:
+    """The slots that were in use, added up over all steps; and the transcript."""
+    used: list[int] = []
+
+    def count(filled: int, slots: int, seconds: float) -> None:
+        used.append(filled)
+
+    ((_, result),) = model.transcribe_many([audio], on_step=count, **options)
+    assert isinstance(result, Transcript)
+    return sum(used), result
+
+
+def test_a_silent_channel_costs_nothing(model: SlimWhisper, talk: Call) -> None:
+    alone, expected = steps(model, talk.audio[0], **ALONE)
+    for noise in (np.zeros_like(talk.audio[0]), claps(30.0)[: talk.audio.shape[1]] * 0.1):
+        silent = np.zeros_like(talk.audio[0])
+        silent[: len(noise)] = noise
+        split, result = steps(model, np.stack([talk.audio[0], silent]), **SPLIT)
+        assert (split, result.text) == (alone, expected.text)
+
+
+def test_silence_on_all_channels(random_paths: dict[str, Path]) -> None:
+    multilingual = slimwhisper.load_model(random_paths["multilingual"], "cpu")
+    for count in (10, 48_000):
+        result = multilingual.transcribe(np.zeros((2, count), np.float32), channels="split")
+        assert (result["text"], result["segments"]) == ("", [])
+        assert len(result["language"]) in (2, 3)
+
+
+def test_segments_are_reported_in_order(model: SlimWhisper) -> None:
+    talk = call(turns=16, digits=6, seed=4)
+    reported: list[Segment] = []
+
+    def report(_: object, segments: list[Segment], done: float) -> None:
+        assert 0 <= done <= talk.audio.shape[1] / 16_000
+        reported.extend(segments)
+
+    outcomes = model.transcribe_many([talk.audio], on_segments=report, batch_size=2, **SPLIT)
+    ((_, result),) = list(outcomes)
+    assert isinstance(result, Transcript)
+    starts = [segment.start for segment in reported]
+    assert starts == sorted(starts) and len(reported) > 4
+    assert [segment.id for segment in reported] == list(range(len(reported)))
+    for name in ("left", "right"):
+        text = "".join(s.text for s in result.segments if s.speaker == name)
+        assert "".join(s.text for s in reported if s.speaker == name) == text
+
+
+def test_recordings_beside_each_other(model: SlimWhisper, talk: Call, tmp_path: Path) -> None:
+    """Of a list, with one that has no channels to split."""
+    paths = [tmp_path / f"{name}.wav" for name in ("call", "mono", "again")]
+    for path, audio in zip(paths, (talk.audio.T, talk.audio[0], talk.audio.T), strict=True):
+        soundfile.write(path, audio, 16_000)
+    for loaders in (0, 1):
+        results = dict(model.transcribe_many(paths, loaders=loaders, **SPLIT))
+        error = results[paths[1]]
+        assert isinstance(error, AudioError)
+        assert str(error).startswith(f"{paths[1]}: has one channel")
+        for path in (paths[0], paths[2]):
+            result = results[path]
+            assert isinstance(result, Transcript)
+            assert result.text.split() == [word for _, word in talk.words]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"channels": "split", "diarize": "embedding"}, "each channel is a speaker already"),
+        ({"channels": "both"}, "channels 'both' is not one of: split"),
+        ({"channel_names": ("a", "b")}, "channel_names also needs channels"),
+        ({"channels": "split", "channel_names": ("a", "a")}, "'a' is given twice"),
+        ({"channels": "split", "channel_names": ("a", "b\n")}, "without line breaks"),
+        ({"channels": "split", "speakers": 2}, "speakers also needs diarize"),
+    ],
+)
+def test_what_is_refused(
+    model: SlimWhisper, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr("slimwhisper.speakers.choice.missing", lambda backend: [])
+    with pytest.raises(OptionError, match=message):
+        model.make_options(**options)
+
+
+def test_a_text_is_not_aligned_with_channels(model: SlimWhisper, talk: Call) -> None:
+    with pytest.raises(OptionError, match="channels cannot be used to align"):
+        model.align(talk.audio, "one two", channels="split")
