@@ -147,7 +147,8 @@ class Reading:
     def _read(self, job: Job, model: SlimWhisper) -> AnyRecording:
         """Read a job's recording, by a reader process if it is a file. Runs in a reading thread."""
         chosen = self._defaults | job.options
-        if not chosen.get("diarize"):  # the server's known speakers are for those who ask
+        if not job.options.get("diarize") and "known_speakers" not in job.options:
+            # the server's are for those who ask for speakers
             chosen.pop("known_speakers", None)
         options = model.make_options(job.model.display_name, **chosen)
         samples, stored = job.samples, 0
