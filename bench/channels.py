@@ -59,7 +59,8 @@ def errors(result: dict[str, Any], call: Conversation, speakers: list[str]) -> t
         )
         for name in speakers
     ]
-    return rate, jiwer.wer(*map(list, zip(*by_speaker, strict=True)))
+    spoken_by, found = map(list, zip(*by_speaker, strict=True))
+    return rate, jiwer.wer(spoken_by, found)
 
 
 def main() -> None:
@@ -78,7 +79,7 @@ def main() -> None:
     for number in range(flags.rounds + 1):  # the first warms up
         mixed = 0.0
         for way, options in WAYS.items():
-            names = {"channel_names": speakers} if "channels" in options else {}
+            names: dict[str, Any] = {"channel_names": speakers} if "channels" in options else {}
             begin = time.process_time()
             result = model.transcribe(audio, language="en", temperature=0, **options, **names)
             seconds = time.process_time() - begin

@@ -124,7 +124,7 @@ def found(args: argparse.Namespace) -> None:
     clips = noisy(Digits(args.audio), args.speech)
     features = []
     for _, samples in clips:  # heard once, decoded many times
-        mel = first_window(torch.from_numpy(samples), model.dims.n_mels, 3000)
+        mel = first_window(samples, model.dims.n_mels, 3000)
         features.append(network.encoder(mel[None])[0])
 
     def words_of(bonus: float, hot: tuple[str, ...], beams: int | None) -> list[list[str]]:

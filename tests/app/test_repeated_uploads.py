@@ -87,6 +87,7 @@ def test_both_at_the_same_time(make: Make, room_for: Room, encoded: list[int]) -
     assert all(upload.text for upload in uploads) and encoded == [1]
 
 
+@pytest.mark.slow
 def test_a_cancelled_request_leaves_no_window(
     make: Make, room_for: Room, encoded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

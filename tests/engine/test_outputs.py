@@ -18,7 +18,7 @@ from slimwhisper.model.model import Model
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import made, requests
 from tests.support.windows import (
-    SEARCHES,
+    GRADED_SEARCHES,
     VOCABULARY,
     Asker,
     assert_same,
@@ -64,8 +64,8 @@ def answers(
     return [found[i][0] for i in range(len(windows))]
 
 
-@pytest.mark.parametrize(("search", "temperatures"), SEARCHES)
-@pytest.mark.parametrize("slots", [1, 2, 5])
+@pytest.mark.parametrize(("search", "temperatures"), GRADED_SEARCHES)
+@pytest.mark.parametrize("slots", [pytest.param(1, marks=pytest.mark.slow), 2, 5])
 def test_the_texts_are_those_of_separate_encodings(
     model: Model,
     encoded: list[int],

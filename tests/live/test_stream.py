@@ -140,7 +140,7 @@ def test_an_hour_stays_flat(turns: bool) -> None:
             sum(p.audio.mel.samples for p in buffers)
             + len(stream.segmenter._padding)
             + len(stream.segmenter.pending)
-            + len(stream.segmenter._history)
+            + len(stream.segmenter.context.history)
         )
         reader.windows[:-1], reader.texts[:-1] = [], []
         if not turns and rng.random() < 0.2:
