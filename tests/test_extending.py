@@ -33,6 +33,7 @@ def shout() -> Iterator[str]:
     del formats.FORMATS["shout"]
 
 
+@pytest.mark.slow
 def test_a_form_and_a_format_from_outside(
     first: str, shout: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_what_is_imported_at_the_top() -> None:
     assert count > 200
 
 
+@pytest.mark.slow
 def test_a_folder_and_its_resumption(tmp_path: Path) -> None:
     """Also in a reader process."""
     assert b"import of fcntl halted" in bare("-c", "import fcntl").stderr
@@ -80,6 +81,7 @@ def test_a_folder_and_its_resumption(tmp_path: Path) -> None:
     assert done.returncode == 0 and b"Nothing to do: 2 already done" in done.stderr, done
 
 
+@pytest.mark.slow
 def test_live_from_standard_input() -> None:
     samples = soundfile.read(SAMPLES / "phone-number.wav", dtype="int16")[0]
     done = bare(

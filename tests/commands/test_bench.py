@@ -171,6 +171,7 @@ def test_what_cannot_be_measured(
         measure(asked)
 
 
+@pytest.mark.slow
 def test_a_process_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it raises is raised here, and its end is told."""
     with pytest.raises(OptionError, match="'enormous' is not an official shape"):

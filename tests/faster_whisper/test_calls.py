@@ -170,6 +170,7 @@ def test_the_pauses_are_left_out(model: WhisperModel) -> None:
     assert (list(segments), info.duration_after_vad) == ([], 0.0)
 
 
+@pytest.mark.slow
 def test_pieces_side_by_side(model: WhisperModel) -> None:
     batched = BatchedInferencePipeline(model)
     segments, info = batched.transcribe(str(SAMPLES / LONG), beam_size=1, batch_size=4)
@@ -401,6 +402,7 @@ print("".join(segment.text for segment in segments))
 """
 
 
+@pytest.mark.slow
 def test_it_needs_no_extra() -> None:
     """Its engine is the server's, whose packages may be missing."""
     command = [sys.executable, "-c", WITHOUT_EXTRAS, str(PHONE)]
@@ -414,6 +416,7 @@ def as_faster_whisper(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_program_gets_it_in_place_of_the_package(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "beside.py").write_text("FACT = 7")
@@ -422,6 +425,7 @@ def test_a_program_gets_it_in_place_of_the_package(tmp_path: Path) -> None:
     assert done.stdout == f"1.2.1 ['{PHONE}', '--flag'] __main__ 100 7\n"
 
 
+@pytest.mark.slow
 def test_programs_by_command_and_module() -> None:
     done = as_faster_whisper("slimwhisper", "--version")
     assert done.returncode == 0 and "0.1" in done.stdout, done.stderr

@@ -44,6 +44,7 @@ def test_fifty_kills(tmp_path: Path) -> None:
     assert kills.kills >= 10  # 50, unless the machine is so slow to kill that the job ends before
 
 
+@pytest.mark.slow
 def test_the_check_sees_what_is_wrong(tmp_path: Path) -> None:
     """A check that cannot fail proves nothing."""
     good, bad = plant(tmp_path / "in")
