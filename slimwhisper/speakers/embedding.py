@@ -84,7 +84,8 @@ def turns_of(voices: Voices, speakers: int | None) -> list[Turn]:
     if not units:
         return []
     heard = count_speakers(voices.smooth) if len(voices.smooth) > 1 else 1
-    quick = are_two(vectors)  # perhaps in turns that are too short to be heard in 1.6 s
+    # perhaps in turns that are too short to be heard in 1.6 s
+    quick = speakers in (None, 2) and are_two(vectors)
     count = speakers or (2 if heard == 1 and quick else heard)
     if heard < count or (count == 2 and quick):
         labels = group(unit(vectors - vectors.mean(axis=0)), count)
@@ -106,7 +107,7 @@ def _labels_of_units(voices: Voices, count: int) -> NDArray[np.int64]:
     labels = np.zeros(len(voices.units), np.int64)
     for i, (start, stop) in enumerate(voices.units):
         first, last = np.searchsorted(cells, (start, stop))
-        nearest = min(int(np.abs(cells - (start + stop) / 2).argmin()), len(cells) - 1)
+        nearest = int(np.abs(cells - (start + stop) / 2).argmin())
         inside = of_cells[first:last] if first < last else of_cells[[nearest]]
         labels[i] = np.bincount(inside).argmax()
     return labels

@@ -1,9 +1,8 @@
 """The same recording sent again: the encoder's output is still there, within `--cache_memory`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from torch import Tensor
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
@@ -11,26 +10,15 @@ from slimwhisper.app.service.service import Service
 from slimwhisper.engine.engine import Engine
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.longform.batch import Batch
+from tests.support.encodings import encoded
 from tests.support.live import eventually
 from tests.support.service_jobs import DIGITS, PHONE, Make, Upload
 from tests.support.spoken import LONG, SAMPLES
 
+__all__ = ["encoded"]
+
 OTHER = "countdown.flac"
 Room = Callable[[float], None]
-
-
-@pytest.fixture
-def encoded(model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many windows each call of the encoder has."""
-    counts: list[int] = []
-    encode = model.network.encoder
-
-    def counted(mel: Tensor) -> Tensor:
-        counts.append(len(mel))
-        return encode(mel)
-
-    monkeypatch.setattr(model.network, "encoder", counted)
-    yield counts
 
 
 @pytest.fixture

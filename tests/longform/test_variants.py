@@ -1,12 +1,10 @@
 """Several results for one recording: those of separate calls, and every window is encoded once."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from torch import Tensor
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
@@ -17,8 +15,11 @@ from slimwhisper.longform import recording
 from slimwhisper.longform.answers import SharedSamples
 from slimwhisper.longform.engine_pool import choose_pages, make_engine, memory_beside_texts
 from slimwhisper.types import Transcript
+from tests.support.encodings import encoded
 from tests.support.parity import differences
 from tests.support.sounds import noise_bursts
+
+__all__ = ["encoded"]
 
 QUICK: dict[str, Any] = {"temperature": 0, "sample_len": 8}
 SHORT, LONG = noise_bursts(6, seed=5), noise_bursts(70, seed=6)
@@ -35,20 +36,6 @@ TASKS = [{"task": "transcribe"}, {"task": "translate"}]
 @pytest.fixture(scope="module")
 def model(random_paths: dict[str, Path]) -> SlimWhisper:
     return slimwhisper.load_model(str(random_paths["multilingual"]), device="cpu")
-
-
-@pytest.fixture
-def encoded(model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many windows each call of the encoder has."""
-    counts: list[int] = []
-    encode = model.network.encoder
-
-    def counted(mel: Tensor) -> Tensor:
-        counts.append(len(mel))
-        return encode(mel)
-
-    monkeypatch.setattr(model.network, "encoder", counted)
-    yield counts
 
 
 def assert_separate(
