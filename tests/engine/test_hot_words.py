@@ -19,7 +19,7 @@ from slimwhisper.model.model import Model
 from slimwhisper.tokens.spellings import Spelling, spellings, word_ends
 from slimwhisper.types import Options
 from tests.support.pretend.cuda import pretend_cuda
-from tests.support.pretend.models import made, requests
+from tests.support.pretend.models import assert_recorded_like_a_cpu, made, requests
 from tests.support.windows import (
     CPU,
     DIMS,
@@ -417,15 +417,7 @@ def test_hot_words_are_part_of_the_graphs(
     """On a pretend GPU: texts with different lists, and with none."""
     lists = [hot_words(VOCABULARY, TANGLED, 9.0), None, hot_words(VOCABULARY, TANGLED[:3], 15.0)]
     asked = [biased(w, lists[i % 3]) for i, w in enumerate(requests(5, temperatures))]
-    cpu = Engine(made(("e", "x"), CPU), VOCABULARY, 2, search, 4)
-    expected = run(cpu, dict(enumerate(asked)))
-    with pretend_cuda(count=2):
-        engine = Engine(made(("e", "x")), VOCABULARY, 2, search, 4)
-        found = run(engine, dict(enumerate(asked)))
-        graphs = engine.group_runners[0].graphs
-    for tag, answers in expected.items():
-        assert_same(*([a for a in of if isinstance(a, Decoded)] for of in (found[tag], answers)))
-    assert graphs is not None and graphs.failure is None and graphs.replays > 0
+    assert_recorded_like_a_cpu(asked, search)
 
 
 @pytest.mark.parametrize(("search", "more"), [(None, 51), (Search(beams=3), 66)])

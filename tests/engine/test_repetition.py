@@ -23,8 +23,7 @@ from slimwhisper.engine.rules import (
 )
 from slimwhisper.engine.verification import verify
 from slimwhisper.model.model import Model
-from tests.support.pretend.cuda import pretend_cuda
-from tests.support.pretend.models import made, requests
+from tests.support.pretend.models import assert_recorded_like_a_cpu, requests
 from tests.support.windows import (
     CPU,
     DIMS,
@@ -252,15 +251,7 @@ def test_off_costs_nothing(model: Model, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_limits_are_part_of_the_graphs(search: Search | None) -> None:
     """On a pretend GPU: texts with and without limits, in recorded steps that read nothing."""
     asked = [limited(w, *LIMITS[i % 4], sample_len=24) for i, w in enumerate(requests(4))]
-    cpu = Engine(made(("e", "x"), CPU), VOCABULARY, 2, search, 4)
-    expected = run(cpu, dict(enumerate(asked)))
-    with pretend_cuda(count=2):
-        engine = Engine(made(("e", "x")), VOCABULARY, 2, search, 4)
-        found = run(engine, dict(enumerate(asked)))
-        graphs = engine.group_runners[0].graphs
-    for tag, answers in expected.items():
-        assert_same(*([a for a in of if isinstance(a, Decoded)] for of in (found[tag], answers)))
-    assert graphs is not None and graphs.failure is None and graphs.replays > 0
+    assert_recorded_like_a_cpu(asked, search)
 
 
 def test_verify_reads_each_position_once(model: Model) -> None:
