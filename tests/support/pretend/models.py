@@ -54,9 +54,7 @@ def then(tag: int, answer: Answer) -> Request | None:
 def assert_recorded_like_a_cpu(asked: Sequence[Window], search: Search | None) -> None:
     """Steps that a pretend GPU replays from graphs give the answers of a CPU."""
     by_tag = dict(enumerate(asked))
-    expected = run(
-        Engine(made(("e", "x"), torch.device("cpu")), VOCABULARY, 2, search, 4), requests
-    )
+    expected = run(Engine(made(("e", "x"), torch.device("cpu")), VOCABULARY, 2, search, 4), by_tag)
     with pretend_cuda(count=2):
         engine = Engine(made(("e", "x")), VOCABULARY, 2, search, 4)
         found = run(engine, by_tag)
