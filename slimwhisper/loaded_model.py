@@ -113,7 +113,11 @@ class LoadedModel:
         name: of the model in error messages. Raises OptionError.
         """
         parts = (self.network.vocabulary, self.network.settings)
-        return make_options(self.dims, name or self.name, *parts, **options)
+        chosen = make_options(self.dims, name or self.name, *parts, **options)
+        if chosen.audio_window == "auto" and not self.network.takes_short_windows:
+            form = self.forms[0]
+            raise OptionError(f"audio_window auto: not with cross_cache {form}; leave one out")
+        return chosen
 
     # -- the network, as `whisper` has it --------------------------------------------------------
 

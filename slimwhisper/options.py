@@ -14,6 +14,7 @@ MILLISECONDS: dict[str, Any] = {"low": 0, "high": 60_000}  # of silence or speec
 MOST_SPEAKERS = 20
 WORD_TIMES = ("whisper", "fine")
 CHANNELS = ("split",)
+AUDIO_WINDOWS = ("auto", "full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Options:
 
     `hotwords`, `multilingual`, `vad_filter` with its settings, `repetition_penalty`,
     `no_repeat_ngram_size` and `prompt_reset_on_temperature` are faster-whisper's; `languages`,
-    `parallel`, `speech_only`, `seed`, `token_logprobs`, `on_failure`, `drop`, `expected`,
+    `parallel`, `speech_only`, `audio_window`, `seed`, `token_logprobs`, `on_failure`, `drop`, `expected`,
     `sentences`, `hot_words`, `hot_word_bonus`, and those for speakers and channels are
     slimwhisper's. A new option needs only a field here: the command line gets its flag, and
     `make_options` checks its bounds.
@@ -188,6 +189,12 @@ class Options:
         None,
         "milliseconds added to speech on both sides [400; with --parallel, 200]",
         **MILLISECONDS,
+    )
+    audio_window: str = decoding(
+        "full",
+        "auto: windows as long as their audio, for models that were trained with them; full: with "
+        "silence up to 30 s [full, unless the model's settings say auto]",
+        choices=AUDIO_WINDOWS,
     )
     token_logprobs: bool = decoding(False, "write the log-probability of every token, in json")
     diarize: str | None = speaking(

@@ -174,10 +174,13 @@ class Composer:
         """The words [n] of a random voice, as indices into the bank."""
         return self.voices[rng.choice(len(self.voices), p=self.weights)]
 
-    def window(self, rng: Generator, seconds: float) -> Window:
-        """A window of `seconds`, up to 30; a shorter one lies anywhere in the 30 seconds."""
+    def window(self, rng: Generator, seconds: float, *, anywhere: bool = True) -> Window:
+        """A window of `seconds`, up to 30. anywhere: a shorter one may lie anywhere in the 30
+        seconds, else it is the first part.
+        """
         content = seconds if rng.random() < 0.6 else rng.uniform(0.15, 1.0) * seconds
-        offset = 0.0 if seconds == 30 or rng.random() < 0.3 else rng.uniform(0, 30 - seconds)
+        start = not anywhere or seconds == 30 or rng.random() < 0.3
+        offset = 0.0 if start else rng.uniform(0, 30 - seconds)
         offset = round(offset * 10) / 10
         quiet = rng.random() < 0.06
         words, audio = (

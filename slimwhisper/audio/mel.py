@@ -10,7 +10,13 @@ from torch import Tensor
 
 from slimwhisper.audio.samples import ArraySamples, Samples
 from slimwhisper.audio.threads import use_one_thread
-from slimwhisper.types import CHUNK_SECONDS, HOP_SAMPLES, SAMPLE_RATE, WINDOW_FRAMES
+from slimwhisper.types import (
+    CHUNK_SECONDS,
+    FRAMES_PER_SECOND,
+    HOP_SAMPLES,
+    SAMPLE_RATE,
+    WINDOW_FRAMES,
+)
 
 FFT_SAMPLES = 400  # of one frame
 HALF = FFT_SAMPLES // 2  # on either side of the frame's time
@@ -18,6 +24,14 @@ RANGE = 8.0  # from the floor to the loudest bin of the recording, in powers of 
 BLOCK_SAMPLES = WINDOW_FRAMES * HOP_SAMPLES
 KEPT_BLOCKS = 4  # recordings under two minutes are computed once; 1.5 MB each with 128 bins
 AHEAD_THREADS = 2  # a block takes 10 ms of a core, so two threads prepare 200 windows a second
+
+
+def without_silence(mel: Tensor, frames: int) -> Tensor:
+    """A window [n_mels, w] whose first `frames` mel frames hold audio -> [n_mels, at most w]: these,
+    up to a whole second.
+    """
+    seconds = max(-(-frames // FRAMES_PER_SECOND), 1)
+    return mel[:, : seconds * FRAMES_PER_SECOND]
 
 
 class Spectrogram:
@@ -29,12 +43,14 @@ class Spectrogram:
     The methods are not thread-safe; the samples must be readable from several threads.
     """
 
-    def __init__(self, samples: Samples, n_mels: int, width: int = WINDOW_FRAMES) -> None:
+    def __init__(
+        self, samples: Samples, n_mels: int, width: int = WINDOW_FRAMES, audio_window: str = "full"
+    ) -> None:
         """Reads all of `samples` once: the floor depends on the loudest bin.
 
-        width: mel frames of a window, at most 3000.
+        width: mel frames of a window, at most 3000. audio_window: as in `Options`.
         """
-        self.samples = samples
+        self.samples, self.audio_window = samples, audio_window
         self.n_mels, self.width = n_mels, width
         self.frames = len(samples) // HOP_SAMPLES  # content frames; silence follows
         # [n_mels, 3000] each, or in progress in other threads; most recently used last
@@ -58,6 +74,11 @@ class Spectrogram:
             at = end
         self._prepare(stop)
         return mel
+
+    def for_encoder(self, start: int, frames: int) -> Tensor:
+        """The same, but [n_mels, w], w at most width, where windows are as long as their audio."""
+        mel = self.window(start, frames)
+        return without_silence(mel, frames) if self.audio_window == "auto" else mel
 
     def first_window(self) -> Tensor:
         """[n_mels, width] float32: the first window, padded with silence."""

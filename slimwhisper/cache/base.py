@@ -40,6 +40,7 @@ class Rows:
     table: Tensor | None = None  # [W * group, pages] int64; None: text i has the i-th pages
     lengths: Tensor | None = None  # [R] int64: of padded prompts
     tokens: int = 1  # of each text
+    audio: Tensor | None = None  # [W] int64: encoder positions of each window; None: all of them
     # the first id, the first slot, if they are consecutive: they are then read without a copy
     first_row: int | None = None
     first_slot: int | None = None
@@ -81,6 +82,29 @@ class Rows:
     def prompt_lengths(self, tokens: int) -> Tensor:
         """[R] int64: lengths of prompts [R, tokens] without their padding."""
         return torch.full_like(self.ids, tokens) if self.lengths is None else self.lengths
+
+    def audio_bias(self, positions: int, dtype: torch.dtype) -> Tensor | None:
+        """[W, positions]: -inf where a window has no audio; None: all windows are whole."""
+        if self.audio is None:
+            return None
+        hidden = torch.arange(positions, device=self.audio.device) >= self.audio[:, None]
+        zeros = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+        return zeros.masked_fill_(hidden, float("-inf"))
+
+    def audio_reads(self, slots: Tensor | None, positions: int, dtype: torch.dtype) -> Reads:
+        """What cross-attention reads of stores with `positions` positions a slot, for queries in
+        `dtype`. slots: as `of_slots` returns them.
+        """
+        if self.audio is None:
+            return Reads(slots)
+
+        def bias() -> Tensor:
+            """[W, 1, positions]."""
+            hidden = self.audio_bias(positions, dtype)
+            assert hidden is not None
+            return hidden.unsqueeze(1)
+
+        return Reads(slots, self.audio, bias)
 
     def of_slots(self, store: Store) -> tuple[Store, Tensor | None]:
         """What to read of a store [S, ...] by slot: a view [W, ...] and None, or all of the store
@@ -163,7 +187,9 @@ class CrossStore(Buffers, ABC):
 
     @abstractmethod
     def put(self, slots: Tensor, features: Tensor) -> None:
-        """Store `features` [G, p, d], the encoder's output, in `slots` [G] int64."""
+        """Store `features` [G, q, d], the encoder's output, as the first q positions of `slots`
+        [G] int64.
+        """
 
 
 class CrossLayer(ABC):

@@ -51,6 +51,19 @@ class CachePlan:
         return StoreShape(count, length, device or weight.device, weight.dtype, self.kernels)
 
 
+@dataclass(slots=True)
+class AudioLengths:
+    """How much of each slot holds audio."""
+
+    positions: Tensor  # [slots] int64: of the encoder
+    all_whole: bool = True  # no window was shorter so far
+
+    def put(self, slots: Tensor, positions: int, whole: int) -> None:
+        """Windows of `positions` encoder positions, of `whole`, are in `slots` [G] int64."""
+        self.all_whole &= positions == whole
+        self.positions.index_fill_(0, slots, positions)
+
+
 class CrossCache:
     """The audio of `slots` windows, for all layers. Allocated once; it never grows."""
 
@@ -68,6 +81,9 @@ class CrossCache:
         self.slots, self.frames = slots, frames
         shape = plan.store_shape(slots, frames, device)
         self.device = shape.device
+        self.lengths = AudioLengths(
+            torch.full((slots,), frames, dtype=torch.int64, device=self.device)
+        )
         self.stores: list[CrossStore] = []
         self.layers: list[CrossLayer] = []
         self.shared = dict(shared or {})
@@ -86,10 +102,18 @@ class CrossCache:
         """
         other = CrossCache(plan, self.slots, self.frames, self.device, self.shared)
         self.stores += other.stores
+        other.lengths = self.lengths
         return other
 
+    def with_lengths(self, rows: Rows) -> Rows:
+        """The rows with the lengths of their windows' audio, unless all windows are whole."""
+        if self.lengths.all_whole:
+            return rows
+        return replace(rows, audio=self.lengths.positions[rows.slots])
+
     def put(self, slots: Tensor, features: Tensor) -> None:
-        """Store encoder outputs `features` [G, p, d] in `slots` [G] int64."""
+        """Store encoder outputs `features` [G, q, d], q up to p, in `slots` [G] int64."""
+        self.lengths.put(slots, features.shape[1], self.frames)
         for store in self.stores:
             store.put(slots, features)
 

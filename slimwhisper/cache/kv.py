@@ -16,7 +16,6 @@ from slimwhisper.cache.fold import Folded
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.linear import linear
-from slimwhisper.kernels.reads import Reads
 
 
 class HeadAttention:
@@ -61,8 +60,11 @@ class KVStore(CrossStore):
         super().__init__(self.keys, self.values)
 
     def put(self, slots: Tensor, features: Tensor) -> None:
-        """features [G, p, d] -> K and V, each [G, h, p, d_k], in `slots` [G] int64."""
-        self.keys[slots], self.values[slots] = self.heads.keys_values(features)
+        """features [G, q, d] -> K and V, each [G, h, q, d_k], the first q positions of `slots` [G]
+        int64.
+        """
+        keys, values = self.heads.keys_values(features)
+        self.keys[slots, :, : keys.shape[2]], self.values[slots, :, : keys.shape[2]] = keys, values
 
 
 class KVCross(CrossLayer):
@@ -80,7 +82,8 @@ class KVCross(CrossLayer):
         queries = self.heads.queries(x)  # [R, h, T, d_k]
         (keys, slots), (values, _) = map(rows.of_slots, (self.store.keys, self.store.values))
         by_token = queries.transpose(1, 2)
-        mixed = self.heads.kernels.heads(by_token.flatten(0, 1), keys, values, Reads(slots))
+        reads = rows.audio_reads(slots, keys.shape[2], x.dtype)
+        mixed = self.heads.kernels.heads(by_token.flatten(0, 1), keys, values, reads)
         return self.heads.output(mixed.view(by_token.shape).transpose(1, 2))
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:

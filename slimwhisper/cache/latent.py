@@ -4,6 +4,8 @@ The store has d values per token, for each layer (`x`, `k`, `v`) or once for all
 `hybrid`). See `slimwhisper.cache.fold` for the maps A_i and B_i.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -103,8 +105,9 @@ class LatentStore(CrossStore):
         super().__init__(*self.latent.tensors())
 
     def put(self, slots: Tensor, features: Tensor) -> None:
-        """features [G, p, d] -> latents [G, p, d] in `slots` [G] int64."""
-        self.latent.write(slots, latent_of(self.weights, features))
+        """features [G, q, d] -> latents [G, q, d], the first q positions of `slots` [G] int64."""
+        positions = slice(features.shape[1])
+        self.latent.write((slots, positions), latent_of(self.weights, features))
 
 
 class LatentCross(CrossLayer):
@@ -128,11 +131,14 @@ class LatentCross(CrossLayer):
         if bias is not None:
             bias, _ = rows.of_slots(bias)
         if prefers_latent(tokens, attention.heads, d):
-            reads = Reads(slots, position_bias=bias)
+            reads = rows.audio_reads(slots, latent.values.shape[1], x.dtype)
+            reads = replace(reads, position_bias=bias)
             return attention.output(attention.by_latent(q.flatten(0, 1), latent, reads).view_as(q))
         if slots is not None:
             latent, bias = latent[slots], None if bias is None else bias[slots]
         plain = latent.dequantized(x.dtype)
+        if (hidden := rows.audio_bias(plain.shape[1], x.dtype)) is not None:
+            bias = hidden if bias is None else bias + hidden
         queries = q.reshape(len(plain), tokens, *q.shape[2:])
         return attention.output(attention.by_heads(queries, plain, bias).reshape(q.shape))
 

@@ -22,10 +22,15 @@ from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import expand_user
 from slimwhisper.checkpoint.formats.detect import reader_of
 from slimwhisper.checkpoint.formats.hugging_face import read_folder
-from slimwhisper.checkpoint.formats.openai import fetch_openai
+from slimwhisper.checkpoint.formats.openai import fetch_openai, read_audio_window, read_openai
 from slimwhisper.checkpoint.hub import fetch_model, looks_like_hub_id
 from slimwhisper.checkpoint.names import HUB_IDS
-from slimwhisper.checkpoint.settings import DEFAULT_SETTINGS, GenerationSettings, read_settings
+from slimwhisper.checkpoint.settings import (
+    DEFAULT_SETTINGS,
+    GenerationSettings,
+    checked_audio_window,
+    read_settings,
+)
 from slimwhisper.checkpoint.validate import validate
 from slimwhisper.checkpoint.vocabulary import read_vocabulary
 from slimwhisper.errors import CheckpointError
@@ -144,7 +149,10 @@ def _read(path: Path, label: str) -> Checkpoint:
     validate(label, dims, tensors)
     state = {name: tensor.detach() for name, tensor in tensors.items()}
     if path.is_file():
-        return Checkpoint(label, dims, state, official_heads(label, dims))
+        settings = DEFAULT_SETTINGS
+        if reader is read_openai and (window := read_audio_window(path)) is not None:
+            settings = replace(settings, audio_window=checked_audio_window(path, window))
+        return Checkpoint(label, dims, state, official_heads(label, dims), settings=settings)
     vocabulary, settings = read_vocabulary(path, dims, read_settings(path, dims))
     heads, folder = settings.alignment_heads, path if reader is read_folder else None
     return Checkpoint(label, dims, state, heads, vocabulary, settings, folder)

@@ -12,7 +12,7 @@ from typing import Any
 from slimwhisper.checkpoint.alignment_heads import Heads, parse_head_pairs
 from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import JSONFields, read_json_of
-from slimwhisper.options import TASKS
+from slimwhisper.options import AUDIO_WINDOWS, TASKS
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
@@ -53,6 +53,7 @@ _EFFECTS = {  # setting: its effect, and the flag of `slimwhisper transcribe` th
     "task_to_id": ("their tokens", ""),
     "no_timestamps_token_id": ("timestamps follow it", ""),
     "alignment_heads": ("attention heads for word timestamps", ""),
+    "audio_window": ("windows are as long as their audio", "--audio_window"),
 }
 
 
@@ -91,12 +92,14 @@ class GenerationSettings:
     no_timestamps_token_id: int | None = None
     prev_sot_token_id: int | None = None
     alignment_heads: Heads | None = None
+    audio_window: str | None = None  # of `AUDIO_WINDOWS`; slimwhisper's own, in either file
     forced: tuple[tuple[int, int | None], ...] = ()  # forced_decoder_ids: position, token
     ignored: tuple[Setting, ...] = field(default=())  # cannot be followed
 
     def defaults(self, dims: Dims) -> dict[str, Any]:
         """The values for `Options` that it sets, for a model of these dimensions."""
-        defaults: dict[str, Any] = {"language": self.language, "task": self.task}
+        names = ("language", "task", "audio_window")
+        defaults: dict[str, Any] = {name: getattr(self, name) for name in names}
         if self.max_initial_timestamp_index is not None:
             seconds = self.max_initial_timestamp_index * MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND
             defaults["max_initial_timestamp"] = seconds
@@ -199,6 +202,14 @@ class _TokenFields(JSONFields):
         return type(value) is int and 0 <= value < self.size
 
 
+def checked_audio_window(path: Path, value: object) -> str | None:
+    """The setting of a model in file or folder `path`; None: not set. Raises CheckpointError."""
+    if value is not None and value not in AUDIO_WINDOWS:
+        names = " nor ".join(map(repr, AUDIO_WINDOWS))
+        raise load_error(f"{path}: audio_window is {value!r}, neither {names}; correct it")
+    return None if value is None else str(value)
+
+
 def _bare(token: str) -> str:
     """ "<|de|>" -> "de"."""
     return token.removeprefix("<|").removesuffix("|>")
@@ -218,7 +229,11 @@ def read_settings(folder: Path, dims: Dims) -> GenerationSettings:
     task, language = fields.get("task", str), fields.get("language", str)
     if task is not None and task not in TASKS:
         raise fields.invalid("task", f"neither {TASKS[0]!r} nor {TASKS[1]!r}")
+    audio_window = content.get("audio_window")
+    if audio_window is None:  # of the model, beside its dimensions
+        audio_window = (read_json_of(folder, CONFIG) or {}).get("audio_window")
     values: dict[str, Any] = {name: fields.tokens(name) for name in _LISTS}
+    values["audio_window"] = checked_audio_window(folder, audio_window)
     values |= {name: fields.get(name, bool) for name in ("return_timestamps", "is_multilingual")}
     values |= {name: fields.named(name) for name in ("lang_to_id", "task_to_id")}
     values |= {name: fields.token(name) for name in _TOKENS}

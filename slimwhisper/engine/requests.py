@@ -73,7 +73,8 @@ class Attempt:
 class Window:
     """A request to the engine: decode 30 s of audio after a prompt."""
 
-    # [n_mels, 3000] float32, or the encoder's output [p, d]; None: the audio already in the slot
+    # [n_mels, 3000] float32, or fewer frames, of a window as long as its audio; or the encoder's
+    # output [p, d]; None: the audio already in the slot
     mel: Tensor | None
     prompt: tuple[int, ...]  # [<|startofprev|> previous text] <|startoftranscript|> ... [prefix]
     sot_index: int  # the index of <|startoftranscript|> in `prompt`

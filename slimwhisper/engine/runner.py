@@ -220,8 +220,7 @@ class Runner:
         """Start to encode new windows, and store what has been encoded."""
         new, known = self.encoder.divide(tickets)
         max_batch = self.encoder.max_batch
-        for first in range(0, len(new), max_batch):
-            part = new[first : first + max_batch]
+        for part in self.encoder.batches(new):
             firsts = [sharing[0] for sharing in part]
             mels = [t.window.mel for t in firsts if t.window.mel is not None]
             self.encoder.begin(firsts, torch.stack(mels))
@@ -243,9 +242,13 @@ class Runner:
             self._store(tickets, features, results)
 
     def _store(self, tickets: list[Ticket], features: Tensor, results: Results) -> None:
-        """Store the encoder's outputs [G, p, d]."""
+        """Store the encoder's outputs [G, q, d]."""
         (slots,) = upload(self.model.device, [t.slot for t in tickets])
+        all_whole = self.cross.lengths.all_whole
         self.cross.put(slots, features)
+        if all_whole and not self.cross.lengths.all_whole:  # recorded for whole windows
+            for graphs in (r.graphs for r in self.group_runners.values() if r.graphs is not None):
+                graphs.discard()
         results.encoded += tickets
 
     def _languages(self, tickets: Sequence[Ticket]) -> list[tuple[Ticket, Answer]]:

@@ -88,7 +88,7 @@ class PieceSession:
     words: list[Word] = field(default_factory=list)  # of the piece, with their times
     logprobs: list[float] = field(default_factory=list)  # of each word's tokens, in the mean
     done: bool = False
-    _audio: Tensor | None = None  # [n_mels, 3000]: the window, while it is in the engine
+    _audio: Tensor | None = None  # [n_mels, w]: the window, while it is in the engine
 
     def next_request(self) -> Request | None:
         """The piece's audio, then its text; None when it is aligned."""
@@ -97,7 +97,8 @@ class PieceSession:
         if self._audio is not None:
             text = tuple(token for tokens in self.piece.tokens for token in tokens)
             return Align(self.before, text)
-        self._audio = self.mel.window(self.piece.start, self.piece.stop - self.piece.start)
+        span = self.piece.start, self.piece.stop - self.piece.start
+        self._audio = self.mel.for_encoder(*span)
         return Window(self._audio, self.before[:1], 0, rules=None)
 
     def accept(self, answer: Answer) -> None:

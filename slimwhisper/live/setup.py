@@ -38,6 +38,7 @@ class UpdateSettings:
     ) -> "UpdateSettings":
         """dims: of the model, shortened to `live.window`. Raises OptionError."""
         check(live)
+        chosen = {} if live.audio_window is None else {"audio_window": live.audio_window}
 
         def options(**changes: Any) -> Options:
             return make_options(
@@ -49,6 +50,7 @@ class UpdateSettings:
                 initial_prompt=live.prompt,
                 hotwords=live.hotwords,
                 without_timestamps=True,
+                **chosen,
                 **changes,
             )
 

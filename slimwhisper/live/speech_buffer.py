@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from slimwhisper.audio.mel import without_silence
 from slimwhisper.engine.requests import Answer, Decoded, Request, Window
 from slimwhisper.live.cutting import BufferCut, choose_cut
 from slimwhisper.live.mel import LiveMel
@@ -159,10 +160,13 @@ class SpeechBuffer:
         audio.decoded_frames = min(available, setup.max_frames)
         final = audio.closed and audio.decoded_frames == available
         long = len(self.text.committed) > setup.dims.n_text_ctx // 4
+        mel = audio.mel.window(audio.decoded_frames)
+        if setup.options.audio_window == "auto":
+            mel = without_silence(mel, audio.decoded_frames)
         self._update = UpdateDecoding(
             self.utterance,
             self.text,
-            audio.mel.window(audio.decoded_frames),
+            mel,
             audio.decoded_frames,
             max(audio.decoded_frames - previous_frames, 0),
             final,

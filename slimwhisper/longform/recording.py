@@ -86,7 +86,8 @@ class Recording:
         elif options.speech_only:
             has_speech = _speech_finder(samples)
         decoded = samples if self._excerpts is None else self._excerpts
-        self._mel = Spectrogram(decoded, dims.n_mels, dims.window_frames)
+        window = (dims.window_frames, options.audio_window)
+        self._mel = Spectrogram(decoded, dims.n_mels, *window)
         self._session = partial(
             Session,
             *(self._mel, dims, decoding),

@@ -136,7 +136,10 @@ class Session:
         in_slot: Clip | None = None  # the audio in the engine's slot: start and frames
         if self.language is None:
             # from the recording's first 30 s, as in `whisper`; with `clips`, from the first clip's
-            in_slot = (clips[0][0] if clips else 0, self.dims.window_frames)
+            start = clips[0][0] if clips else 0
+            in_slot = (start, self.dims.window_frames)
+            if self.options.audio_window == "auto":
+                in_slot = (start, max(min(self.dims.window_frames, self.mel.frames - start), 1))
             self.language, self.language_probs = yield from self._detect_language(in_slot)
         else:
             self._set_language(self.language)
@@ -168,7 +171,7 @@ class Session:
         """Detect the language of a window's audio, and use it from then on. Also returns the
         probability of each.
         """
-        mel, prompt = self.mel.window(*audio), (self.vocabulary.sot,)
+        mel, prompt = self.mel.for_encoder(*audio), (self.vocabulary.sot,)
         answer = yield Window(mel, prompt, 0, rules=None, may_recur=True)
         assert isinstance(answer, Languages)
         state, language = self.state, answer.most_likely(self.state.languages)
@@ -192,7 +195,7 @@ class Session:
         first, *others = attempts_of(options, (options.seed, span.start))
         prompt, sot_index = self.prompts.of_window(tokenizer)
         window = Window(
-            None if encoded else self.mel.window(span.start, span.frames),
+            None if encoded else self.mel.for_encoder(span.start, span.frames),
             prompt,
             sot_index,
             make_rules(self.dims, options, self.vocabulary),

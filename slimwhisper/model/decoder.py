@@ -101,6 +101,7 @@ class Decoder:
         Pass the positions that you need to `logits`. `recorder` records cross-attention scores.
         Where `rows` has no lengths, no text is padded.
         """
+        rows = cache.cross.with_lengths(rows)
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         x = Residual(self.embed(tokens, positions), self.kernels)
         for layer, block in enumerate(self.blocks):
@@ -116,12 +117,13 @@ class Decoder:
     @torch.inference_mode()
     def step(self, tokens: Tensor, step: DecodeStep, cache: DecoderCache) -> Tensor:
         """One token per row: tokens [R] int64 at step.positions -> logits [R, V]."""
+        rows = cache.cross.with_lengths(step.rows)
         x = Residual(self.embed(tokens, step.positions), self.kernels)  # [R, d]
         for layer, block in enumerate(self.blocks):
             self_, cross = cache.self_.layers[layer], cache.cross.layers[layer]
             normed = x.normed(block.self_norm, self_.cache_write(step))
             x.add(self_.step(normed.unsqueeze(1), step).squeeze(1))
             normed = x.normed(block.cross_norm)
-            x.add(cross.step(normed.unsqueeze(1), step.rows).squeeze(1))
+            x.add(cross.step(normed.unsqueeze(1), rows).squeeze(1))
             x.add(block.mlp(x.normed(block.mlp.norm)))
         return self.logits(x.normed(self.norm))

@@ -93,14 +93,19 @@ class Encoder:
 
     @torch.inference_mode()
     def __call__(self, mel: Tensor) -> Tensor:
-        """mel [B, n_mels, 2 p] of any floating dtype -> E [B, p, d] in the model's dtype."""
-        expected = (self.dims.n_mels, 2 * self.dims.n_audio_ctx)
-        assert mel.shape[1:] == expected, f"mel of shape {tuple(mel.shape)}, not [B, *{expected}]"
+        """mel [B, n_mels, 2 q] of any floating dtype -> E [B, q, d] in the model's dtype.
+
+        q: p, or less: a window as long as its audio. Its E is not the same.
+        """
+        mels, most, (_, given, frames) = self.dims.n_mels, 2 * self.dims.n_audio_ctx, mel.shape
+        fits = given == mels and frames <= most and frames % 2 == 0
+        assert fits, f"mel of shape {tuple(mel.shape)}, not [B, {mels}, up to {most}]"
         x = mel.to(self.device, self.dtype)
         x = F.gelu(F.conv1d(x, *self.conv1, padding=1))
         x = F.gelu(F.conv1d(x, *self.conv2, stride=2, padding=1))
         # contiguous: the sum would keep the transposed layout, which makes every layer slower
-        x = (x.transpose(1, 2) + self.positions).to(self.dtype).contiguous()
+        x = x.transpose(1, 2)
+        x = (x + self.positions[: x.shape[1]]).to(self.dtype).contiguous()
         stream = Residual(x, self.kernels)
         for block in self.blocks:
             block(stream)

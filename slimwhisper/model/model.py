@@ -9,6 +9,7 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Rows
 from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages, SelfCache
+from slimwhisper.cache.forms import form_of
 from slimwhisper.checkpoint.alignment_heads import default_heads
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
@@ -56,6 +57,8 @@ class Model:
         for line in self.fallbacks:
             logger.warning("%s: %s", self.name, line)
         self.plan = self.plan.to(device, dtype).packed()
+        if not self.takes_short_windows:
+            self.settings = replace(self.settings, audio_window=None)
         kernels = self.plan.kernels
         self.encoder = encoder or Encoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
         self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
@@ -70,6 +73,11 @@ class Model:
         other.dims = replace(self.dims, n_audio_ctx=positions)
         other.encoder = self.encoder.shortened(other.dims)
         return other
+
+    @property
+    def takes_short_windows(self) -> bool:
+        """Whether its caches can hold windows as long as their audio: exact ones can."""
+        return all(form_of(weights.form).exact for weights in self.plan.cross)
 
     @property
     def device(self) -> torch.device:

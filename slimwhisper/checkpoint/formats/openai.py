@@ -76,6 +76,12 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
+def read_audio_window(file: Path) -> object:
+    """What a .pt file has beside the weights as its "audio_window"; None: nothing."""
+    content = read_pickle(file)
+    return content.get("audio_window") if isinstance(content, dict) else None
+
+
 def read_openai(file: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     """{"dims", "model_state_dict"}: name -> tensor, matrices [out, in], mapped if possible."""
     missing = "no 'dims' and 'model_state_dict'"

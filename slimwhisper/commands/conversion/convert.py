@@ -89,6 +89,8 @@ def convert(
             new = Path(folder) / target.name
             if is_file:
                 content = {"dims": asdict(ready.dims), "model_state_dict": dict(ready.state)}
+                if (window := ready.settings.audio_window) is not None:
+                    content["audio_window"] = window
                 torch.save(content, new)
             else:
                 new.mkdir()
@@ -115,6 +117,7 @@ def _dropped_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
         raise load_error(f"{name}: {what}; keep the folder")
     settings = checkpoint.settings
     rows = changed_settings(checkpoint.dims, checkpoint.tokens, settings)
+    rows = [row for row in rows if row.name != "audio_window"]
     heads = ("alignment_heads",) if settings.alignment_heads else ()
     return (*heads, *(row.name for row in rows))
 

@@ -23,13 +23,14 @@ from slimwhisper.engine.tickets import Ticket, TicketState
 from slimwhisper.engine.uploads import upload
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, stream_of
 from slimwhisper.model.model import Model
+from slimwhisper.types import MEL_FRAMES_PER_POSITION
 
 
 @dataclass(slots=True)
 class _Batch:
     tickets: list[tuple[int, Ticket]]  # each with the index of its window
     audio: list[bytes | None]  # of the windows: `Ticket.audio`
-    features: Tensor | Future[Tensor]  # [G, p, d], valid once `done`
+    features: Tensor | Future[Tensor]  # [G, q, d], valid once `done`
     done: torch.cuda.Event | None  # None: already valid, or a future
 
 
@@ -88,7 +89,7 @@ class AsyncEncoder:
 
     @torch.inference_mode()
     def _encode(self, mel: Tensor) -> Tensor:
-        """mel [G, n_mels, 2 p] -> [G, p, d]."""
+        """mel [G, n_mels, 2 q] -> [G, q, d]."""
         return self.model.encoder(mel)
 
     def divide(
@@ -104,7 +105,7 @@ class AsyncEncoder:
         for ticket in tickets:
             mel = ticket.window.mel
             assert mel is not None
-            if mel.shape != (dims.n_mels, dims.window_frames):
+            if mel.shape == (dims.n_audio_ctx, dims.n_audio_state):
                 known.append((ticket, mel))  # it came encoded
                 continue
             if kept is None or not ticket.window.may_recur:
@@ -122,6 +123,20 @@ class AsyncEncoder:
                 new[ticket.audio] = [ticket]
         return list(new.values()), known
 
+    def batches(self, windows: Sequence[list[Ticket]]) -> Iterator[list[list[Ticket]]]:
+        """The windows to encode, each with the tickets that share it, in batches of one length."""
+        by_frames: dict[int, list[list[Ticket]]] = {}
+        for sharing in windows:
+            mel = sharing[0].window.mel
+            assert mel is not None
+            by_frames.setdefault(mel.shape[1], []).append(sharing)
+        for frames, group in by_frames.items():
+            count = self.max_batch
+            if self.stream is None:  # as many positions as in a batch of whole windows
+                count = count * self.model.dims.window_frames // frames
+            for first in range(0, len(group), count):
+                yield group[first : first + count]
+
     def join(self, ticket: Ticket) -> bool:
         """Share the output of a window that is in the encoder; returns whether it is there."""
         for batch in self._batches:
@@ -131,7 +146,7 @@ class AsyncEncoder:
         return False
 
     def begin(self, tickets: Sequence[Ticket], mel: Tensor) -> None:
-        """Start to encode the tickets' mel [G, n_mels, 2 p]; on a GPU, returns immediately."""
+        """Start to encode the tickets' mel [G, n_mels, 2 q]; on a GPU, returns immediately."""
         numbered, audio = list(enumerate(tickets)), [t.audio for t in tickets]
         if self._thread is not None:  # one by one: the first can start while the next is encoded
             for i, ticket in enumerate(tickets):
@@ -142,21 +157,23 @@ class AsyncEncoder:
             self._batches.append(_Batch(numbered, audio, self.model.encoder(mel), None))
             return
         pinned = mel.pin_memory()  # else the host would wait for the stream's earlier work
-        count = len(mel)
+        count, frames = len(mel), mel.shape[2]
+        inputs = self._mel[:count, :, :frames]
+        outputs = self._features[:count, : frames // MEL_FRAMES_PER_POSITION]
 
         def encode() -> None:
-            self._features[:count] = self.model.encoder(self._mel[:count])
+            outputs.copy_(self.model.encoder(inputs))
 
         with torch.cuda.stream(self.stream):
-            self._mel[:count].copy_(pinned, non_blocking=True)
-            self.graphs.run(count, encode)
-            features = self._features[:count].clone()  # the next batch may come before it is read
+            inputs.copy_(pinned, non_blocking=True)
+            self.graphs.run((count, frames), encode)
+            features = outputs.clone()  # the next batch may come before it is read
             done = torch.cuda.Event()
             done.record(self.stream)
         self._batches.append(_Batch(numbered, audio, features, done))
 
     def completed(self, wait: bool) -> Iterator[tuple[list[Ticket], Tensor]]:
-        """Tickets that are encoded, and their outputs [G, p, d], ready for the caller's stream.
+        """Tickets that are encoded, and their outputs [G, q, d], ready for the caller's stream.
 
         wait: at least one batch, if there is one; the stream waits for it, not the host.
         """

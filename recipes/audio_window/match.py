@@ -1,0 +1,140 @@
+"""Training a copy of a model so that short windows give it the states that whole ones give the model.
+
+Whisper is trained on windows of 30 s: speech, then silence. Of a window without the silence, most
+checkpoints write nonsense. Here a copy learns to have the same states for the short window as the
+checkpoint has for the whole one: the encoder's output, and the decoder's last states, as FUTO's
+"audio context fine-tuning" does (github.com/futo-org/whisper-acft). No texts have to be correct.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from whisper.model import AudioEncoder, ModelDimensions, TextDecoder, Whisper
+
+FRAMES_PER_SECOND = 100  # of the spectrogram; the encoder halves them
+WARM_UP = 50  # steps
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Windows of 30 s whose audio ends early, all at the same second, and texts for them."""
+
+    mel: Tensor  # [B, n_mels, 3000]
+    seconds: int  # that hold the audio
+    tokens: Tensor  # [B, T] int64: the decoder's input, padded on the right
+    counted: Tensor  # [B, T] bool: what is not padding
+
+
+def padded(texts: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Token ids of B texts -> [B, T] int64, padded with each text's last, and what is not padding,
+    [B, T] bool.
+    """
+    longest = max(map(len, texts))
+    tokens = [[*text, *text[-1:] * (longest - len(text))] for text in texts]
+    counted = torch.arange(longest) < torch.tensor([len(text) for text in texts])[:, None]
+    return torch.tensor(tokens), counted
+
+
+def encode(encoder: AudioEncoder, mel: Tensor) -> Tensor:
+    """mel [B, n_mels, 2 q], q up to 1500 -> the encoder's output [B, q, d]."""
+    x = F.gelu(encoder.conv2(F.gelu(encoder.conv1(mel)))).transpose(1, 2)
+    x = (x + encoder.positional_embedding[: x.shape[1]]).to(x.dtype)
+    for block in encoder.blocks:
+        x = block(x)
+    return encoder.ln_post(x)
+
+
+def last_states(decoder: TextDecoder, tokens: Tensor, audio: Tensor) -> Tensor:
+    """tokens [B, T], the encoder's output [B, q, d] -> what the logits are computed from, [B, T, d]."""
+    x = decoder.token_embedding(tokens) + decoder.positional_embedding[: tokens.shape[1]]
+    for block in decoder.blocks:
+        x = block(x.to(audio.dtype), audio, mask=decoder.mask)
+    return decoder.ln(x)
+
+
+def distance(x: Tensor, expected: Tensor) -> Tensor:
+    """The mean square of the difference, as a share of the variance of `expected`, []."""
+    expected = expected.float()
+    return F.mse_loss(x.float(), expected) / expected.var()
+
+
+def losses(student: Whisper, teacher: Whisper, batch: Batch) -> dict[str, Tensor]:
+    """How far the student's states for short windows are from the teacher's for whole ones, []."""
+    with torch.no_grad():
+        whole = encode(teacher.encoder, batch.mel)
+        expected = last_states(teacher.decoder, batch.tokens, whole)
+    short = encode(student.encoder, batch.mel[..., : batch.seconds * FRAMES_PER_SECOND])
+    states = last_states(student.decoder, batch.tokens, short)
+    return {
+        "audio": distance(short, whole[:, : short.shape[1]]),
+        "text": distance(states[batch.counted], expected[batch.counted]),
+    }
+
+
+def read(path: Path) -> Whisper:
+    """A checkpoint in OpenAI's format, in float32. Raises what `torch.load` does."""
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    model = Whisper(ModelDimensions(**content["dims"]))
+    model.load_state_dict(content["model_state_dict"])
+    return model.float()
+
+
+def write(model: Whisper, path: Path) -> None:
+    """In OpenAI's format, float16, marked as a model whose windows may be as long as their audio;
+    written completely or not at all.
+    """
+    content: Mapping[str, Any] = {
+        "dims": vars(model.dims),
+        "model_state_dict": {k: v.half().contiguous() for k, v in model.state_dict().items()},
+        "audio_window": "auto",
+    }
+    part = path.with_name(f"{path.name}.part")
+    torch.save(content, part)
+    part.replace(path)
+
+
+def fit(teacher: Whisper, batches: Iterator[Batch], steps: int, rate: float) -> Whisper:
+    """Train a copy of the teacher for `steps` batches. rate: AdamW's greatest learning rate.
+
+    Returns the average of the copy's weights over the last part of the training.
+    """
+    teacher.eval().requires_grad_(requires_grad=False)
+    student = deepcopy(teacher)
+    learned = [p for n, p in student.named_parameters() if n != "encoder.positional_embedding"]
+    for parameter in learned:
+        parameter.requires_grad_()
+    average = deepcopy(student)
+    optimizer = torch.optim.AdamW(learned, rate, betas=(0.9, 0.98), weight_decay=0.0)
+    sums: dict[str, float] = {}
+    since = time.monotonic()
+    for step in range(1, steps + 1):
+        part = max(step - WARM_UP, 0) / max(steps - WARM_UP, 1)
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(
+                step / WARM_UP, 0.01 + 0.99 * (1 + math.cos(math.pi * part)) / 2
+            )
+        with torch.autocast("cpu", torch.bfloat16):
+            found = losses(student, teacher, next(batches))
+        torch.stack(list(found.values())).sum().backward()
+        nn.utils.clip_grad_norm_(learned, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            share = max(0.005, 1 / step)
+            for mean, new in zip(average.parameters(), student.parameters(), strict=True):
+                mean.lerp_(new, share)
+        for name, loss in found.items():
+            sums[name] = sums.get(name, 0.0) + float(loss.detach())
+        if step % 50 == 0:
+            means = "  ".join(f"{name} {total / 50:.4f}" for name, total in sums.items())
+            print(f"{step}/{steps}  {means}  {time.monotonic() - since:.0f} s", flush=True)
+            sums.clear()
+    return average
