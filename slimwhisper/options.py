@@ -48,8 +48,8 @@ class Options:
 
     `hotwords`, `multilingual`, `vad_filter` with its settings, `repetition_penalty`,
     `no_repeat_ngram_size` and `prompt_reset_on_temperature` are faster-whisper's; `languages`,
-    `parallel`, `speech_only`, `audio_window`, `seed`, `token_logprobs`, `on_failure`, `drop`, `expected`,
-    `sentences`, `hot_words`, `hot_word_bonus`, and those for speakers and channels are
+    `parallel`, `speech_only`, `audio_window`, `seed`, `token_logprobs`, `on_failure`, `drop`,
+    `expected`, `sentences`, `hot_words`, `hot_word_bonus`, and those for speakers and channels are
     slimwhisper's. A new option needs only a field here: the command line gets its flag, and
     `make_options` checks its bounds.
     """

@@ -1,4 +1,4 @@
-"""Training a copy of a model so that short windows give it the states that whole ones give the model.
+"""Trains a copy of a model to have the same states for short windows as the model for whole ones.
 
 Whisper is trained on windows of 30 s: speech, then silence. Of a window without the silence, most
 checkpoints write nonsense. Here a copy learns to have the same states for the short window as the
@@ -53,7 +53,7 @@ def encode(encoder: AudioEncoder, mel: Tensor) -> Tensor:
 
 
 def last_states(decoder: TextDecoder, tokens: Tensor, audio: Tensor) -> Tensor:
-    """tokens [B, T], the encoder's output [B, q, d] -> what the logits are computed from, [B, T, d]."""
+    """tokens [B, T], the encoder's output [B, q, d] -> [B, T, d], from which come the logits."""
     x = decoder.token_embedding(tokens) + decoder.positional_embedding[: tokens.shape[1]]
     for block in decoder.blocks:
         x = block(x.to(audio.dtype), audio, mask=decoder.mask)

@@ -155,12 +155,18 @@ def labelled(words: Sequence[SpokenDigit], positions: int) -> tuple[Tensor, Tens
 class Composer:
     """Random windows from a bank of words."""
 
-    def __init__(self, bank: Bank, real: float = 0.6, without: str | None = None) -> None:
+    def __init__(
+        self, bank: Bank, real: float = 0.6, without: str | None = None, people: bool = True
+    ) -> None:
+        """real: share of windows of real speech. without: a speaker of FSDD to leave out. people:
+        whether to use the recordings of `catalogue.PEOPLE`.
+        """
         groups: dict[str, list[int]] = {}
         for i, voice in enumerate(bank.voices.tolist()):
             groups.setdefault(bank.names[voice].split("+")[0], []).append(i)
         self.bank = bank
         groups.pop(f"fsdd:{without}", None)
+        groups = {k: v for k, v in groups.items() if people or not k.startswith("people:")}
         self.voices = [np.array(words) for words in groups.values()]
         recorded = np.array([name.startswith(RECORDED) for name in groups])
         self.weights = np.array([OFTEN.get(name.split(":")[0], 1.0) for name in groups])

@@ -27,8 +27,8 @@ AHEAD_THREADS = 2  # a block takes 10 ms of a core, so two threads prepare 200 w
 
 
 def without_silence(mel: Tensor, frames: int) -> Tensor:
-    """A window [n_mels, w] whose first `frames` mel frames hold audio -> [n_mels, at most w]: these,
-    up to a whole second.
+    """A window [n_mels, w] whose first `frames` mel frames hold audio -> these, up to a whole
+    second, [n_mels, at most w].
     """
     seconds = max(-(-frames // FRAMES_PER_SECOND), 1)
     return mel[:, : seconds * FRAMES_PER_SECOND]

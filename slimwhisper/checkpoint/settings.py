@@ -107,6 +107,11 @@ class GenerationSettings:
             defaults["sample_len"] = self.max_length
         return {name: value for name, value in defaults.items() if value is not None}
 
+    @property
+    def audio_window_entry(self) -> dict[str, Any]:
+        """What a model's file has of `audio_window`."""
+        return {} if self.audio_window is None else {"audio_window": self.audio_window}
+
     def rows(self) -> list[Setting]:
         """All its settings, in the order of docs/checkpoints.md."""
         rows = []

@@ -3,6 +3,7 @@
 The rule, in every dtype: the error is at most twice openai-whisper's own in that dtype.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from unittest.mock import patch
 
@@ -45,12 +46,17 @@ def features_like_encoder_output(slots: int, frames: int, width: int) -> Tensor:
 
 
 def cached_logits(
-    model: Model, features: Tensor, sequences: list[list[int]], group: int = 1
+    model: Model, features: Sequence[Tensor], sequences: list[list[int]], group: int = 1
 ) -> list[Tensor]:
-    """Logits [T, V] of each row: prompts of different lengths together, then 4 single steps."""
-    slots, frames, _ = features.shape
+    """Logits [T, V] of each row: prompts of different lengths together, then 4 single steps.
+    features [p, d], perhaps of different lengths p.
+    """
+    slots, frames = len(features), max(map(len, features))
     cache = DecoderCache.allocate(model.plan, slots, frames, model.dims.n_text_ctx, group)
-    cache.cross.put(torch.arange(slots), features)
+    earlier = torch.full((frames, features[0].shape[1]), 9.0).to(features[0])
+    for slot, window in enumerate(features):
+        cache.cross.put(torch.tensor([slot]), earlier[None])
+        cache.cross.put(torch.tensor([slot]), window[None])
     prompts = [s[:-4] for s in sequences]
     longest = max(map(len, prompts))
     padded = torch.tensor([[*p, *[0] * (longest - len(p))] for p in prompts])
@@ -170,6 +176,30 @@ def test_rows_that_share_a_slot(beams: Case, forms: tuple[str, str], dtype: torc
         assert errors(result, true)[1] < 1e-11
     else:
         assert_within_rule(result, plain, true)
+
+
+@pytest.fixture(scope="module")
+def short_windows() -> Case:
+    return Case(128, 2, condition=3.0, slots=4, group=2, frames=300)
+
+
+@pytest.mark.parametrize("forms", FORMS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_windows_as_long_as_their_audio(
+    short_windows: Case, forms: tuple[str, str], dtype: torch.dtype
+) -> None:
+    """Each text reads its own window's audio alone, whatever the slot had before."""
+    case, lengths = short_windows, (50, 300, 1, 170)
+    windows = [f[:n] for f, n in zip(case.features(dtype), lengths, strict=True)]
+    model = case.model(dtype, forms)
+    result = cached_logits(model, windows, case.texts, group=2)
+    true = [
+        whisper_logits(case.wide, text, windows[i // 2].double())
+        for i, text in enumerate(case.texts)
+    ]
+    assert errors(result, true)[1] < (1e-11 if dtype == torch.float64 else 1e-4)
+    whole = cached_logits(model, case.features(dtype), case.texts, group=2)
+    assert errors(whole, true)[1] > 1e-2
 
 
 @lru_cache(maxsize=1)

@@ -89,9 +89,7 @@ def convert(
             new = Path(folder) / target.name
             if is_file:
                 content = {"dims": asdict(ready.dims), "model_state_dict": dict(ready.state)}
-                if (window := ready.settings.audio_window) is not None:
-                    content["audio_window"] = window
-                torch.save(content, new)
+                torch.save(content | ready.settings.audio_window_entry, new)
             else:
                 new.mkdir()
                 write_folder(ready, new)

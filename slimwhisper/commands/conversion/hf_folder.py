@@ -66,10 +66,9 @@ def _openai_contents(checkpoint: Checkpoint) -> dict[str, str]:
         what = f"its window of {dims.n_audio_ctx} frames of 20 ms is not a whole number of seconds"
         raise load_error(f"{checkpoint.name}: {what}; write a .pt file")
     dtype, tied = _dtype(checkpoint.state), OUTPUT not in checkpoint.state
-    window = checkpoint.settings.audio_window
-    window_setting = {} if window is None else {"audio_window": window}
     settings = {
-        "config.json": model_settings(dims, tokenizer, dtype, tied) | window_setting,
+        "config.json": model_settings(dims, tokenizer, dtype, tied)
+        | checkpoint.settings.audio_window_entry,
         "generation_config.json": generation_settings(dims, tokenizer, checkpoint.alignment_heads),
         "preprocessor_config.json": feature_settings(dims),
     }

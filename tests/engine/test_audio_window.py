@@ -1,0 +1,116 @@
+"""Windows as long as their audio: decoded as by a model whose windows all have that length."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import Decoded, Languages, Search, Window
+from slimwhisper.kernels.graphs import Graphs
+from slimwhisper.model.model import Model
+from slimwhisper.types import MEL_FRAMES_PER_POSITION
+from tests.support.pretend.cuda import pretend_cuda
+from tests.support.pretend.models import CUDA, made, requests
+from tests.support.windows import (
+    CPU,
+    GRADED_SEARCHES,
+    SHORT,
+    VOCABULARY,
+    assert_same,
+    decode,
+    run,
+    short_model,
+    short_windows,
+)
+
+FRAMES = (100, 500, 300, 100, 200, 500)  # of the windows; 500 are whole
+
+
+def cut(windows: Sequence[Window], frames: Sequence[int] = FRAMES) -> list[Window]:
+    """The windows with so many mel frames."""
+    pairs = zip(windows, frames, strict=True)
+    return [replace(w, mel=w.mel[:, :n]) for w, n in pairs if w.mel is not None]
+
+
+def alone(model: Model, window: Window, search: Search | None = None) -> Decoded:
+    """What a model with windows of this length answers."""
+    assert window.mel is not None
+    shorter = model.shortened(window.mel.shape[1] // MEL_FRAMES_PER_POSITION)
+    return decode(shorter, [window], 1, search)[0]
+
+
+@pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv")], ids=str)
+@pytest.mark.parametrize(("search", "temperatures"), GRADED_SEARCHES)
+def test_lengths_in_one_batch(
+    forms: tuple[str, str], search: Search | None, temperatures: Sequence[float]
+) -> None:
+    model = short_model(forms=forms)
+    assert not model.fallbacks
+    windows = cut(short_windows(6, temperatures=temperatures))
+    expected = [alone(model, window, search) for window in windows]
+    assert_same(decode(model, windows, 2, search), expected)  # slots have other windows before
+    assert_same(decode(model, windows, 6, search, backwards=True), expected)
+    whole = decode(model, short_windows(6, temperatures=temperatures), 6, search)
+    same = [a.tokens == b.tokens for a, b in zip(whole, expected, strict=True)]
+    assert same[1] and same[5] and not all(same)
+
+
+def test_whole_windows_alone_read_without_lengths(model: Model) -> None:
+    engine = Engine(model, VOCABULARY, 3)
+    run(engine, dict(enumerate(short_windows(4))))
+    assert engine.runner.cross.lengths.all_whole
+    run(engine, dict(enumerate(cut(short_windows(6)))))
+    lengths = engine.runner.cross.lengths
+    assert not lengths.all_whole
+    assert set(lengths.positions.tolist()) <= {f // MEL_FRAMES_PER_POSITION for f in FRAMES}
+
+
+def test_the_encoder_gets_windows_of_one_length(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU as many as have the positions of a whole window."""
+    shapes, encode = list[tuple[int, int]](), model.encoder
+
+    def recorded(mel):  # type: ignore[no-untyped-def]
+        shapes.append((len(mel), mel.shape[2]))
+        return encode(mel)
+
+    monkeypatch.setattr(model, "encoder", recorded)
+    engine = Engine(model, VOCABULARY, 8)
+    budget = engine.encode_batch * SHORT.window_frames
+    run(engine, dict(enumerate(cut(short_windows(8), (100, 200, 100, 500, 100, 200, 100, 100)))))
+    assert sum(count for count, _ in shapes) == 8
+    assert {frames for _, frames in shapes} == {100, 200, 500}
+    assert max(count * frames for count, frames in shapes) <= budget
+    assert len(shapes) == 3 + (budget < 5 * 100) + (budget < 2 * 200)
+
+
+def test_languages_of_short_windows() -> None:
+    """They are those of a model with shorter windows."""
+    model, sot = short_model(), VOCABULARY.sot
+    windows = [replace(w, prompt=(sot,), sot_index=0, rules=None) for w in cut(short_windows(6))]
+    engine = Engine(model, VOCABULARY, 6)
+    assert all(isinstance(answer, Languages) for answer in engine.run(windows))
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
+def test_on_a_gpu() -> None:
+    """What was recorded for whole windows is recorded again with lengths."""
+    asked, frames = requests(6), [100, 500, 300, 100, 200, 500]
+    model = made(("e", "x"), CPU)
+    whole = model.dims.window_frames
+    short = cut(asked, [n * whole // 500 // 2 * 2 for n in frames])
+    cpu = Engine(model, VOCABULARY, 3, None, 4)
+    expected = [run(cpu, dict(enumerate(each))) for each in (asked, short)]
+    with pretend_cuda(count=2):
+        engine = Engine(made(("e", "x"), CUDA), VOCABULARY, 3, None, 4)
+        graphs = engine.group_runners[0].graphs
+        assert isinstance(graphs, Graphs)
+        first = run(engine, dict(enumerate(asked)))
+        recorded = dict(graphs.recorded)
+        second = run(engine, dict(enumerate(short)))
+        assert recorded and not set(recorded.values()) & set(graphs.recorded.values())
+        assert graphs.failure is None and graphs.recorded
+    for found, answers in zip((first, second), expected, strict=True):
+        assert_same([found[i][0] for i in range(6)], [answers[i][0] for i in range(6)])
