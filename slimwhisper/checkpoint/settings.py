@@ -207,12 +207,12 @@ class _TokenFields(JSONFields):
         return type(value) is int and 0 <= value < self.size
 
 
-def checked_audio_window(path: Path, value: object) -> str | None:
-    """The setting of a model in file or folder `path`; None: not set. Raises CheckpointError."""
-    if value is not None and value not in AUDIO_WINDOWS:
+def checked_audio_window(file: Path, value: object) -> str:
+    """A model's setting in its file. Raises CheckpointError."""
+    if value not in AUDIO_WINDOWS:
         names = " nor ".join(map(repr, AUDIO_WINDOWS))
-        raise load_error(f"{path}: audio_window is {value!r}, neither {names}; correct it")
-    return None if value is None else str(value)
+        raise load_error(f"{file}: audio_window is {value!r}, neither {names}; correct it")
+    return str(value)
 
 
 def _bare(token: str) -> str:
@@ -234,11 +234,11 @@ def read_settings(folder: Path, dims: Dims) -> GenerationSettings:
     task, language = fields.get("task", str), fields.get("language", str)
     if task is not None and task not in TASKS:
         raise fields.invalid("task", f"neither {TASKS[0]!r} nor {TASKS[1]!r}")
-    audio_window = content.get("audio_window")
-    if audio_window is None:  # of the model, beside its dimensions
-        audio_window = (read_json_of(folder, CONFIG) or {}).get("audio_window")
     values: dict[str, Any] = {name: fields.tokens(name) for name in _LISTS}
-    values["audio_window"] = checked_audio_window(folder, audio_window)
+    for file in (CONFIG, GENERATION):  # beside the dimensions, or the other settings
+        window = (read_json_of(folder, file) or {}).get("audio_window")
+        if window is not None:
+            values["audio_window"] = checked_audio_window(folder / file, window)
     values |= {name: fields.get(name, bool) for name in ("return_timestamps", "is_multilingual")}
     values |= {name: fields.named(name) for name in ("lang_to_id", "task_to_id")}
     values |= {name: fields.token(name) for name in _TOKENS}

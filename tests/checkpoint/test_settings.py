@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import slimwhisper
 from slimwhisper import cli
 from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.commands.conversion.convert import convert
 from slimwhisper.engine.rules import make_rules
+from slimwhisper.errors import OptionError
 from slimwhisper.types import Options
-from tests.support.checkpoints import refusal
+from tests.support.checkpoints import DIMS, random_state, refusal, save_openai
 from tests.support.hf_folders import hf_folder, trained_table
 from tests.support.sounds import noise_bursts
 
@@ -28,6 +31,8 @@ IDS = TABLE.ids
         ({"max_initial_timestamp_index": 5}, {"max_initial_timestamp": 0.1}),
         ({"max_length": 9}, {"sample_len": 9}),
         ({"max_length": 448}, {}),
+        ({"audio_window": "auto"}, {"audio_window": "auto"}),
+        ({"audio_window": "full"}, {}),
         (
             {"forced_decoder_ids": [[1, IDS["<|de|>"]], [2, IDS["<|translate|>"]]]},
             {"language": "de", "task": "translate"},
@@ -47,6 +52,7 @@ def test_settings_are_the_defaults(
     plain = Options(**expected)  # type: ignore[arg-type]
     assert model.make_options() == plain
     given = {"language": None, "task": "transcribe", "sample_len": 4, "max_initial_timestamp": 2.0}
+    given["audio_window"] = "full"
     assert model.make_options(**given) == Options(**given)  # type: ignore[arg-type]
     assert len(model.settings) == len(expected)
     assert model.transcribe(noise_bursts(3, seed=0), sample_len=3)["language"]
@@ -96,6 +102,8 @@ def test_config_is_read_where_there_is_no_generation_config(tmp_path: Path) -> N
         ("generation", "max_initial_timestamp_index", -3),
         ("generation", "max_length", 0),
         ("generation", "is_multilingual", "yes"),
+        ("generation", "audio_window", "short"),
+        ("config", "audio_window", 10),
         ("generation", "eos_token_id", 99_999),
         ("preprocessor", "feature_size", 128),
         ("preprocessor", "hop_length", 320),
@@ -108,6 +116,33 @@ def test_values_that_cannot_be_used(tmp_path: Path, file: str, key: str, value: 
     message = refusal(folder)
     assert key in message
     assert f"{file}" in message
+
+
+def test_audio_window_in_every_format(tmp_path: Path) -> None:
+    """In either file of a folder, in a .pt file, and kept by `convert`."""
+    folder = hf_folder(tmp_path / "model", TABLE, config={"audio_window": "auto"})
+    assert load_checkpoint(folder).settings.audio_window == "auto"
+    state = random_state(DIMS, seed=2)
+    paths = [save_openai(tmp_path / f"{i}.pt", DIMS, state) for i in range(2)]
+    content = torch.load(paths[1], weights_only=True)
+    torch.save(content | {"audio_window": "auto"}, paths[1])
+    for path, setting in zip(paths, (None, "auto"), strict=True):
+        assert load_checkpoint(path).settings.audio_window == setting
+        converted = convert(path, tmp_path / f"{path.stem}-folder").path
+        assert load_checkpoint(converted).settings.audio_window == setting
+        again = convert(converted, tmp_path / f"again-{path.name}")
+        assert load_checkpoint(again.path).settings.audio_window == setting
+        assert "audio_window" not in again.dropped
+    torch.save(content | {"audio_window": 10}, paths[1])
+    assert "audio_window is 10" in refusal(paths[1])
+
+
+def test_approximate_caches_hold_whole_windows(tmp_path: Path) -> None:
+    folder = hf_folder(tmp_path / "model", TABLE, config={"audio_window": "auto"})
+    model = slimwhisper.load_model(folder, device="cpu", cross_cache="sparq:r=4,k=16")
+    assert model.make_options().audio_window == "full"
+    with pytest.raises(OptionError, match="audio_window auto: not with cross_cache sparq"):
+        model.transcribe(noise_bursts(1, 0), audio_window="auto")
 
 
 def test_inspect_and_transcribe_show_them(

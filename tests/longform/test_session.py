@@ -1,5 +1,6 @@
 """One file's state machine, fed with answers made up here: prompts, attempts, segments."""
 
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -59,6 +60,28 @@ def test_audio_in_the_slot_is_not_sent_again(
     state = session(seconds, tiny_dims(), multilingual=multilingual)
     state.accept(Languages({"en": 0.2, "de": 0.7}))
     assert (request(state).mel is not None) == again
+
+
+@pytest.mark.parametrize("seconds", [0.2, 2.4, 30.0, 31.5])
+def test_windows_as_long_as_their_audio(seconds: float) -> None:
+    """Up to a whole second; the language is detected in the audio that is decoded."""
+    state = session(seconds, tiny_dims(), audio_window="auto")
+    expected = min(max(math.ceil(seconds), 1), 30) * 100
+    assert frames_of(state) == expected
+    state.accept(Languages({"en": 1.0}))
+    assert request(state).mel is None  # it is in the slot
+    while not state.done:
+        state.accept(answer(stamp(0), *HELLO, stamp(2), stamp(2)))
+        if not state.done:
+            rest = seconds - state.position / 100
+            assert frames_of(state) == min(max(math.ceil(rest), 1), 30) * 100
+
+
+def frames_of(state: Session) -> int:
+    """Mel frames of the window that is requested next."""
+    mel = request(state).mel
+    assert mel is not None
+    return mel.shape[1]
 
 
 def test_failed_texts_are_tried_again_from_the_same_audio() -> None:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.longform.session import Session
 from slimwhisper.tokens.vocabulary import get_tokenizer
@@ -19,13 +20,13 @@ def stamp(seconds: float) -> int:
     return BEGIN + round(seconds / 0.02)
 
 
-class Frames:
+class Frames(Spectrogram):
     """Stands in for a spectrogram: frames carry their own number, so that windows show where they
     lie. Past the recording's end all is -1, and past a window's zero.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.frames = round(seconds * 100)
+    def __init__(self, seconds: float, audio_window: str) -> None:
+        self.frames, self.audio_window = round(seconds * 100), audio_window
 
     def window(self, start: int, frames: int) -> Tensor:
         mel = torch.zeros(80, 3000)
@@ -35,7 +36,8 @@ class Frames:
 
 
 def session(seconds: float, dims: Dims = DIMS, **options: object) -> Session:
-    return Session(Frames(seconds), dims, Options(**options))  # type: ignore[arg-type]
+    chosen = Options(**options)  # type: ignore[arg-type]
+    return Session(Frames(seconds, chosen.audio_window), dims, chosen)
 
 
 def answer(*tokens: int, **fields: float) -> Decoded:
