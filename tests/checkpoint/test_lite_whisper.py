@@ -10,6 +10,7 @@ import torch
 import whisper
 from torch import Tensor
 
+import slimwhisper
 from slimwhisper.checkpoint.formats.lite_whisper import multiply_factors
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.commands.measurement import EncoderClock, _whisper_run
@@ -20,8 +21,17 @@ from slimwhisper.model import layers
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.model import Model
 from tests.support.adapters import query_and_value_factors, save_adapter
-from tests.support.checkpoints import State, assert_equal, refusal, save_openai, tiny_dims
+from tests.support.checkpoints import (
+    State,
+    assert_equal,
+    hf_name,
+    refusal,
+    save_openai,
+    tiny_dims,
+)
+from tests.support.command import Run
 from tests.support.lite_whisper import RANKS, factored_state, products, save_lite
+from tests.support.oracle import their_model
 from tests.support.reference import whisper_model
 
 CPU = torch.device("cpu")
@@ -147,6 +157,23 @@ def test_products_are_rounded_once(checkpoint: Checkpoint) -> None:
 # ---- as a model
 
 
+def test_texts_are_those_of_the_products(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In float32; and `inspect`, which describes a model, reads it."""
+    whole = {n: t.float() for n, t in multiply_factors(STATE).items()}
+    plain = save_lite(tmp_path / "whole", DIMS, whole, low_rank_config=None)
+    sound = torch.randn(16_000, generator=torch.Generator().manual_seed(3)).numpy() * 0.1
+    answers = []
+    for model in (folder, plain):
+        loaded = slimwhisper.load_model(model, device="cpu")
+        result = loaded.transcribe(sound, language="en", temperature=0.0, sample_len=10)
+        answers.append([segment["tokens"] for segment in result["segments"]])
+    assert answers[0] == answers[1] and any(answers[0])
+    run = Run(capsys, "inspect", str(folder))
+    assert run.status == 0 and "condition" in run.out
+
+
 def test_a_draft_has_the_same_factors(checkpoint: Checkpoint) -> None:
     model = Model(checkpoint, CPU, torch.float32, ("e", "x"))
     assert load_draft(checkpoint, checkpoint, model).encoder is model.encoder
@@ -265,3 +292,34 @@ def test_ranks_without_factors_are_refused(tmp_path: Path) -> None:
     ranks = [{"q_proj": 3}, {}]
     message = refusal(save_lite(tmp_path / "model", DIMS, whole, low_rank_config=ranks))
     assert f"gives {QUERY} rank 3, but the weights have no rank" in message
+
+
+# ---- transformers as the oracle
+
+
+class LowRank(torch.nn.Module):
+    """LiteASR's layer: (x W_1) W_2 + b."""
+
+    def __init__(self, first: Tensor, second: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.first, self.second, self.bias = first.double(), second.double(), bias.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.first @ self.second + self.bias
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # other projects' warnings
+def test_output_is_that_of_transformers(checkpoint: Checkpoint) -> None:
+    """Whisper's encoder there, with the layers that LiteASR's own code puts in it."""
+    plain = {n: t for n, t in multiply_factors(STATE).items() if not n.endswith(".key.bias")}
+    encoder = their_model(DIMS, plain).double().model.encoder
+    for name in (n for n in STATE if n.endswith(".weight1")):
+        layer = name.removesuffix(".weight1")
+        parent, _, child = hf_name(name).removesuffix(".weight1").rpartition(".")
+        module = encoder.get_submodule(parent.removeprefix("model.encoder."))
+        values = (STATE[f"{layer}.{part}"] for part in ("weight1", "weight2", "bias"))
+        setattr(module, child, LowRank(*values))
+    with torch.no_grad():
+        expected = encoder(MEL.double()).last_hidden_state
+    assert relative(encode(dict(checkpoint.state), torch.float64), expected) < 1e-13
