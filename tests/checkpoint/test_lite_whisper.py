@@ -136,7 +136,7 @@ def test_int8(checkpoint: Checkpoint, true: Tensor) -> None:
     """Two roundings in a row instead of one: below twice the error of the rounded products."""
     error = relative(encode(checkpoint.state, torch.float32, int8=True), true)
     product = relative(encode(multiply_factors(checkpoint.state), torch.float32, int8=True), true)
-    assert 0 < product < 0.03
+    assert 0 < product < 0.05  # 0.03 with inputs of 7 bits
     assert product / 2 < error < 2.5 * product
 
 
@@ -170,6 +170,9 @@ def test_texts_are_those_of_the_products(
         result = loaded.transcribe(sound, language="en", temperature=0.0, sample_len=10)
         answers.append([segment["tokens"] for segment in result["segments"]])
     assert answers[0] == answers[1] and any(answers[0])
+    parameters = {n: t for n, t in STATE.items() if n != "encoder.positional_embedding"}
+    found = dict(slimwhisper.load_model(folder, device="cpu").named_parameters())
+    assert {n: t.numel() for n, t in found.items()} == {n: t.numel() for n, t in parameters.items()}
     run = Run(capsys, "inspect", str(folder))
     assert run.status == 0 and "condition" in run.out
 
