@@ -26,7 +26,7 @@ from slimwhisper.checkpoint.hub import (
     fetch_adapter,
     looks_like_hub_id,
 )
-from slimwhisper.checkpoint.validate import EMBEDDING, check_numbers
+from slimwhisper.checkpoint.validate import EMBEDDING, check_numbers, factored_layers
 
 _PREFIX = "base_model.model."
 _KEY = re.compile(re.escape(_PREFIX) + r"(.+)\.lora_([AB])\.weight")
@@ -149,10 +149,16 @@ def merge_adapters(state: Mapping[str, Tensor], adapters: Sequence[Adapter]) -> 
     """Merge adapters in order; changed weights become float32, or stay float64.
 
     state: OpenAI's name -> tensor, matrices [out, in]; not modified. Raises CheckpointError for
-    factors that are missing or do not fit, or if a merged weight is not finite.
+    factors that are missing or do not fit, for a layer whose weight is itself in two factors, or if
+    a merged weight is not finite.
     """
     linear = {n for n, t in state.items() if t.ndim == 2 and n.endswith(".weight")} - {EMBEDDING}
+    halves = factored_layers(state)
     for adapter in adapters:
+        if factored := [n for n in sorted(adapter.factors) if n.removesuffix("weight") in halves]:
+            what = f"{_module(factored[0])} of the model is stored as two factors"
+            remedy = "`slimwhisper convert` the model to a folder first, which multiplies them"
+            raise load_error(f"{adapter.file}: {what}, which take no adapter; {remedy}")
         if unknown := adapter.factors.keys() - linear:
             reason = f"no linear layer {_module(min(unknown))} for it"
             raise load_error(

@@ -56,8 +56,8 @@ class Checkpoint:
     """A file's content: `state` maps OpenAI's names to CPU tensors in the file's dtype.
 
     It has the tensors of `validate.expected_shapes`, perhaps biases of keys, which change nothing,
-    and `proj_out.weight`, [V, d], if the logits' matrix is not the token embedding. What an adapter
-    changed is float32.
+    and `proj_out.weight`, [V, d], if the logits' matrix is not the token embedding. Weights of the
+    encoder may be two factors instead (`formats.lite_whisper`). What an adapter changed is float32.
     """
 
     name: str  # followed by the names of its adapters

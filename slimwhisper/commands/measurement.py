@@ -21,6 +21,7 @@ from torch import Tensor
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.choice import choose_forms
+from slimwhisper.checkpoint.formats.lite_whisper import multiply_factors
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.checkpoint.validate import OUTPUT
@@ -194,7 +195,8 @@ def _whisper_run(
         raise OptionError(f"{checkpoint.name}: openai-whisper has no {OUTPUT}; drop openai-whisper")
     model = whisper.model.Whisper(whisper.model.ModelDimensions(**asdict(checkpoint.dims)))
     names = model.state_dict().keys()  # without key biases, which have no effect
-    model.load_state_dict({name: checkpoint.state[name] for name in names})
+    state = multiply_factors(checkpoint.state)
+    model.load_state_dict({name: state[name] for name in names})
     model.eval().to(device)
     model.encoder.forward = clock.wrap(model.encoder.forward)
 

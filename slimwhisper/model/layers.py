@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from slimwhisper.checkpoint.validate import FACTORS
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import (
     Weight,
@@ -36,23 +37,40 @@ class Source:
         """The tensor of this name, in its own shape [...]; dtype None: the source's."""
         return self.state[self.prefix + name].to(self.device, dtype or self.dtype)
 
+    def matrices(self) -> list[Tensor]:
+        """A linear layer's weight [out, in]; of a factored layer, the two that are multiplied by
+        one after the other, [r, in] and [out, r] (`checkpoint.formats.lite_whisper`).
+        """
+        if f"{self.prefix}weight" in self.state:
+            return [self.tensor("weight")]
+        return [self.tensor(name).T.contiguous() for name in FACTORS]
+
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """x W^T + b, W [out, in], packed where that is faster."""
+    """x W^T + b, W [out, in], packed where that is faster; of a factored layer, x W_1^T W^T + b."""
 
-    weight: Weight
+    weight: Weight  # [out, in], or [out, r]
     bias: Tensor | None
+    first: Weight | None = None  # W_1 [r, in]
 
     @staticmethod
     def read(source: Source, bias: bool = True) -> "Linear":
-        weight, offset = source.tensor("weight"), source.tensor("bias") if bias else None
+        *factor, weight = source.matrices()
+        layer = Linear.of(source, weight, source.tensor("bias") if bias else None)
+        return replace(layer, first=Linear.of(source, factor[0]).weight) if factor else layer
+
+    @staticmethod
+    def of(source: Source, weight: Tensor, bias: Tensor | None = None) -> "Linear":
+        """weight [out, in], bias [out], in the form in which the source's layers multiply."""
         if source.int8:
-            return Linear(quantize(weight, offset, source.small_batches), None)
-        return Linear(pack(weight, source.small_batches), offset)
+            return Linear(quantize(weight, bias, source.small_batches), None)
+        return Linear(pack(weight, source.small_batches), bias)
 
     def __call__(self, x: Tensor, gelu: bool = False) -> Tensor:
         """x [..., in] -> [..., out]."""
+        if self.first is not None:
+            x = linear(x, self.first)
         return linear(x, self.weight, self.bias, gelu)
 
 
@@ -105,27 +123,32 @@ class MLP:
     norm: LayerNorm
     parts: Sequence[tuple[Linear, Weight]]  # (up, down) for a part of the hidden values
     down_bias: Tensor | None
+    first: Linear | None = None  # d -> r, before the parts, where `up` is factored
+    last: Linear | None = None  # r -> d, after them, where `down` is
 
     @staticmethod
     def read(source: Source) -> "MLP":
         up, down, norm = source / "mlp" / "0", source / "mlp" / "2", source / "mlp_ln"
+        *inner, wide = up.matrices()
+        narrow, *outer = down.matrices()
+        bias, down_bias = up.tensor("bias"), None if outer else down.tensor("bias")
+        first = Linear.of(source, inner[0]) if inner else None
+        last = Linear.of(source, outer[0], down.tensor("bias")) if outer else None
         if source.int8:
-            part = (Linear.read(up), Linear.read(down).weight)
-            return MLP(LayerNorm.read(norm), [part], None)
-        wide, bias, narrow = up.tensor("weight"), up.tensor("bias"), down.tensor("weight")
+            part = (Linear.of(source, wide, bias), Linear.of(source, narrow, down_bias).weight)
+            return MLP(LayerNorm.read(norm), [part], None, first, last)
         width = packed_width(narrow, source.small_batches) or narrow.shape[1]
         pieces = zip(wide.split(width), bias.split(width), narrow.split(width, dim=1), strict=True)
-        parts = [
-            (Linear(pack(u, source.small_batches), b), pack(d, source.small_batches))
-            for u, b, d in pieces
-        ]
-        return MLP(LayerNorm.read(norm), parts, down.tensor("bias"))
+        parts = [(Linear.of(source, u, b), pack(d, source.small_batches)) for u, b, d in pieces]
+        return MLP(LayerNorm.read(norm), parts, down_bias, first, last)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The normed x [..., d] -> [..., d], to add to the residual stream."""
+        if self.first is not None:
+            x = self.first(x)
         y = None
         for up, down in self.parts:
             bias = self.down_bias if y is None else None
             y = linear(up(x, gelu=True), down, bias, addend=y)
         assert y is not None
-        return y
+        return y if self.last is None else self.last(y)

@@ -6,7 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -285,18 +285,25 @@ def test_data_that_is_not_json(live: Live, caplog: pytest.LogCaptureFixture, dat
 
 
 @contextmanager
-def asking_for_much() -> Iterator[None]:
-    """Two clients that ask for much, and read nothing of it, once they are connected."""
+def asking_for_much() -> Iterator[int]:
+    """Two clients that ask for much, and read nothing of it, once they are connected; how many the
+    server keeps waiting, as it cannot send them more.
+    """
+    stuck = 0
     with ExitStack() as stack:
         for _ in range(2):
             client = stack.enter_context(socket.socket())
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.settimeout(0.5)
             client.connect(("127.0.0.1", OTHER))
-            with suppress(OSError):  # the server reads no more, or has dropped it
+            try:
                 for _ in range(20):
                     client.sendall(ping(b'{"text": "%s"}' % (b"a" * 1_000_000)))
-        yield
+            except TimeoutError:  # the server reads no more
+                stuck += 1
+            except OSError:  # it has dropped the client
+                pass
+        yield stuck
 
 
 @pytest.mark.slow
@@ -314,7 +321,12 @@ def test_clients_that_do_not_read_are_dropped(
 def test_who_does_not_read_does_not_hold_a_shutdown(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor as long as a client may take to read; both are still waited for when it begins."""
     monkeypatch.setattr(wyoming, "CLOSING", 0.5)
+    monkeypatch.setattr(wyoming_client, "UNREAD", 60.0)
     live = begin(wyoming=OTHER, patience=0.5)
-    with asking_for_much():
-        stop(live)
+    with asking_for_much() as stuck:
+        assert stuck == 2
+        started = time.monotonic()
+        stop(live)  # waits for at most 30 s
+        assert time.monotonic() - started < 15

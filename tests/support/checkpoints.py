@@ -134,7 +134,7 @@ def hf_config(dims: Dims) -> dict[str, Any]:
 
 def hf_name(name: str) -> str:
     """Hugging Face's name of the tensor that OpenAI calls `name`."""
-    if match := re.fullmatch(r"(\w+)\.blocks\.(\d+)\.(.+)\.(weight|bias)", name):
+    if match := re.fullmatch(r"(\w+)\.blocks\.(\d+)\.(.+)\.(weight[12]?|bias)", name):
         side, layer, part, kind = match.groups()
         return f"model.{side}.layers.{layer}.{_HUGGING_FACE[part]}.{kind}"
     return name if name == OUTPUT else f"model.{_HUGGING_FACE_TOP.get(name, name)}"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import JSONFields, inside, read_json
+from slimwhisper.checkpoint.formats.lite_whisper import LITE_WHISPER, check_ranks
 from slimwhisper.checkpoint.formats.shards import read_weights
 from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT
 from slimwhisper.types import Dims
@@ -68,7 +69,7 @@ def read_folder(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     """config.json and the weights: OpenAI's name -> tensor, memory-mapped if possible.
 
     Shapes as in `validate.expected_shapes`: matrices [out, in]. A matrix for the logits that is not
-    the token embedding is `proj_out.weight`, [V, d].
+    the token embedding is `proj_out.weight`, [V, d]. LiteASR's factors stay as they are.
     """
     config = inside(folder, "config.json")
     if not config.is_file():
@@ -89,6 +90,7 @@ def read_folder(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     if OUTPUT in state and tied:
         text = "%s: %s is used for the logits; set tie_word_embeddings to false in config.json"
         logger.warning(text, folder, f"{OUTPUT} differs from the token embedding and")
+    check_ranks(JSONFields(config, content), dims.n_audio_layer, state)
     return dims, state
 
 
@@ -113,7 +115,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 def _read_dims(config: Path, content: Mapping[str, Any]) -> Dims:
     kind = content.get("model_type")
-    if kind != "whisper":
+    if kind not in ("whisper", LITE_WHISPER):
         raise load_error(f"{config}: model_type is {kind!r}, not 'whisper'; give a Whisper model")
     for key, whispers in (("activation_function", "gelu"), ("scale_embedding", False)):
         if content.get(key, whispers) != whispers:

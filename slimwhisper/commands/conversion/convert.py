@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.errors import load_error
+from slimwhisper.checkpoint.formats.lite_whisper import multiply_factors
 from slimwhisper.checkpoint.load import Adapters, Checkpoint, load_checkpoint
-from slimwhisper.checkpoint.validate import OUTPUT
+from slimwhisper.checkpoint.validate import OUTPUT, factored_layers
 from slimwhisper.commands.conversion.hf_folder import FOLDER_FILES, write_folder
 from slimwhisper.errors import OptionError, OutputError
 from slimwhisper.option_checks import changed_settings
@@ -31,6 +32,7 @@ class Conversion(NamedTuple):
 
     path: Path
     dropped: tuple[str, ...]  # settings that the format cannot store
+    products: int = 0  # weights that were two factors, which neither format can store
 
 
 def run_convert(arguments: argparse.Namespace) -> int:
@@ -46,6 +48,10 @@ def run_convert(arguments: argparse.Namespace) -> int:
     if conversion.dropped:
         lost = f"a .pt file cannot store its settings {', '.join(conversion.dropped)}"
         print(f"slimwhisper: {conversion.path}: {lost}", file=sys.stderr)
+    if conversion.products:
+        lost = f"the factors of {conversion.products} weights were multiplied"
+        speed = "so the encoder is as large and as slow as Whisper's"
+        print(f"slimwhisper: {conversion.path}: {lost}, {speed}", file=sys.stderr)
     print(f"{conversion.path}: written, and verified by reading it back")
     return 0
 
@@ -64,7 +70,8 @@ def convert(
     Arguments:
         name: as for `load_checkpoint`.
         out: ends in .pt, or is a folder.
-        dtype: "float32", "float16" or "bfloat16"; None: each tensor keeps its own.
+        dtype: "float32", "float16" or "bfloat16"; None: each tensor keeps its own; the product of
+            two factors is float32, or float64.
         overwrite: replace an existing file, or a folder that has only a model's files.
         adapter: as for `load_checkpoint`; it is merged into the written weights.
         download_root: folder for downloaded models.
@@ -99,7 +106,7 @@ def convert(
     except (OSError, RuntimeError) as error:  # RuntimeError: torch.save, on a full disk
         reason = f"cannot be written: {error_line(error)}"
         raise OutputError(f"{target}: {reason}; free some space, or choose another") from error
-    return Conversion(target, dropped)
+    return Conversion(target, dropped, len(factored_layers(checkpoint.state)))
 
 
 def _dropped_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -123,11 +130,12 @@ def _dropped_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
 def _tensors_to_write(checkpoint: Checkpoint, dtype: str | None) -> dict[str, Tensor]:
     """The tensors to write, in their dtype, each with storage of its own.
 
-    Biases of keys are left out: neither format has them, and they cancel in the softmax.
+    Biases of keys are left out: neither format has them, and they cancel in the softmax. Factors
+    are multiplied: other programs read them with code of the model's own, or not at all.
     """
     number = None if dtype is None else getattr(torch, dtype)
     state: dict[str, Tensor] = {}
-    for name, tensor in checkpoint.state.items():
+    for name, tensor in multiply_factors(checkpoint.state).items():
         if name.endswith(".key.bias"):
             continue
         converted = tensor.contiguous() if number is None else tensor.to(number).contiguous()

@@ -10,6 +10,7 @@ from torch import Tensor
 from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import inside, read_json
 from slimwhisper.checkpoint.formats.hugging_face import hugging_face_name
+from slimwhisper.checkpoint.formats.lite_whisper import LITE_WHISPER, RANKS
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.commands.conversion.settings import (
@@ -85,6 +86,10 @@ def _copied(checkpoint: Checkpoint, source: Path) -> dict[str, str]:
     config["dtype" if "dtype" in config else "torch_dtype"] = _dtype(checkpoint.state)
     config["tie_word_embeddings"] = OUTPUT not in checkpoint.state
     config["vocab_size"] = checkpoint.dims.n_vocab
+    if config["model_type"] == LITE_WHISPER:  # its factors are multiplied: it is Whisper's
+        config |= {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]}
+        for key in (RANKS, "auto_map"):
+            config.pop(key, None)
     files = [inside(source, name) for name in FOLDER_FILES]
     contents = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
     dims = checkpoint.dims
