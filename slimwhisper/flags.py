@@ -13,7 +13,7 @@ from slimwhisper._lazy import lasting_imports
 from slimwhisper.cache.choice import CACHE_DTYPES, check_cache
 from slimwhisper.cache.forms import PRESETS, check_form, cross_names, self_names
 from slimwhisper.errors import OptionError
-from slimwhisper.options import OptionHelp
+from slimwhisper.options import AUDIO_WINDOWS, OptionHelp
 from slimwhisper.speakers.choice import voices_in
 from slimwhisper.text import parse_size
 from slimwhisper.types import DTYPES
@@ -207,6 +207,12 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
         help="for arithmetic and caches; int8: large matrices in int8, on a CPU only "
         "[float16 on a GPU, float32 on a CPU]",
     )
+    add(
+        "--audio_window",
+        choices=AUDIO_WINDOWS,
+        help="auto: windows as long as their audio, for models that were trained so; full: with "
+        "silence up to 30 s [auto if the model's settings say so, else full]",
+    )
     if not caches:
         return
     add = FlagGroup(parser, "cache", "see docs/caches.md").add
@@ -242,8 +248,8 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
 
 
 _ARGUMENTS = (
-    "model_dir adapter draft device dtype cache cross_cache self_cache cache_dtype strict_cache "
-    "guard_audio cache_memory"
+    "model_dir adapter draft device dtype audio_window cache cross_cache self_cache cache_dtype "
+    "strict_cache guard_audio cache_memory"
 ).split()
 
 

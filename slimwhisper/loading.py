@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
 
@@ -22,6 +23,7 @@ from slimwhisper.kernels.cpu.library import library
 from slimwhisper.loaded_model import ModelOrigin
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
+from slimwhisper.options import AUDIO_WINDOWS
 from slimwhisper.text import parse_size
 
 logger = logging.getLogger("slimwhisper")
@@ -43,6 +45,7 @@ def load_model(
     adapter: Adapters = None,
     draft: str | PathLike[str] | None = None,
     cache_memory: int | str | None = None,
+    audio_window: str | None = None,
     local_files_only: bool = False,
 ) -> SlimWhisper:
     """Load a model by name, Hugging Face id or folder, or `.pt` file.
@@ -70,6 +73,10 @@ def load_model(
             take as they grow. If they run out, the youngest windows wait, and start again later.
             What texts cannot use is for encoder outputs that are used again. None: enough for the
             context of every window, or a GPU's free memory (docs/caches.md).
+        audio_window: "auto": windows as long as their audio, several times faster for short ones;
+            only for models that were trained with such windows: others then write nonsense.
+            "full": windows of 30 s, with silence after the audio. None: as the model's settings
+            say, else "full" (docs/windows.md).
         local_files_only: download nothing.
     Raises:
         CheckpointError, OptionError, CacheError.
@@ -98,6 +105,12 @@ def load_model(
         adapter=adapter,
     )
     checkpoint = read()
+    if audio_window is not None:
+        if audio_window not in AUDIO_WINDOWS:
+            names = " nor ".join(map(repr, AUDIO_WINDOWS))
+            raise OptionError(f"audio_window {audio_window!r} is neither {names}")
+        settings = replace(checkpoint.settings, audio_window=audio_window)
+        checkpoint = replace(checkpoint, settings=settings)
     learned = None
     if cache not in PRESETS:
         header, digest = read_header(cache), weights_digest(checkpoint.state)
@@ -109,6 +122,8 @@ def load_model(
         guard = Guard(strict_cache, mel)
     int8 = dtype == INT8
     model = Model(checkpoint, device, compute_dtype, forms, guard, int8, learned)
+    if audio_window == "auto" and not model.takes_short_windows:
+        raise OptionError(f"audio_window auto: not with cross_cache {forms[0]}; leave one out")
     model.cache_memory = memory
     if draft is not None:
         smaller = load_checkpoint(draft, download_root=download_root, in_memory=in_memory)

@@ -190,10 +190,10 @@ class Options:
         "milliseconds added to speech on both sides [400; with --parallel, 200]",
         **MILLISECONDS,
     )
-    audio_window: str = decoding(
-        "full",
-        "auto: windows as long as their audio, for models that were trained with them; full: with "
-        "silence up to 30 s [full, unless the model's settings say auto]",
+    # the flag is among the model's, as `load_model` has the argument, too
+    audio_window: str | None = option(
+        None,
+        "windows as long as their audio (auto), or with silence up to 30 s (full, None)",
         choices=AUDIO_WINDOWS,
     )
     token_logprobs: bool = decoding(False, "write the log-probability of every token, in json")

@@ -44,7 +44,11 @@ class Spectrogram:
     """
 
     def __init__(
-        self, samples: Samples, n_mels: int, width: int = WINDOW_FRAMES, audio_window: str = "full"
+        self,
+        samples: Samples,
+        n_mels: int,
+        width: int = WINDOW_FRAMES,
+        audio_window: str | None = None,
     ) -> None:
         """Reads all of `samples` once: the floor depends on the loudest bin.
 

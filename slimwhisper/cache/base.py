@@ -1,4 +1,4 @@
-"""The rows of a call, the shape of stores, and the classes that every cache form implements.
+"""The shape of stores, and the classes that every cache form implements.
 
 A SLOT holds one window's audio; a ROW is one text in progress. Adjacent rows (beams, samples) may
 share a slot. A text's cache lies in PAGES of `PAGE` tokens, which a block table lists for each row,
@@ -8,155 +8,20 @@ the decoder is independent of the forms.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from slimwhisper.cache.pool import PAGE
+from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.norm import CacheWrite
 from slimwhisper.kernels.reads import Reads
 
-Store = TypeVar("Store", Tensor, Latent)  # [slots or rows, ...]
 Shape = tuple[tuple[int, ...], torch.dtype]  # of one tensor of a page
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Which texts a call works on, and which slot each one reads.
-
-    The R rows of a call are W windows of `group` texts with `tokens` rows each; the rows of a
-    window are adjacent. A step of several tokens per text has one row for each token.
-    """
-
-    ids: Tensor  # [R] int64: the index of each row's text in the stores without pages
-    slots: Tensor  # [W] int64
-    group: int = 1
-    table: Tensor | None = None  # [W * group, pages] int64; None: text i has the i-th pages
-    lengths: Tensor | None = None  # [R] int64: of padded prompts
-    tokens: int = 1  # of each text
-    audio: Tensor | None = None  # [W] int64: encoder positions of each window; None: all of them
-    # the first id, the first slot, if they are consecutive: they are then read without a copy
-    first_row: int | None = None
-    first_slot: int | None = None
-
-    @staticmethod
-    def block(
-        slots: int,
-        group: int = 1,
-        *,
-        first_slot: int = 0,
-        first_row: int = 0,
-        pages: int | None = None,
-        device: torch.device | str = "cpu",
-    ) -> "Rows":
-        """`slots` consecutive slots with `group` consecutive rows each; R = slots * group. pages:
-        of each text; the table is then made once, not in every layer.
-        """
-        ids = first_row + torch.arange(slots * group, device=device)
-        slot_ids = first_slot + torch.arange(slots, device=device)
-        table = None
-        if pages is not None:
-            table = ids[:, None] * pages + torch.arange(pages, device=device)
-        return Rows(ids, slot_ids, group, table, first_row=first_row, first_slot=first_slot)
-
-    @staticmethod
-    def of(ids: Tensor, slots: Tensor | None = None, lengths: Tensor | None = None) -> "Rows":
-        """Any rows, ids [R] int64; row r reads slot r unless `slots` [R] int64 says otherwise."""
-        return Rows(ids, ids if slots is None else slots, lengths=lengths)
-
-    def spread(self, tokens: int) -> "Rows":
-        """The same texts with `tokens` rows each, one for each token of a step."""
-        return replace(self, ids=self.ids.repeat_interleave(tokens), tokens=tokens)
-
-    @property
-    def rows_per_slot(self) -> int:
-        """How many adjacent rows share a slot."""
-        return self.group * self.tokens
-
-    def prompt_lengths(self, tokens: int) -> Tensor:
-        """[R] int64: lengths of prompts [R, tokens] without their padding."""
-        return torch.full_like(self.ids, tokens) if self.lengths is None else self.lengths
-
-    def audio_bias(self, positions: int, dtype: torch.dtype) -> Tensor | None:
-        """[W, positions]: -inf where a window has no audio; None: all windows are whole."""
-        if self.audio is None:
-            return None
-        hidden = torch.arange(positions, device=self.audio.device) >= self.audio[:, None]
-        zeros = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
-        return zeros.masked_fill_(hidden, float("-inf"))
-
-    def audio_reads(self, slots: Tensor | None, positions: int, dtype: torch.dtype) -> Reads:
-        """What cross-attention reads of stores with `positions` positions a slot, for queries in
-        `dtype`. slots: as `of_slots` returns them.
-        """
-        if self.audio is None:
-            return Reads(slots)
-
-        def bias() -> Tensor:
-            """[W, 1, positions]."""
-            hidden = self.audio_bias(positions, dtype)
-            assert hidden is not None
-            return hidden.unsqueeze(1)
-
-        return Reads(slots, self.audio, bias)
-
-    def of_slots(self, store: Store) -> tuple[Store, Tensor | None]:
-        """What to read of a store [S, ...] by slot: a view [W, ...] and None, or all of the store
-        and the slot of each window, [W] int64.
-        """
-        if self.first_slot is None:
-            return store, self.slots
-        return store[self.first_slot : self.first_slot + len(self.slots)], None
-
-    def of_rows(self, store: Store) -> tuple[Store, Tensor | None]:
-        """What to read of a store [rows, ...] by text, once for all tokens of a text: a view
-        [R / tokens, ...] and None, or all of the store and the texts' ids [R / tokens] int64.
-        """
-        if self.first_row is None:
-            return store, self.ids[:: self.tokens].contiguous()
-        return store[self.first_row : self.first_row + len(self.ids) // self.tokens], None
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeStep:
-    """One token for each of R rows. The tokens of all rows are stored before any row attends."""
-
-    rows: Rows
-    positions: Tensor  # [R] int64: the position of each row's token, 0 .. n_text_ctx - 1
-    extent: int  # tokens to read: the largest position + 1, known without a device sync
-    # both None: all rows are full
-    lengths: Tensor | None  # [R] int64: tokens of each row
-    bias: Callable[[], Tensor] | None  # [R, 1, extent]: -inf where a row has no token yet
-    locations: tuple[Tensor, Tensor] | None = None  # [R] int64: each token's page, index within it
-
-    @staticmethod
-    def at(
-        rows: Rows, positions: Tensor, extent: int, full: bool, dtype: torch.dtype
-    ) -> "DecodeStep":
-        """The step at positions [R] int64, with a bias in `dtype`. full: every position is
-        extent - 1, so the step needs no lengths and no bias.
-        """
-        locations = None
-        if rows.table is not None:
-            pages = rows.table.gather(1, positions.view(-1, rows.tokens) // PAGE)
-            locations = pages.flatten(), positions % PAGE
-        if full:
-            return DecodeStep(rows, positions, extent, None, None, locations)
-
-        @cache
-        def bias() -> Tensor:
-            """[R, 1, extent]."""
-            unseen = torch.arange(extent, device=positions.device) > positions[:, None]
-            zeros = torch.zeros(unseen.shape, dtype=dtype, device=positions.device)
-            return zeros.masked_fill_(unseen, float("-inf")).unsqueeze(1)
-
-        return DecodeStep(rows, positions, extent, positions + 1, bias, locations)
 
 
 @dataclass(frozen=True, slots=True)

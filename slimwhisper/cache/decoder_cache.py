@@ -8,19 +8,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import (
-    CrossLayer,
-    CrossStore,
-    PagedLayer,
-    Rows,
-    SelfLayer,
-    Shape,
-    StoreShape,
-)
+from slimwhisper.cache.base import CrossLayer, CrossStore, PagedLayer, SelfLayer, Shape, StoreShape
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.forms import form_of
 from slimwhisper.cache.guard import Inspection
 from slimwhisper.cache.pool import PAGE, pages_of
+from slimwhisper.cache.rows import Rows
 from slimwhisper.kernels.dispatch import Kernels
 
 
@@ -58,10 +51,14 @@ class AudioLengths:
     positions: Tensor  # [slots] int64: of the encoder
     all_whole: bool = True  # no window was shorter so far
 
-    def put(self, slots: Tensor, positions: int, whole: int) -> None:
-        """Windows of `positions` encoder positions, of `whole`, are in `slots` [G] int64."""
+    def put(self, slots: Tensor, positions: int, whole: int) -> bool:
+        """Windows of `positions` encoder positions, of `whole`, are in `slots` [G] int64; returns
+        whether they are the first that are shorter.
+        """
+        first = self.all_whole and positions < whole
         self.all_whole &= positions == whole
         self.positions.index_fill_(0, slots, positions)
+        return first
 
 
 class CrossCache:
@@ -111,11 +108,13 @@ class CrossCache:
             return rows
         return replace(rows, audio=self.lengths.positions[rows.slots])
 
-    def put(self, slots: Tensor, features: Tensor) -> None:
-        """Store encoder outputs `features` [G, q, d], q up to p, in `slots` [G] int64."""
-        self.lengths.put(slots, features.shape[1], self.frames)
+    def put(self, slots: Tensor, features: Tensor) -> bool:
+        """Store encoder outputs `features` [G, q, d], q up to p, in `slots` [G] int64; returns
+        whether they are the first of windows shorter than p.
+        """
         for store in self.stores:
             store.put(slots, features)
+        return self.lengths.put(slots, features.shape[1], self.frames)
 
     def nbytes(self) -> int:
         """Bytes of all slots."""

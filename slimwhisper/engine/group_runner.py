@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from slimwhisper.cache.base import DecodeStep
 from slimwhisper.cache.decoder_cache import DecoderCache
+from slimwhisper.cache.rows import DecodeStep
 from slimwhisper.engine.drafting.speculation import Speculation
 from slimwhisper.engine.passes.prompts import PromptReader
 from slimwhisper.engine.rows import RowState, StepBatch
@@ -42,6 +42,11 @@ class GroupRunner:
         self.prompts, self.speculation = prompts, speculation
         self.pending: Snapshot | None = None  # on a GPU, not evaluated yet
         self._batch: StepBatch | None = None  # of the present tickets; None: they have changed
+
+    def discard_graphs(self) -> None:
+        """What was recorded reads memory, or lengths, that are not the ones to read any more."""
+        if self.graphs is not None:
+            self.graphs.discard()
 
     def nbytes(self) -> int:
         """Bytes of the texts in forms without pages, and of the drafter's cache."""

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from slimwhisper.cache.base import Rows
 from slimwhisper.cache.pool import pages_of
+from slimwhisper.cache.rows import Rows
 from slimwhisper.engine.hot_words.automaton import HotWords
 from slimwhisper.engine.hot_words.rows import HotWordRows
 from slimwhisper.engine.repetition import RepetitionLimits

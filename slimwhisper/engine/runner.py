@@ -177,8 +177,8 @@ class Runner:
         at_start, following = self._logits(hidden, started[0])
         banned_first, banned_replaced = state.start(first, *started[1:])
         state.start_rules(first, tickets, accepted)
-        if (replaced or banned_replaced) and runner.graphs is not None:
-            runner.graphs.discard()
+        if replaced or banned_replaced:
+            runner.discard_graphs()
         banned_first.apply(following, slice(None))
         tokens = runner.prompts.tokens(prompts)[: len(tickets)]
         runner.start(first, tickets, following, self._no_speech(at_start), accepted, tokens)
@@ -244,11 +244,9 @@ class Runner:
     def _store(self, tickets: list[Ticket], features: Tensor, results: Results) -> None:
         """Store the encoder's outputs [G, q, d]."""
         (slots,) = upload(self.model.device, [t.slot for t in tickets])
-        all_whole = self.cross.lengths.all_whole
-        self.cross.put(slots, features)
-        if all_whole and not self.cross.lengths.all_whole:  # recorded for whole windows
-            for graphs in (r.graphs for r in self.group_runners.values() if r.graphs is not None):
-                graphs.discard()
+        if self.cross.put(slots, features):
+            for runner in self.group_runners.values():
+                runner.discard_graphs()  # they read whole windows
         results.encoded += tickets
 
     def _languages(self, tickets: Sequence[Ticket]) -> list[tuple[Ticket, Answer]]:

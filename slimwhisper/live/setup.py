@@ -38,7 +38,6 @@ class UpdateSettings:
     ) -> "UpdateSettings":
         """dims: of the model, shortened to `live.window`. Raises OptionError."""
         check(live)
-        chosen = {} if live.audio_window is None else {"audio_window": live.audio_window}
 
         def options(**changes: Any) -> Options:
             return make_options(
@@ -50,7 +49,6 @@ class UpdateSettings:
                 initial_prompt=live.prompt,
                 hotwords=live.hotwords,
                 without_timestamps=True,
-                **chosen,
                 **changes,
             )
 

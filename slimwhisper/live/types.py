@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.options import AUDIO_WINDOWS, MILLISECONDS, TASKS, WITHIN, option
+from slimwhisper.options import MILLISECONDS, TASKS, WITHIN, option
 from slimwhisper.types import Segment, Word
 
 POLICIES = ("agreement", "alignatt")  # the values of `LiveOptions.policy`
@@ -47,12 +47,6 @@ class LiveOptions:
     )
     silence_duration_ms: int = live(
         500, "milliseconds of silence that end an utterance", **MILLISECONDS
-    )
-    audio_window: str | None = live(
-        None,
-        "auto: an update encodes only its audio; full: also silence up to --window [as the model's "
-        "settings say]",
-        choices=AUDIO_WINDOWS,
     )
     window: float | None = live(
         None, "seconds that an update encodes; fewer are faster [30]", low=LEAST_WINDOW, high=30

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from slimwhisper.audio.mel import calibration_mel
 from slimwhisper.cache.activations import Activations
-from slimwhisper.cache.base import CrossLayer, DecodeStep, Rows
+from slimwhisper.cache.base import CrossLayer
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Context, Folded, fold
 from slimwhisper.cache.forms import EXACT, form_of
 from slimwhisper.cache.guard import AttentionSite, Inspection, inspect_layer
+from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
 from slimwhisper.model.decoder import Decoder

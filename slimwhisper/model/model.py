@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import Rows
 from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages, SelfCache
 from slimwhisper.cache.forms import form_of
+from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.alignment_heads import default_heads
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError

@@ -11,9 +11,9 @@ from slimwhisper.cache.activations import Activations
 from slimwhisper.cache.approximate.compact import Compact, merge_neighbours
 from slimwhisper.cache.approximate.keyformer import KeyformerSelf, KeyformerSettings, gumbel
 from slimwhisper.cache.approximate.zack import ZackSettings, ranks
-from slimwhisper.cache.base import Rows
 from slimwhisper.cache.choice import choose_forms
 from slimwhisper.cache.forms import settings_of
+from slimwhisper.cache.rows import Rows
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search
 from slimwhisper.errors import OptionError

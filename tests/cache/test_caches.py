@@ -4,13 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import DecodeStep, Rows, StoreShape
+from slimwhisper.cache.base import StoreShape
 from slimwhisper.cache.choice import choose_forms
 from slimwhisper.cache.decoder_cache import SelfCache
 from slimwhisper.cache.fold import Context, fold
 from slimwhisper.cache.forms import cross_names, self_names
 from slimwhisper.cache.latent import LatentAttention, LatentCross, prefers_latent
 from slimwhisper.cache.pool import PAGE
+from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import Kernels
 from tests.support import formulas

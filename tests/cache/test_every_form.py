@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from slimwhisper.cache.base import DecodeStep, PagedLayer, Rows, SelfLayer
+from slimwhisper.cache.base import PagedLayer, SelfLayer
 from slimwhisper.cache.forms import cross_names, form_of, self_names
+from slimwhisper.cache.rows import DecodeStep, Rows
 from tests.support.cache_forms import (
     D_K,
     FRAMES,

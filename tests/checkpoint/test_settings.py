@@ -32,7 +32,7 @@ IDS = TABLE.ids
         ({"max_length": 9}, {"sample_len": 9}),
         ({"max_length": 448}, {}),
         ({"audio_window": "auto"}, {"audio_window": "auto"}),
-        ({"audio_window": "full"}, {}),
+        ({"audio_window": "full"}, {"audio_window": "full"}),
         (
             {"forced_decoder_ids": [[1, IDS["<|de|>"]], [2, IDS["<|translate|>"]]]},
             {"language": "de", "task": "translate"},
@@ -141,8 +141,21 @@ def test_approximate_caches_hold_whole_windows(tmp_path: Path) -> None:
     folder = hf_folder(tmp_path / "model", TABLE, config={"audio_window": "auto"})
     model = slimwhisper.load_model(folder, device="cpu", cross_cache="sparq:r=4,k=16")
     assert model.make_options().audio_window == "full"
-    with pytest.raises(OptionError, match="audio_window auto: not with cross_cache sparq"):
-        model.transcribe(noise_bursts(1, 0), audio_window="auto")
+    for ask in (
+        lambda: model.transcribe(noise_bursts(1, 0), audio_window="auto"),
+        lambda: slimwhisper.load_model(folder, cross_cache="sparq:r=4,k=16", audio_window="auto"),
+    ):
+        with pytest.raises(OptionError, match="audio_window auto: not with cross_cache sparq"):
+            ask()
+
+
+def test_the_setting_can_be_replaced(tmp_path: Path) -> None:
+    path = save_openai(tmp_path / "model.pt", DIMS, random_state(DIMS, seed=2))
+    for window in ("auto", "full"):
+        model = slimwhisper.load_model(path, device="cpu", audio_window=window)
+        assert model.make_options().audio_window == window
+    with pytest.raises(OptionError, match="audio_window 'short' is neither"):
+        slimwhisper.load_model(path, device="cpu", audio_window="short")
 
 
 def test_inspect_and_transcribe_show_them(

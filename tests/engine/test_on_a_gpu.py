@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from bench.gpu_model import LAUNCHES, LAUNCHES_BESIDE
-from slimwhisper.cache.base import DecodeStep, Rows
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import FORMS, PRESETS
 from slimwhisper.cache.pool import pages_of
+from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Search
 from slimwhisper.model.model import Model

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import Rows
+from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.drafting.draft_model import DraftModel, load_draft
 from slimwhisper.engine.drafting.drafter import Choose, DraftContext, Drafter

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import DecodeStep, Rows
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Attention, Folded, fold
 from slimwhisper.cache.forms import PRESETS
+from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.attention import MAX_ROWS
 from slimwhisper.kernels.configurations import TritonDevice, find_configuration

@@ -1,15 +1,18 @@
 """`model.live` with the bundled model: iterators of all kinds, shorter windows, words, drafts."""
 
 import asyncio
+import math
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
@@ -98,6 +101,24 @@ def test_drafts_save_steps_and_change_nothing(
     monkeypatch.setattr(UpdateDecoding, "_window", lambda *a: replace(window(*a), draft=()))
     plain, plain_steps = texts()
     assert drafted == plain and drafted_steps < plain_steps
+
+
+def test_updates_as_long_as_their_audio(
+    digits_path: Path, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = slimwhisper.load_model(digits_path, device="cpu", audio_window="auto")
+    seconds, encode = list[float](), model.network.encoder
+
+    def recorded(mel: Tensor) -> Tensor:
+        seconds.append(mel.shape[2] / 100)
+        return encode(mel)
+
+    monkeypatch.setattr(model.network, "encoder", recorded)
+    pieces = [audio[i : i + 8_000] for i in range(0, 48_000, 8_000)]
+    events = list(model.live(pieces, update=0.5))
+    updates = [e for e in events if isinstance(e, TextUpdate)]
+    assert len(seconds) >= len(updates) > 2
+    assert all(s == math.ceil(s) for s in seconds) and sorted(set(seconds)) == [1, 2, 3]
 
 
 @pytest.mark.slow

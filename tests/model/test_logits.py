@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import DecodeStep, Rows
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import PRESETS
+from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.model import decoder
 from slimwhisper.model.calibration import record_activations

@@ -25,7 +25,7 @@ class Frames(Spectrogram):
     lie. Past the recording's end all is -1, and past a window's zero.
     """
 
-    def __init__(self, seconds: float, audio_window: str) -> None:
+    def __init__(self, seconds: float, audio_window: str | None) -> None:
         self.frames, self.audio_window = round(seconds * 100), audio_window
 
     def window(self, start: int, frames: int) -> Tensor:

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import DecodeStep, Rows, SelfLayer
+from slimwhisper.cache.base import SelfLayer
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
+from slimwhisper.cache.rows import DecodeStep, Rows
 
 
 def self_step(layer: SelfLayer, x: Tensor, step: DecodeStep) -> Tensor:

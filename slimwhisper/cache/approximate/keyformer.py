@@ -32,8 +32,9 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.approximate.groups import LatentGroups, groups_of
-from slimwhisper.cache.base import Buffers, DecodeStep, Rows, SelfLayer, StoreShape
+from slimwhisper.cache.base import Buffers, SelfLayer, StoreShape
 from slimwhisper.cache.fold import Attention, Context, Folded, fold_float8, fold_latent
+from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.linear import at_least_float32, linear

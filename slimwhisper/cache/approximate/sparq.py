@@ -31,10 +31,11 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.approximate.groups import HeadGroups, LatentGroups, groups_of, per_row
-from slimwhisper.cache.base import CrossLayer, CrossStore, DecodeStep, Rows, SelfLayer, StoreShape
+from slimwhisper.cache.base import CrossLayer, CrossStore, SelfLayer, StoreShape
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.kv import KVCross, KVSelf, KVStore
 from slimwhisper.cache.latent import LatentCross, LatentSelf, LatentStore
+from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.linear import at_least_float32
 from slimwhisper.types import Dims
 

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.approximate.groups import per_row
-from slimwhisper.cache.base import CrossStore, DecodeStep, Rows, StoreShape
+from slimwhisper.cache.base import CrossStore, StoreShape
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.kv import KVCross, KVSelf
+from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.linear import at_least_float32
 from slimwhisper.types import Dims
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import DecodeStep, Rows
 from slimwhisper.cache.decoder_cache import DecoderCache
+from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.model.model import Model
 
 

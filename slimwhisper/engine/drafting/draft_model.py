@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import DecodeStep, Rows
 from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages
 from slimwhisper.cache.forms import form_of
+from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.drafting.drafter import Choose, DraftContext
 from slimwhisper.engine.requests import Window

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from slimwhisper.cache.base import Rows
+from slimwhisper.cache.rows import Rows
 from slimwhisper.engine.requests import Window
 
 Choose = Callable[[Tensor], Tensor]  # logits [R, V], floating, may be changed -> tokens [R] int64

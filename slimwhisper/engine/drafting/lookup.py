@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import Rows
+from slimwhisper.cache.rows import Rows
 from slimwhisper.engine.drafting.drafter import Choose, DraftContext
 from slimwhisper.engine.requests import Window
 from slimwhisper.engine.uploads import padded, upload

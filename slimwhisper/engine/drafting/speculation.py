@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slimwhisper.cache.base import DecodeStep
 from slimwhisper.cache.decoder_cache import DecoderCache
+from slimwhisper.cache.rows import DecodeStep
 from slimwhisper.engine.drafting.draft_length import LENGTHS, DraftLengthController
 from slimwhisper.engine.drafting.drafter import DraftContext, Drafter
 from slimwhisper.engine.rows import StepBatch

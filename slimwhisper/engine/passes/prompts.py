@@ -11,10 +11,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from slimwhisper.cache.base import Rows
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import form_of
 from slimwhisper.cache.pool import pages_of
+from slimwhisper.cache.rows import Rows
 from slimwhisper.engine.uploads import padded
 from slimwhisper.kernels.graphs import Graphs, bucket_of
 from slimwhisper.model.decoder import ScoreRecorder
