@@ -1,6 +1,7 @@
 """The recipe of `digits`: windows and their answers, the exported file, and a run that resumes."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ import pytest
 import torch
 import whisper
 
-from recipes.digits import distil, train
+import slimwhisper
+from recipes.audio_window import match
+from recipes.audio_window import train as short_windows
+from recipes.digits import audio_window, distil, train
 from recipes.digits.model import Student, dimensions
 from recipes.digits.sequences import (
     END,
@@ -26,6 +30,8 @@ from recipes.digits.sequences import (
 from recipes.digits.train import EncodedWindows, encoder_batch
 from recipes.digits.voices import RATE, Bank, to_int16
 from recipes.digits.widen import Widening
+from slimwhisper.checkpoint.load import load_checkpoint
+from tests.support.spoken import SAMPLES
 
 
 @pytest.fixture(scope="module")
@@ -213,3 +219,59 @@ def test_a_wider_model_computes_the_same() -> None:
             logits = wide.decode(tokens, heard), small.decode(tokens, expected)
         assert torch.allclose(heard, expected.repeat(1, 1, 3), atol=1e-4) == near
         assert torch.allclose(*logits, atol=1e-3) == near
+
+
+@pytest.mark.parametrize("seconds", [3, 30])
+def test_states_of_short_windows(digits_path: Path, seconds: int) -> None:
+    """As whisper computes them; a whole window's are the teacher's."""
+    model = match.read(digits_path).eval()
+    mel = torch.zeros(2, 80, 3000)
+    mel[..., : seconds * 100] = torch.randn(2, 80, seconds * 100).mul(0.2)
+    with torch.no_grad():
+        whole = model.encoder(mel)
+        torch.testing.assert_close(match.encode(model.encoder, mel), whole)
+        tokens, counted = match.padded([[50257, 530, 734], [50257]])
+        assert counted.tolist() == [[True] * 3, [True, False, False]]
+        states = match.last_states(model.decoder, tokens, whole)
+        logits = states @ model.decoder.token_embedding.weight.T
+        torch.testing.assert_close(logits, model.decoder(tokens, whole))
+        found = match.losses(model, model, match.Batch(mel, seconds, tokens, counted))
+    for loss in found.values():
+        assert (float(loss) < 1e-8) == (seconds == 30)
+
+
+def test_short_windows_are_learned(
+    bank: Bank, digits_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The states come closer, a stopped run goes on, and the file that is written says so."""
+    example = audio_window.batch(Composer(bank), np.random.default_rng(1))
+    assert 1 <= example.seconds <= 30 and example.mel.shape[1:] == (80, 3000)
+    teacher, state = match.read(digits_path), tmp_path / "short.state"
+    parts = {"mel": example.mel[:2], "tokens": example.tokens[:2], "counted": example.counted[:2]}
+    short = replace(example, seconds=2, **parts)
+    steps = list[int]()
+
+    def batch_of(step: int) -> match.Batch:
+        steps.append(step)
+        return short
+
+    match.fit(teacher, batch_of, 20, 3e-4, state)
+    student = match.fit(teacher, batch_of, 50, 3e-4, state)
+    assert steps == list(range(1, 51)) and "50/50" in capsys.readouterr().out
+    with torch.no_grad():
+        before, after = (match.losses(m, teacher, short) for m in (teacher, student))
+    assert after["text"] < 0.9 * before["text"]
+    match.write(student, tmp_path / "short.pt")
+    assert load_checkpoint(tmp_path / "short.pt").settings.audio_window == "auto"
+    assert whisper.load_model(tmp_path / "short.pt").dims == teacher.dims
+
+
+def test_the_models_own_texts(digits_path: Path) -> None:
+    model = slimwhisper.load_model(digits_path, audio_window="full", device="cpu")
+    for seed in range(2):
+        recordings, rng = [SAMPLES / "phone-number.wav"], np.random.default_rng(seed)
+        batch = short_windows.batch(model, recordings, rng)
+        count = len(batch.mel)
+        assert batch.tokens.shape == batch.counted.shape and len(batch.tokens) == count
+        assert (batch.tokens[:, 0] == TOKEN_IDS[SOT]).all()
+        assert not batch.mel[..., batch.seconds * 100 :].any()

@@ -8,19 +8,24 @@ checkpoint has for the whole one: the encoder's output, and the decoder's last s
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.random import Generator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from whisper.model import AudioEncoder, ModelDimensions, TextDecoder, Whisper
 
 FRAMES_PER_SECOND = 100  # of the spectrogram; the encoder halves them
 WARM_UP = 50  # steps
+KEEP_EVERY = 250  # steps
+SECONDS = 30  # of a whole window
+WHOLE = 0.2  # share of the batches with windows of 30 s, which stay as they are
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,19 @@ class Batch:
     counted: Tensor  # [B, T] bool: what is not padding
 
 
-def padded(texts: list[list[int]]) -> tuple[Tensor, Tensor]:
+def random_seconds(rng: Generator) -> int:
+    """The length of a batch's windows, from 1 to 30 s, more often short than long."""
+    if rng.random() < WHOLE:
+        return SECONDS
+    return int(np.exp(rng.uniform(0, np.log(SECONDS))))
+
+
+def random_length(rng: Generator, seconds: int) -> float:
+    """How much of a window of `seconds` holds audio: all, or up to a second less."""
+    return seconds - (rng.uniform(0, 1) if rng.random() < 0.7 else 0.0)
+
+
+def padded(texts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
     """Token ids of B texts -> [B, T] int64, padded with each text's last, and what is not padding,
     [B, T] bool.
     """
@@ -88,23 +105,26 @@ def read(path: Path) -> Whisper:
 
 
 def write(model: Whisper, path: Path) -> None:
-    """In OpenAI's format, float16, marked as a model whose windows may be as long as their audio;
-    written completely or not at all.
-    """
-    content: Mapping[str, Any] = {
-        "dims": vars(model.dims),
-        "model_state_dict": {k: v.half().contiguous() for k, v in model.state_dict().items()},
-        "audio_window": "auto",
-    }
+    """In OpenAI's format, float16; it says that windows may be as long as their audio."""
+    weights = {k: v.half().contiguous() for k, v in model.state_dict().items()}
+    content = {"dims": vars(model.dims), "model_state_dict": weights, "audio_window": "auto"}
+    save(content, path)
+
+
+def save(content: Mapping[str, Any], path: Path) -> None:
+    """Write a file completely or not at all."""
     part = path.with_name(f"{path.name}.part")
     torch.save(content, part)
     part.replace(path)
 
 
-def fit(teacher: Whisper, batches: Iterator[Batch], steps: int, rate: float) -> Whisper:
-    """Train a copy of the teacher for `steps` batches. rate: AdamW's greatest learning rate.
+def fit(
+    teacher: Whisper, batch_of: Callable[[int], Batch], steps: int, rate: float, state: Path
+) -> Whisper:
+    """Train a copy of the teacher, from `state` on if that exists: a stopped run resumes.
 
-    Returns the average of the copy's weights over the last part of the training.
+    batch_of: the batch of a step. rate: AdamW's greatest learning rate. Returns the mean of the
+    copy's weights over the last part of the training.
     """
     teacher.eval().requires_grad_(requires_grad=False)
     student = deepcopy(teacher)
@@ -113,16 +133,24 @@ def fit(teacher: Whisper, batches: Iterator[Batch], steps: int, rate: float) -> 
         parameter.requires_grad_()
     average = deepcopy(student)
     optimizer = torch.optim.AdamW(learned, rate, betas=(0.9, 0.98), weight_decay=0.0)
+    parts = {"student": student, "average": average, "optimizer": optimizer}
+    first = 0
+    if state.exists():
+        saved = torch.load(state, weights_only=True)
+        first = saved.pop("step")
+        for name, content in saved.items():
+            parts[name].load_state_dict(content)
+        print(f"{state}: continuing at step {first}", flush=True)
     sums: dict[str, float] = {}
     since = time.monotonic()
-    for step in range(1, steps + 1):
+    for step in range(first + 1, steps + 1):
         part = max(step - WARM_UP, 0) / max(steps - WARM_UP, 1)
         for group in optimizer.param_groups:
             group["lr"] = rate * min(
                 step / WARM_UP, 0.01 + 0.99 * (1 + math.cos(math.pi * part)) / 2
             )
         with torch.autocast("cpu", torch.bfloat16):
-            found = losses(student, teacher, next(batches))
+            found = losses(student, teacher, batch_of(step))
         torch.stack(list(found.values())).sum().backward()
         nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step()
@@ -137,4 +165,7 @@ def fit(teacher: Whisper, batches: Iterator[Batch], steps: int, rate: float) -> 
             means = "  ".join(f"{name} {total / 50:.4f}" for name, total in sums.items())
             print(f"{step}/{steps}  {means}  {time.monotonic() - since:.0f} s", flush=True)
             sums.clear()
+        if step % KEEP_EVERY == 0 or step == steps:
+            content = {name: part.state_dict() for name, part in parts.items()}
+            save({**content, "step": step}, state)
     return average

@@ -1,42 +1,48 @@
 """Teaches `digits` short windows: python -m recipes.digits.audio_window CHECKPOINT FOLDER
 
 The windows are as long as their audio, and the states those of the checkpoint for windows of 30 s
-(`recipes.audio_window.match`). FOLDER has the words.pt of `train`; it gets short.pt.
+(`recipes.audio_window.match`). FOLDER has the words.pt of `train`; it gets short.pt, and
+short.state, from which a stopped run resumes.
 """
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.random import Generator
 
-from recipes.audio_window.match import Batch, fit, padded, read, write
+from recipes.audio_window.match import (
+    Batch,
+    fit,
+    padded,
+    random_length,
+    random_seconds,
+    read,
+    write,
+)
 from recipes.digits.sequences import TOKEN_IDS, Composer
 from recipes.digits.voices import Bank
 
 POSITIONS = 3000  # of the encoder in a batch, together
-MOST = 16  # windows in a batch
-WHOLE = 0.2  # share of the batches with windows of 30 s, which stay as they are
+MOST = 8  # windows in a batch
+SHORTEST = 0.5  # seconds
 PLACEHOLDER = 0  # for a token that the model does not know
 
 
-def batches(composer: Composer, seed: int) -> Iterator[Batch]:
-    """Batches of windows with one length, from 1 to 30 s; short ones are more frequent."""
-    ids = np.array([*TOKEN_IDS, PLACEHOLDER])
-    rng = np.random.default_rng(seed)
-    while True:
-        seconds = 30 if rng.random() < WHOLE else int(np.exp(rng.uniform(0, np.log(30))))
-        count = int(np.clip(POSITIONS // (50 * seconds), 2, MOST))
-        windows = []
-        for _ in range(count):
-            length = seconds - rng.uniform(0, 1) if rng.random() < 0.7 else float(seconds)
-            window = composer.window(rng, max(length, 0.3), anywhere=False)
-            mel = torch.zeros(80, 3000)
-            mel[:, : window.mel.shape[1]] = window.mel
-            windows.append((mel, [int(ids[t]) for t in composer.reply(rng, window).tokens]))
-        mels, texts = zip(*windows, strict=True)
-        yield Batch(torch.stack(mels), seconds, *padded(list(texts)))
+def batch(composer: Composer, rng: Generator) -> Batch:
+    """Windows with one length, from 1 to 30 s; short ones are more frequent."""
+    ids = [*TOKEN_IDS, PLACEHOLDER]
+    seconds = random_seconds(rng)
+    windows = []
+    for _ in range(int(np.clip(POSITIONS // (50 * seconds), 2, MOST))):
+        length = max(random_length(rng, seconds), SHORTEST)
+        window = composer.window(rng, length, anywhere=False)
+        mel = torch.zeros(80, 3000)
+        mel[:, : window.mel.shape[1]] = window.mel
+        windows.append((mel, [ids[token] for token in composer.reply(rng, window).tokens]))
+    mels, texts = zip(*windows, strict=True)
+    return Batch(torch.stack(mels), seconds, *padded(texts))
 
 
 def main() -> None:
@@ -51,8 +57,13 @@ def main() -> None:
     torch.manual_seed(args.seed)
     # the bundled model has not heard those people, so that they can test it
     composer = Composer(Bank.load(args.folder / "words.pt"), args.real, people=False)
-    student = fit(read(args.checkpoint), batches(composer, args.seed), args.steps, args.rate)
-    write(student, args.folder / "short.pt")
+
+    def batch_of(step: int) -> Batch:
+        return batch(composer, np.random.default_rng((args.seed, step)))
+
+    state = args.folder / "short.state"
+    student = fit(read(args.checkpoint), batch_of, args.steps, args.rate, state)
+    write(student, state.with_suffix(".pt"))
 
 
 if __name__ == "__main__":

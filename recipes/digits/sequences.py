@@ -239,7 +239,7 @@ class Composer:
         if rng.random() < 0.3 and lead > 0.12:  # the end of a word from before the window
             tail = self.bank.word(int(voice[rng.integers(len(voice))]))
             tail = tail[-int(rng.integers(1, RATE // 12)) :]
-            audio[: len(tail)] += gain * tail
+            audio[: len(tail)] += gain * tail[: len(audio)]
         audio = tilted(rng, audio, muffled)
         return words, reverberated(rng, audio) if rng.random() < 0.2 else audio
 
