@@ -30,6 +30,7 @@ from recipes.digits.voices import (
     trimmed,
 )
 from slimwhisper import SlimWhisper, Transcript
+from slimwhisper.options import AUDIO_WINDOWS
 
 TOLERANCE = 0.2  # seconds
 WINDOW = 30  # seconds
@@ -108,13 +109,18 @@ def edits(truth: str, text: str) -> int:
 
 
 def measure_words(
-    model: SlimWhisper, count: int, speakers: Mapping[str, list[tuple[int, Samples]]]
+    model: SlimWhisper,
+    count: int,
+    speakers: Mapping[str, list[tuple[int, Samples]]],
+    seconds: float | None = WINDOW,
 ) -> dict[str, object]:
-    """Word error rate of each speaker on sequences of 1 to 12 digits in windows of 30 s."""
+    """Word error rate of each speaker on sequences of 1 to 12 digits in `seconds` of audio; None:
+    as long as they are.
+    """
     rates = {}
     for speaker, words in speakers.items():
         rng = np.random.default_rng(7)
-        made = [joined(rng, words, int(rng.integers(1, 13))) for _ in range(count)]
+        made = [joined(rng, words, int(rng.integers(1, 13)), seconds) for _ in range(count)]
         transcripts = transcribed(model, [r.audio for r in made])
         wrong = [edits(r.text, f.text) for r, f in zip(made, transcripts, strict=True)]
         total = sum(len(r.words) for r in made)
@@ -252,8 +258,13 @@ def main() -> None:
     parser.add_argument("--speaker", help="this speaker's words alone")
     parser.add_argument("--max_initial_timestamp", type=float, default=1.0, help="-1: no limit")
     parser.add_argument("--cache_dtype", help="fp8: caches in float8")
+    parser.add_argument("--audio_window", choices=AUDIO_WINDOWS, help="[as the checkpoint says]")
+    parser.add_argument("--short", action="store_true", help="words: recordings end with the last")
     args = parser.parse_args()
-    model = slimwhisper.load_model(args.checkpoint, cache_dtype=args.cache_dtype)
+    model = slimwhisper.load_model(
+        args.checkpoint, cache_dtype=args.cache_dtype, audio_window=args.audio_window
+    )
+    seconds = None if args.short else WINDOW
     limit = args.max_initial_timestamp
     options = {"max_initial_timestamp": None if limit < 0 else limit}
     speakers = sorted({who for _, _, who, _ in fsdd_recordings(args.fsdd)})
@@ -261,13 +272,13 @@ def main() -> None:
     if "words" in args.parts:
         chosen = [args.speaker] if args.speaker else speakers
         test_sets = {speaker: test_words(args.fsdd, speaker) for speaker in chosen}
-        result |= measure_words(model, args.count, test_sets)
+        result |= measure_words(model, args.count, test_sets, seconds)
     if "people" in args.parts:
         recorded_words = {
             person: [(digit, trimmed(read(path))) for digit, path in recorded(person)]
             for person in PEOPLE
         }
-        result["people"] = measure_words(model, args.count, recorded_words)
+        result["people"] = measure_words(model, args.count, recorded_words, seconds)
     if "silence" in args.parts:
         result |= measure_silence(model, 20)
     if "times" in args.parts:

@@ -12,6 +12,7 @@ import torch
 
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import PRESETS
+from slimwhisper.cache.pool import pages_of
 from slimwhisper.commands.costs import OFFICIAL_DIMS, allocate
 from slimwhisper.commands.report import PAPER_MODELS, CacheReport, make_report, print_report
 from slimwhisper.errors import OptionError
@@ -92,6 +93,14 @@ def test_bytes_in_float16() -> None:
     assert cells(text, "64 windows, baseline (kv, kv)")[0] == "20.4GB"
     assert cells(text, "64 windows, slim (e, x)")[0] == "2.6GB"
     assert cells(text, "saving, slim (e, x)") == ["7.9x", "4.7x"]
+
+
+def test_a_short_command_takes_less_than_six_megabytes_of_large() -> None:
+    """In half precision: its slot, and pages for a prompt of 4 tokens and 10 of text."""
+    (*_, slim) = allocate(OFFICIAL_DIMS["large"], 1, torch.float16)
+    assert slim.preset == "slim"
+    page = slim.self_bytes // pages_of(OFFICIAL_DIMS["large"].n_text_ctx)
+    assert slim.cross_bytes + page * pages_of(4 + 10) < 6e6
 
 
 @pytest.mark.parametrize("name", OFFICIAL_DIMS)
