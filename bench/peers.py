@@ -147,7 +147,7 @@ def cases_of(args: argparse.Namespace) -> Iterator[Case]:
         for batch in args.batches:
             for group in dict.fromkeys(GROUPS.values()):
                 for engine, dtype in kinds:
-                    if GROUPS[dtype] == group and fits(engine, batch):
+                    if GROUPS[dtype] == group and fits(engine, batch, args.batches):
                         yield Case(
                             model=model,
                             engine=engine,
@@ -162,10 +162,14 @@ def cases_of(args: argparse.Namespace) -> Iterator[Case]:
                         )
 
 
-def fits(engine: str, batch: int) -> bool:
-    """Whether an engine has something to measure at this batch."""
+def fits(engine: str, batch: int, batches: list[int]) -> bool:
+    """Whether an engine has something new to measure at this batch: copies of one that decodes one
+    window at a time are as fast with a larger one.
+    """
     peer = PEERS[engine]
-    return batch >= peer.least_batch and (batch == 1 or peer.batches or peer.in_workers)
+    if batch == 1 or peer.batches:
+        return batch >= peer.least_batch
+    return peer.in_workers and batch == min(b for b in batches if b > 1)
 
 
 def settings_of(case: Case, digest: str | None) -> Row:

@@ -65,7 +65,9 @@ def summary(case: Case, results: Results) -> Row:
     if case.engine.startswith(OURS) and (best := best_other(case, results)):
         theirs = measured(results[best])
         both = sorted(rounds.keys() & theirs.keys())
-        row["best"] = name_of(best) + ("" if best.batch == case.batch else ", one at a time")
+        row["best"] = name_of(best) + (
+            "" if best.batch == case.batch else f", {best.batch} at a time"
+        )
         row["best_hours_an_hour"] = speed(best, results)
         row["ratios"] = [rounds[n]["hours_an_hour"] / theirs[n]["hours_an_hour"] for n in both]
     return row
@@ -82,7 +84,7 @@ def speed(case: Case, results: Results) -> float:
 
 def best_other(ours: Case, results: Results) -> Case | None:
     """The fastest case of another project in the same group, with as many tokens. One without
-    batches also counts as it is one at a time.
+    batches also counts with fewer windows at a time.
     """
     return max(
         (
@@ -103,7 +105,8 @@ def compared(theirs: Case, ours: Case) -> bool:
     same = ("model", "group", "tokens", "threads", "audio", "device", "seconds")
     if any(getattr(theirs, name) != getattr(ours, name) for name in same):
         return False
-    return theirs.batch == ours.batch or (theirs.batch == 1 and not PEERS[theirs.engine].batches)
+    fewer = theirs.batch < ours.batch and not PEERS[theirs.engine].batches
+    return theirs.batch == ours.batch or fewer
 
 
 def counts(rounds: Mapping[int, Row]) -> list[int]:
