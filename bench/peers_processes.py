@@ -26,7 +26,7 @@ from slimwhisper.commands.measurement import Memory, recordings
 
 PAUSE = 0.5  # seconds between turns: threads of the one before stop to wait for work
 SECONDS = 30  # the longest file; a longer one would need a second window
-KEPT_SHARE = 0.5  # of the memory must be free, for a process to be kept for its next round
+KEPT_SHARE = 0.4  # of the memory must be free, for a process to be kept for its next round
 ERROR_LETTERS = 300
 
 

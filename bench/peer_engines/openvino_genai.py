@@ -1,10 +1,12 @@
 """OpenVINO GenAI, for `peers.py`: a model that optimum-intel exports, its weights in int8 or as
-they are. It decodes in the precision that it chooses for the processor.
+they are. It computes in the precision that it chooses for the processor, bfloat16 where there are
+instructions for it; `openvino-f32` in float32.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from peer_engines.case import Audio, Case, Peer, Run, in_workers
 from peer_engines.weights import drop_broken_torchaudio, save_hugging_face
@@ -32,10 +34,12 @@ def save_openvino(checkpoint: Checkpoint, path: Path, case: Case) -> None:
             openvino.save_model(converted, path / f"openvino_{name}.xml")
 
 
-def openvino_genai(case: Case, path: str) -> Run:
+def openvino_genai(case: Case, path: str, **settings: str) -> Run:
+    """settings: of OpenVINO, beside the threads."""
     from openvino_genai import WhisperPipeline
 
-    pipeline = WhisperPipeline(path, "CPU", INFERENCE_NUM_THREADS=case.threads, NUM_STREAMS=1)
+    threads = {"INFERENCE_NUM_THREADS": case.threads, "NUM_STREAMS": 1}
+    pipeline = WhisperPipeline(path, "CPU", **{**settings, **threads})
     config = pipeline.get_generation_config()
     config.suppress_tokens, config.begin_suppress_tokens = [], []
     config.return_timestamps = False
@@ -52,16 +56,22 @@ def openvino_genai(case: Case, path: str) -> Run:
     return run
 
 
-PEERS = {
-    "openvino": Peer(
+def variant(*dtypes: str, **fields: Any) -> Peer:
+    return Peer(
         ("openvino_genai", "openvino_tokenizers", "optimum", "nncf"),
         ("openvino-genai", "openvino", "optimum-intel"),
         "openvino-{dtype}",
         save_openvino,
         in_workers(openvino_genai),
-        {"cpu": ("float32", "int8")},
+        {"cpu": dtypes},
         batches=False,
         in_workers=True,
         by_torch=False,
+        **fields,
     )
+
+
+PEERS = {
+    "openvino": variant("float32", "int8"),
+    "openvino-f32": variant("float32", options={"INFERENCE_PRECISION_HINT": "f32"}),
 }
