@@ -1,93 +1,92 @@
 """Compares Whisper implementations: python bench/peers.py [--shapes tiny,base] [--results FILE]
 
-All use the same weights, converted to each project's format (`peers_engines.py`), the same audio
-and the same number of threads. With --shapes: random weights in official shapes, 29 s of noise per
-file, and a fixed number of tokens each. With --model CHECKPOINT --folder AUDIO: a trained
+All use the same weights, converted to each engine's format (`peer_engines/`), the same audio and
+the same number of threads. With --shapes: random weights in official shapes, noise of --seconds in
+each file, and a fixed number of tokens each. With --model CHECKPOINT --folder AUDIO: a trained
 checkpoint on recordings of at most 30 s each.
 
-Those that are compared, of one shape, batch and dtype, take turns, each in a process of its own: a
-round of one, a round of the next. On a GPU a first round is not counted. With --results, each round
-is written as soon as it is measured, and a round that is there, with the same settings, versions,
-machine and commit, is not measured again. Ends in a table, and one line of JSON; --plot writes a
-plot as PNG and SVG.
+Engines are compared in two groups: those that compute with weights in float32, float16 or bfloat16,
+and those with int8, q8_0 or q5_0. Those that are compared, of one shape and batch, take turns, each
+in a process of its own: a round of one, a round of the next. On a GPU a first round is not counted.
+With --results, each round is written as soon as it is measured, and a round that is there, with the
+same settings, versions, machine and commit, is not measured again. Ends in tables, and one line of
+JSON; --table FILE only prints the tables of such a file, --plot writes a plot as PNG and SVG.
 
-Needs the packages to measure: pip install transformers faster-whisper ctranslate2 pywhispercpp.
-Without --engines, those not installed are left out. One that fails is left out, and the exit status
-is 1.
+docs/performance.md names the packages to install. Without --engines, those not installed are left
+out. One that fails is a row with its reason, and the exit status is 1.
 """
 
 import argparse
 import json
-import os
 import sys
 import tempfile
-import time
-import traceback
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
 from itertools import groupby
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import torch
-from peers_engines import PEERS, Audio, Case
-from peers_formats import convert
-from peers_summary import draw, summaries, table
-from rows import Row, Rows, add_results_flag, installed, listed, stoppable
+from peer_engines import PEERS, name_of
+from peer_engines.case import GROUPS, Case
+from peers_processes import rounds_left, take_turns
+from peers_summary import Results, draw, failure, found_in, round_of, summaries, tables
+from rows import Row, Rows, add_results_flag, installed, listed, read, stoppable
 from timing import machine
 
-from slimwhisper.audio.formats import AUDIO_SUFFIXES
-from slimwhisper.audio.load import load_audio
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
-from slimwhisper.commands.measurement import Memory, recordings
 from slimwhisper.digests import weights_digest
 from slimwhisper.flags import positive
 
-PAUSE = 0.5  # seconds between turns: threads of the one before stop to wait for work
 FEWEST = 4  # files of a round
-SECONDS = 30  # the longest file; a longer one would need a second window
+LONGEST = 29  # seconds of noise
 
 
 def main() -> None:
     args = parsed()
-    checkpoint = load_checkpoint(args.model) if args.model else None
-    digest = weights_digest(checkpoint.state) if checkpoint else None
-    cases, failed = list(cases_of(args)), list[str]()
+    if args.table:
+        print(tables(summaries(found_in(read([args.table])))))
+        return
+    digest = weights_digest(load_checkpoint(args.model).state) if args.model else None
+    cases = list(cases_of(args))
     if not cases:
         raise SystemExit("nothing to measure: no engine that is installed has these dtypes")
     rows = Rows(args.results, "peers", torch.device(args.device))
     settings = {case: settings_of(case, digest) for case in cases}
-    results = {case: {row["round"]: row for row in rows.kept(**settings[case])} for case in cases}
+    results: Results = {
+        case: {row["round"]: row for row in rows.kept(**settings[case]) if "error" not in row}
+        for case in cases
+    }
+    failed = list[str]()
+
+    def missing(case: Case) -> list[int]:
+        return rounds_left(results[case], args.rounds)
+
     with stoppable(args.results):
         for model, group in groupby(cases, lambda case: case.model):
-            left = [case for case in group if missing(results[case], args.rounds)]
+            left = [case for case in group if missing(case)]
             if not left:
                 continue
             with tempfile.TemporaryDirectory() as folder:
-                weights = checkpoint or random_checkpoint(OFFICIAL_DIMS[model])
-                # half precision is that of the official checkpoints
-                dtype = torch.float16 if args.device == "cuda" else torch.float32
-                for kind in dict.fromkeys(PEERS[case.engine].format for case in left):
-                    convert(weights, Path(folder), kind, dtype)
-                for _, compared in groupby(left, lambda case: (case.batch, case.dtype)):
-                    turns = take_turns(list(compared), folder, results, args.rounds, failed)
+                for _, compared in groupby(left, lambda case: (case.batch, case.group)):
+                    turns = take_turns(list(compared), Path(folder), missing, args.rounds)
                     for case, number, result in turns:
-                        title = {"of": title_of(case), "peer": case.name, "round": number}
-                        results[case][number] = rows.add(**title, **settings[case], **result)
-    summary = summaries(cases, results)
-    print(table(summary))
+                        title = {"of": title_of(case), "peer": name_of(case), "round": number}
+                        values = failure(result) if isinstance(result, str) else result
+                        row = rows.add(**title, **settings[case], **values)
+                        print(f"{model}, batch {case.batch}, {round_of(row)}", file=sys.stderr)
+                        if "error" in row:
+                            failed.append(f"{model}, {name_of(case)}, batch {case.batch}")
+                        results[case][-1 if "error" in row else number] = row
+    summary = summaries(results)
+    print(tables(summary))
     here = machine(torch.device(args.device))
     if args.plot:
         draw(summary, str(here.get("gpu", here["processor"])), args.plot)
     print(json.dumps({"bench": "peers", "machine": here, "rows": summary}))
     if failed:
-        raise SystemExit(f"failed: {', '.join(failed)}")
+        raise SystemExit(f"failed: {'; '.join(failed)}")
 
 
 def parsed() -> argparse.Namespace:
@@ -105,9 +104,11 @@ def parsed() -> argparse.Namespace:
     files = "of a round: the batch or 4, on a GPU four times that, but at most these [64]"
     parser.add_argument("--files", type=positive, default=64, help=files)
     parser.add_argument("--tokens", type=positive, default=50, help="of each file, with --shapes")
+    parser.add_argument("--seconds", type=seconds, default=29, help="of each file's noise [29]")
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     parser.add_argument("--plot", type=Path, help="name of the PNG and SVG")
+    parser.add_argument("--table", type=Path, help="only print the tables of a file of results")
     add_results_flag(parser)
     args = parser.parse_args()
     if (args.model is None) != (args.folder is None):
@@ -117,7 +118,7 @@ def parsed() -> argparse.Namespace:
     supported = [
         name
         for name, peer in PEERS.items()
-        if args.device in peer.dtypes and find_spec(peer.package) is not None
+        if args.device in peer.dtypes and all(map(find_spec, peer.packages))
     ]
     if wrong := [name for name in args.engines or () if name not in supported]:
         parser.error(f"not installed, or not on {args.device}: {', '.join(wrong)}")
@@ -125,16 +126,28 @@ def parsed() -> argparse.Namespace:
     return args
 
 
+def seconds(text: str) -> int:
+    """Whole seconds of noise, 1 to 29: within one window."""
+    value = positive(text)
+    if value > LONGEST:
+        raise argparse.ArgumentTypeError(f"{text} is more than {LONGEST}, one window")
+    return value
+
+
 def cases_of(args: argparse.Namespace) -> Iterator[Case]:
     """All cases; those that are compared follow one another."""
-    peers = {name: PEERS[name].dtypes[args.device] for name in args.engines}
-    all_dtypes = dict.fromkeys(dtype for dtypes in peers.values() for dtype in dtypes)
     factor = 4 if args.device == "cuda" else 1  # that a round is long enough
+    kinds = [
+        (engine, dtype)
+        for engine in args.engines
+        for dtype in PEERS[engine].dtypes[args.device]
+        if dtype in (args.dtypes or GROUPS)
+    ]
     for model in [args.model] if args.model else args.shapes:
         for batch in args.batches:
-            for dtype in args.dtypes or all_dtypes:
-                for engine, dtypes in peers.items():
-                    if dtype in dtypes and (batch == 1 or PEERS[engine].batches):
+            for group in dict.fromkeys(GROUPS.values()):
+                for engine, dtype in kinds:
+                    if GROUPS[dtype] == group and fits(engine, batch, args.batches):
                         yield Case(
                             model=model,
                             engine=engine,
@@ -145,7 +158,18 @@ def cases_of(args: argparse.Namespace) -> Iterator[Case]:
                             threads=args.threads,
                             audio=str(args.folder) if args.model else None,
                             device=args.device,
+                            seconds=args.seconds,
                         )
+
+
+def fits(engine: str, batch: int, batches: list[int]) -> bool:
+    """Whether an engine has something new to measure at this batch: copies of one that decodes one
+    window at a time are as fast with a larger one.
+    """
+    peer = PEERS[engine]
+    if batch == 1 or peer.batches:
+        return batch >= peer.least_batch
+    return peer.in_workers and batch == min(b for b in batches if b > 1)
 
 
 def settings_of(case: Case, digest: str | None) -> Row:
@@ -157,107 +181,6 @@ def settings_of(case: Case, digest: str | None) -> Row:
 def title_of(case: Case) -> str:
     of = f"{case.model}, random weights, {case.tokens} tokens a file"
     return of if case.tokens else case.model
-
-
-def missing(results: Mapping[int, Row], rounds: int) -> list[int]:
-    return [number for number in range(rounds) if number not in results]
-
-
-# -- processes -------------------------------------------------------------------------------------
-
-
-def take_turns(
-    cases: list[Case],
-    folder: str,
-    results: Mapping[Case, Mapping[int, Row]],
-    rounds: int,
-    failed: list[str],
-) -> Iterator[tuple[Case, int, Row]]:
-    """Measure cases that are compared with one another, round by round; those that could not be
-    measured are named in `failed`.
-    """
-    context, workers = get_context("spawn"), dict[Case, tuple[Any, Any]]()
-    try:
-        for number in range(rounds):
-            for case in [case for case in cases if number in missing(results[case], rounds)]:
-                if case not in workers:
-                    pipe, theirs = context.Pipe()
-                    process = context.Process(target=answer, args=(theirs, case, folder))
-                    process.start()
-                    theirs.close()
-                    workers[case] = pipe, process
-                time.sleep(PAUSE)
-                try:
-                    workers[case][0].send("a round")
-                    result = workers[case][0].recv()
-                except (EOFError, OSError):
-                    result = "its process ended"
-                where = f"{case.model}, {case.name}, batch {case.batch}"
-                if isinstance(result, str):
-                    print(f"{where}: {result}", file=sys.stderr)
-                    failed.append(where)
-                    cases.remove(case)
-                    continue
-                print(f"{where}: {result['seconds']:.1f} s", file=sys.stderr)
-                yield case, number, result
-    finally:
-        for pipe, process in workers.values():
-            pipe.close()
-            process.join()
-
-
-def answer(pipe: "Connection[Any, Any]", case: Case, converted: str) -> None:
-    """A process: load an engine, then answer until the pipe is closed, also by the parent's end."""
-    os.dup2(2, 1)  # what libraries print is not among the results
-    warnings.simplefilter("ignore")
-    try:
-        torch.set_num_threads(case.threads)
-        audio = inputs(case)
-        run = PEERS[case.engine].load(case, converted)
-        memory, first = Memory(torch.device(case.device)), 0.0
-        for _ in range(2):  # the first is a warm-up
-            since = time.perf_counter()
-            list(run(audio[:1]))
-            first = time.perf_counter() - since
-        if case.device == "cuda":  # all that is compiled, planned and recorded for this batch
-            list(run(audio))
-        while True:
-            pipe.recv()
-            pipe.send({"first_text_seconds": first, **measured(case, run, audio, memory)})
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        return
-    except BaseException:  # of another project
-        pipe.send(traceback.format_exc()[-2000:])
-
-
-def measured(case: Case, run: Any, audio: list[Audio], memory: Memory) -> Row:
-    """A round: all files. `memory_mb`: the peak, less what was in use with the model loaded."""
-    since = time.perf_counter()
-    pairs = list(run(audio))
-    seconds = time.perf_counter() - since
-    counts = [n for _, n in pairs]
-    if case.tokens and any(abs(n - case.tokens) > 1 for n in counts):
-        raise SystemExit(f"{case.name}: {counts[:9]} tokens, not {case.tokens} each")
-    known = case.device == "cpu" or PEERS[case.engine].by_torch
-    return {
-        "seconds": seconds,
-        "hours_an_hour": sum(map(len, audio)) / 16_000 / seconds,
-        "tokens_per_second": sum(counts) / seconds,
-        "sampled": sum(counts),
-        "memory_mb": memory.grown() / 1e6 if known else None,
-        "peak_mb": memory.peak() / 1e6 if known else None,
-        "texts": [text.strip() for text, _ in pairs] if case.audio else None,
-    }
-
-
-def inputs(case: Case) -> list[Audio]:
-    """The recordings of a case."""
-    if case.audio is None:
-        return recordings(case.files)
-    paths = sorted(p for p in Path(case.audio).iterdir() if p.suffix in AUDIO_SUFFIXES)
-    loaded = [load_audio(str(path)) for path in paths]
-    short = [audio for audio in loaded if len(audio) <= SECONDS * 16_000]
-    return (short * (1 + case.files // len(short)))[: case.files]
 
 
 if __name__ == "__main__":

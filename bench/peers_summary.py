@@ -1,52 +1,117 @@
-"""The results of `peers.py` as a table and a plot."""
+"""The results of `peers.py` as tables and a plot."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from itertools import groupby
 from pathlib import Path
 
-from peers_engines import Case
+from peer_engines import OURS, PEERS, name_of
+from peer_engines.case import Case
 from rows import Row, spread
 from rows import table as markdown
 
-OURS = "slimwhisper"
+Results = dict[Case, dict[int, Row]]  # of each case, by round; by -1 why it failed
 MEDIANS = ("hours_an_hour", "tokens_per_second", "first_text_seconds", "memory_mb", "peak_mb")
+OTHER_COUNT, SHORT_WINDOW = "†", "‡"
 
 
-def summaries(cases: Sequence[Case], results: Mapping[Case, Mapping[int, Row]]) -> list[Row]:
-    """A row for each case that was measured: the medians of its rounds, and the ratio of our speed
-    to its own in each round that both have.
+def failure(reason: str) -> Row:
+    """The values of a row that could not be measured."""
+    return {"error": reason}
+
+
+def round_of(row: Row) -> str:
+    """A result for the one who waits."""
+    if "error" in row:
+        return f"{row['peer']}: {row['error']}"
+    return f"{row['peer']}: {row['seconds_spent']:.1f} s"
+
+
+def found_in(rows: Iterable[Row]) -> Results:
+    """The results in a file's rows; of a round that was measured several times, the last."""
+    results: Results = {}
+    for row in rows:
+        if row.get("bench") == "peers" and row.get("engine") in PEERS and "seconds" in row:
+            case = Case(**{field.name: row[field.name] for field in fields(Case)})
+            results.setdefault(case, {})[-1 if "error" in row else row["round"]] = row
+    return results
+
+
+def summaries(results: Results) -> list[Row]:
+    """A row for each case: the medians of its rounds, or why it failed. Rows of slimwhisper have
+    the best other engine of the same group, and the ratio of speeds in each round that both have.
     """
-    rows = []
-    for case in cases:
-        if not (rounds := results[case]):
-            continue
-        our_rounds = [results[c] for c in cases if compared(c, case) and c.engine == OURS]
-        ours = our_rounds[0] if our_rounds and case.engine != OURS else {}
-        both = sorted(rounds.keys() & ours.keys())
-        row: Row = {
-            "model": case.model,
-            "peer": case.name,
-            "dtype": case.dtype,
-            "batch": case.batch,
-            "files": case.files,
-        }
-        for name in MEDIANS:
-            values = [r[name] for r in rounds.values() if r[name] is not None]
-            row[name] = statistics.median(values) if values else None
-        first = next(iter(rounds.values()))
-        row["sampled"] = first["sampled"]
-        row["ratios"] = [ours[n]["hours_an_hour"] / rounds[n]["hours_an_hour"] for n in both]
-        if first["texts"] is not None:
-            reference = next(r for c in cases for r in results[c].values())
-            row["same_texts"] = same_texts(reference["texts"], first["texts"])
-        rows.append(row)
-    return rows
+    return [row for case in results if (row := summary(case, results))]
 
 
-def compared(one: Case, other: Case) -> bool:
-    """Whether they took turns."""
-    return all(getattr(one, k) == getattr(other, k) for k in ("model", "batch", "dtype"))
+def summary(case: Case, results: Results) -> Row:
+    """One row; empty if the case was not measured."""
+    if not results[case]:
+        return {}
+    row: Row = {"peer": name_of(case), "group": case.group, **asdict(case), "ratios": []}
+    rounds = measured(results[case])
+    if not rounds:
+        return row | {"error": results[case][-1]["error"]}
+    for name in MEDIANS:
+        values = [r[name] for r in rounds.values() if r[name] is not None]
+        row[name] = statistics.median(values) if values else None
+    first = next(iter(rounds.values()))
+    row |= {name: first[name] for name in ("sampled", "fewest_tokens", "most_tokens")}
+    if first["texts"] is not None:
+        same = (c for c in results if c.model == case.model and c.audio == case.audio)
+        reference = next(r for c in same for r in measured(results[c]).values())
+        row["same_texts"] = same_texts(reference["texts"], first["texts"])
+    if case.engine.startswith(OURS) and (best := best_other(case, results)):
+        theirs = measured(results[best])
+        both = sorted(rounds.keys() & theirs.keys())
+        row["best"] = name_of(best) + (
+            "" if best.batch == case.batch else f", {best.batch} at a time"
+        )
+        row["best_hours_an_hour"] = speed(best, results)
+        row["ratios"] = [rounds[n]["hours_an_hour"] / theirs[n]["hours_an_hour"] for n in both]
+    return row
+
+
+def measured(rounds: Mapping[int, Row]) -> dict[int, Row]:
+    return {number: row for number, row in rounds.items() if number >= 0}
+
+
+def speed(case: Case, results: Results) -> float:
+    """The median of hours of audio per hour."""
+    return statistics.median(r["hours_an_hour"] for r in measured(results[case]).values())
+
+
+def best_other(ours: Case, results: Results) -> Case | None:
+    """The fastest case of another project in the same group, with as many tokens. One without
+    batches also counts with fewer windows at a time.
+    """
+    return max(
+        (
+            case
+            for case, rounds in results.items()
+            if not case.engine.startswith(OURS)
+            and measured(rounds)
+            and compared(case, ours)
+            and all(abs(n - (case.tokens or n)) <= 1 for n in counts(rounds))
+        ),
+        key=lambda case: speed(case, results),
+        default=None,
+    )
+
+
+def compared(theirs: Case, ours: Case) -> bool:
+    """Whether a case is one that ours is compared with."""
+    same = ("model", "group", "tokens", "threads", "audio", "device", "seconds")
+    if any(getattr(theirs, name) != getattr(ours, name) for name in same):
+        return False
+    fewer = theirs.batch < ours.batch and not PEERS[theirs.engine].batches
+    return theirs.batch == ours.batch or fewer
+
+
+def counts(rounds: Mapping[int, Row]) -> list[int]:
+    """The fewest and the most tokens of a file."""
+    return [r[n] for r in measured(rounds).values() for n in ("fewest_tokens", "most_tokens")]
 
 
 def same_texts(ours: Sequence[str], theirs: Sequence[str]) -> float:
@@ -55,27 +120,99 @@ def same_texts(ours: Sequence[str], theirs: Sequence[str]) -> float:
     return sum(a.split() == b.split() for a, b in pairs) / len(pairs)
 
 
+def geometric_means(rows: Sequence[Row]) -> list[Row]:
+    """Of each variant of slimwhisper in each group: the mean over the rows' median ratios."""
+    found = dict[tuple[str, str], list[float]]()
+    for row in rows:
+        if row["ratios"]:
+            key = row["group"], row["peer"]
+            found.setdefault(key, []).append(statistics.median(row["ratios"]))
+    return [
+        {"group": group, "peer": peer, "ratio": statistics.geometric_mean(v), "rows": len(v)}
+        for (group, peer), v in found.items()
+    ]
+
+
+# -- for people ------------------------------------------------------------------------------------
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """All in Markdown: every engine, slimwhisper against the best other one, the means."""
+    parts = [table([row for row in rows if "error" not in row])]
+    notes = {
+        OTHER_COUNT: "other than the tokens asked for; more than one off, it is not compared",
+        SHORT_WINDOW: "encodes a short file with less silence than 30 s, so texts may differ",
+    }
+    parts += [f"{mark} {note}." for mark, note in notes.items() if mark in parts[0]]
+    if any(row["ratios"] for row in rows):
+        parts += [comparison(rows), means(rows)]
+    failures = (f"- {place(r)}, {r['peer']}: {r['error']}" for r in rows if "error" in r)
+    if listed := "\n".join(failures):
+        parts.append(f"Failed:\n\n{listed}")
+    return "\n\n".join(parts)
+
+
+def place(row: Row) -> str:
+    return f"{row['model']}, {length(row)}, {places(row)} at a time"
+
+
+def length(row: Row) -> str:
+    return "recordings" if row["audio"] else f"{row['seconds']} s"
+
+
+def places(row: Row) -> str:
+    """The batch; with fewer files than places it says so."""
+    enough = row["files"] >= row["batch"]
+    return str(row["batch"]) if enough else f"{row['files']} of {row['batch']}"
+
+
 def table(rows: Sequence[Row]) -> str:
-    """The summaries as a table in Markdown. A batch with fewer files than places says so."""
-    head = ["model", "", "windows at a time", "hours of audio per hour", "slimwhisper to it"]
-    head += ["first text, ms", "memory that decoding adds, MB", "peak, MB"]
+    """Every engine."""
+    head = ["model", "audio", "windows at a time", "group", "engine", "hours of audio per hour"]
+    head += ["tokens a file", "first text, ms", "memory that decoding adds, MB", "peak, MB"]
     texts = any("same_texts" in row for row in rows)
     lines = []
     for row in rows:
-        places, files = row["batch"], row["files"]
+        least, most, asked = row["fewest_tokens"], row["most_tokens"], row["tokens"]
+        count = str(least) if least == most else f"{least} to {most}"
+        other = asked is not None and (least, most) != (asked, asked)
+        short = PEERS[row["engine"]].short_window
         memory = ("-" if row[k] is None else f"{row[k]:,.0f}" for k in ("memory_mb", "peak_mb"))
         lines.append(
             (
-                *(row["model"], row["peer"]),
-                str(places) if files >= places else f"{files} of {places}",
+                *(row["model"], length(row), places(row), row["group"]),
+                row["peer"] + (f" {SHORT_WINDOW}" if short else ""),
                 f"{row['hours_an_hour']:,.1f}",
-                spread(row["ratios"]) if row["ratios"] else "-",
+                count + (f" {OTHER_COUNT}" if other else ""),
                 f"{1000 * row['first_text_seconds']:,.0f}",
                 *memory,
                 *([f"{100 * row['same_texts']:.0f} %"] if texts else []),
             )
         )
     return markdown([*head, *(["same words"] if texts else [])], lines)
+
+
+def comparison(rows: Sequence[Row]) -> str:
+    """slimwhisper against the best other engine."""
+    head = ["model", "audio", "windows at a time", "group", "slimwhisper"]
+    head += ["hours of audio per hour", "best other engine", "its hours per hour", "ratio"]
+    lines = [
+        (
+            *(row["model"], length(row), places(row), row["group"], row["peer"]),
+            f"{row['hours_an_hour']:,.1f}",
+            *(row["best"], f"{row['best_hours_an_hour']:,.1f}", spread(row["ratios"])),
+        )
+        for row in rows
+        if row["ratios"]
+    ]
+    return markdown(head, lines)
+
+
+def means(rows: Sequence[Row]) -> str:
+    """The geometric means of the ratios."""
+    head = ("group", "slimwhisper", "ratio to the best other engine, geometric mean", "rows")
+    lines = [(r["group"], r["peer"], f"{r['ratio']:.2f}", r["rows"]) for r in geometric_means(rows)]
+    return markdown(head, lines)
 
 
 def draw(rows: Sequence[Row], title: str, path: Path) -> None:
@@ -85,6 +222,7 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    rows = [row for row in rows if "error" not in row]
     panels = [(model, list(group)) for model, group in groupby(rows, lambda row: row["model"])]
     heights = [len(group) for _, group in panels]
     size = 8, 0.45 * sum(heights) + 1.2 * len(panels)

@@ -1,6 +1,5 @@
 """The scripts of bench/ run, in a small form."""
 
-import importlib
 import json
 import os
 import re
@@ -19,37 +18,21 @@ import torch
 
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.model.model import Model
+from tests.support.bench import BENCH, imported, last_line, output
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.paths import ROOT, SAMPLES, SHARED
 from tests.support.pretend.cuda import pretend_cuda
 
-BENCH = ROOT / "bench"
 FSDD = SHARED / "audio" / "fsdd"
 CPU = torch.device("cpu")
 DIGITS = str(ROOT / "slimwhisper" / "models" / "digits.pt")
 needs_recordings = pytest.mark.skipif(not FSDD.is_dir(), reason="needs the recordings of shared/")
 
 
-def output(script: str, *arguments: str) -> str:
-    command = [sys.executable, str(BENCH / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
-def last_line(script: str, *arguments: str) -> dict[str, Any]:
-    return json.loads(output(script, *arguments).splitlines()[-1])
-
-
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Imports a module of bench/, as its modules import each other."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(BENCH) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    with imported(monkeypatch) as load:
+        yield load
 
 
 @pytest.mark.slow
@@ -58,22 +41,10 @@ def test_names_and_types() -> None:
     command = [sys.executable, "-m", "mypy", "--config-file", "../pyproject.toml"]
     command += ["--ignore-missing-imports", "--follow-imports=silent"]
     command += ["--allow-subclassing-any", *(path.name for path in sorted(BENCH.glob("*.py")))]
+    command += ["peer_engines"]
     environment = os.environ | {"MYPYPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=BENCH, env=environment)
     assert done.returncode == 0, done.stdout[-4000:]
-
-
-@pytest.mark.slow
-def test_peers(tmp_path: Path) -> None:
-    """With the two that are installed wherever the tests run; they must say the same."""
-    command = ["peers.py", "--model", "digits", "--folder", str(SAMPLES), "--files", "2"]
-    command += ["--engines", "openai-whisper,slimwhisper", "--dtypes", "float32"]
-    command += ["--batches", "1", "--rounds", "1", "--results", str(tmp_path / "rows.jsonl")]
-    found = last_line(*command)["rows"]
-    assert [row["peer"] for row in found] == ["openai-whisper", "slimwhisper float32"]
-    assert all(row["same_texts"] == 1 and row["sampled"] > 5 for row in found)
-    assert last_line(*command)["rows"] == found, "measured once"
-    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 2
 
 
 @pytest.mark.slow

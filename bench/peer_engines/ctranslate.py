@@ -1,0 +1,113 @@
+"""faster-whisper with CTranslate2, for `peers.py`: its default and the settings that may be faster:
+Intel's MKL in place of the library that CTranslate2 chooses for the processor, matrices packed when
+they are loaded, and one-threaded workers that decode different windows.
+"""
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from peer_engines.case import Audio, Case, Peer, Run
+from peer_engines.weights import drop_broken_torchaudio, save_hugging_face
+from slimwhisper.checkpoint.load import Checkpoint
+
+
+def save_ctranslate2(checkpoint: Checkpoint, path: Path, case: Case) -> None:
+    drop_broken_torchaudio()
+    from ctranslate2.converters import TransformersConverter
+
+    with TemporaryDirectory() as folder:
+        source = Path(folder) / "hugging_face"
+        save_hugging_face(checkpoint, source, case)
+        TransformersConverter(str(source)).convert(str(path))
+        for name in ("tokenizer.json", "preprocessor_config.json"):
+            shutil.copy(source / name, path)
+
+
+def faster_whisper(case: Case, path: str, workers: bool = False) -> Run:
+    """workers: a worker for each thread, which decodes its share of a batch."""
+    from faster_whisper import BatchedInferencePipeline, WhisperModel
+
+    count = case.threads if workers else 1
+    model = WhisperModel(
+        path,
+        device=case.device,
+        compute_type=case.dtype,
+        cpu_threads=case.threads // count,
+        num_workers=count,
+        local_files_only=True,
+    )
+    options: dict[str, Any] = {
+        "language": "en",
+        "beam_size": 1,
+        "best_of": 1,
+        "temperature": 0.0,
+        "without_timestamps": True,
+        "suppress_tokens": [],
+        "compression_ratio_threshold": None,
+        "log_prob_threshold": None,
+        "no_speech_threshold": None,
+        "condition_on_previous_text": False,
+        # CTranslate2 samples half of the sum of this and the prompt's four tokens
+        "max_new_tokens": case.tokens and 2 * case.tokens - 4,
+        "vad_filter": False,
+    }
+
+    def one_by_one(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+        for recording in audio:
+            segments = list(model.transcribe(recording, **options)[0])
+            yield "".join(s.text for s in segments), sum(len(s.tokens) for s in segments)
+
+    def batched(audio: list[Audio], batch: int = case.batch) -> Iterator[tuple[str, int]]:
+        # its batches are clips of one recording: the files one after the other
+        clips, at = [], 0.0
+        for recording in audio:
+            clips.append({"start": at, "end": at + len(recording) / 16_000})
+            at = clips[-1]["end"]
+        pipeline = BatchedInferencePipeline(model)
+        joined = np.concatenate(audio)
+        segments, _ = pipeline.transcribe(
+            joined, clip_timestamps=clips, batch_size=batch, **options
+        )
+        for segment in segments:
+            yield segment.text, len(segment.tokens)
+
+    def shared(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+        share = max(case.batch // count, 1)
+        parts = [audio[i : i + share] for i in range(0, len(audio), share)]
+        with ThreadPoolExecutor(count) as pool:
+            for pairs in pool.map(lambda part: list(batched(part, share)), parts):
+                yield from pairs
+
+    if case.batch == 1:
+        return one_by_one
+    return shared if workers else batched
+
+
+PACKAGES = ("faster_whisper", "ctranslate2", "transformers")
+DISTRIBUTIONS = ("faster-whisper", "ctranslate2")
+Dtypes = dict[str, tuple[str, ...]]
+CPU: Dtypes = {"cpu": ("float32", "int8")}
+GPU: Dtypes = {"cuda": ("float16", "int8_float16")}
+
+
+def variant(dtypes: Dtypes = CPU, **fields: Any) -> Peer:
+    common = (PACKAGES, DISTRIBUTIONS, "ctranslate2", save_ctranslate2, faster_whisper)
+    return Peer(*common, dtypes, by_torch=False, **fields)
+
+
+# newer versions of CTranslate2 have the shorter name
+PACKED = {"CT2_USE_EXPERIMENTAL_PACKED_GEMM": "1", "CT2_PACKED_GEMM": "1"}
+MKL = {"CT2_USE_MKL": "1"}
+
+PEERS = {
+    "faster-whisper": variant(CPU | GPU),
+    "faster-whisper-mkl": variant(environment=MKL),
+    "faster-whisper-packed": variant(environment=MKL | PACKED),
+    "faster-whisper-workers": variant(options={"workers": True}, least_batch=2),
+}

@@ -1,0 +1,62 @@
+"""transformers, as it is and compiled, for `peers.py`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from peer_engines.case import Audio, Case, Peer, Run, tokens_decoder
+from peer_engines.weights import drop_broken_torchaudio, save_hugging_face
+
+
+def transformers(case: Case, path: str, static: bool = False) -> Run:
+    """static: with a cache of fixed size, and compiled by torch."""
+    drop_broken_torchaudio()
+    from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    dtype = getattr(torch, case.dtype)
+    model = WhisperForConditionalGeneration.from_pretrained(path, dtype=dtype)
+    model.eval().to(case.device)
+    model.generation_config.suppress_tokens = None
+    model.generation_config.begin_suppress_tokens = None
+    extractor = WhisperFeatureExtractor.from_pretrained(path)
+    options: dict[str, Any] = {"do_sample": False, "num_beams": 1, "return_timestamps": False}
+    if model.generation_config.is_multilingual:
+        options |= {"language": "en", "task": "transcribe"}
+    if case.tokens:
+        options["max_new_tokens"] = case.tokens
+    if static:
+        options["cache_implementation"] = "static"
+        model.forward = torch.compile(model.forward)
+        encoder = model.model.encoder
+        encoder.forward = torch.compile(encoder.forward)
+    decode = tokens_decoder(Path(path) / "tokenizer.json")
+
+    def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+        for i in range(0, len(audio), case.batch):
+            batch = audio[i : i + case.batch]
+            features = extractor(batch, sampling_rate=16_000, return_tensors="pt").input_features
+            with torch.inference_mode():
+                outputs = model.generate(features.to(case.device, dtype), **options)
+            for row in outputs.tolist():
+                yield decode(row)
+
+    return run
+
+
+BOTH = ("float32", "bfloat16")
+
+
+def variant(dtypes: dict[str, tuple[str, ...]], **fields: Any) -> Peer:
+    packages = ("transformers",)
+    common = (packages, packages, "hugging_face", save_hugging_face, transformers)
+    return Peer(*common, dtypes, **fields)
+
+
+PEERS = {
+    "transformers": variant({"cpu": BOTH, "cuda": ("float16",)}),
+    "transformers-static": variant({"cpu": BOTH}, options={"static": True}, compiles=True),
+}

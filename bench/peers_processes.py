@@ -1,0 +1,197 @@
+"""The processes in which `peers.py` measures: one for each engine, and one for each conversion."""
+
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+from peer_engines import PEERS
+from peer_engines.case import Audio, Case, Run, file_of
+from rows import Row
+
+from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.load import load_audio
+from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.checkpoint.random_weights import random_checkpoint
+from slimwhisper.commands.costs import OFFICIAL_DIMS
+from slimwhisper.commands.measurement import Memory, recordings
+
+PAUSE = 0.5  # seconds between turns: threads of the one before stop to wait for work
+SECONDS = 30  # the longest file; a longer one would need a second window
+KEPT_SHARE = 0.4  # of the memory must be free, for a process to be kept for its next round
+ERROR_LETTERS = 300
+
+
+class Worker:
+    """A process that answers questions about one case, until it is closed."""
+
+    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
+        """target: gets the other end of the pipe, then the arguments."""
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process: SpawnProcess = context.Process(target=target, args=(theirs, *arguments))
+        self._process.start()
+        theirs.close()
+
+    def ask(self) -> Row | str:
+        """The answer, or why there is none."""
+        try:
+            self._pipe.send("next")
+            answer: Row | str = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            return f"its process ended with status {self._process.exitcode}"
+        return answer
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.join()
+
+
+def take_turns(
+    cases: list[Case], folder: Path, missing: Callable[[Case], list[int]], rounds: int
+) -> Iterator[tuple[Case, int, Row | str]]:
+    """Measure cases that are compared with one another, round by round.
+
+    folder: for the converted weights. missing: the rounds that a case lacks. Yields each case, its
+    round and the result, or why it failed; one that failed has no further rounds.
+    """
+    workers, failed = dict[Case, Worker](), set[Case]()
+    try:
+        for number in range(rounds):
+            for case in [c for c in cases if number in missing(c) and c not in failed]:
+                result: Row | str = "" if case in workers else convert(case, folder)
+                if not result:
+                    if case not in workers:
+                        workers[case] = Worker(measure, case, folder)
+                    time.sleep(PAUSE)
+                    result = workers[case].ask()
+                if isinstance(result, str):
+                    failed.add(case)
+                yield case, number, result
+                if case in workers and (case in failed or free_share() < KEPT_SHARE):
+                    workers.pop(case).close()
+    finally:
+        for worker in workers.values():
+            worker.close()
+
+
+def free_share() -> float:
+    """Of the memory (Linux); 1 where that is not known."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 1.0
+    sizes = {name: int(rest.split()[0]) for name, _, rest in (x.partition(":") for x in lines)}
+    return sizes["MemAvailable"] / sizes["MemTotal"]
+
+
+def convert(case: Case, folder: Path) -> str:
+    """Convert the weights for a case, unless they are there. Returns why it failed, or ""."""
+    if (folder / file_of(PEERS[case.engine], case)).exists():
+        return ""
+    worker = Worker(convert_weights, case, folder)
+    try:
+        answer = worker.ask()
+    finally:
+        worker.close()
+    return answer if isinstance(answer, str) else ""
+
+
+def convert_weights(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> None:
+    """A process: convert, and answer once."""
+    os.dup2(2, 1)  # what libraries print is not among the results
+    warnings.simplefilter("ignore")
+    try:
+        pipe.recv()
+        peer = PEERS[case.engine]
+        if case.audio:
+            checkpoint = load_checkpoint(case.model)
+        else:
+            checkpoint = random_checkpoint(OFFICIAL_DIMS[case.model])
+        path = folder / file_of(peer, case)
+        unfinished = path.with_name(f"unfinished-{path.name}")
+        peer.convert(checkpoint, unfinished, case)
+        unfinished.rename(path)
+        pipe.send({})
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        return
+    except BaseException as error:  # of another project
+        pipe.send(reason(error))
+
+
+def measure(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> None:
+    """A process: load an engine, then answer until the pipe is closed, also by the parent's end."""
+    os.dup2(2, 1)
+    warnings.simplefilter("ignore")
+    peer = PEERS[case.engine]
+    os.environ.update(peer.environment)  # before its package is imported
+    try:
+        torch.set_num_threads(case.threads)
+        audio = inputs(case)
+        run = peer.load(case, str(folder / file_of(peer, case)), **peer.options)
+        memory, first = Memory(torch.device(case.device)), 0.0
+        # compiled code is for one shape, and there after the second call
+        start = audio[: case.batch if peer.compiles else 1]
+        for _ in range(3 if peer.compiles else 2):  # the last counts
+            since = time.perf_counter()
+            list(run(start))
+            first = time.perf_counter() - since
+        if case.device == "cuda":  # all that is compiled, planned and recorded for this batch
+            list(run(audio))
+        while True:
+            pipe.recv()
+            pipe.send({"first_text_seconds": first, **measured(case, run, audio, memory)})
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        return
+    except BaseException as error:
+        pipe.send(reason(error))
+
+
+def reason(error: BaseException) -> str:
+    """In one line; the whole goes to the standard error."""
+    traceback.print_exception(error, file=sys.stderr)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines)}"[:ERROR_LETTERS]
+
+
+def measured(case: Case, run: Run, audio: list[Audio], memory: Memory) -> Row:
+    """A round: all files. `memory_mb`: the peak, less what was in use with the model loaded."""
+    since = time.perf_counter()
+    pairs = list(run(audio))
+    seconds = time.perf_counter() - since
+    counts = [n for _, n in pairs]
+    known = case.device == "cpu" or PEERS[case.engine].by_torch
+    return {
+        "seconds_spent": seconds,
+        "hours_an_hour": sum(map(len, audio)) / 16_000 / seconds,
+        "tokens_per_second": sum(counts) / seconds,
+        "sampled": sum(counts),
+        "fewest_tokens": min(counts),  # of a file
+        "most_tokens": max(counts),
+        "memory_mb": memory.grown() / 1e6 if known else None,
+        "peak_mb": memory.peak() / 1e6 if known else None,
+        "texts": [text.strip() for text, _ in pairs] if case.audio else None,
+    }
+
+
+def inputs(case: Case) -> list[Audio]:
+    """The recordings of a case."""
+    if case.audio is None:
+        return [recording[: case.seconds * 16_000] for recording in recordings(case.files)]
+    paths = sorted(p for p in Path(case.audio).iterdir() if p.suffix in AUDIO_SUFFIXES)
+    loaded = [load_audio(str(path)) for path in paths]
+    short = [audio for audio in loaded if len(audio) <= SECONDS * 16_000]
+    return (short * (1 + case.files // len(short)))[: case.files]
+
+
+def rounds_left(results: Mapping[int, Row], rounds: int) -> list[int]:
+    return [number for number in range(rounds) if number not in results]
