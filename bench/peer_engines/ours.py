@@ -52,10 +52,13 @@ PEERS = {
         {"cpu": ("float32",), "cuda": ("float16",)},
         batches=False,
     ),
-    # A variant of slimwhisper is another entry, with a name that begins with "slimwhisper": what it
-    # sets in `transcribe_many` is in `options`, such as {"audio_window": "auto"}, and with a window
-    # as long as the audio it says short_window=True.
+    # a variant's name begins with "slimwhisper"; its `options` are those of `transcribe_many`
     "slimwhisper": Peer(
         *(("slimwhisper",), (), "openai.pt", save_openai, slimwhisper_slim, OUR_DTYPES)
+    ),
+    "slimwhisper-auto": Peer(
+        *(("slimwhisper",), (), "openai.pt", save_openai, slimwhisper_slim, OUR_DTYPES),
+        options={"audio_window": "auto"},
+        short_window=True,
     ),
 }

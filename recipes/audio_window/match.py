@@ -83,6 +83,17 @@ def distance(x: Tensor, expected: Tensor) -> Tensor:
     return F.mse_loss(x.float(), expected) / expected.var()
 
 
+def divergence(logits: Tensor, expected: Tensor) -> Tensor:
+    """The mean Kullback-Leibler divergence of the next tokens' distributions, [n, V] each, []."""
+    found, wanted = logits.log_softmax(-1), expected.log_softmax(-1)
+    return F.kl_div(found, wanted, reduction="batchmean", log_target=True)
+
+
+def used_tokens(model: Whisper) -> Tensor:
+    """[V] bool: the tokens with an embedding; `digits` has zeros for all others."""
+    return model.decoder.token_embedding.weight.any(dim=1)
+
+
 def losses(student: Whisper, teacher: Whisper, batch: Batch) -> dict[str, Tensor]:
     """How far the student's states for short windows are from the teacher's for whole ones, []."""
     with torch.no_grad():
@@ -90,9 +101,16 @@ def losses(student: Whisper, teacher: Whisper, batch: Batch) -> dict[str, Tensor
         expected = last_states(teacher.decoder, batch.tokens, whole)
     short = encode(student.encoder, batch.mel[..., : batch.seconds * FRAMES_PER_SECOND])
     states = last_states(student.decoder, batch.tokens, short)
+    states, expected = states[batch.counted], expected[batch.counted]
+    used = used_tokens(teacher)
+    logits, expected_logits = (
+        x.float() @ model.decoder.token_embedding.weight[used].T
+        for x, model in ((states, student), (expected, teacher))
+    )
     return {
         "audio": distance(short, whole[:, : short.shape[1]]),
-        "text": distance(states[batch.counted], expected[batch.counted]),
+        "text": distance(states, expected),
+        "tokens": divergence(logits, expected_logits),
     }
 
 
@@ -141,6 +159,7 @@ def fit(
         for name, content in saved.items():
             parts[name].load_state_dict(content)
         print(f"{state}: continuing at step {first}", flush=True)
+    unused = ~used_tokens(teacher)
     sums: dict[str, float] = {}
     since = time.monotonic()
     for step in range(first + 1, steps + 1):
@@ -152,6 +171,9 @@ def fit(
         with torch.autocast("cpu", torch.bfloat16):
             found = losses(student, teacher, batch_of(step))
         torch.stack(list(found.values())).sum().backward()
+        gradient = student.decoder.token_embedding.weight.grad
+        assert gradient is not None
+        gradient[unused] = 0
         nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step()
         optimizer.zero_grad()
