@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 from timing import machine, resident_bytes
@@ -100,6 +101,7 @@ def measured(url: str, paths: Sequence[Path], at_once: int) -> tuple[list[str], 
         "seconds": round(spent, 2),
         "times_real": round(audio / spent, 1),
         "median_wait": round(statistics.median(waits), 3),
+        "p95_wait": round(float(np.quantile(waits, 0.95)), 3),
         "longest_wait": round(max(waits), 3),
         "batch_fill": round(filled / max(steps, 1), 2),
     }
