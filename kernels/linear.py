@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.kernels.cpu.library import DEPTH, library
+from slimwhisper.kernels.cpu.library import DEPTHS, library
 
 X86 = ("x86_64", "AMD64")
 INT8_PRODUCTS = "onednn" in torch.backends.quantized.supported_engines  # on x86
@@ -110,7 +110,7 @@ def packed_width(weight: Tensor, small_batches: bool = False) -> int | None:
     usable = weight.device.type == "cpu" and weight.dtype == torch.float32
     if not (usable and torch.backends.mkldnn.is_available() and platform.machine() in X86):
         return None
-    if small_batches and library() is not None and weight.shape[1] % DEPTH == 0:
+    if small_batches and library() is not None and weight.shape[1] % DEPTHS[torch.float32] == 0:
         return None
     count = -(-weight.shape[1] // PACKED_DEPTH)
     return -(-weight.shape[1] // count)
@@ -122,8 +122,12 @@ def linear(
     bias: Tensor | None = None,
     gelu: bool = False,
     addend: Tensor | None = None,
+    unrounded: bool = False,
 ) -> Tensor:
-    """x W^T + b, added to `addend` [..., out], then GELU if `gelu`: x [..., in] -> [..., out]."""
+    """x W^T + b, added to `addend` [..., out], then GELU if `gelu`: x [..., in] -> [..., out].
+
+    unrounded: the result may be float32 where x is bfloat16.
+    """
     if isinstance(weight, Quantized):
         assert bias is None  # it is in the weight
         fused = gelu and addend is None
@@ -141,7 +145,7 @@ def linear(
             y = y if addend is None else y + addend
         return F.gelu(y) if gelu else y
     if isinstance(weight, Tensor):
-        y = _in_c(x, weight, bias, addend)
+        y = _in_c(x, weight, bias, addend, unrounded=unrounded)
         if y is None:
             y = F.linear(x, weight, bias)
             y = y if addend is None else y + addend
@@ -167,9 +171,10 @@ def _in_c(
     addend: Tensor | None = None,
     factors: Tensor | None = None,
     small_batches: bool = True,
+    unrounded: bool = False,
 ) -> Tensor | None:
     """`Library.linear`, where there is a library and a weight."""
-    compiled = library() if x.dtype == torch.float32 and x.device.type == "cpu" else None
+    compiled = library(x.dtype) if x.device.type == "cpu" else None
     if compiled is None or weight is None:
         return None
-    return compiled.linear(x, weight, bias, addend, factors, small_batches)
+    return compiled.linear(x, weight, bias, addend, factors, small_batches, unrounded)
