@@ -15,8 +15,9 @@ from setuptools.command.build_ext import build_ext
 
 FOLDER = "kernels/cpu"
 SOURCES = (
-    *("attention", "attention_wide", "attention_bf16", "encoder_attention", "threads"),
+    *("attention", "attention_wide", "attention_bf16", "encoder_attention", "integers"),
     *("products", "products_wide", "products_bf16", "transposed", "transposed_bf16"),
+    "threads",
 )
 OPTIONS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-fPIC", "-shared", "-s")
 NATIVE = os.environ.get("SLIMWHISPER_NATIVE") != "0"

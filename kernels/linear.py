@@ -13,6 +13,7 @@ from slimwhisper.kernels.cpu.library import DEPTHS, library
 X86 = ("x86_64", "AMD64")
 INT8_PRODUCTS = "onednn" in torch.backends.quantized.supported_engines  # on x86
 PACKED_DEPTH = 384  # products that oneDNN sums in one pass
+INT8_AMX = torch.cpu.get_capabilities().get("amx_int8", False)
 # Without AVX512-VNNI, sums of two products of 8 bits overflow: the input is rounded to 7 bits.
 SEVEN_BIT_INPUT = not torch.cpu.get_capabilities().get("avx512_vnni", False)
 
@@ -35,13 +36,24 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """A weight [out, in] in int8 with a factor per output, and its bias; only for `linear`."""
+    """A weight [out, in] in int8 with a factor per output, and its bias; only for `linear`. It has
+    `blocks`, or `packed`, or `unpacked`, or the last two.
+    """
 
-    packed: Tensor | None  # opaque; None: without `INT8_PRODUCTS`
     factors: Tensor  # [out] float32
-    zeros: Tensor  # [out] int32
     bias: Tensor | None  # [out] float32
+    blocks: Tensor | None = None  # for `Library.integers`
+    sums: Tensor | None = None  # [out] int32, with blocks
+    packed: Tensor | None = None  # opaque, of oneDNN
     unpacked: Tensor | None = None  # [out, in] int8, for few rows or, without `packed`, for all
+
+    def dequantized(self) -> Tensor:
+        """[out, in] float32; not of a weight that is packed alone."""
+        integers = self.unpacked
+        if integers is None:
+            assert self.blocks is not None
+            integers = self.blocks.transpose(1, 2).flatten(2).flatten(0, 1)[: len(self.factors)]
+        return integers * self.factors[:, None]
 
 
 Weight = Tensor | Packed | Quantized
@@ -52,15 +64,27 @@ def quantize(weight: Tensor, bias: Tensor | None = None, small_batches: bool = F
 
     small_batches: it is also used with few rows.
 
-    `linear` then rounds its input too: to 8 bits, with one factor for the whole input. With few
-    rows, and on processors other than x86, it does not have to.
+    `linear` then rounds its input too: to 8 bits, or with few rows to 16, with factors for each
+    row. Without AVX512-VNNI it rounds to 8 bits with one factor for the whole input, or not with
+    few rows and on processors other than x86. With AMX as well: oneDNN is made for it.
     """
     factors = weight.abs().amax(dim=1).clamp_(min=1e-30) / 127
     integers = (weight / factors[:, None]).round_().to(torch.int8)
+    compiled = library()
+    if compiled is not None and compiled.has_integers and _in_blocks(integers):
+        sums = integers.sum(1, dtype=torch.int32)
+        blocks = F.pad(integers, (0, 0, 0, -len(integers) % 16)).view(
+            -1, 16, weight.shape[1] // 4, 4
+        )
+        return Quantized(factors, bias, blocks.transpose(1, 2).contiguous(), sums)
     packed = torch.ops.onednn.qlinear_prepack(integers, None) if INT8_PRODUCTS else None
-    zeros = torch.zeros(len(factors), dtype=torch.int32)
     unpacked = integers if not INT8_PRODUCTS or (small_batches and library()) else None
-    return Quantized(packed, factors, zeros, bias, unpacked)
+    return Quantized(factors, bias, packed=packed, unpacked=unpacked)
+
+
+def _in_blocks(weight: Tensor) -> bool:
+    """Whether `Library.integers` should multiply by it."""
+    return not INT8_AMX and weight.shape[1] % 16 == 0
 
 
 def _multiply_integers(x: Tensor, weight: Quantized, gelu: bool) -> Tensor:
@@ -77,11 +101,26 @@ def _multiply_integers(x: Tensor, weight: Quantized, gelu: bool) -> Tensor:
     zero = round(-least / factor)
     rounded = torch.mul(x, 1 / factor).add_(zero + 0.5).to(torch.uint8)
     activation, algorithm = ("gelu", "none") if gelu else ("none", "")
+    zeros = torch.zeros(len(weight.factors), dtype=torch.int32)
     product: Tensor = torch.ops.onednn.qlinear_pointwise(
-        *(rounded, factor, zero, weight.packed, weight.factors, weight.zeros, weight.bias),
+        *(rounded, factor, zero, weight.packed, weight.factors, zeros, weight.bias),
         *(1.0, 0, torch.float32, activation, [], algorithm),
     )
     return product
+
+
+def _multiply_blocks(x: Tensor, weight: Quantized, gelu: bool, addend: Tensor | None) -> Tensor:
+    """`linear` with a weight that has blocks: x [..., in] float32 -> [..., out]."""
+    compiled, y = library(), None
+    assert weight.blocks is not None and weight.sums is not None
+    if compiled is not None:
+        operands = weight.blocks, weight.sums, weight.factors, weight.bias
+        y = compiled.integers(x, *operands, addend, gelu)
+    if y is not None:
+        return y
+    y = F.linear(x, weight.dequantized(), weight.bias)  # under a mode that watches operators
+    y = y if addend is None else y + addend
+    return F.gelu(y) if gelu else y
 
 
 def pack(weight: Tensor, small_batches: bool = False) -> Weight:
@@ -130,13 +169,14 @@ def linear(
     """
     if isinstance(weight, Quantized):
         assert bias is None  # it is in the weight
+        if weight.blocks is not None:
+            return _multiply_blocks(x, weight, gelu, addend)
         fused = gelu and addend is None
         y = _in_c(
             x, weight.unpacked, weight.bias, addend, weight.factors, weight.packed is not None
         )
         if y is None and weight.packed is None:
-            assert weight.unpacked is not None
-            y = F.linear(x, weight.unpacked * weight.factors[:, None], weight.bias)
+            y = F.linear(x, weight.dequantized(), weight.bias)
             y = y if addend is None else y + addend
         elif y is None:
             y = _multiply_integers(x, weight, fused)

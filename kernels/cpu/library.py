@@ -30,7 +30,8 @@ DEPTHS = {torch.float32: 16, torch.bfloat16: 32}
 PART_DEPTH = 1536  # products of bfloat16 that are summed at a time, as in products.c
 MAX_HEAD = 128  # columns of a head, in bfloat16
 POSITIONS = 64  # an encoder's keys and values are padded to a multiple of it
-# rows at most of products with int8 weights: with more, oneDNN's are faster
+FINE_ROWS = 8  # rows at most that `integers` rounds to 16 bits
+# rows at most of products with int8 weights as they are: with more, oneDNN's are faster
 INT8_ROWS = 8
 INT8_ROWS_LARGE = 4  # with large weights, such as those of the logits
 LARGE_WEIGHT = 2**22  # elements
@@ -47,7 +48,8 @@ _SIGNATURES: dict[str, Sequence[Any]] = {
 }
 _WIDE = ("multiply_rows", "multiply_head_rows", "attend_pages")  # also compiled for AVX-512
 _BFLOAT16_ALONE = {"encoder_attention": (*[_POINTER] * 5, *[_LONG] * 6, _FLOAT, _INT, _INT)}
-_BFLOAT16 = 3  # what `usable` returns for AVX512-BF16
+_INTEGERS = {"multiply_integers": (*[_POINTER] * 9, *[_LONG] * 4, _INT, _INT)}
+_AVX512_VNNI, _AVX512_BF16 = 3, 4  # what `usable` returns
 
 
 def _pointer(t: Tensor | None) -> int | None:
@@ -74,14 +76,16 @@ class Library:
         library = ctypes.CDLL(str(path))
         usable, self.dtype, self.depth = library.usable(), dtype, DEPTHS[dtype]
         bfloat16 = dtype == torch.bfloat16
-        if not usable or (bfloat16 and usable < _BFLOAT16):
+        if not usable or (bfloat16 and usable < _AVX512_BF16):
             raise OSError(f"the processor has no {'AVX512-BF16' if bfloat16 else 'AVX2'}")
         self.has_threads = bool(library.has_threads())  # False: PyTorch has no OpenMP to share
         widened = _WIDE if wide and usable > 1 else ()
         for name, types in _SIGNATURES.items():
             suffix = "_bf16" if bfloat16 else "_wide" if name in widened else ""
             self._set(name, getattr(library, name + suffix), types)
-        for name, types in _BFLOAT16_ALONE.items() if bfloat16 else ():
+        self.has_integers = not bfloat16 and wide and usable >= _AVX512_VNNI
+        more = _BFLOAT16_ALONE if bfloat16 else _INTEGERS if self.has_integers else {}
+        for name, types in more.items():
             self._set(name, getattr(library, name), types)
 
     def _set(self, name: str, function: Any, types: Sequence[Any]) -> None:
@@ -93,6 +97,7 @@ class Library:
     _multiply_heads_transposed: Callable[..., None]
     _attend_pages: Callable[..., None]
     _encoder_attention: Callable[..., None]
+    _multiply_integers: Callable[..., None]
 
     def _readable(self, t: Tensor, dtype: torch.dtype | None = None) -> bool:
         """Whether C can read the tensor in place. dtype: None: the library's."""
@@ -140,6 +145,38 @@ class Library:
         self._multiply_rows(
             *map(_pointer, (out, partial, x, weight, factors, bias, addend)),
             *(rows, width, depth, int(unrounded), torch.get_num_threads()),
+        )
+        return out
+
+    def integers(
+        self,
+        x: Tensor,
+        blocks: Tensor,
+        sums: Tensor,
+        factors: Tensor,
+        bias: Tensor | None = None,
+        addend: Tensor | None = None,
+        gelu: bool = False,
+    ) -> Tensor | None:
+        """As `linear` with factors, then GELU if `gelu`, with every row of x rounded to whole
+        numbers: to 16 bits if there are at most `FINE_ROWS`, else to 8. Only with `has_integers`.
+        blocks [out / 16, in / 4, 16, 4] int8, of which zeros fill up the last; sums [out] int32, of
+        the weight's rows.
+        """
+        width, depth = len(factors), 4 * blocks.shape[1]
+        rows = x.numel() // depth
+        if not rows or not self.has_integers or _intercepted():
+            return None
+        x, addend = x.contiguous(), None if addend is None else addend.contiguous()
+        if not self._readable(x):
+            return None
+        planes = 2 if rows <= FINE_ROWS else 1
+        out = torch.empty((*x.shape[:-1], width))
+        rounded = torch.empty((rows, planes, depth), dtype=torch.uint8)
+        steps = torch.empty((rows, 2))
+        self._multiply_integers(
+            *map(_pointer, (out, x, blocks, sums, factors, bias, addend, rounded, steps)),
+            *(rows, width, depth, planes, int(gelu), torch.get_num_threads()),
         )
         return out
 

@@ -12,12 +12,18 @@
 #ifndef BF16 /* with WIDE: for processors with AVX512-BF16 */
 #define BF16 0
 #endif
+#ifndef INTEGERS /* with WIDE: for processors with AVX512-VNNI */
+#define INTEGERS 0
+#endif
 
 #ifdef __x86_64__
 #include <immintrin.h>
 #if BF16 && (defined __clang__ || __GNUC__ >= 10)
 #define HAS_BF16
 #define TARGET "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
+#elif INTEGERS
+#define HAS_INTEGERS
+#define TARGET "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
 #elif WIDE
 #define TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
 #else

@@ -5,7 +5,8 @@
    1 multiply_head_rows, 2 multiply_heads_transposed: rows, heads, width, depth -> [rows, heads,
      width]
    3 attend_pages: heads, queries, pages of 16, d -> [heads, queries, d]
-   4 encoder_attention, in bfloat16: windows, positions, heads, d -> [windows, positions, heads, d] */
+   4 encoder_attention, in bfloat16: windows, positions, heads, d -> [windows, positions, heads, d]
+   5 multiply_integers: rows, width (a multiple of 16), depth, bytes of an input -> [rows, width] */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,9 @@ WEAK void multiply_heads_transposed_bf16(void *, const void *, const void *, lon
                                          int);
 WEAK void encoder_attention(void *, void *, const void *, const void *, const void *, long, long,
                             long, long, long, long, float, int, int);
+WEAK void multiply_integers(float *, const float *, const int8_t *, const int32_t *, const float *,
+                            const float *, const float *, uint8_t *, float *, long, long, long,
+                            long, int, int); /* for x86 */
 int usable(void);
 
 static int bfloat16;
@@ -61,7 +65,7 @@ int main(int argc, char **argv) {
     char variant = argc > 1 ? argv[1][0] : 'n';
     int wide = variant == 'w';
     bfloat16 = variant == 'b';
-    if (usable() < (bfloat16 ? 3 : wide ? 2 : 1)) return 2;
+    if (usable() < (bfloat16 ? 4 : variant == 'i' ? 3 : wide ? 2 : 1)) return 2;
     if (fread(n, sizeof *n, 5, stdin) != 5) return 3;
     long a = n[1], b = n[2], c = n[3], d = n[4], size;
     void *out;
@@ -96,6 +100,22 @@ int main(int argc, char **argv) {
         float *sums = allocate(size * sizeof *sums), *workspace = allocate(a * 2 * b * sizeof *sums);
         VARIANT(attend_pages)(out, sums, workspace, queries, keys, values, 0, &length, 0, table, 1,
                               a, 1, b, 16 * c, d, a * 16 * d, 16 * d, 0, 16, c, 0.125f, 2);
+    } else if (n[0] == 5) {
+        float *x = read_floats(a * c), *w = read_floats(b * c), *factors = read_floats(b);
+        float *bias = read_floats(b), *addend = read_floats(a * b);
+        int8_t *blocks = allocate(b * c);
+        int32_t *sums = allocate(b * sizeof *sums);
+        for (long i = 0; i < b; i++) {
+            sums[i] = 0;
+            for (long k = 0; k < c; k++) {
+                int8_t byte = (int8_t)w[i * c + k];
+                sums[i] += byte;
+                blocks[i / 16 * 16 * c + k / 4 * 64 + i % 16 * 4 + k % 4] = byte;
+            }
+        }
+        out = allocate((size = a * b) * sizeof(float));
+        multiply_integers(out, x, blocks, sums, factors, bias, addend, allocate(a * c * d),
+                          allocate(a * 2 * sizeof(float)), a, b, c, d, 0, 2);
     } else {
         size = a * b * c * d;
         void *queries = read_numbers(size), *keys = read_numbers(size), *values = read_numbers(size);

@@ -86,6 +86,14 @@ def test_compilers(compiler: str, tmp_path: Path) -> None:
     if compiler == ARM:
         return
 
+    for planes, off in ((1, 0.1), (2, 1e-3)):
+        x, narrow = noise(14, 96), (noise(32, 96) * 40).round().clamp(-127, 127)
+        factors, bias, addend = noise(32).abs() / 40, noise(32), noise(14, 32)
+        expected = x.double() @ narrow.double().T * factors.double() + bias + addend
+        data = x, narrow, factors, bias, addend
+        found = call("integers", (5, 14, 32, 96, planes), *data).view(14, 32)
+        assert 0 < float((found - expected).norm() / expected.norm()) < off
+
     def near(found: Tensor, expected: Tensor) -> None:
         torch.testing.assert_close(found, expected.double().flatten(), atol=5e-3, rtol=2**-7)
 
