@@ -64,27 +64,22 @@ def quantize(weight: Tensor, bias: Tensor | None = None, small_batches: bool = F
 
     small_batches: it is also used with few rows.
 
-    `linear` then rounds its input too: to 8 bits, or with few rows to 16, with factors for each
-    row. Without AVX512-VNNI it rounds to 8 bits with one factor for the whole input, or not with
-    few rows and on processors other than x86. With AMX as well: oneDNN is made for it.
+    `linear` then rounds its input too: to 8 bits, or with few rows to 16, with a factor for each
+    row. With AMX, which oneDNN's products use, or without AVX512-VNNI, it rounds to 8 bits with one
+    factor for the whole input; with few rows, and on processors other than x86, not at all.
     """
     factors = weight.abs().amax(dim=1).clamp_(min=1e-30) / 127
     integers = (weight / factors[:, None]).round_().to(torch.int8)
     compiled = library()
-    if compiled is not None and compiled.has_integers and _in_blocks(integers):
+    usable = compiled is not None and compiled.has_integers and not INT8_AMX
+    if usable and weight.shape[1] % 16 == 0:
         sums = integers.sum(1, dtype=torch.int32)
-        blocks = F.pad(integers, (0, 0, 0, -len(integers) % 16)).view(
-            -1, 16, weight.shape[1] // 4, 4
-        )
-        return Quantized(factors, bias, blocks.transpose(1, 2).contiguous(), sums)
+        padded = F.pad(integers, (0, 0, 0, -len(integers) % 16))
+        blocks = padded.view(-1, 16, weight.shape[1] // 4, 4).transpose(1, 2)
+        return Quantized(factors, bias, blocks.contiguous(), sums)
     packed = torch.ops.onednn.qlinear_prepack(integers, None) if INT8_PRODUCTS else None
     unpacked = integers if not INT8_PRODUCTS or (small_batches and library()) else None
     return Quantized(factors, bias, packed=packed, unpacked=unpacked)
-
-
-def _in_blocks(weight: Tensor) -> bool:
-    """Whether `Library.integers` should multiply by it."""
-    return not INT8_AMX and weight.shape[1] % 16 == 0
 
 
 def _multiply_integers(x: Tensor, weight: Quantized, gelu: bool) -> Tensor:

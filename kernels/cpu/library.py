@@ -12,21 +12,20 @@ The functions run on the threads of PyTorch's OpenMP, which the loader finds (th
 thread if it finds none.
 """
 
-import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from slimwhisper.kernels.cpu.functions import load_functions
 from slimwhisper.kernels.reads import ALL, Reads
 
 NATIVE = Path(__file__).with_name("_native.so")
 # depths of products and widths of latents must be multiples of it
-DEPTHS = {torch.float32: 16, torch.bfloat16: 32}
+DEPTHS = {torch.float32: 16, torch.bfloat16: 32}  # the dtypes that there are functions for
 PART_DEPTH = 1536  # products of bfloat16 that are summed at a time, as in products.c
 MAX_HEAD = 128  # columns of a head, in bfloat16
 POSITIONS = 64  # an encoder's keys and values are padded to a multiple of it
@@ -37,19 +36,6 @@ INT8_ROWS_LARGE = 4  # with large weights, such as those of the logits
 LARGE_WEIGHT = 2**22  # elements
 BFLOAT16_ROWS = 32  # rows at most of products in bfloat16: with more, oneDNN's are faster
 BLOCK = 64  # positions that attention reads at a time; a multiple of pages
-
-_POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-# rename a function when its arguments change, so that an older library does not load
-_SIGNATURES: dict[str, Sequence[Any]] = {
-    "multiply_rows": (*[_POINTER] * 7, *[_LONG] * 3, _INT, _INT),
-    "multiply_head_rows": (*[_POINTER] * 4, *[_LONG] * 4, _INT),
-    "multiply_heads_transposed": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
-    "attend_pages": (*[_POINTER] * 10, *[_LONG] * 11, _FLOAT, _INT),
-}
-_WIDE = ("multiply_rows", "multiply_head_rows", "attend_pages")  # also compiled for AVX-512
-_BFLOAT16_ALONE = {"encoder_attention": (*[_POINTER] * 5, *[_LONG] * 6, _FLOAT, _INT, _INT)}
-_INTEGERS = {"multiply_integers": (*[_POINTER] * 9, *[_LONG] * 4, _INT, _INT)}
-_AVX512_VNNI, _AVX512_BF16 = 3, 4  # what `usable` returns
 
 
 def _pointer(t: Tensor | None) -> int | None:
@@ -73,25 +59,13 @@ class Library:
         """wide: with AVX-512, if the processor has it. dtype: float32 or bfloat16. Raises OSError
         if it does not load, or the processor cannot run it.
         """
-        library = ctypes.CDLL(str(path))
-        usable, self.dtype, self.depth = library.usable(), dtype, DEPTHS[dtype]
-        bfloat16 = dtype == torch.bfloat16
-        if not usable or (bfloat16 and usable < _AVX512_BF16):
-            raise OSError(f"the processor has no {'AVX512-BF16' if bfloat16 else 'AVX2'}")
-        self.has_threads = bool(library.has_threads())  # False: PyTorch has no OpenMP to share
-        widened = _WIDE if wide and usable > 1 else ()
-        for name, types in _SIGNATURES.items():
-            suffix = "_bf16" if bfloat16 else "_wide" if name in widened else ""
-            self._set(name, getattr(library, name + suffix), types)
-        self.has_integers = not bfloat16 and wide and usable >= _AVX512_VNNI
-        more = _BFLOAT16_ALONE if bfloat16 else _INTEGERS if self.has_integers else {}
-        for name, types in more.items():
-            self._set(name, getattr(library, name), types)
+        self.dtype, self.depth = dtype, DEPTHS[dtype]
+        functions, self.has_threads = load_functions(path, wide, dtype == torch.bfloat16)
+        for name, function in functions.items():
+            setattr(self, f"_{name}", function)
+        self.has_integers = "multiply_integers" in functions
 
-    def _set(self, name: str, function: Any, types: Sequence[Any]) -> None:
-        function.argtypes, function.restype = types, None
-        setattr(self, f"_{name}", function)
-
+    has_threads: bool  # False: PyTorch has no OpenMP to share
     _multiply_rows: Callable[..., None]
     _multiply_head_rows: Callable[..., None]
     _multiply_heads_transposed: Callable[..., None]

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from slimwhisper.kernels import heads
+from slimwhisper.kernels.cpu import functions
 from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import BFLOAT16_ROWS, NATIVE, PART_DEPTH, Library, library
 from slimwhisper.kernels.heads import encoder_attention
@@ -205,15 +206,14 @@ def test_linear_takes_it(monkeypatch: pytest.MonkeyPatch, c: Library) -> None:
 
 def test_an_older_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the library of float32 alone."""
-    load = module.ctypes.CDLL
+    load = functions.ctypes.CDLL
 
     def older(path: str) -> SimpleNamespace:
         known = load(path)
-        names = ("has_threads", *(f"{n}_wide" for n in module._WIDE), "multiply_heads_transposed")
-        functions = {name: getattr(known, name) for name in names}
-        return SimpleNamespace(usable=lambda: 2, **functions)
+        names = ("has_threads", *(f"{n}_wide" for n in functions.WIDE), "multiply_heads_transposed")
+        return SimpleNamespace(usable=lambda: 2, **{n: getattr(known, n) for n in names})
 
-    monkeypatch.setattr(module.ctypes, "CDLL", older)
+    monkeypatch.setattr(functions.ctypes, "CDLL", older)
     assert Library(NATIVE).dtype == torch.float32
     with pytest.raises(OSError, match="AVX512-BF16"):
         Library(NATIVE, dtype=BFLOAT16)
