@@ -14,13 +14,17 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 FOLDER = "kernels/cpu"
-SOURCES = ("attention", "attention_wide", "products", "products_wide", "threads", "transposed")
+SOURCES = (
+    *("attention", "attention_wide", "attention_bf16", "encoder_attention", "integers"),
+    *("products", "products_wide", "products_bf16", "transposed", "transposed_bf16"),
+    "threads",
+)
 OPTIONS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-fPIC", "-shared", "-s")
 NATIVE = os.environ.get("SLIMWHISPER_NATIVE") != "0"
 LIBRARY = Extension(
     "slimwhisper.kernels.cpu._native",
     [f"{FOLDER}/{name}.c" for name in (*SOURCES, "usable")],
-    depends=[f"{FOLDER}/threads.h", f"{FOLDER}/vectors.h"],
+    depends=[f"{FOLDER}/{name}.h" for name in ("bfloat16", "threads", "vectors")],
     optional=True,
 )
 

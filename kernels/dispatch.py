@@ -1,7 +1,8 @@
 """Chooses for each attention of a decode step: Triton on a GPU, C on a CPU, or PyTorch on both.
 
     Triton             with CUDA or ROCm, from the table of configurations, by dtype and width
-    C                  on a CPU, in float32, where it was compiled (`kernels.cpu`)
+    C                  on a CPU, where it was compiled (`kernels.cpu`): in float32, and in bfloat16
+                       where the processor has AVX512-BF16
     PyTorch            everywhere else, and where a Triton kernel fails: one warning, then PyTorch
 
 SLIMWHISPER_KERNELS=torch turns the others off; =triton uses it on a CPU too, which needs Triton's
@@ -67,8 +68,8 @@ class Kernels:
         self.used: Counter[tuple[str, str]] = Counter()  # (operation, path): calls
         self.failures: dict[str, str] = {}  # kernel: why it is no longer used
         self.triton_device, self.why = _triton_device(device, dtype, choice)
-        compiled = choice == "auto" and device.type == "cpu" and dtype == torch.float32
-        self.library: Library | None = library() if compiled else None
+        compiled = choice == "auto" and device.type == "cpu"
+        self.library: Library | None = library(dtype) if compiled else None
         self.latent_back_ends: Sequence[BackEnd[LatentCall]] = (
             LatentInC(self.library),
             LatentByTriton(self.triton_device, dtype),

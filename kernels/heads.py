@@ -4,7 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from slimwhisper.kernels.cpu.library import library
+
 MAX_SCORES = 1_350_000  # that `rounded_head_attention` computes at a time
+AMX = torch.cpu.get_capabilities().get("amx_bf16", False)
 
 
 def head_attention(
@@ -41,6 +44,27 @@ def rounded_head_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Ten
         for q_block, out_block in zip(q.split(block, 1), out.split(block, 1), strict=True):
             out_block.copy_((q_block @ k).softmax(-1) @ v)
     return output
+
+
+def encoder_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, rounded: bool = False
+) -> Tensor:
+    """`head_attention` of all positions of windows: in C if it is in bfloat16, on CPUs that have
+    AVX512-BF16 and not AMX, for which PyTorch's is made.
+
+    Arguments:
+        queries, keys, values: [B, p, h, d_k], one dtype.
+        rounded: compute in bfloat16 if they are float32; see `rounded_head_attention`.
+    Returns:
+        [B, p, h, d_k], their dtype.
+    """
+    if queries.device.type == "cpu" and (rounded or queries.dtype == torch.bfloat16):
+        compiled = None if AMX else library(torch.bfloat16)
+        mixed = None if compiled is None else compiled.encoder_attention(queries, keys, values)
+        if mixed is not None:
+            return mixed
+    attend = rounded_head_attention if rounded else head_attention
+    return attend(*(t.transpose(1, 2) for t in (queries, keys, values))).transpose(1, 2)
 
 
 def head_attention_reference(

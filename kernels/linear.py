@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.kernels.cpu.library import DEPTH, library
+from slimwhisper.kernels.cpu.library import DEPTHS, library
 
 X86 = ("x86_64", "AMD64")
 INT8_PRODUCTS = "onednn" in torch.backends.quantized.supported_engines  # on x86
 PACKED_DEPTH = 384  # products that oneDNN sums in one pass
+INT8_AMX = torch.cpu.get_capabilities().get("amx_int8", False)
 # Without AVX512-VNNI, sums of two products of 8 bits overflow: the input is rounded to 7 bits.
 SEVEN_BIT_INPUT = not torch.cpu.get_capabilities().get("avx512_vnni", False)
 
@@ -35,13 +36,24 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """A weight [out, in] in int8 with a factor per output, and its bias; only for `linear`."""
+    """A weight [out, in] in int8 with a factor per output, and its bias; only for `linear`. It has
+    `blocks`, or `packed`, or `unpacked`, or the last two.
+    """
 
-    packed: Tensor | None  # opaque; None: without `INT8_PRODUCTS`
     factors: Tensor  # [out] float32
-    zeros: Tensor  # [out] int32
     bias: Tensor | None  # [out] float32
+    blocks: Tensor | None = None  # for `Library.integers`
+    sums: Tensor | None = None  # [out] int32, with blocks
+    packed: Tensor | None = None  # opaque, of oneDNN
     unpacked: Tensor | None = None  # [out, in] int8, for few rows or, without `packed`, for all
+
+    def dequantized(self) -> Tensor:
+        """[out, in] float32; not of a weight that is packed alone."""
+        integers = self.unpacked
+        if integers is None:
+            assert self.blocks is not None
+            integers = self.blocks.transpose(1, 2).flatten(2).flatten(0, 1)[: len(self.factors)]
+        return integers * self.factors[:, None]
 
 
 Weight = Tensor | Packed | Quantized
@@ -52,15 +64,22 @@ def quantize(weight: Tensor, bias: Tensor | None = None, small_batches: bool = F
 
     small_batches: it is also used with few rows.
 
-    `linear` then rounds its input too: to 8 bits, with one factor for the whole input. With few
-    rows, and on processors other than x86, it does not have to.
+    `linear` then rounds its input too: to 8 bits, or with few rows to 16, with a factor for each
+    row. With AMX, which oneDNN's products use, or without AVX512-VNNI, it rounds to 8 bits with one
+    factor for the whole input; with few rows, and on processors other than x86, not at all.
     """
     factors = weight.abs().amax(dim=1).clamp_(min=1e-30) / 127
     integers = (weight / factors[:, None]).round_().to(torch.int8)
+    compiled = library()
+    usable = compiled is not None and compiled.has_integers and not INT8_AMX
+    if usable and weight.shape[1] % 16 == 0:
+        sums = integers.sum(1, dtype=torch.int32)
+        padded = F.pad(integers, (0, 0, 0, -len(integers) % 16))
+        blocks = padded.view(-1, 16, weight.shape[1] // 4, 4).transpose(1, 2)
+        return Quantized(factors, bias, blocks.contiguous(), sums)
     packed = torch.ops.onednn.qlinear_prepack(integers, None) if INT8_PRODUCTS else None
-    zeros = torch.zeros(len(factors), dtype=torch.int32)
     unpacked = integers if not INT8_PRODUCTS or (small_batches and library()) else None
-    return Quantized(packed, factors, zeros, bias, unpacked)
+    return Quantized(factors, bias, packed=packed, unpacked=unpacked)
 
 
 def _multiply_integers(x: Tensor, weight: Quantized, gelu: bool) -> Tensor:
@@ -77,11 +96,26 @@ def _multiply_integers(x: Tensor, weight: Quantized, gelu: bool) -> Tensor:
     zero = round(-least / factor)
     rounded = torch.mul(x, 1 / factor).add_(zero + 0.5).to(torch.uint8)
     activation, algorithm = ("gelu", "none") if gelu else ("none", "")
+    zeros = torch.zeros(len(weight.factors), dtype=torch.int32)
     product: Tensor = torch.ops.onednn.qlinear_pointwise(
-        *(rounded, factor, zero, weight.packed, weight.factors, weight.zeros, weight.bias),
+        *(rounded, factor, zero, weight.packed, weight.factors, zeros, weight.bias),
         *(1.0, 0, torch.float32, activation, [], algorithm),
     )
     return product
+
+
+def _multiply_blocks(x: Tensor, weight: Quantized, gelu: bool, addend: Tensor | None) -> Tensor:
+    """`linear` with a weight that has blocks: x [..., in] float32 -> [..., out]."""
+    compiled, y = library(), None
+    assert weight.blocks is not None and weight.sums is not None
+    if compiled is not None:
+        operands = weight.blocks, weight.sums, weight.factors, weight.bias
+        y = compiled.integers(x, *operands, addend, gelu)
+    if y is not None:
+        return y
+    y = F.linear(x, weight.dequantized(), weight.bias)  # under a mode that watches operators
+    y = y if addend is None else y + addend
+    return F.gelu(y) if gelu else y
 
 
 def pack(weight: Tensor, small_batches: bool = False) -> Weight:
@@ -110,7 +144,7 @@ def packed_width(weight: Tensor, small_batches: bool = False) -> int | None:
     usable = weight.device.type == "cpu" and weight.dtype == torch.float32
     if not (usable and torch.backends.mkldnn.is_available() and platform.machine() in X86):
         return None
-    if small_batches and library() is not None and weight.shape[1] % DEPTH == 0:
+    if small_batches and library() is not None and weight.shape[1] % DEPTHS[torch.float32] == 0:
         return None
     count = -(-weight.shape[1] // PACKED_DEPTH)
     return -(-weight.shape[1] // count)
@@ -122,17 +156,22 @@ def linear(
     bias: Tensor | None = None,
     gelu: bool = False,
     addend: Tensor | None = None,
+    unrounded: bool = False,
 ) -> Tensor:
-    """x W^T + b, added to `addend` [..., out], then GELU if `gelu`: x [..., in] -> [..., out]."""
+    """x W^T + b, added to `addend` [..., out], then GELU if `gelu`: x [..., in] -> [..., out].
+
+    unrounded: the result may be float32 where x is bfloat16.
+    """
     if isinstance(weight, Quantized):
         assert bias is None  # it is in the weight
+        if weight.blocks is not None:
+            return _multiply_blocks(x, weight, gelu, addend)
         fused = gelu and addend is None
         y = _in_c(
             x, weight.unpacked, weight.bias, addend, weight.factors, weight.packed is not None
         )
         if y is None and weight.packed is None:
-            assert weight.unpacked is not None
-            y = F.linear(x, weight.unpacked * weight.factors[:, None], weight.bias)
+            y = F.linear(x, weight.dequantized(), weight.bias)
             y = y if addend is None else y + addend
         elif y is None:
             y = _multiply_integers(x, weight, fused)
@@ -141,7 +180,7 @@ def linear(
             y = y if addend is None else y + addend
         return F.gelu(y) if gelu else y
     if isinstance(weight, Tensor):
-        y = _in_c(x, weight, bias, addend)
+        y = _in_c(x, weight, bias, addend, unrounded=unrounded)
         if y is None:
             y = F.linear(x, weight, bias)
             y = y if addend is None else y + addend
@@ -167,9 +206,10 @@ def _in_c(
     addend: Tensor | None = None,
     factors: Tensor | None = None,
     small_batches: bool = True,
+    unrounded: bool = False,
 ) -> Tensor | None:
     """`Library.linear`, where there is a library and a weight."""
-    compiled = library() if x.dtype == torch.float32 and x.device.type == "cpu" else None
+    compiled = library(x.dtype) if x.device.type == "cpu" else None
     if compiled is None or weight is None:
         return None
-    return compiled.linear(x, weight, bias, addend, factors, small_batches)
+    return compiled.linear(x, weight, bias, addend, factors, small_batches, unrounded)

@@ -3,47 +3,31 @@
 
    Keys and values are read once: scores, probabilities and weighted sum of a block of positions are
    computed while the block is in the CPU's cache; a larger score scales down the earlier sums
-   (online softmax, arXiv 1805.02867). Compiled twice: with WIDE, for sixteen floats at a time. */
+   (online softmax, arXiv 1805.02867). Compiled three times: with WIDE, for sixteen floats at a time,
+   and with BF16, for bfloat16 with scores and sums in float. */
+#include "bfloat16.h"
 #include "threads.h"
-#include "vectors.h"
 
 #include <math.h>
 
 #define BLOCK 64  /* positions that are read at a time */
 #define QUERIES 6 /* in a tile */
 
-/* e^x for x <= 0, at most 2 units in the last place off: 2^n e^r, |r| <= ln 2 / 2. */
-INLINE floats exponential(floats x) {
-    ints below = x < -87.0f;
-    floats y = x * 1.44269504f;
-    ints n = __builtin_convertvector(y - 0.5f, ints); /* rounds towards 0: to nearest, as y <= 0 */
-    floats whole = __builtin_convertvector(n, floats);
-    floats r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-    floats e = splat(1.9875691500e-4f);
-    e = e * r + 1.3981999507e-3f;
-    e = e * r + 8.3334519073e-3f;
-    e = e * r + 4.1665795894e-2f;
-    e = e * r + 1.6666665459e-1f;
-    e = e * r + 5.0000001201e-1f;
-    e = e * r * r + r + 1.0f;
-    ints scaled = (ints)e + (n << 23);
-    return (floats)(scaled & ~below);
-}
-
 /* Scores of q queries with n positions, q * n <= 12, or 24 with WIDE: rows of d floats. */
-INLINE void score(int q, int n, int ahead, const float *queries, const float *z, long d,
+INLINE void score(int q, int n, int ahead, const number *queries, const number *z, long d,
                   float scale, float *scores) {
     floats totals[QUERIES * 4];
     float sums[QUERIES * 4];
     UNROLL for (int i = 0; i < QUERIES * 4; i++) totals[i] = splat(0);
-    for (long begin = 0; begin < d; begin += LINE) {
+    for (long begin = 0; begin < d; begin += NUMBER_LINE) {
         if (ahead) UNROLL for (int j = 0; j < n; j++) prefetch(z + (j + ahead) * d + begin);
-        UNROLL for (long k = begin; k < begin + LINE; k += LANES) {
-            floats keys[8];
-            UNROLL for (int j = 0; j < n; j++) keys[j] = load(z + j * d + k);
+        UNROLL for (long k = begin; k < begin + NUMBER_LINE; k += NUMBERS) {
+            numbers keys[8];
+            UNROLL for (int j = 0; j < n; j++) keys[j] = load_numbers(z + j * d + k);
             UNROLL for (int i = 0; i < q; i++) {
-                floats query = load(queries + i * d + k);
-                UNROLL for (int j = 0; j < n; j++) totals[i * n + j] += query * keys[j];
+                numbers query = load_numbers(queries + i * d + k);
+                UNROLL for (int j = 0; j < n; j++)
+                    totals[i * n + j] = add_products(totals[i * n + j], query, keys[j]);
             }
         }
     }
@@ -52,6 +36,40 @@ INLINE void score(int q, int n, int ahead, const float *queries, const float *z,
         scores[i * BLOCK + j] = sums[i * n + j] * scale;
 }
 
+#if BF16
+/* Adds the values of `count` positions, weighted: two vectors of columns of q queries. */
+INLINE void add_weighted_columns(int q, const bfloat16 *weights, const bfloat16 *z, long d,
+                                 long count, float *out) {
+    floats totals[QUERIES][2];
+    UNROLL for (int i = 0; i < q; i++) UNROLL for (int j = 0; j < 2; j++)
+        totals[i][j] = load(out + i * d + j * LANES);
+    for (long t = 0; t < count; t += 2) { /* a weight past the last position is zero */
+        pairs values[2], first = load_pairs(z + t * d);
+        interleaved(first, t + 1 < count ? load_pairs(z + (t + 1) * d) : first, values);
+        UNROLL for (int i = 0; i < q; i++) {
+            pairs pair = splat_pair(weights + i * BLOCK + t);
+            UNROLL for (int j = 0; j < 2; j++)
+                totals[i][j] = add_products(totals[i][j], pair, values[j]);
+        }
+    }
+    UNROLL for (int i = 0; i < q; i++) UNROLL for (int j = 0; j < 2; j++)
+        store(out + i * d + j * LANES, totals[i][j]);
+}
+
+INLINE void add_weighted(int q, const float *weights, const bfloat16 *z, long d, long count,
+                         float *out) {
+    bfloat16 rounded[QUERIES * BLOCK];
+    for (int i = 0; i < q; i++) {
+        for (long t = 0; t < count; t += LANES) {
+            floats w = load(weights + i * BLOCK + t);
+            narrow(rounded + i * BLOCK + t, w);
+        }
+        if (count % 2) rounded[i * BLOCK + count] = 0;
+    }
+    for (long k = 0; k < d; k += NUMBERS)
+        add_weighted_columns(q, rounded, z + k, d, count, out + k);
+}
+#else
 /* Adds the values of `count` positions, weighted: n vectors of columns of q queries. */
 INLINE void add_weighted_columns(int q, int n, const float *weights, const float *z, long d,
                                  long count, float *out) {
@@ -77,16 +95,17 @@ INLINE void add_weighted(int q, const float *weights, const float *z, long d, lo
         add_weighted_columns(q, 2, weights, z + k, d, count, out + k);
     if (WIDE && k < d) add_weighted_columns(q, 1, weights, z + k, d, count, out + k);
 }
+#endif
 
 /* `count` positions for q queries, in runs of `run` adjacent positions; out [q, d], maxima and
    total [q] are those of the earlier positions. */
-INLINE void attend_block(int q, int n, const float *queries, const float *const *keys,
-                         const float *const *values, long run, const float *bias, long d,
+INLINE void attend_block(int q, int n, const number *queries, const number *const *keys,
+                         const number *const *values, long run, const float *bias, long d,
                          long count, float scale, float *out, float *maxima, float *total) {
-    float scores[QUERIES * BLOCK];
+    float scores[QUERIES * BLOCK + LANES]; /* a vector may begin before the end */
     long t, ahead = run < BLOCK ? 0 : BLOCK;
     for (long begin = 0; begin < count; begin += run) {
-        const float *z = keys[begin / run];
+        const number *z = keys[begin / run];
         long remaining = count - begin < run ? count - begin : run;
         for (t = 0; t + n <= remaining; t += n)
             score(q, n, ahead, queries, z + t * d, d, scale, scores + begin + t);
@@ -123,16 +142,17 @@ INLINE void attend_block(int q, int n, const float *queries, const float *const 
 }
 
 struct work {
-    const float *queries, *keys, *values, *bias; /* keys and values of the slot, or of page 0 */
-    const int64_t *table;                        /* the window's pages, or null */
+    const number *queries, *keys, *values; /* keys and values of the slot, or of page 0 */
+    const float *bias;
+    const int64_t *table; /* the window's pages, or null */
     float *out, *maxima, *total;
-    long count, d, page, stride; /* positions of a page, and floats from page to page */
+    long count, d, page, stride; /* positions of a page, and numbers from page to page */
     float scale;
 };
 
 /* Where the positions from t on lie, `run` by run. */
-static void locate(const struct work *w, long t, long count, long run, const float **keys,
-                   const float **values) {
+static void locate(const struct work *w, long t, long count, long run, const number **keys,
+                   const number **values) {
     for (long i = 0; i * run < count; i++, t += run) {
         long at = w->table ? w->table[t / w->page] * w->stride + t % w->page * w->d : t * w->d;
         keys[i] = w->keys + at, values[i] = w->values + at;
@@ -146,7 +166,7 @@ static void attend(const struct work *w, long begin, long end) {
     for (long i = 0; i < w->count; i++) w->maxima[i] = -INFINITY, w->total[i] = 0;
     long run = w->table && w->page < BLOCK ? w->page : BLOCK;
     for (long t = begin, count; t < end; t += count) {
-        const float *keys[BLOCK], *values[BLOCK];
+        const number *keys[BLOCK], *values[BLOCK];
         count = w->table && t % run ? run - t % run : BLOCK; /* then runs begin where pages do */
         if (count > end - t) count = end - t;
         locate(w, t, count, run, keys, values);
@@ -169,8 +189,9 @@ static void attend(const struct work *w, long begin, long end) {
     }
 }
 
-/* The parts of a group's positions -> its result, in the first part. */
-static void join(float *out, float *maxima, float *total, long parts, long count, long d) {
+/* The parts of a group's positions -> its result [count, d], which may be the first part. */
+static void join(number *result, const float *out, float *maxima, float *total, long parts,
+                 long count, long d) {
     for (long i = 0; i < count; i++) {
         float peak = -INFINITY, sum = 0;
         for (long s = 0; s < parts; s++)
@@ -185,15 +206,16 @@ static void join(float *out, float *maxima, float *total, long parts, long count
             floats mixed = splat(0);
             for (long s = 0; s < parts; s++)
                 mixed += load(out + (s * count + i) * d + k) * total[s * count + i];
-            store(out + i * d + k, mixed / sum);
+            store_number(result + i * d + k, mixed / sum);
         }
     }
 }
 
 /* All arguments of a call, as below. */
 struct call {
+    number *result;
     float *out, *workspace;
-    const float *queries, *keys, *values;
+    const number *queries, *keys, *values;
     const int64_t *slots, *lengths;
     const float *bias;
     const int64_t *table;
@@ -227,26 +249,28 @@ static void attend_part(const void *arguments, long task) {
 
 static void join_parts(const void *arguments, long g) {
     const struct call *c = arguments;
-    join(c->out + g * c->parts * c->count * c->d, c->workspace + g * c->parts * 2 * c->count,
+    join(c->result + g * c->count * c->d, c->out + g * c->parts * c->count * c->d,
+         c->workspace + g * c->parts * 2 * c->count,
          c->workspace + (g * c->parts * 2 + c->parts) * c->count, c->parts, c->count, c->d);
 }
 
-/* A group is one head of a window, or a window with `heads` 1. out [groups, parts, count, d], of
-   which [:, 0] is the result; workspace [groups, parts, 2, count]. queries [groups, count, d], keys
-   and values [slots, heads, .., d] with `slot_stride` floats from slot to slot and `head_stride`
-   from head to head, slots and lengths [windows] or null, bias [slots, positions] with
-   `bias_stride`, or null. With a block table [windows, ..] of pages, `table_stride` apart, a slot
-   is a page of `page` positions, which divide BLOCK or are as many as are read. d is a multiple of
-   16. */
-void NAME(paged_attention)(float *out, float *workspace, const float *queries, const float *keys,
-                           const float *values, const int64_t *slots, const int64_t *lengths,
-                           const float *bias, const int64_t *table, long windows, long heads,
-                           long parts, long count, long positions, long d, long slot_stride,
-                           long head_stride, long bias_stride, long page, long table_stride,
-                           float scale, int threads) {
-    struct call call = {out, workspace, queries, keys, values, slots, lengths, bias, table, heads,
-                        parts, count, positions, d, slot_stride, head_stride, bias_stride, page,
-                        table_stride, scale};
+/* A group is one head of a window, or a window with `heads` 1. result [groups, count, d]; out
+   [groups, parts, count, d], workspace [groups, parts, 2, count]; result may be out if there is one
+   part. queries [groups, count, d], keys and values [slots, heads, .., d] with `slot_stride`
+   numbers from slot to slot and `head_stride` from head to head, slots and lengths [windows] or
+   null, bias [slots, positions] with `bias_stride`, or null. With a block table [windows, ..] of
+   pages, `table_stride` apart, a slot is a page of `page` positions, which divide BLOCK or are as
+   many as are read. d is a multiple of 16, with BF16 of 32. */
+void NAME(attend_pages)(number *result, float *out, float *workspace, const number *queries,
+                           const number *keys, const number *values, const int64_t *slots,
+                           const int64_t *lengths, const float *bias, const int64_t *table,
+                           long windows, long heads, long parts, long count, long positions, long d,
+                           long slot_stride, long head_stride, long bias_stride, long page,
+                           long table_stride, float scale, int threads) {
+    struct call call = {result,      out,         workspace,   queries, keys,         values,
+                        slots,       lengths,     bias,        table,   heads,        parts,
+                        count,       positions,   d,           slot_stride, head_stride, bias_stride,
+                        page,        table_stride, scale};
     run_parallel(attend_part, &call, windows * heads * parts, threads);
     run_parallel(join_parts, &call, windows * heads, threads);
 }

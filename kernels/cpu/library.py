@@ -6,11 +6,12 @@ and need no packed weights. Everything here has a slower equivalent in PyTorch, 
 there was no compiler at installation, on a processor without AVX2, or with
 SLIMWHISPER_KERNELS=torch.
 
+In bfloat16 they need a processor with AVX512-BF16; it also has an encoder's attention.
+
 The functions run on the threads of PyTorch's OpenMP, which the loader finds (threads.c), or on one
 thread if it finds none.
 """
 
-import ctypes
 import os
 from collections.abc import Callable
 from functools import cache
@@ -19,25 +20,22 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from slimwhisper.kernels.cpu.functions import load_functions
 from slimwhisper.kernels.reads import ALL, Reads
 
 NATIVE = Path(__file__).with_name("_native.so")
-DEPTH = 16  # depths of products and widths of latents must be multiples of it
-# rows at most of products with int8 weights: with more, oneDNN's are faster
+# depths of products and widths of latents must be multiples of it
+DEPTHS = {torch.float32: 16, torch.bfloat16: 32}  # the dtypes that there are functions for
+PART_DEPTH = 1536  # products of bfloat16 that are summed at a time, as in products.c
+MAX_HEAD = 128  # columns of a head, in bfloat16
+POSITIONS = 64  # an encoder's keys and values are padded to a multiple of it
+FINE_ROWS = 8  # rows at most that `integers` rounds to 16 bits
+# rows at most of products with int8 weights as they are: with more, oneDNN's are faster
 INT8_ROWS = 8
 INT8_ROWS_LARGE = 4  # with large weights, such as those of the logits
 LARGE_WEIGHT = 2**22  # elements
+BFLOAT16_ROWS = 32  # rows at most of products in bfloat16: with more, oneDNN's are faster
 BLOCK = 64  # positions that attention reads at a time; a multiple of pages
-
-_POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-# rename a function when its arguments change, so that an older library does not load
-_SIGNATURES = {
-    "multiply": (*[_POINTER] * 6, *[_LONG] * 3, _INT),
-    "multiply_heads": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
-    "multiply_heads_transposed": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
-    "paged_attention": (*[_POINTER] * 9, *[_LONG] * 11, _FLOAT, _INT),
-}
-_WIDE = ("multiply", "multiply_heads", "paged_attention")  # also compiled for AVX-512
 
 
 def _pointer(t: Tensor | None) -> int | None:
@@ -51,33 +49,41 @@ def _intercepted() -> bool:
     return torch._C._len_torch_dispatch_stack() > 0
 
 
-def _readable(t: Tensor, dtype: torch.dtype = torch.float32) -> bool:
-    """Whether C can read the tensor in place."""
-    return t.dtype == dtype and t.device.type == "cpu" and t.is_contiguous()
-
-
 class Library:
-    """The compiled functions. Every tensor is on the CPU, contiguous, and float32 unless stated
-    otherwise. A function that cannot run returns None, and the caller uses PyTorch.
+    """The compiled functions of one dtype. Every tensor is on the CPU, contiguous, and of that
+    dtype unless stated otherwise. A function that cannot run returns None, and the caller uses
+    PyTorch.
     """
 
-    def __init__(self, path: Path, wide: bool = True) -> None:
-        """wide: with AVX-512, if the processor has it. Raises OSError if it does not load."""
-        library = ctypes.CDLL(str(path))
-        usable = library.usable()
-        if not usable:
-            raise OSError("the processor has no AVX2")
-        self.has_threads = bool(library.has_threads())  # False: PyTorch has no OpenMP to share
-        for name, types in _SIGNATURES.items():
-            symbol = f"{name}_wide" if wide and usable > 1 and name in _WIDE else name
-            function = getattr(library, symbol)
-            function.argtypes, function.restype = types, None
+    def __init__(self, path: Path, wide: bool = True, dtype: torch.dtype = torch.float32) -> None:
+        """wide: with AVX-512, if the processor has it. dtype: float32 or bfloat16. Raises OSError
+        if it does not load, or the processor cannot run it.
+        """
+        self.dtype, self.depth = dtype, DEPTHS[dtype]
+        functions, self.has_threads = load_functions(path, wide, dtype == torch.bfloat16)
+        for name, function in functions.items():
             setattr(self, f"_{name}", function)
+        self.has_integers = "multiply_integers" in functions
 
-    _multiply: Callable[..., None]
-    _multiply_heads: Callable[..., None]
+    has_threads: bool  # False: PyTorch has no OpenMP to share
+    _multiply_rows: Callable[..., None]
+    _multiply_head_rows: Callable[..., None]
     _multiply_heads_transposed: Callable[..., None]
-    _paged_attention: Callable[..., None]
+    _attend_pages: Callable[..., None]
+    _encoder_attention: Callable[..., None]
+    _multiply_integers: Callable[..., None]
+
+    def _readable(self, t: Tensor, dtype: torch.dtype | None = None) -> bool:
+        """Whether C can read the tensor in place. dtype: None: the library's."""
+        return t.dtype == (dtype or self.dtype) and t.device.type == "cpu" and t.is_contiguous()
+
+    def _workspace(self, out: Tensor, depth: int) -> Tensor:
+        """For the sums of a part of the depth: float32, like `out`; `out` itself where it serves or
+        where there is one part.
+        """
+        if out.dtype == torch.float32 or depth <= PART_DEPTH:
+            return out
+        return torch.empty_like(out, dtype=torch.float32)
 
     def linear(
         self,
@@ -87,26 +93,64 @@ class Library:
         addend: Tensor | None = None,
         factors: Tensor | None = None,
         small_batches: bool = True,
+        unrounded: bool = False,
     ) -> Tensor | None:
         """x W^T * factors + bias + addend: x [..., in], weight [out, in] -> [..., out]. With
-        factors [out] the weight is int8, and rows must be few if `small_batches`.
+        factors [out] the weight is int8, and rows must be few if `small_batches`. unrounded: the
+        result is float32.
         """
         width, depth = weight.shape
         rows = x.numel() // depth
-        if not rows or depth % DEPTH or _intercepted():
+        if not rows or depth % self.depth or _intercepted():
             return None
         limit = INT8_ROWS if weight.numel() < LARGE_WEIGHT else INT8_ROWS_LARGE
         if factors is not None and small_batches and rows > limit:
             return None
+        if self.dtype == torch.bfloat16 and rows > BFLOAT16_ROWS:
+            return None
         x, addend = x.contiguous(), None if addend is None else addend.contiguous()
         if not (
-            _readable(x) and _readable(weight, torch.float32 if factors is None else torch.int8)
+            self._readable(x) and self._readable(weight, None if factors is None else torch.int8)
         ):
             return None
-        out = x.new_empty((*x.shape[:-1], width))
-        self._multiply(
-            *map(_pointer, (out, x, weight, factors, bias, addend)),
-            *(rows, width, depth, torch.get_num_threads()),
+        dtype = torch.float32 if unrounded else self.dtype
+        out = torch.empty((*x.shape[:-1], width), dtype=dtype)
+        partial = self._workspace(out, depth)
+        self._multiply_rows(
+            *map(_pointer, (out, partial, x, weight, factors, bias, addend)),
+            *(rows, width, depth, int(unrounded), torch.get_num_threads()),
+        )
+        return out
+
+    def integers(
+        self,
+        x: Tensor,
+        blocks: Tensor,
+        sums: Tensor,
+        factors: Tensor,
+        bias: Tensor | None = None,
+        addend: Tensor | None = None,
+        gelu: bool = False,
+    ) -> Tensor | None:
+        """As `linear` with factors, then GELU if `gelu`, with every row of x rounded to whole
+        numbers: to 16 bits if there are at most `FINE_ROWS`, else to 8. Only with `has_integers`.
+        blocks [out / 16, in / 4, 16, 4] int8, of which zeros fill up the last; sums [out] int32, of
+        the weight's rows.
+        """
+        width, depth = len(factors), 4 * blocks.shape[1]
+        rows = x.numel() // depth
+        if not rows or not self.has_integers or _intercepted():
+            return None
+        x, addend = x.contiguous(), None if addend is None else addend.contiguous()
+        if not self._readable(x):
+            return None
+        planes = 2 if rows <= FINE_ROWS else 1
+        out = torch.empty((*x.shape[:-1], width))
+        rounded = torch.empty((rows, planes, depth), dtype=torch.uint8)
+        steps = torch.empty((rows, 2))
+        self._multiply_integers(
+            *map(_pointer, (out, x, blocks, sums, factors, bias, addend, rounded, steps)),
+            *(rows, width, depth, planes, int(gelu), torch.get_num_threads()),
         )
         return out
 
@@ -115,16 +159,20 @@ class Library:
         x_i M_i^T, maps [h, out, in].
         """
         (rows, heads, depth), width = x.shape, maps.shape[1 if transpose else 2]
-        if not rows or (depth | width) % DEPTH or _intercepted():
+        if not rows or (depth | width) % self.depth or _intercepted():
             return None
         x = x.contiguous()
-        if not (_readable(x) and _readable(maps)):
+        if not (self._readable(x) and self._readable(maps)):
             return None
         out = x.new_empty((rows, heads, width))
-        function = self._multiply_heads if transpose else self._multiply_heads_transposed
-        function(
-            *map(_pointer, (out, x, maps)), *(rows, heads, width, depth, torch.get_num_threads())
-        )
+        sizes = rows, heads, width, depth, torch.get_num_threads()
+        if transpose:
+            partial = self._workspace(out, depth)
+            self._multiply_head_rows(*map(_pointer, (out, partial, x, maps)), *sizes)
+        elif self.dtype == torch.bfloat16 and depth > MAX_HEAD:
+            return None
+        else:
+            self._multiply_heads_transposed(*map(_pointer, (out, x, maps)), *sizes)
         return out
 
     def latent(
@@ -147,12 +195,13 @@ class Library:
         (windows, heads, count, d), page = queries.shape, keys.shape[2]
         table, bias = reads.block_table, reads.position_bias
         queries = queries.contiguous()
-        if not windows or d % DEPTH or keys.stride() != values.stride() or _intercepted():
+        if not windows or d % self.depth or keys.stride() != values.stride() or _intercepted():
             return None
-        if not (_readable(queries) and _readable(keys[:1, :1]) and _readable(values[:1, :1])):
+        if not all(map(self._readable, (queries, keys[:1, :1], values[:1, :1]))):
             return None
         if any(
-            t is not None and not _readable(t, torch.int64) for t in (reads.slots, reads.lengths)
+            t is not None and not self._readable(t, torch.int64)
+            for t in (reads.slots, reads.lengths)
         ):
             return None
         if table is not None and (table.dtype != torch.int64 or table.stride(1) != 1):
@@ -163,39 +212,72 @@ class Library:
             return None
         threads = torch.get_num_threads()
         parts = -(-threads // (windows * heads))
-        out = queries.new_empty((windows, heads, parts, count, d))
-        workspace = queries.new_empty((windows, heads, parts, 2, count))
-        self._paged_attention(
-            *map(_pointer, (out, workspace, queries, keys, values)),
+        out = torch.empty((windows, heads, parts, count, d))
+        workspace = torch.empty((windows, heads, parts, 2, count))
+        result = out[:, :, 0] if parts == 1 else queries
+        if parts > 1 or result.dtype != self.dtype:
+            result = torch.empty_like(queries)
+        self._attend_pages(
+            *map(_pointer, (result, out, workspace, queries, keys, values)),
             *map(_pointer, (reads.slots, reads.lengths, bias, table)),
             *(windows, heads, parts, count, reads.positions(page), d),
             *(keys.stride(0), keys.stride(1), 0 if bias is None else bias.stride(0)),
             *(page, 0 if table is None else table.stride(0), scale, threads),
         )
-        return out[:, :, 0]
+        return result
+
+    def encoder_attention(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor | None:
+        """softmax(q_i K_i^T / sqrt(d_k)) V_i of every head i, in bfloat16 with wider sums: all
+        [B, p, h, d_k] of one dtype, bfloat16 or float32, with heads side by side -> [B, p, h, d_k].
+        Only in a library of bfloat16.
+        """
+        windows, positions, heads, d = queries.shape
+        dtype, strides = queries.dtype, queries.stride()
+        if not positions or d % 16 or d > MAX_HEAD or strides[2:] != (d, 1) or _intercepted():
+            return None
+        if any(
+            (t.dtype, t.shape, t.stride(), t.device.type) != (dtype, queries.shape, strides, "cpu")
+            for t in (queries, keys, values)
+        ):
+            return None
+        if dtype not in (torch.float32, torch.bfloat16):
+            return None
+        out = queries.new_empty(queries.shape)
+        padded = -(-positions // POSITIONS) * POSITIONS
+        packed = queries.new_empty((windows, heads, 2, padded, d), dtype=torch.bfloat16)
+        self._encoder_attention(
+            *map(_pointer, (out, packed, queries, keys, values)),
+            *(windows, heads, positions, d, *strides[:2]),
+            *(d**-0.5, int(dtype == torch.bfloat16), torch.get_num_threads()),
+        )
+        return out
 
 
 @cache
-def library() -> Library | None:
-    """The library, if it was compiled and runs here, and SLIMWHISPER_KERNELS is not torch."""
-    return None if os.environ.get("SLIMWHISPER_KERNELS") == "torch" else _load(NATIVE)[0]
+def library(dtype: torch.dtype = torch.float32) -> Library | None:
+    """The library of a dtype, if it was compiled and runs here, and SLIMWHISPER_KERNELS is not
+    torch.
+    """
+    if os.environ.get("SLIMWHISPER_KERNELS") == "torch" or dtype not in DEPTHS:
+        return None
+    return _load(NATIVE, dtype)[0]
 
 
 def why_not_compiled() -> str:
     """Why `library` returns None, on one line; "" if it does not."""
     if os.environ.get("SLIMWHISPER_KERNELS") == "torch":
         return "turned off by SLIMWHISPER_KERNELS=torch"
-    return _load(NATIVE)[1]
+    return _load(NATIVE, torch.float32)[1]
 
 
 @cache
-def _load(path: Path) -> tuple[Library | None, str]:
+def _load(path: Path, dtype: torch.dtype) -> tuple[Library | None, str]:
     """The library in a file, or why there is none."""
     log = path.with_name("native.txt")  # written by setup.py when a compiler fails
     if not path.exists():
         error = log.read_text(encoding="utf-8") if log.exists() else "no compiled file"
         return None, f"not compiled when slimwhisper was installed: {' '.join(error.split())[:300]}"
     try:
-        return Library(path), ""
+        return Library(path, dtype=dtype), ""
     except (OSError, AttributeError) as error:  # another processor, or an older library
         return None, f"does not load: {error}"

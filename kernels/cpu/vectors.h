@@ -9,10 +9,22 @@
 #ifndef WIDE
 #define WIDE 0
 #endif
+#ifndef BF16 /* with WIDE: for processors with AVX512-BF16 */
+#define BF16 0
+#endif
+#ifndef INTEGERS /* with WIDE: for processors with AVX512-VNNI */
+#define INTEGERS 0
+#endif
 
 #ifdef __x86_64__
 #include <immintrin.h>
-#if WIDE
+#if BF16 && (defined __clang__ || __GNUC__ >= 10)
+#define HAS_BF16
+#define TARGET "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
+#elif INTEGERS
+#define HAS_INTEGERS
+#define TARGET "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
+#elif WIDE
 #define TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
 #else
 #define TARGET "avx2,fma"
@@ -35,7 +47,10 @@ BEGIN_TARGET(TARGET)
 #include <arm_neon.h>
 #endif
 
-#if WIDE
+#if BF16
+#define LANES 16
+#define NAME(name) name##_bf16
+#elif WIDE
 #define LANES 16
 #define NAME(name) name##_wide
 #else
@@ -50,7 +65,7 @@ typedef int ints8 __attribute__((vector_size(32)));
 
 #define INLINE static inline __attribute__((always_inline))
 #ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(enable)")
+#define UNROLL _Pragma("clang loop unroll(full)") /* "enable" leaves loops that call others */
 #else
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
@@ -124,6 +139,24 @@ INLINE void sums_of(const floats v[8], float sums[8]) {
     floats8 total = SHUFFLE(t[0], t[1], 0, 1, 2, 3, 8, 9, 10, 11) +
                     SHUFFLE(t[0], t[1], 4, 5, 6, 7, 12, 13, 14, 15);
     memcpy(sums, &total, sizeof total);
+}
+
+/* e^x for x <= 0, at most 2 units in the last place off: 2^n e^r, |r| <= ln 2 / 2. */
+INLINE floats exponential(floats x) {
+    ints below = x < -87.0f;
+    floats y = x * 1.44269504f;
+    ints n = __builtin_convertvector(y - 0.5f, ints); /* rounds towards 0: to nearest, as y <= 0 */
+    floats whole = __builtin_convertvector(n, floats);
+    floats r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    floats e = splat(1.9875691500e-4f);
+    e = e * r + 1.3981999507e-3f;
+    e = e * r + 8.3334519073e-3f;
+    e = e * r + 4.1665795894e-2f;
+    e = e * r + 1.6666665459e-1f;
+    e = e * r + 5.0000001201e-1f;
+    e = e * r * r + r + 1.0f;
+    ints scaled = (ints)e + (n << 23);
+    return (floats)(scaled & ~below);
 }
 
 /* The hardware prefetches within a page of 4 kB only, and rows are shorter. */

@@ -88,7 +88,7 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., d] after the last norm -> [..., V] in at least float32."""
-        logits = linear(hidden, self.head)
+        logits = linear(hidden, self.head, unrounded=True)
         return logits.to(at_least_float32(self.dtype))[..., : self.size]
 
     @torch.inference_mode()

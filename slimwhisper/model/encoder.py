@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.heads import head_attention, rounded_head_attention
+from slimwhisper.kernels.heads import encoder_attention
 from slimwhisper.kernels.linear import at_least_float32
 from slimwhisper.model.layers import MLP, LayerNorm, Linear, Residual, Source
 from slimwhisper.types import Dims
@@ -43,13 +43,11 @@ class _EncoderBlock:
     def __call__(self, x: Residual) -> None:
         """Add to x, [B, p, d]."""
         normed = x.normed(self.norm)
-
-        def split(t: Tensor) -> Tensor:
-            return t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-
-        q, k, v = split(self.query(normed)), split(self.key(normed)), split(self.value(normed))
-        mixed = rounded_head_attention(q, k, v) if self.rounded else head_attention(q, k, v)
-        x.add(self.out(mixed.transpose(1, 2).flatten(2)))
+        q, k, v = (
+            project(normed).unflatten(-1, (self.heads, -1))
+            for project in (self.query, self.key, self.value)
+        )
+        x.add(self.out(encoder_attention(q, k, v, self.rounded).flatten(2)))
         x.add(self.mlp(x.normed(self.mlp.norm)))
 
 

@@ -1,26 +1,43 @@
 /* Calls a function of kernels/cpu on arguments from standard input, and writes its result.
 
    In: int64 numbers [function, a, b, c, d], then float32 data. Out: float32.
-   0 multiply: rows, width, depth, int8 -> [rows, width]
-   1 multiply_heads, 2 multiply_heads_transposed: rows, heads, width, depth -> [rows, heads, width]
-   3 paged_attention: heads, queries, pages of 16, d -> [heads, queries, d] */
+   0 multiply_rows: rows, width, depth, int8 -> [rows, width]
+   1 multiply_head_rows, 2 multiply_heads_transposed: rows, heads, width, depth -> [rows, heads,
+     width]
+   3 attend_pages: heads, queries, pages of 16, d -> [heads, queries, d]
+   4 encoder_attention, in bfloat16: windows, positions, heads, d -> [windows, positions, heads, d]
+   5 multiply_integers: rows, width (a multiple of 16), depth, bytes of an input -> [rows, width] */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define DECLARE(suffix)                                                                            \
-    void multiply##suffix(float *, const float *, const void *, const float *, const float *,      \
-                          const float *, long, long, long, int);                                   \
-    void multiply_heads##suffix(float *, const float *, const float *, long, long, long, long,     \
-                                int);                                                              \
-    void paged_attention##suffix(float *, float *, const float *, const float *, const float *,    \
-                                 const int64_t *, const int64_t *, const float *, const int64_t *, \
-                                 long, long, long, long, long, long, long, long, long, long, long, \
-                                 float, int);
+    WEAK void multiply_rows##suffix(void *, float *, const void *, const void *, const float *,    \
+                                    const void *, const void *, long, long, long, int, int);       \
+    WEAK void multiply_head_rows##suffix(void *, float *, const void *, const void *, long, long,  \
+                                         long, long, int);                                         \
+    WEAK void attend_pages##suffix(void *, float *, float *, const void *, const void *,           \
+                                   const void *, const int64_t *, const int64_t *, const float *,  \
+                                   const int64_t *, long, long, long, long, long, long, long,      \
+                                   long, long, long, long, float, int);
+#define WEAK
 DECLARE()
 DECLARE(_wide)
-void multiply_heads_transposed(float *, const float *, const float *, long, long, long, long, int);
+void multiply_heads_transposed(void *, const void *, const void *, long, long, long, long, int);
+#undef WEAK
+#define WEAK __attribute__((weak)) /* not every compiler has bfloat16 */
+DECLARE(_bf16)
+WEAK void multiply_heads_transposed_bf16(void *, const void *, const void *, long, long, long, long,
+                                         int);
+WEAK void encoder_attention(void *, void *, const void *, const void *, const void *, long, long,
+                            long, long, long, long, float, int, int);
+WEAK void multiply_integers(float *, const float *, const int8_t *, const int32_t *, const float *,
+                            const float *, const float *, uint8_t *, float *, long, long, long,
+                            long, int, int); /* for x86 */
 int usable(void);
+
+static int bfloat16;
 
 static float *read_floats(long count) {
     float *data = malloc((count + 1024) * sizeof *data); /* what is prefetched lies behind it */
@@ -28,39 +45,89 @@ static float *read_floats(long count) {
     return data;
 }
 
+/* Numbers of the variant: float, or bfloat16 in half of the memory. */
+static void *read_numbers(long count) {
+    float *data = read_floats(count);
+    uint16_t *half = (uint16_t *)data;
+    if (bfloat16)
+        for (long i = 0; i < count; i++) memcpy(half + i, (char *)(data + i) + 2, 2);
+    return data;
+}
+
+static void *allocate(long bytes) {
+    void *data = malloc(bytes);
+    if (!data) exit(3);
+    return data;
+}
+
 int main(int argc, char **argv) {
     int64_t n[5];
-    int wide = argc > 1 && argv[1][0] == 'w';
-    if (usable() <= (wide ? 1 : 0)) return 2;
+    char variant = argc > 1 ? argv[1][0] : 'n';
+    int wide = variant == 'w';
+    bfloat16 = variant == 'b';
+    if (usable() < (bfloat16 ? 4 : variant == 'i' ? 3 : wide ? 2 : 1)) return 2;
     if (fread(n, sizeof *n, 5, stdin) != 5) return 3;
     long a = n[1], b = n[2], c = n[3], d = n[4], size;
-    float *out;
+    void *out;
+#define VARIANT(name) (bfloat16 ? name##_bf16 : wide ? name##_wide : name)
     if (n[0] == 0) {
-        float *x = read_floats(a * c), *w = read_floats(b * c), *bias = read_floats(b);
-        float *addend = read_floats(a * b), *factors = 0;
-        int8_t *bytes = malloc(b * c + 4096);
+        void *x = read_numbers(a * c), *w = read_numbers(b * c), *bias = read_numbers(b);
+        void *addend = read_numbers(a * b);
+        float *factors = 0;
+        int8_t *bytes = allocate(b * c + 4096);
         if (d) {
             factors = read_floats(b);
-            for (long i = 0; i < b * c; i++) bytes[i] = (int8_t)w[i];
+            for (long i = 0; i < b * c; i++) bytes[i] = (int8_t)((float *)w)[i];
         }
-        out = malloc((size = a * b) * sizeof *out);
-        (wide ? multiply_wide : multiply)(out, x, d ? (void *)bytes : w, factors, bias, addend, a, b,
-                                          c, 2);
+        out = allocate((size = a * b) * sizeof(float));
+        float *partial = allocate(size * sizeof *partial);
+        VARIANT(multiply_rows)(out, partial, x, d ? (void *)bytes : w, factors, bias, addend, a, b,
+                               c, 0, 2);
     } else if (n[0] < 3) {
-        float *x = read_floats(a * b * d), *w = read_floats(b * c * d);
-        out = malloc((size = a * b * c) * sizeof *out);
-        if (n[0] == 2) multiply_heads_transposed(out, x, w, a, b, c, d, 2);
-        else (wide ? multiply_heads_wide : multiply_heads)(out, x, w, a, b, c, d, 2);
-    } else {
-        float *queries = read_floats(a * b * d), *keys = read_floats(c * a * 16 * d);
-        float *values = read_floats(c * a * 16 * d);
-        int64_t *table = malloc(c * sizeof *table), length = 16 * c - 3;
+        void *x = read_numbers(a * b * d), *w = read_numbers(b * c * d);
+        out = allocate((size = a * b * c) * sizeof(float));
+        float *partial = allocate(size * sizeof *partial);
+        if (n[0] == 1) VARIANT(multiply_head_rows)(out, partial, x, w, a, b, c, d, 2);
+        else
+            (bfloat16 ? multiply_heads_transposed_bf16 : multiply_heads_transposed)(out, x, w, a, b,
+                                                                                   c, d, 2);
+    } else if (n[0] == 3) {
+        void *queries = read_numbers(a * b * d), *keys = read_numbers(c * a * 16 * d);
+        void *values = read_numbers(c * a * 16 * d);
+        int64_t *table = allocate(c * sizeof *table), length = 16 * c - 3;
         for (long i = 0; i < c; i++) table[i] = c - 1 - i; /* the last page first */
-        out = malloc((size = a * b * d) * sizeof *out);
-        float *workspace = malloc(a * 2 * b * sizeof *workspace);
-        (wide ? paged_attention_wide : paged_attention)(
-            out, workspace, queries, keys, values, 0, &length, 0, table, 1, a, 1, b, 16 * c, d,
-            a * 16 * d, 16 * d, 0, 16, c, 0.125f, 2);
+        out = allocate((size = a * b * d) * sizeof(float));
+        float *sums = allocate(size * sizeof *sums), *workspace = allocate(a * 2 * b * sizeof *sums);
+        VARIANT(attend_pages)(out, sums, workspace, queries, keys, values, 0, &length, 0, table, 1,
+                              a, 1, b, 16 * c, d, a * 16 * d, 16 * d, 0, 16, c, 0.125f, 2);
+    } else if (n[0] == 5) {
+        float *x = read_floats(a * c), *w = read_floats(b * c), *factors = read_floats(b);
+        float *bias = read_floats(b), *addend = read_floats(a * b);
+        int8_t *blocks = allocate(b * c);
+        int32_t *sums = allocate(b * sizeof *sums);
+        for (long i = 0; i < b; i++) {
+            sums[i] = 0;
+            for (long k = 0; k < c; k++) {
+                int8_t byte = (int8_t)w[i * c + k];
+                sums[i] += byte;
+                blocks[i / 16 * 16 * c + k / 4 * 64 + i % 16 * 4 + k % 4] = byte;
+            }
+        }
+        out = allocate((size = a * b) * sizeof(float));
+        multiply_integers(out, x, blocks, sums, factors, bias, addend, allocate(a * c * d),
+                          allocate(a * 2 * sizeof(float)), a, b, c, d, 0, 2);
+    } else {
+        size = a * b * c * d;
+        void *queries = read_numbers(size), *keys = read_numbers(size), *values = read_numbers(size);
+        void *packed = allocate(a * c * 2 * ((b + 63) / 64 * 64) * d * 2);
+        out = allocate(size * sizeof(float));
+        encoder_attention(out, packed, queries, keys, values, a, c, b, d, b * c * d, c * d, 0.125f,
+                          1, 2);
     }
-    return fwrite(out, sizeof *out, size, stdout) == (size_t)size ? 0 : 4;
+    if (!bfloat16) return fwrite(out, sizeof(float), size, stdout) == (size_t)size ? 0 : 4;
+    for (long i = 0; i < size; i++) {
+        uint16_t parts[2] = {0, ((uint16_t *)out)[i]};
+        if (fwrite(parts, sizeof parts, 1, stdout) != 1) return 4;
+    }
+    return 0;
 }

@@ -55,7 +55,7 @@ def test_a_cpu_uses_c() -> None:
 
 
 def test_a_cpu_without_the_library_uses_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slimwhisper.kernels.dispatch.library", lambda: None)
+    monkeypatch.setattr("slimwhisper.kernels.dispatch.library", lambda *_: None)
     kernels = Kernels(CPU, torch.float32)
     attend(kernels)
     assert dict(kernels.used) == {("latent", "torch"): 1, ("heads", "torch"): 1}

@@ -7,9 +7,10 @@ import slimwhisper
 from slimwhisper import devices
 from slimwhisper.devices import choose_dtype
 from slimwhisper.errors import OptionError
+from slimwhisper.kernels import heads as heads_module
 from slimwhisper.kernels import linear as linear_module
+from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.linear import Packed, Quantized, linear, quantize
-from slimwhisper.model import encoder as encoder_module
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.layers import Linear, Source
@@ -20,8 +21,19 @@ CPU = torch.device("cpu")
 DIMS = tiny_dims(width=128, heads=2)
 
 
-def test_a_product_is_that_of_rounded_numbers() -> None:
-    """Against the same in float64: weights to 8 bits by output, the input to 8 bits as a whole."""
+def without_integers_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor without AVX512-VNNI."""
+    if (compiled := library()) is not None:
+        monkeypatch.setattr(compiled, "has_integers", False)
+
+
+@pytest.mark.parametrize("by", ["any", "oneDNN"])
+def test_a_product_is_that_of_rounded_numbers(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the same in float64: weights to 8 bits by output, the input to 8 bits, in C by row,
+    by oneDNN as a whole.
+    """
+    if by == "oneDNN":
+        without_integers_in_c(monkeypatch)
     torch.manual_seed(0)
     weight, bias, x = torch.randn(96, 64), torch.randn(96), torch.randn(3, 5, 64)
     factors = weight.abs().amax(1, keepdim=True).double() / 127
@@ -35,7 +47,8 @@ def test_a_product_is_that_of_rounded_numbers() -> None:
     relative = (result - exact).norm() / exact.norm()
     assert relative < 0.02
     curved = torch.nn.functional.gelu(result)
-    torch.testing.assert_close(linear(x, quantize(weight, bias), gelu=True), curved)
+    close = {"rtol": 1e-6, "atol": 2e-5}
+    torch.testing.assert_close(linear(x, quantize(weight, bias), gelu=True), curved, **close)
     addend = torch.randn(3, 5, 96)
     torch.testing.assert_close(linear(x, quantize(weight, bias), addend=addend), result + addend)
 
@@ -46,6 +59,7 @@ def test_without_products_of_integers(
     depth: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on ARM: the weights are the same integers, and the input is not rounded."""
+    without_integers_in_c(monkeypatch)
     monkeypatch.setattr(linear_module, "INT8_PRODUCTS", False)
     monkeypatch.setattr(linear_module, "_multiply_integers", lambda *_: pytest.fail("x86 alone"))
     torch.manual_seed(0)
@@ -102,9 +116,10 @@ def test_the_encoder_is_near(fast: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     """Its attention in float32, and in bfloat16 where the CPU is fast at that."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": fast})
     used: list[torch.Tensor] = []
-    rounded = encoder_module.rounded_head_attention
+    rounded = heads_module.rounded_head_attention
+    monkeypatch.setattr(heads_module, "library", lambda *_: None)
     monkeypatch.setattr(
-        encoder_module, "rounded_head_attention", lambda *a: (used.append(a[0]), rounded(*a))[1]
+        heads_module, "rounded_head_attention", lambda *a: (used.append(a[0]), rounded(*a))[1]
     )
     state = random_state(DIMS, seed=0)
     mel = torch.randn(1, 80, 3000)

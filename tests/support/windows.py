@@ -48,10 +48,11 @@ def random_model(
     int8: bool = False,
     dims: Dims = DIMS,
     seed: int = 1,
+    dtype: torch.dtype = torch.float32,
 ) -> Model:
     checkpoint = Checkpoint("random", dims, random_state(dims, seed))
     guard = None if dims == DIMS else Guard(mel=mel(0, dims))
-    return Model(checkpoint, device, torch.float32, forms, guard, int8=int8)
+    return Model(checkpoint, device, dtype, forms, guard, int8=int8)
 
 
 SEED = 3  # whose texts are long, and differ

@@ -1,0 +1,262 @@
+"""The functions in C for bfloat16 against float64, and that a model in bfloat16 uses them."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from slimwhisper.kernels import heads
+from slimwhisper.kernels.cpu import functions
+from slimwhisper.kernels.cpu import library as module
+from slimwhisper.kernels.cpu.library import BFLOAT16_ROWS, NATIVE, PART_DEPTH, Library, library
+from slimwhisper.kernels.heads import encoder_attention
+from slimwhisper.kernels.linear import linear
+from slimwhisper.kernels.reads import Reads
+from slimwhisper.model.encoder import Encoder
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.reference import whisper_model
+from tests.support.windows import decode, random_model, windows
+
+CPU, BFLOAT16 = torch.device("cpu"), torch.bfloat16
+compiled = library(BFLOAT16)
+pytestmark = pytest.mark.skipif(compiled is None, reason="no compiled kernels, or no AVX512-BF16")
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(BFLOAT16)
+
+
+@pytest.fixture
+def c() -> Library:
+    assert compiled is not None
+    return compiled
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def assert_rounded_once(found: Tensor | None, exact: Tensor) -> None:
+    """Within a rounding to bfloat16, and what sums in float32 are off by."""
+    assert found is not None and found.dtype == BFLOAT16
+    torch.testing.assert_close(found.double(), exact, atol=1e-4, rtol=2**-8)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 9, BFLOAT16_ROWS])
+@pytest.mark.parametrize(
+    ("width", "depth"), [(1, 32), (7, 96), (51, 384), (96, 1280), (20, PART_DEPTH + 32), (9, 5120)]
+)
+def test_products(c: Library, threads: int, rows: int, width: int, depth: int) -> None:
+    x, weight, bias = noise(rows, depth), noise(width, depth, seed=1), noise(width, seed=2)
+    addend = noise(rows, width, seed=3)
+    exact = x.double() @ weight.double().T
+    assert_rounded_once(c.linear(x, weight), exact)
+    found = c.linear(x[:, None], weight, bias, addend[:, None])
+    assert found is not None and found.shape == (rows, 1, width)
+    assert_rounded_once(found[:, 0], exact + bias + addend)
+    wide = c.linear(x, weight, bias, unrounded=True)
+    assert wide is not None and wide.dtype == torch.float32
+    torch.testing.assert_close(wide.double(), exact + bias, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 6, 7, 13, 66])
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("depth", [32, 64, 128])
+def test_every_heads_own_product(
+    c: Library, threads: int, rows: int, transpose: bool, depth: int
+) -> None:
+    maps = noise(3, depth, 96, seed=1)
+    x = noise(3, rows, 96 if transpose else depth).transpose(0, 1)
+    letters = "rho,hio->rhi" if transpose else "rhi,hio->rho"
+    exact = torch.einsum(letters, x.double(), maps.double())
+    assert_rounded_once(c.multiply_heads(x, maps, transpose), exact)
+
+
+def test_products_of_a_heads_many_values(c: Library) -> None:
+    maps, x = noise(2, 32, PART_DEPTH + 64, seed=1), noise(5, 2, PART_DEPTH + 64)
+    exact = torch.einsum("rho,hio->rhi", x.double(), maps.double())
+    assert_rounded_once(c.multiply_heads(x, maps, transpose=True), exact)
+
+
+def assert_as_pytorch(found: Tensor, exact: Tensor, plain: Tensor) -> None:
+    """At most twice the error that PyTorch has in bfloat16."""
+    assert found.dtype == BFLOAT16 and found.shape == exact.shape
+    ours, theirs = ((t.double() - exact).pow(2).mean().sqrt() for t in (found, plain))
+    assert ours <= 2 * theirs
+
+
+@pytest.mark.parametrize("kind", ["all", "slots", "lengths", "bias", "everything"])
+@pytest.mark.parametrize(
+    ("count", "queries", "width", "positions"),
+    [(1, 6, 384, 200), (2, 1, 64, 1), (3, 7, 96, 63), (5, 13, 32, 64), (4, 20, 128, 131)],
+)
+def test_latent_attention(
+    c: Library, threads: int, count: int, queries: int, width: int, positions: int, kind: str
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, scale = noise(count, queries, width), 0.3
+    z = noise(count + 2, positions + 5, width, seed=1)[:, :positions]  # a view of a longer one
+    slots = lengths = bias = None
+    if kind in ("slots", "everything"):
+        slots = torch.randint(0, count + 2, (count,), generator=generator)
+    if kind in ("lengths", "everything"):
+        lengths = torch.randint(1, positions + 1, (count,), generator=generator)
+        z[:, int(lengths.max()) :] = torch.nan  # never read
+    if kind in ("bias", "everything"):
+        bias = noise(count + 2, positions, seed=2).float()
+    found = c.latent(q, z, scale, Reads(slots, lengths, position_bias=bias))
+    assert found is not None
+    exact, plain = [], []
+    for b in range(count):
+        slot = b if slots is None else int(slots[b])
+        length = positions if lengths is None else int(lengths[b])
+        added = torch.zeros(length) if bias is None else bias[slot, :length]
+        for results, dtype in ((exact, torch.float64), (plain, BFLOAT16)):
+            known, mask = z[slot, :length].to(dtype), added.to(dtype)[None, None, None]
+            shared, mine = known[None, None], q[None, None, b].to(dtype)
+            results.append(
+                F.scaled_dot_product_attention(mine, shared, shared, mask, scale=scale)[0, 0]
+            )
+    assert_as_pytorch(found, torch.stack(exact), torch.stack(plain))
+
+
+@pytest.mark.parametrize(("page", "extent"), [(16, 150), (8, 61), (16, 5), (448, 447)])
+def test_texts_by_pages(c: Library, threads: int, page: int, extent: int) -> None:
+    """Pages in any order, of which no position past a text's length is read."""
+    generator, pages = torch.Generator().manual_seed(0), -(-extent // page)
+    lengths = torch.tensor([1, extent // 2 + 1, extent])
+    table = torch.randperm(3 * pages + 2, generator=generator)[: 3 * pages].view(3, pages)
+    k, v = torch.full((2, 3 * pages + 2, 2, page, 32), torch.nan, dtype=BFLOAT16)
+    texts = noise(2, 3, 2, extent, 32)
+    for b, length in enumerate(lengths.tolist()):
+        for t in range(length):
+            for kept, own in zip((k, v), texts, strict=True):
+                kept[table[b, t // page], :, t % page] = own[b, :, t]
+    q = noise(3, 2, 4, 32, seed=1)
+    found = c.heads(q, k, v, 0.3, Reads(lengths=lengths, block_table=table, extent=extent))
+    assert found is not None
+    for b, length in enumerate(lengths.tolist()):
+        keys, values = texts[:, b, :, :length]
+        exact, plain = (
+            F.scaled_dot_product_attention(*(t.to(dtype) for t in (q[b], keys, values)), scale=0.3)
+            for dtype in (torch.float64, BFLOAT16)
+        )
+        assert_as_pytorch(found[b], exact, plain)
+
+
+@pytest.mark.parametrize("dtype", [BFLOAT16, torch.float32], ids=str)
+@pytest.mark.parametrize("width", [16, 48, 64, 80, 128])
+@pytest.mark.parametrize("positions", [1, 2, 47, 49, 63, 129, 500])
+def test_an_encoders_attention(
+    c: Library, threads: int, positions: int, width: int, dtype: torch.dtype
+) -> None:
+    wide = noise(2, positions + 3, 3 * 3 * width).to(dtype)[:, :positions]  # side by side
+    q, k, v = wide.unflatten(2, (3, 3, width)).unbind(2)
+    found = c.encoder_attention(q, k, v)
+    assert found is not None and found.dtype == dtype and found.is_contiguous()
+    exact, plain = (
+        F.scaled_dot_product_attention(*(t.to(d).transpose(1, 2) for t in (q, k, v)))
+        for d in (torch.float64, BFLOAT16)
+    )
+    exact, plain = (t.transpose(1, 2) for t in (exact, plain))
+    assert_as_pytorch(found.to(BFLOAT16), exact, plain)
+
+
+def test_scores_far_apart(c: Library) -> None:
+    """Where e^x underflows, and where a later position takes all."""
+    q, k, v = noise(3, 1, 300, 2, 64).unbind(0)
+    k[0, 290] = 40 * q[0, 0]
+    found = c.encoder_attention(q, k, v)
+    assert found is not None
+    torch.testing.assert_close(found[0, 0], v[0, 290])
+    assert found.isfinite().all()
+
+
+def test_what_it_leaves_to_pytorch(c: Library) -> None:
+    weight, maps, z = noise(8, 64), noise(2, 32, 32), noise(1, 9, 32)
+    assert c.linear(noise(BFLOAT16_ROWS + 1, 64), weight) is None
+    assert c.linear(noise(1, 48), noise(8, 48)) is None, "no multiple of 32"
+    assert c.linear(noise(1, 64).float(), weight) is None
+    assert c.multiply_heads(noise(1, 2, 160), noise(2, 160, 32)) is None
+    assert c.multiply_heads(noise(1, 2, 32).float(), maps) is None
+    assert c.latent(noise(1, 2, 32).float(), z, 1.0) is None
+    q = noise(1, 9, 2, 64)
+    assert c.encoder_attention(q, q, q[:, :8]) is None
+    assert c.encoder_attention(q, q, q.float()) is None
+    assert c.encoder_attention(*(q.double(),) * 3) is None
+    assert c.encoder_attention(*(noise(1, 9, 2, 144),) * 3) is None
+    assert c.encoder_attention(*(noise(1, 2, 9, 64).transpose(1, 2),) * 3) is None
+
+
+def test_linear_takes_it(monkeypatch: pytest.MonkeyPatch, c: Library) -> None:
+    weight, calls, run = noise(40, 64), [], c._multiply_rows
+    monkeypatch.setattr(c, "_multiply_rows", lambda *a: (calls.append(a), run(*a)))
+    for rows, expected in ((1, 1), (BFLOAT16_ROWS, 2), (BFLOAT16_ROWS + 1, 2)):
+        x = noise(rows, 64, seed=2)
+        assert_rounded_once(linear(x, weight), x.double() @ weight.double().T)
+        assert len(calls) == expected
+
+
+def test_an_older_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the library of float32 alone."""
+    load = functions.ctypes.CDLL
+
+    def older(path: str) -> SimpleNamespace:
+        known = load(path)
+        names = ("has_threads", *(f"{n}_wide" for n in functions.WIDE), "multiply_heads_transposed")
+        return SimpleNamespace(usable=lambda: 2, **{n: getattr(known, n) for n in names})
+
+    monkeypatch.setattr(functions.ctypes, "CDLL", older)
+    assert Library(NATIVE).dtype == torch.float32
+    with pytest.raises(OSError, match="AVX512-BF16"):
+        Library(NATIVE, dtype=BFLOAT16)
+    assert module._load.__wrapped__(NATIVE, BFLOAT16)[0] is None
+
+
+@pytest.mark.parametrize("amx", [False, True])
+def test_which_attention_an_encoder_has(amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "AMX", amx)
+    taken: list[str] = []
+    assert compiled is not None
+    run = compiled.encoder_attention
+    monkeypatch.setattr(compiled, "encoder_attention", lambda *a: (taken.append("c"), run(*a))[1])
+    for name in ("head_attention", "rounded_head_attention"):
+        function = getattr(heads, name)
+        monkeypatch.setattr(heads, name, lambda *a, n=name, f=function: (taken.append(n), f(*a))[1])
+    q = noise(1, 20, 2, 64)
+    for x, rounded in ((q, False), (q.float(), True), (q.float(), False)):
+        assert encoder_attention(x, x, x, rounded).shape == q.shape
+    kinds = ("head_attention", "rounded_head_attention") if amx else ("c", "c")
+    assert taken == [*kinds, "head_attention"]
+
+
+@torch.inference_mode()
+def test_an_encoder_keeps_the_rule() -> None:
+    """At most twice the error of openai-whisper's in bfloat16, both against float64."""
+    dims = tiny_dims(width=128, heads=2, audio_layers=4)
+    state = random_state(dims, seed=0)
+    mel = torch.randn(2, dims.n_mels, 3000, generator=torch.Generator().manual_seed(0))
+    exact = whisper_model(dims, state, torch.float64).encoder(mel.double())
+    plain = whisper_model(dims, state).encoder(mel.to(BFLOAT16))
+    found = Encoder(state, dims, CPU, BFLOAT16)(mel)
+    ours, theirs = ((t.double() - exact).pow(2).mean().sqrt() for t in (found, plain))
+    assert ours <= 2 * theirs
+
+
+@pytest.mark.parametrize(
+    ("forms", "kernel"), [(("e", "x"), "latent"), (("kv", "kv"), "heads")], ids=str
+)
+def test_a_model_uses_it(forms: tuple[str, str], kernel: str) -> None:
+    requests = windows(5)
+    ours = random_model(forms=forms, dtype=BFLOAT16)
+    found = decode(ours, requests, 2)
+    used = ours.plan.kernels.used
+    assert len(found) == len(requests)
+    assert used[kernel, "c"] > 10 * used[kernel, "torch"], "all but long prompts"

@@ -1,0 +1,127 @@
+"""Products of integers in C against float64, and which weights are laid out for them."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from slimwhisper.kernels import linear as linear_module
+from slimwhisper.kernels.cpu.library import FINE_ROWS, NATIVE, Library, library
+from slimwhisper.kernels.linear import Quantized, linear, quantize
+
+compiled = library()
+pytestmark = pytest.mark.skipif(
+    compiled is None or not compiled.has_integers, reason="no compiled kernels, or no AVX512-VNNI"
+)
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def largest_errors(x: Tensor, quantized: Quantized) -> Tensor:
+    """[rows, out]: what a product is off by if every input is off by half a step of its row."""
+    span = x.amax(1).clamp(min=0) - x.amin(1).clamp(max=0)
+    step = span / (65535 if len(x) <= FINE_ROWS else 255)
+    return 0.51 * step[:, None] * quantized.dequantized().abs().sum(1)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, FINE_ROWS, FINE_ROWS + 1, 13, 16, 95, 97, 200])
+@pytest.mark.parametrize(
+    ("width", "depth"), [(1, 16), (16, 48), (51, 384), (70, 1536), (200, 64), (33, 5120)]
+)
+def test_products(threads: int, rows: int, width: int, depth: int) -> None:
+    weight, bias = noise(width, depth, seed=1), noise(width, seed=2)
+    x, addend = 3 * noise(rows, depth) + 0.5, noise(rows, width, seed=3)
+    quantized = quantize(weight, bias)
+    assert quantized.blocks is not None
+    exact = x.double() @ quantized.dequantized().double().T + bias
+    worst = largest_errors(x, quantized) + 1e-4
+    for added in (None, addend):
+        expected = exact if added is None else exact + added
+        found = linear(x[:, None], quantized, addend=None if added is None else added[:, None])
+        assert found.shape == (rows, 1, width)
+        assert ((found[:, 0] - expected).abs() <= worst).all()
+        curved = linear(x, quantized, gelu=True, addend=added)
+        torch.testing.assert_close(curved, F.gelu(found[:, 0]), atol=2e-6, rtol=1e-6)
+    strided = linear(x.T.contiguous().T, quantized)
+    torch.testing.assert_close(strided, linear(x, quantized), atol=0, rtol=0)
+
+
+def test_the_integers_are_those_of_the_weight() -> None:
+    weight = noise(37, 96)
+    factors = weight.abs().amax(1, keepdim=True) / 127
+    quantized = quantize(weight)
+    assert torch.equal(quantized.dequantized(), (weight / factors).round() * factors)
+    assert quantized.packed is None and quantized.unpacked is None, "one layout"
+    assert quantized.blocks is not None and quantized.blocks.numel() == 48 * 96
+
+
+def test_inputs_of_one_sign_and_rows_of_their_own_size() -> None:
+    """A row does not lose precision to a larger one."""
+    weight = noise(40, 64)
+    x = torch.stack([noise(64).abs() * 1e4, -noise(64, seed=1).abs() * 1e-4, torch.zeros(64)])
+    quantized = quantize(weight)
+    for rows in (x, x.repeat(4, 1)):
+        exact = rows.double() @ quantized.dequantized().double().T
+        assert ((linear(rows, quantized) - exact).abs() <= largest_errors(rows, quantized)).all()
+        assert (linear(rows, quantized)[2] == 0).all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("rows", [2, FINE_ROWS + 1])
+def test_what_is_not_finite_stays_in_its_row(rows: int, value: float) -> None:
+    x = noise(rows, 48)
+    x[1, 20] = value
+    found = linear(x, quantize(noise(20, 48, seed=1)))
+    assert found[1].isnan().all() and found[0].isfinite().all()
+
+
+def test_linear_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For any number of rows, with no weights of oneDNN."""
+    assert compiled is not None
+    calls, run = [], compiled._multiply_integers
+    monkeypatch.setattr(compiled, "_multiply_integers", lambda *a: (calls.append(a), run(*a)))
+    monkeypatch.setattr(linear_module, "_multiply_integers", lambda *_: pytest.fail("oneDNN"))
+    for rows in (1, FINE_ROWS, FINE_ROWS + 1, 300):
+        for small_batches in (False, True):
+            linear(noise(rows, 64), quantize(noise(40, 64), small_batches=small_batches))
+    assert len(calls) == 8
+
+
+def test_where_operators_are_watched() -> None:
+    """A mode sees PyTorch's operators, with the same weights."""
+    quantized, x, addend = quantize(noise(40, 64), noise(40)), noise(3, 64), noise(3, 40)
+    with FlopCounterMode(display=False) as counter:
+        watched = linear(x, quantized, gelu=True, addend=addend)
+    assert counter.get_total_flops() == 2 * 3 * 40 * 64
+    torch.testing.assert_close(
+        linear(x, quantized, gelu=True, addend=addend), watched, atol=0.01, rtol=0
+    )
+
+
+@pytest.mark.skipif(not linear_module.INT8_PRODUCTS, reason="oneDNN's products are for x86")
+@pytest.mark.parametrize("reason", ["AMX", "depth", "older processor"])
+def test_weights_for_onednn(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compiled is not None
+    if reason == "AMX":
+        monkeypatch.setattr(linear_module, "INT8_AMX", True)
+    elif reason == "older processor":
+        monkeypatch.setattr(compiled, "has_integers", False)
+    quantized = quantize(noise(40, 40 if reason == "depth" else 64), small_batches=True)
+    assert quantized.blocks is None and quantized.packed is not None
+
+
+def test_without_avx512() -> None:
+    assert not Library(NATIVE, wide=False).has_integers
