@@ -1,6 +1,7 @@
 """The recipe of `digits`: windows and their answers, the exported file, and a run that resumes."""
 
 import argparse
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,9 @@ def test_short_windows_are_learned(
     with torch.no_grad():
         before, after = (match.losses(m, teacher, short) for m in (teacher, student))
     assert after["text"] < 0.9 * before["text"]
+    half = match.blend(copy.deepcopy(student), teacher, 0.5).encoder.ln_post.weight
+    expected = (student.encoder.ln_post.weight + teacher.encoder.ln_post.weight) / 2
+    torch.testing.assert_close(half, expected)
     match.write(student, tmp_path / "short.pt")
     assert load_checkpoint(tmp_path / "short.pt").settings.audio_window == "auto"
     assert whisper.load_model(tmp_path / "short.pt").dims == teacher.dims

@@ -122,6 +122,16 @@ def read(path: Path) -> Whisper:
     return model.float()
 
 
+def blend(student: Whisper, teacher: Whisper, share: float) -> Whisper:
+    """The student with `share` of its own weights, and the rest of the teacher's: it forgets less
+    (Wortsman et al., arXiv 2109.01903).
+    """
+    with torch.no_grad():
+        for own, old in zip(student.parameters(), teacher.parameters(), strict=True):
+            own.lerp_(old, 1 - share)
+    return student
+
+
 def write(model: Whisper, path: Path) -> None:
     """In OpenAI's format, float16; it says that windows may be as long as their audio."""
     weights = {k: v.half().contiguous() for k, v in model.state_dict().items()}

@@ -18,6 +18,7 @@ from whisper.decoding import DecodingOptions
 import slimwhisper
 from recipes.audio_window.match import (
     Batch,
+    blend,
     fit,
     padded,
     random_length,
@@ -62,6 +63,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="file to write")
     parser.add_argument("--steps", type=int, default=2000, help="[2000]")
     parser.add_argument("--rate", type=float, default=1e-5, help="the learning rate [0.00001]")
+    parser.add_argument("--share", type=float, default=0.75, help="of new weights [0.75]")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     found = sorted(p for p in args.audio.rglob("*") if p.suffix.lower() in AUDIO_SUFFIXES)
@@ -74,7 +76,9 @@ def main() -> None:
         return batch(model, found, np.random.default_rng((args.seed, step)))
 
     state = args.out.with_suffix(".state")
-    write(fit(read(args.checkpoint), batch_of, args.steps, args.rate, state), args.out)
+    teacher = read(args.checkpoint)
+    student = fit(teacher, batch_of, args.steps, args.rate, state)
+    write(blend(student, teacher, args.share), args.out)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from numpy.random import Generator
 
 from recipes.audio_window.match import (
     Batch,
+    blend,
     fit,
     padded,
     random_length,
@@ -49,9 +50,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("checkpoint", type=Path, help="of this recipe, in OpenAI's format")
     parser.add_argument("folder", type=Path, help="with words.pt; where the result is written")
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=2200)
     parser.add_argument("--rate", type=float, default=3e-4)
     parser.add_argument("--real", type=float, default=0.6, help="share of windows of real speech")
+    parser.add_argument("--share", type=float, default=0.75, help="of new weights [0.75]")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
@@ -62,8 +64,9 @@ def main() -> None:
         return batch(composer, np.random.default_rng((args.seed, step)))
 
     state = args.folder / "short.state"
-    student = fit(read(args.checkpoint), batch_of, args.steps, args.rate, state)
-    write(student, state.with_suffix(".pt"))
+    teacher = read(args.checkpoint)
+    student = fit(teacher, batch_of, args.steps, args.rate, state)
+    write(blend(student, teacher, args.share), state.with_suffix(".pt"))
 
 
 if __name__ == "__main__":
