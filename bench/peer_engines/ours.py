@@ -44,7 +44,7 @@ def slimwhisper_slim(case: Case, path: str, **more: Any) -> Run:
     return run
 
 
-OUR_DTYPES = {"cpu": ("float32", "int8"), "cuda": ("float16", "float16-fp8")}
+OUR_DTYPES = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float16", "float16-fp8")}
 
 PEERS = {
     "openai-whisper": Peer(
