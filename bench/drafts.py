@@ -31,9 +31,9 @@ from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.cache.base import Rows as CacheRows
 from slimwhisper.cache.decoder_cache import CrossCache
 from slimwhisper.cache.forms import cross_names
+from slimwhisper.cache.rows import Rows as CacheRows
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS

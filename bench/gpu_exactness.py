@@ -21,9 +21,9 @@ from rows import Rows, preset_of
 from torch import Tensor
 
 import slimwhisper
-from slimwhisper.cache.base import Rows as CacheRows
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.rows import DecodeStep
+from slimwhisper.cache.rows import Rows as CacheRows
 from slimwhisper.engine.passes.encoder import AsyncEncoder
 from slimwhisper.model.model import Model
 

@@ -46,7 +46,7 @@ def features_like_encoder_output(slots: int, frames: int, width: int) -> Tensor:
 
 
 def cached_logits(
-    model: Model, features: Sequence[Tensor], sequences: list[list[int]], group: int = 1
+    model: Model, features: Tensor | Sequence[Tensor], sequences: list[list[int]], group: int = 1
 ) -> list[Tensor]:
     """Logits [T, V] of each row: prompts of different lengths together, then 4 single steps.
     features [p, d], perhaps of different lengths p.
