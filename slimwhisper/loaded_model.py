@@ -114,9 +114,7 @@ class LoadedModel:
         """
         parts = (self.network.vocabulary, self.network.settings)
         chosen = make_options(self.dims, name or self.name, *parts, **options)
-        if chosen.audio_window == "auto" and not self.network.takes_short_windows:
-            form = self.forms[0]
-            raise OptionError(f"audio_window auto: not with cross_cache {form}; leave one out")
+        self.network.check_audio_window(chosen.audio_window)
         return chosen
 
     # -- the network, as `whisper` has it --------------------------------------------------------

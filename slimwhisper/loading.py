@@ -122,8 +122,7 @@ def load_model(
         guard = Guard(strict_cache, mel)
     int8 = dtype == INT8
     model = Model(checkpoint, device, compute_dtype, forms, guard, int8, learned)
-    if audio_window == "auto" and not model.takes_short_windows:
-        raise OptionError(f"audio_window auto: not with cross_cache {forms[0]}; leave one out")
+    model.check_audio_window(audio_window)
     model.cache_memory = memory
     if draft is not None:
         smaller = load_checkpoint(draft, download_root=download_root, in_memory=in_memory)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import torch
 
+from recipes.audio_window.match import save
 from recipes.digits.model import Student, dimensions
 from recipes.digits.sequences import TOKEN_IDS, Composer
-from recipes.digits.train import EncodedWindows, fit, save
+from recipes.digits.train import EncodedWindows, fit
 from recipes.digits.voices import Bank
 
 

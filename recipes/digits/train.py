@@ -11,12 +11,12 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from recipes.audio_window.match import save
 from recipes.digits.model import HALVES, Student, dimensions, disturbed
 from recipes.digits.sequences import IGNORED, SOT, Composer, Reply, Window
 from recipes.digits.voices import Bank, make_bank
@@ -213,13 +213,6 @@ def train(args: argparse.Namespace) -> None:
     state = args.folder / f"{args.name}.state"
     student = fit(student, student.saying_losses, encoded.batch, args.saying, args.rate, state)
     save(student.checkpoint(), state.with_suffix(".pt"))
-
-
-def save(content: dict[str, Any], path: Path) -> None:
-    """Write a file completely or not at all."""
-    part = path.with_name(f"{path.name}.part")
-    torch.save(content, part)
-    part.replace(path)
 
 
 def main() -> None:

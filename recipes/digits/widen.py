@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from recipes.audio_window.match import save
 from recipes.digits.model import Student, dimensions
 from recipes.digits.sequences import TOKEN_IDS
-from recipes.digits.train import save
 
 NAME = "wide"
 NONE = -1  # a unit that copies no other

@@ -12,7 +12,7 @@ from slimwhisper.cache.forms import form_of
 from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.alignment_heads import default_heads
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.errors import CacheError
+from slimwhisper.errors import CacheError, OptionError
 from slimwhisper.model.calibration import Guard, Learned, describe_fallbacks, guarded_plan
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
@@ -78,6 +78,12 @@ class Model:
     def takes_short_windows(self) -> bool:
         """Whether its caches can hold windows as long as their audio: exact ones can."""
         return all(form_of(weights.form).exact for weights in self.plan.cross)
+
+    def check_audio_window(self, audio_window: str | None) -> None:
+        """Raise OptionError for "auto" with caches that hold whole windows only."""
+        if audio_window == "auto" and not self.takes_short_windows:
+            form = self.forms[0]
+            raise OptionError(f"audio_window auto: not with cross_cache {form}; leave one out")
 
     @property
     def device(self) -> torch.device:
