@@ -22,7 +22,7 @@ from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import expand_user
 from slimwhisper.checkpoint.formats.detect import reader_of
 from slimwhisper.checkpoint.formats.hugging_face import read_folder
-from slimwhisper.checkpoint.formats.openai import fetch_openai, read_audio_window, read_openai
+from slimwhisper.checkpoint.formats.openai import fetch_openai, read_openai, read_with_window
 from slimwhisper.checkpoint.hub import fetch_model, looks_like_hub_id
 from slimwhisper.checkpoint.names import HUB_IDS
 from slimwhisper.checkpoint.settings import (
@@ -142,7 +142,11 @@ def locate_checkpoint(
 def _read(path: Path, label: str) -> Checkpoint:
     """A file or folder, checked. Raises CheckpointError, OSError."""
     reader = reader_of(path)
-    dims, tensors = reader(path)
+    window: object = None
+    if reader is read_openai:
+        dims, tensors, window = read_with_window(path)
+    else:
+        dims, tensors = reader(path)
     if path.is_file() and dims.n_vocab not in SIZES:
         size = f"{dims.n_vocab} tokens is not one of Whisper's own {SIZES}"
         raise load_error(f"{label}: a vocabulary of {size}; give a folder with its tokenizer")
@@ -150,7 +154,7 @@ def _read(path: Path, label: str) -> Checkpoint:
     state = {name: tensor.detach() for name, tensor in tensors.items()}
     if path.is_file():
         settings = DEFAULT_SETTINGS
-        if reader is read_openai and (window := read_audio_window(path)) is not None:
+        if window is not None:
             settings = replace(settings, audio_window=checked_audio_window(path, window))
         return Checkpoint(label, dims, state, official_heads(label, dims), settings=settings)
     vocabulary, settings = read_vocabulary(path, dims, read_settings(path, dims))

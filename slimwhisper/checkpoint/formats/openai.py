@@ -76,14 +76,13 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
-def read_audio_window(file: Path) -> object:
-    """What a .pt file has beside the weights as its "audio_window"; None: nothing."""
-    content = read_pickle(file)
-    return content.get("audio_window") if isinstance(content, dict) else None
-
-
 def read_openai(file: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     """{"dims", "model_state_dict"}: name -> tensor, matrices [out, in], mapped if possible."""
+    return read_with_window(file)[:2]
+
+
+def read_with_window(file: Path) -> tuple[Dims, Mapping[str, Tensor], object]:
+    """The same, and what stands beside them as "audio_window"; None: nothing."""
     missing = "no 'dims' and 'model_state_dict'"
     foreign = f"{file}: not an OpenAI Whisper checkpoint ({missing}); give one, or a folder"
     content = read_pickle(file)
@@ -95,4 +94,4 @@ def read_openai(file: Path) -> tuple[Dims, Mapping[str, Tensor]]:
         raise load_error(foreign)
     if set(dims) != set(names) or not all(type(v) is int for v in dims.values()):
         raise load_error(f"{file}: its 'dims' are not the ten whole numbers {', '.join(names)}")
-    return Dims(**dims), state
+    return Dims(**dims), state, content.get("audio_window")
