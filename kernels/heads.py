@@ -49,8 +49,8 @@ def rounded_head_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Ten
 def encoder_attention(
     queries: Tensor, keys: Tensor, values: Tensor, rounded: bool = False
 ) -> Tensor:
-    """`head_attention` of all positions of windows: in C if it is in bfloat16, on CPUs that have
-    AVX512-BF16 and not AMX, for which PyTorch's is made.
+    """`head_attention` of all positions of windows: in C on CPUs with AVX-512, and in bfloat16 on
+    those with AVX512-BF16 that have no AMX, for which PyTorch's is made.
 
     Arguments:
         queries, keys, values: [B, p, h, d_k], one dtype.
@@ -58,8 +58,9 @@ def encoder_attention(
     Returns:
         [B, p, h, d_k], their dtype.
     """
-    if queries.device.type == "cpu" and (rounded or queries.dtype == torch.bfloat16):
-        compiled = None if AMX else library(torch.bfloat16)
+    if queries.device.type == "cpu":
+        dtype = torch.bfloat16 if rounded else queries.dtype
+        compiled = None if AMX and dtype == torch.bfloat16 else library(dtype)
         mixed = None if compiled is None else compiled.encoder_attention(queries, keys, values)
         if mixed is not None:
             return mixed

@@ -71,12 +71,14 @@ INLINE bfloat16 to_number(float x) {
 typedef bfloat16 number;
 typedef pairs numbers;
 #define load_numbers load_pairs
+#define splat_numbers splat_pair
 #define store_number narrow
 #else
 typedef float number;
 typedef floats numbers;
 #define load_numbers load
 #define store_number store
+INLINE floats splat_numbers(const float *p) { return splat(*p); }
 
 INLINE float to_float(number x) { return x; }
 INLINE number to_number(float x) { return x; }

@@ -14,7 +14,7 @@ _SIGNATURES: dict[str, Sequence[Any]] = {
     "attend_pages": (*[_POINTER] * 10, *[_LONG] * 11, _FLOAT, _INT),
 }
 WIDE = ("multiply_rows", "multiply_head_rows", "attend_pages")  # also compiled for AVX-512
-_BFLOAT16_ALONE = {"encoder_attention": (*[_POINTER] * 5, *[_LONG] * 6, _FLOAT, _INT, _INT)}
+_AVX512_ALONE = {"encoder_attention": (*[_POINTER] * 5, *[_LONG] * 6, _FLOAT, _INT, _INT)}
 _INTEGERS = {"multiply_integers": (*[_POINTER] * 9, *[_LONG] * 4, _INT, _INT)}
 _AVX512, _AVX512_VNNI, _AVX512_BF16 = 2, 3, 4  # what `usable` returns
 
@@ -31,17 +31,18 @@ def load_functions(
     usable = library.usable()
     if not usable or (bfloat16 and usable < _AVX512_BF16):
         raise OSError(f"the processor has no {'AVX512-BF16' if bfloat16 else 'AVX2'}")
+    widened = wide and usable >= _AVX512
     signatures = dict(_SIGNATURES)
-    if bfloat16:
-        signatures |= _BFLOAT16_ALONE
-    elif wide and usable >= _AVX512_VNNI:
+    if bfloat16 or widened:
+        signatures |= _AVX512_ALONE
+    if not bfloat16 and wide and usable >= _AVX512_VNNI:
         signatures |= _INTEGERS
     functions: dict[str, Callable[..., None]] = {}
     for name, types in signatures.items():
         suffix = ""
-        if name in _SIGNATURES:
-            widened = wide and usable >= _AVX512 and name in WIDE
-            suffix = "_bf16" if bfloat16 else "_wide" if widened else ""
+        if name not in _INTEGERS:
+            has_wide = widened and (name in WIDE or name in _AVX512_ALONE)
+            suffix = "_bf16" if bfloat16 else "_wide" if has_wide else ""
         function = getattr(library, name + suffix)
         function.argtypes, function.restype = types, None
         functions[name] = function

@@ -6,7 +6,7 @@ and need no packed weights. Everything here has a slower equivalent in PyTorch, 
 there was no compiler at installation, on a processor without AVX2, or with
 SLIMWHISPER_KERNELS=torch.
 
-In bfloat16 they need a processor with AVX512-BF16; it also has an encoder's attention.
+In bfloat16 they need a processor with AVX512-BF16.
 
 The functions run on the threads of PyTorch's OpenMP, which the loader finds (threads.c), or on one
 thread if it finds none.
@@ -27,7 +27,7 @@ NATIVE = Path(__file__).with_name("_native.so")
 # depths of products and widths of latents must be multiples of it
 DEPTHS = {torch.float32: 16, torch.bfloat16: 32}  # the dtypes that there are functions for
 PART_DEPTH = 1536  # products of bfloat16 that are summed at a time, as in products.c
-MAX_HEAD = 128  # columns of a head, in bfloat16
+MAX_HEAD = 128  # columns of a head: of an encoder's, and of maps in bfloat16
 POSITIONS = 64  # an encoder's keys and values are padded to a multiple of it
 FINE_ROWS = 8  # rows at most that `integers` rounds to 16 bits
 # rows at most of products with int8 weights as they are: with more, oneDNN's are faster
@@ -64,6 +64,7 @@ class Library:
         for name, function in functions.items():
             setattr(self, f"_{name}", function)
         self.has_integers = "multiply_integers" in functions
+        self.has_encoder_attention = "encoder_attention" in functions
 
     has_threads: bool  # False: PyTorch has no OpenMP to share
     _multiply_rows: Callable[..., None]
@@ -227,24 +228,26 @@ class Library:
         return result
 
     def encoder_attention(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor | None:
-        """softmax(q_i K_i^T / sqrt(d_k)) V_i of every head i, in bfloat16 with wider sums: all
-        [B, p, h, d_k] of one dtype, bfloat16 or float32, with heads side by side -> [B, p, h, d_k].
-        Only in a library of bfloat16.
+        """softmax(q_i K_i^T / sqrt(d_k)) V_i of every head i: all [B, p, h, d_k], of one dtype,
+        with heads side by side -> [B, p, h, d_k]. In bfloat16 sums are wider, and the operands may
+        be float32. Only with `has_encoder_attention`.
         """
         windows, positions, heads, d = queries.shape
         dtype, strides = queries.dtype, queries.stride()
-        if not positions or d % 16 or d > MAX_HEAD or strides[2:] != (d, 1) or _intercepted():
+        if not self.has_encoder_attention or not positions or d % 16 or d > MAX_HEAD:
+            return None
+        if strides[2:] != (d, 1) or _intercepted():
             return None
         if any(
             (t.dtype, t.shape, t.stride(), t.device.type) != (dtype, queries.shape, strides, "cpu")
             for t in (queries, keys, values)
         ):
             return None
-        if dtype not in (torch.float32, torch.bfloat16):
+        if dtype not in (torch.float32, self.dtype):
             return None
         out = queries.new_empty(queries.shape)
         padded = -(-positions // POSITIONS) * POSITIONS
-        packed = queries.new_empty((windows, heads, 2, padded, d), dtype=torch.bfloat16)
+        packed = queries.new_empty((windows, heads, 2, padded, d), dtype=self.dtype)
         self._encoder_attention(
             *map(_pointer, (out, packed, queries, keys, values)),
             *(windows, heads, positions, d, *strides[:2]),

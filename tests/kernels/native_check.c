@@ -5,7 +5,7 @@
    1 multiply_head_rows, 2 multiply_heads_transposed: rows, heads, width, depth -> [rows, heads,
      width]
    3 attend_pages: heads, queries, pages of 16, d -> [heads, queries, d]
-   4 encoder_attention, in bfloat16: windows, positions, heads, d -> [windows, positions, heads, d]
+   4 encoder_attention, for AVX-512: windows, positions, heads, d -> [windows, positions, heads, d]
    5 multiply_integers: rows, width (a multiple of 16), depth, bytes of an input -> [rows, width] */
 #include <stdint.h>
 #include <stdio.h>
@@ -30,8 +30,11 @@ void multiply_heads_transposed(void *, const void *, const void *, long, long, l
 DECLARE(_bf16)
 WEAK void multiply_heads_transposed_bf16(void *, const void *, const void *, long, long, long, long,
                                          int);
-WEAK void encoder_attention(void *, void *, const void *, const void *, const void *, long, long,
-                            long, long, long, long, float, int, int);
+#define DECLARE_ENCODER(suffix)                                                                    \
+    WEAK void encoder_attention##suffix(void *, void *, const void *, const void *, const void *,  \
+                                        long, long, long, long, long, long, float, int, int);
+DECLARE_ENCODER(_wide) /* for x86 */
+DECLARE_ENCODER(_bf16)
 WEAK void multiply_integers(float *, const float *, const int8_t *, const int32_t *, const float *,
                             const float *, const float *, uint8_t *, float *, long, long, long,
                             long, int, int); /* for x86 */
@@ -119,10 +122,10 @@ int main(int argc, char **argv) {
     } else {
         size = a * b * c * d;
         void *queries = read_numbers(size), *keys = read_numbers(size), *values = read_numbers(size);
-        void *packed = allocate(a * c * 2 * ((b + 63) / 64 * 64) * d * 2);
+        void *packed = allocate(a * c * 2 * ((b + 63) / 64 * 64) * d * 4);
         out = allocate(size * sizeof(float));
-        encoder_attention(out, packed, queries, keys, values, a, c, b, d, b * c * d, c * d, 0.125f,
-                          1, 2);
+        (bfloat16 ? encoder_attention_bf16 : encoder_attention_wide)(
+            out, packed, queries, keys, values, a, c, b, d, b * c * d, c * d, 0.125f, bfloat16, 2);
     }
     if (!bfloat16) return fwrite(out, sizeof(float), size, stdout) == (size_t)size ? 0 : 4;
     for (long i = 0; i < size; i++) {

@@ -8,11 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.kernels import heads
 from slimwhisper.kernels.cpu import functions
 from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import BFLOAT16_ROWS, NATIVE, PART_DEPTH, Library, library
-from slimwhisper.kernels.heads import encoder_attention
 from slimwhisper.kernels.linear import linear
 from slimwhisper.kernels.reads import Reads
 from slimwhisper.model.encoder import Encoder
@@ -151,34 +149,6 @@ def test_texts_by_pages(c: Library, threads: int, page: int, extent: int) -> Non
         assert_as_pytorch(found[b], exact, plain)
 
 
-@pytest.mark.parametrize("dtype", [BFLOAT16, torch.float32], ids=str)
-@pytest.mark.parametrize("width", [16, 48, 64, 80, 128])
-@pytest.mark.parametrize("positions", [1, 2, 47, 49, 63, 129, 500])
-def test_an_encoders_attention(
-    c: Library, threads: int, positions: int, width: int, dtype: torch.dtype
-) -> None:
-    wide = noise(2, positions + 3, 3 * 3 * width).to(dtype)[:, :positions]  # side by side
-    q, k, v = wide.unflatten(2, (3, 3, width)).unbind(2)
-    found = c.encoder_attention(q, k, v)
-    assert found is not None and found.dtype == dtype and found.is_contiguous()
-    exact, plain = (
-        F.scaled_dot_product_attention(*(t.to(d).transpose(1, 2) for t in (q, k, v)))
-        for d in (torch.float64, BFLOAT16)
-    )
-    exact, plain = (t.transpose(1, 2) for t in (exact, plain))
-    assert_as_pytorch(found.to(BFLOAT16), exact, plain)
-
-
-def test_scores_far_apart(c: Library) -> None:
-    """Where e^x underflows, and where a later position takes all."""
-    q, k, v = noise(3, 1, 300, 2, 64).unbind(0)
-    k[0, 290] = 40 * q[0, 0]
-    found = c.encoder_attention(q, k, v)
-    assert found is not None
-    torch.testing.assert_close(found[0, 0], v[0, 290])
-    assert found.isfinite().all()
-
-
 def test_what_it_leaves_to_pytorch(c: Library) -> None:
     weight, maps, z = noise(8, 64), noise(2, 32, 32), noise(1, 9, 32)
     assert c.linear(noise(BFLOAT16_ROWS + 1, 64), weight) is None
@@ -187,12 +157,6 @@ def test_what_it_leaves_to_pytorch(c: Library) -> None:
     assert c.multiply_heads(noise(1, 2, 160), noise(2, 160, 32)) is None
     assert c.multiply_heads(noise(1, 2, 32).float(), maps) is None
     assert c.latent(noise(1, 2, 32).float(), z, 1.0) is None
-    q = noise(1, 9, 2, 64)
-    assert c.encoder_attention(q, q, q[:, :8]) is None
-    assert c.encoder_attention(q, q, q.float()) is None
-    assert c.encoder_attention(*(q.double(),) * 3) is None
-    assert c.encoder_attention(*(noise(1, 9, 2, 144),) * 3) is None
-    assert c.encoder_attention(*(noise(1, 2, 9, 64).transpose(1, 2),) * 3) is None
 
 
 def test_linear_takes_it(monkeypatch: pytest.MonkeyPatch, c: Library) -> None:
@@ -210,7 +174,8 @@ def test_an_older_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def older(path: str) -> SimpleNamespace:
         known = load(path)
-        names = ("has_threads", *(f"{n}_wide" for n in functions.WIDE), "multiply_heads_transposed")
+        wide = [f"{name}_wide" for name in (*functions.WIDE, "encoder_attention")]
+        names = ("has_threads", *wide, "multiply_heads_transposed")
         return SimpleNamespace(usable=lambda: 2, **{n: getattr(known, n) for n in names})
 
     monkeypatch.setattr(functions.ctypes, "CDLL", older)
@@ -218,23 +183,6 @@ def test_an_older_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match="AVX512-BF16"):
         Library(NATIVE, dtype=BFLOAT16)
     assert module._load.__wrapped__(NATIVE, BFLOAT16)[0] is None
-
-
-@pytest.mark.parametrize("amx", [False, True])
-def test_which_attention_an_encoder_has(amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "AMX", amx)
-    taken: list[str] = []
-    assert compiled is not None
-    run = compiled.encoder_attention
-    monkeypatch.setattr(compiled, "encoder_attention", lambda *a: (taken.append("c"), run(*a))[1])
-    for name in ("head_attention", "rounded_head_attention"):
-        function = getattr(heads, name)
-        monkeypatch.setattr(heads, name, lambda *a, n=name, f=function: (taken.append(n), f(*a))[1])
-    q = noise(1, 20, 2, 64)
-    for x, rounded in ((q, False), (q.float(), True), (q.float(), False)):
-        assert encoder_attention(x, x, x, rounded).shape == q.shape
-    kinds = ("head_attention", "rounded_head_attention") if amx else ("c", "c")
-    assert taken == [*kinds, "head_attention"]
 
 
 @torch.inference_mode()

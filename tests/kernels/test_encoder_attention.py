@@ -1,0 +1,111 @@
+"""An encoder's attention in C, in float32 and bfloat16, against float64."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from slimwhisper.kernels import heads
+from slimwhisper.kernels.cpu.library import NATIVE, Library, library
+from slimwhisper.kernels.heads import encoder_attention
+
+FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
+
+
+def noise(*shape: int, dtype: torch.dtype = FLOAT32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+def compiled_for(dtype: torch.dtype) -> Library:
+    compiled = library(dtype)
+    if compiled is None or not compiled.has_encoder_attention:
+        pytest.skip("no compiled kernels, or a processor without AVX-512 or AVX512-BF16")
+    return compiled
+
+
+@pytest.fixture(params=[FLOAT32, BFLOAT16], ids=str)
+def c(request: pytest.FixtureRequest) -> Library:
+    return compiled_for(request.param)
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def by_pytorch(dtype: torch.dtype, *operands: Tensor) -> Tensor:
+    """[B, p, h, d_k] -> [B, p, h, d_k]."""
+    return F.scaled_dot_product_attention(
+        *(t.to(dtype).transpose(1, 2) for t in operands)
+    ).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("computed", "dtype"),
+    [(FLOAT32, FLOAT32), (BFLOAT16, FLOAT32), (BFLOAT16, BFLOAT16)],
+    ids=["float32", "rounded", "bfloat16"],
+)
+@pytest.mark.parametrize("width", [16, 48, 64, 80, 128])
+@pytest.mark.parametrize("positions", [1, 2, 49, 63, 129, 257, 600])
+def test_it_rounds_as_pytorch_does(
+    threads: int, positions: int, width: int, computed: torch.dtype, dtype: torch.dtype
+) -> None:
+    """At most twice the error, as scaled queries are rounded too."""
+    c = compiled_for(computed)
+    wide = noise(2, positions + 3, 3 * 3 * width, dtype=dtype)[:, :positions]  # side by side
+    q, k, v = wide.unflatten(2, (3, 3, width)).unbind(2)
+    found = c.encoder_attention(q, k, v)
+    assert found is not None and found.dtype == dtype and found.is_contiguous()
+    exact, plain = by_pytorch(torch.float64, q, k, v), by_pytorch(c.dtype, q, k, v)
+    found_error, error = ((t.to(c.dtype) - exact).norm() for t in (found, plain))
+    assert found_error <= 2 * error + 1e-7 * exact.norm()
+
+
+def test_scores_far_apart(c: Library) -> None:
+    """Where e^x underflows, and where a later position takes all."""
+    q, k, v = noise(3, 1, 300, 2, 64, dtype=c.dtype).unbind(0)
+    k[0, 290] = 40 * q[0, 0]
+    found = c.encoder_attention(q, k, v)
+    assert found is not None
+    torch.testing.assert_close(found[0, 0], v[0, 290])
+    assert found.isfinite().all()
+
+
+def test_what_it_leaves_to_pytorch(c: Library) -> None:
+    q = noise(1, 9, 2, 64, dtype=c.dtype)
+    other = q.float() if c.dtype == BFLOAT16 else q.bfloat16()
+    assert c.encoder_attention(q, q, q[:, :8]) is None
+    assert c.encoder_attention(q, q, other) is None
+    assert c.encoder_attention(*(q.double(),) * 3) is None
+    assert c.encoder_attention(*(noise(1, 9, 2, 144, dtype=c.dtype),) * 3) is None
+    assert c.encoder_attention(*(noise(1, 2, 9, 64, dtype=c.dtype).transpose(1, 2),) * 3) is None
+
+
+def test_without_avx_512() -> None:
+    if library() is None:
+        pytest.skip("no compiled kernels")
+    assert Library(NATIVE, wide=False).encoder_attention(*(noise(1, 9, 2, 64),) * 3) is None
+
+
+@pytest.mark.parametrize("amx", [False, True])
+def test_which_of_them_is_taken(c: Library, amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "AMX", amx)
+    taken: list[str] = []
+    run = c.encoder_attention
+    monkeypatch.setattr(c, "encoder_attention", lambda *a: (taken.append("c"), run(*a))[1])
+    for name in ("head_attention", "rounded_head_attention"):
+        function = getattr(heads, name)
+        monkeypatch.setattr(heads, name, lambda *a, n=name, f=function: (taken.append(n), f(*a))[1])
+    q = noise(1, 20, 2, 64, dtype=c.dtype)
+    assert encoder_attention(q, q, q).shape == q.shape
+    assert taken == ["head_attention" if amx and c.dtype == BFLOAT16 else "c"]
+    if c.dtype == BFLOAT16:
+        encoder_attention(*(q.float(),) * 3, rounded=True)
+        assert taken[1:] == ["rounded_head_attention" if amx else "c"]
+    encoder_attention(*(q.double(),) * 3)
+    assert taken[-1] == "head_attention"
