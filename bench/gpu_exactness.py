@@ -72,7 +72,9 @@ def compare_trained(args: argparse.Namespace, rows: Rows) -> int:
     def texts(**options: Any) -> dict[str, str]:
         model, found = slimwhisper.load_model("digits", **options), {}
         for path, result in model.transcribe_many(map(str, paths), batch_size=8):
-            found[str(path)] = str(result) if isinstance(result, Exception) else result.text
+            if isinstance(result, Exception):
+                raise result
+            found[str(path)] = result.text
         return found
 
     expected, differ = texts(device="cpu", dtype="float32", cache="baseline"), 0

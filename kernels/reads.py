@@ -73,14 +73,15 @@ class Reads:
     def tensors(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """slots, block_table and lengths for a kernel, on the device of `like`.
 
-        None becomes empty int64: for another type the kernel would be compiled again.
+        None becomes empty int64: for another type the kernel would be compiled again. Kernels step
+        through them by 1, through the table's rows by its stride.
         """
         empty = like.new_empty(0, dtype=torch.int64)
         slots, table, lengths = self.slots, self.block_table, self.lengths
         return (
-            empty if slots is None else slots,
+            empty if slots is None else slots.contiguous(),
             empty if table is None else table,
-            empty if lengths is None else lengths,
+            empty if lengths is None else lengths.contiguous(),
         )
 
     def position_bias_tensor(self, like: Tensor) -> Tensor:

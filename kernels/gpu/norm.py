@@ -99,7 +99,8 @@ def add_norm_by_triton(
     if write is None:
         cache, factors, ids, positions = unused, unused, unused, unused
     else:
-        cache, ids, positions = write.latent.values, write.ids, write.positions
+        cache = write.latent.values
+        ids, positions = write.ids.contiguous(), write.positions.contiguous()
         factors = unused if write.latent.factors is None else write.latent.factors
         cache = cache.view(torch.uint8) if fp8 else cache
     column_scales = unused if write is None or write.column_scales is None else write.column_scales

@@ -125,7 +125,7 @@ def test_split_latent_reads_only_what_it_may(heads: int, splits: int, dtype: tor
         latent[slot, :length] = clean[slot, :length]
     queries = normal(heads, 4 * group, width, seed=9, dtype=dtype).transpose(0, 1)
     configuration = shape_of("latent", dtype, width, group * heads)
-    reads = Reads(slots, lengths)
+    reads = Reads(*torch.stack((slots, lengths), dim=1).unbind(1))  # strided, as columns are
     found = split_latent(queries, latent, 0.125, configuration, splits, reads)
     plain = split_latent_reference(queries, Latent(clean), 0.125, reads)
     true = split_latent_reference(queries.double(), Latent(clean.double()), 0.125, reads)
@@ -216,7 +216,8 @@ def test_split_latent_of_float8(width: int, splits: int) -> None:
     kept.values.view(torch.uint8).fill_(0x7F)  # NaN
     kept.factors.fill_(NAN)
     for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
-        x = normal(length, width, seed=slot, dtype=dtype) * 10 ** torch.linspace(-3, 1, width)
+        columns = 10 ** torch.linspace(-3, 1, width, device=DEVICE)
+        x = normal(length, width, seed=slot, dtype=dtype) * columns
         for latent in (kept, clean):
             latent[slot : slot + 1].write((0, slice(0, length)), x.to(DEVICE, dtype))
     queries = normal(4 * group, heads, width, seed=9, dtype=dtype)

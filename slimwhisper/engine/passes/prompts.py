@@ -98,7 +98,7 @@ class PromptReader:
         return hidden
 
     def _read(self, packed: Tensor, recorder: ScoreRecorder | None) -> Tensor:
-        rows, slots, lengths = packed[:, :HEAD].unbind(1)
+        rows, slots, lengths = packed[:, :HEAD].T.contiguous()
         table = packed[:, HEAD : HEAD + self.pages]
         return self.model.decoder.prefill(
             self.tokens(packed),
