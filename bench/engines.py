@@ -81,8 +81,8 @@ def make_engine(model: Model, windows: int, beams: int, check_every: int | None 
 
 
 def run_seconds(engine: Engine, windows: Sequence[Window], rounds: int = 2) -> list[float]:
-    """The seconds of each round of decoding all windows; in the first, kernels are compiled and
-    graphs recorded.
+    """The seconds of each round of decoding all windows; in the first, kernels are compiled, in the
+    second, graphs are recorded.
     """
     seconds = []
     for _ in range(rounds):

@@ -1,7 +1,7 @@
 """The back ends of each attention operation: what each can run, and how.
 
-`dispatch` lists them in the order in which they are tried. C and Triton may still return None from
-`run`: the next one then runs the call. PyTorch supports every call.
+`dispatch` lists them in the order in which they are tried. All but PyTorch, which supports every
+call, may still return None from `run`: the next one then runs it.
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ Call = TypeVar("Call", contravariant=True)
 class BackEnd(Protocol[Call]):
     """One way of computing an operation."""
 
-    path: str  # "c", "triton" or "torch"
+    path: str  # "c", "cuda", "triton" or "torch"
 
     def supports(self, call: Call) -> bool:
         """Whether `run` may be tried."""
@@ -126,6 +126,33 @@ class LatentInC:
         if call.maps is None:
             return output
         return multiply_heads(self.library, output, call.maps, transpose=True)
+
+
+class LatentOnHopper:
+    path = "cuda"
+
+    def __init__(self, device: TritonDevice | None) -> None:
+        """device: None where the kernel cannot be compiled or run."""
+        self.device = device
+
+    def supports(self, call: LatentCall) -> bool:
+        return self.device is not None
+
+    def run(self, call: LatentCall) -> Tensor | None:
+        from slimwhisper.kernels.gpu.hopper import TILE, attend, variant_of
+
+        assert self.device is not None
+        latent, half = call.latent, call.queries
+        if latent.factors is not None:  # float8 becomes float16, whatever the model's dtype
+            half = half.half()
+        variant = variant_of(half, latent, call.reads)
+        if variant is None:
+            return None
+        tiles = -(-call.reads.positions(latent.values.shape[1]) // TILE)
+        part = _part_cost(call.queries_per_window, latent.values.itemsize, TILE)
+        splits = choose_splits(call.windows, tiles, self.device.multiprocessors, part)
+        output = attend(variant, half, latent, call.scale, splits, call.reads, call.maps)
+        return output.to(call.queries.dtype)
 
 
 class LatentByTriton:
@@ -281,5 +308,12 @@ def _splits(
 ) -> int:
     """queries: of a program; width: bytes of the cache in a position, for each column."""
     concurrent = device.multiprocessors * device.programs(c)
-    part = 2 * 4 * queries / (width * c.block_t)  # float32, written and read
-    return choose_splits(programs, -(-positions // c.block_t), concurrent, part)
+    tiles = -(-positions // c.block_t)
+    return choose_splits(programs, tiles, concurrent, _part_cost(queries, width, c.block_t))
+
+
+def _part_cost(queries: int, width: int, tile: int) -> float:
+    """What writing and reading a program's partial sums, in float32, costs, in tiles of `tile`
+    positions.
+    """
+    return 2 * 4 * queries / (width * tile)

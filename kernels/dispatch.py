@@ -1,12 +1,15 @@
-"""Chooses for each attention of a decode step: Triton on a GPU, C on a CPU, or PyTorch on both.
+"""Chooses for each attention of a decode step: kernels of a GPU, C on a CPU, or PyTorch on both.
 
+    CUDA               latent attention on compute capability 9.0 (Hopper), in half precision
     Triton             with CUDA or ROCm, from the table of configurations, by dtype and width
     C                  on a CPU, where it was compiled (`kernels.cpu`): in float32, and in bfloat16
                        where the processor has AVX512-BF16
-    PyTorch            everywhere else, and where a Triton kernel fails: one warning, then PyTorch
+    PyTorch            everywhere else
 
-SLIMWHISPER_KERNELS=torch turns the others off; =triton uses it on a CPU too, which needs Triton's
-interpreter (TRITON_INTERPRET=1) and is meant for tests.
+Where a kernel of a GPU fails, the next one does its work, with one warning.
+
+SLIMWHISPER_KERNELS=torch turns the others off. =triton turns CUDA off, and uses Triton on a CPU
+too, which needs its interpreter (TRITON_INTERPRET=1) and is meant for tests.
 """
 
 import logging
@@ -31,6 +34,7 @@ from slimwhisper.kernels.attention import (
     LatentByTriton,
     LatentCall,
     LatentInC,
+    LatentOnHopper,
     multiply_heads,
 )
 from slimwhisper.kernels.configurations import TritonDevice
@@ -44,6 +48,7 @@ Result = TypeVar("Result")
 Call = TypeVar("Call", LatentCall, HeadsCall)
 
 CHOICES = ("auto", "torch", "triton")
+PATHS = {"cuda": "CUDA", "triton": "Triton"}  # of a GPU
 MIN_CAPABILITY = (8, 0)  # tensor cores for bfloat16, asynchronous copies
 
 
@@ -66,12 +71,14 @@ class Kernels:
             raise OptionError(f"SLIMWHISPER_KERNELS: {choice!r} is not one of {known}")
         self.device, self.dtype = device, dtype
         self.used: Counter[tuple[str, str]] = Counter()  # (operation, path): calls
-        self.failures: dict[str, str] = {}  # kernel: why it is no longer used
+        self.failures: dict[tuple[str, str], str] = {}  # (operation, path): why not any more
         self.triton_device, self.why = _triton_device(device, dtype, choice)
+        self.hopper = _hopper(device, self.triton_device if choice == "auto" else None)
         compiled = choice == "auto" and device.type == "cpu"
         self.library: Library | None = library(dtype) if compiled else None
         self.latent_back_ends: Sequence[BackEnd[LatentCall]] = (
             LatentInC(self.library),
+            LatentOnHopper(self.hopper),
             LatentByTriton(self.triton_device, dtype),
             LatentByTorch(self.library),
         )
@@ -88,8 +95,10 @@ class Kernels:
             return f"C and PyTorch: {self.why}{threads}"
         if self.triton_device is None:
             return f"PyTorch: {self.why}"
-        failed = "".join(f"; {name} by PyTorch: {why}" for name, why in self.failures.items())
-        return f"Triton: {self.why}{failed}"
+        failed = "".join(
+            f"; no {name} by {PATHS[path]}: {why}" for (name, path), why in self.failures.items()
+        )
+        return f"{'Triton' if self.hopper is None else 'CUDA and Triton'}: {self.why}{failed}"
 
     def latent(
         self,
@@ -197,36 +206,48 @@ class Kernels:
     ) -> Result:
         """The result of the first (path, function) that gives one, which `used` counts."""
         for path, run in paths:
-            result = self._run_triton(operation, run) if path == "triton" else run()
+            result = self._run_on_gpu(operation, path, run) if path in PATHS else run()
             if result is not None:
                 self.used[operation, path] += 1
                 return result
         raise AssertionError(f"no back end runs {operation}")
 
-    def _run_triton(self, kernel: str, run: Callable[[], Result | None]) -> Result | None:
-        """Run a Triton kernel; None if it fails, with one warning, or has failed before.
+    def _run_on_gpu(
+        self, operation: str, path: str, run: Callable[[], Result | None]
+    ) -> Result | None:
+        """Run a kernel of a GPU; None if it fails, with one warning, or has failed before.
 
         Errors of the device are raised: out of memory, or one after which nothing else runs.
         """
-        if kernel in self.failures:
+        if (operation, path) in self.failures:
             return None
         try:
             with on_device(self.device):
                 return run()
         except (torch.OutOfMemoryError, torch.AcceleratorError):
             raise
-        except Exception as error:  # of Triton: it does not compile or load, or the launch failed
+        except Exception as error:  # it does not compile or load, or the launch failed
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # raises if the device has failed
             reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
-            self.failures[kernel] = reason
+            self.failures[operation, path] = reason
             logger.warning(
-                "the Triton kernel %r failed (%s); PyTorch does its work, more slowly; "
+                "%s's kernel %r failed (%s); another does its work, more slowly; "
                 "`slimwhisper doctor` has more",
-                kernel,
+                PATHS[path],
+                operation,
                 reason,
             )
             return None
+
+
+def _hopper(device: torch.device, limits: TritonDevice | None) -> TritonDevice | None:
+    """The limits of a device that runs the kernels for Hopper, or None."""
+    if limits is None or device.type != "cuda" or torch.version.hip:
+        return None
+    from slimwhisper.kernels.gpu.hopper import CAPABILITY, has_compiler
+
+    return limits if limits.capability == CAPABILITY and has_compiler() else None
 
 
 def _triton_device(

@@ -183,8 +183,8 @@ def _kernels() -> Check:
     ones = kernels.latent(latent[0, :6, None], Latent(latent), 1.0)
     if not bool((ones == 1).all()):
         return Check("attention on the GPU gives a wrong result", False, _TORCH_ONLY)
-    by_triton = kernels.used["latent", "triton"] > 0
-    return Check(kernels.describe(), by_triton or None, "" if by_triton else _WITHOUT_TRITON)
+    by_kernel = kernels.used["latent", "torch"] == 0
+    return Check(kernels.describe(), by_kernel or None, "" if by_kernel else _WITHOUT_TRITON)
 
 
 _WITHOUT_TRITON = (

@@ -60,7 +60,7 @@ def test_the_same_texts(
         assert len(found[tag]) == len(answers)
     assert model.plan.kernels.failures == {}
     assert sum(g.replays for g in graphs if g) > 0 and not any(g.failure for g in graphs if g)
-    assert {path for _, path in model.plan.kernels.used} <= {"triton", "torch"}
+    assert {path for _, path in model.plan.kernels.used} <= {"cuda", "triton", "torch"}
     assert model.plan.kernels.used["add_norm", "triton"] > 0
 
 

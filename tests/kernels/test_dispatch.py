@@ -98,8 +98,11 @@ def test_a_failing_kernel_gives_one_warning_and_pytorch(
         torch.testing.assert_close(got, expected)
     assert dict(kernels.used) == {("latent", "torch"): 3, ("heads", "triton"): 3}
     (record,) = caplog.records
-    assert "'latent' failed (RuntimeError: Failed to find C compiler.); PyTorch" in record.message
-    assert "; latent by PyTorch: RuntimeError: Failed to find C compiler." in kernels.describe()
+    assert (
+        "Triton's kernel 'latent' failed (RuntimeError: Failed to find C compiler.);"
+        in record.message
+    )
+    assert "; no latent by Triton: RuntimeError: Failed to find C compiler." in kernels.describe()
 
 
 @needs_interpreter
@@ -140,11 +143,10 @@ def test_a_failed_device_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slimwhisper.kernels.dispatch.on_device", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", failed)
     with pytest.raises(torch.AcceleratorError):
-        kernels._run_triton("latent", fails)
+        kernels._run_on_gpu("latent", "triton", fails)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
-    assert (
-        kernels._run_triton("latent", fails) is None and "misaligned" in kernels.failures["latent"]
-    )
+    assert kernels._run_on_gpu("latent", "triton", fails) is None
+    assert "misaligned" in kernels.failures["latent", "triton"]
 
 
 def test_rocm_runs_what_needs_no_instruction_of_nvidia(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,12 @@
         with gpu.counting() as counts:
             engine.step()
 
-Raises `Forbidden` where tensors of different devices meet, where a Triton kernel is launched on
-another device than its tensors', and where a capture reads from or copies to the host. Counts
-kernels, uploads and reads. `torch.cuda.CUDAGraph` records operators with the very tensors and
-numbers, and replays them into the same memory, so that whatever should have been kept in a buffer
-shows as a stale result. Triton's kernels are counted and checked, and PyTorch does their work;
-with `interpreted`, Triton's interpreter does, a hundred times slower.
+Raises `Forbidden` where tensors of different devices meet, where a kernel is launched on another
+device than its tensors', and where a capture reads from or copies to the host. Counts kernels,
+uploads and reads. `torch.cuda.CUDAGraph` records operators with the very tensors and numbers, and
+replays them into the same memory, so that whatever should have been kept in a buffer shows as a
+stale result. Kernels are counted and checked, and PyTorch does their work; with `interpreted`,
+Triton's interpreter does, a hundred times slower.
 """
 
 import inspect
@@ -25,7 +25,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from slimwhisper.kernels.gpu import choose_token, combine, heads, latent, latent8, norm
+from slimwhisper.kernels.gpu import choose_token, combine, heads, hopper, latent, latent8, norm
 from tests.support.pretend.device import (
     GPU,
     Forbidden,
@@ -56,25 +56,8 @@ class _Kernel:
         return WORK[self.name](by_name.arguments)
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
-        from triton.tools.tensor_descriptor import TensorDescriptor
-
-        def host(value: Any) -> Any:
-            tensor = value.base if isinstance(value, TensorDescriptor) else value
-            if not isinstance(tensor, Tensor):
-                return value
-            if not isinstance(tensor, OnDevice):
-                raise Forbidden(f"{self.name}: a tensor of the host")
-            if tensor.index != self.gpu.current:
-                raise Forbidden(
-                    f"{self.name}: launched on cuda:{self.gpu.current}, its tensors are on "
-                    f"cuda:{tensor.index}"
-                )
-            if tensor is value:
-                return tensor.elem
-            return TensorDescriptor.from_tensor(tensor.elem, value.block_shape)
-
         def launch(*args: Any, **kwargs: Any) -> Any:
-            mapped = [host(a) for a in args]
+            mapped = [on_host(self.gpu, self.name, a) for a in args]
             self.gpu.note("kernels", self.name)
             named = dict(zip(self.kernel.arg_names, mapped, strict=False))
             written = [named[n] for n in WRITTEN if n in named]
@@ -82,6 +65,38 @@ class _Kernel:
             return self.gpu.run(self.name, lambda: self._work(grid, mapped, kwargs))
 
         return launch
+
+
+def on_host(gpu: GPU, kernel: str, value: Any) -> Any:
+    """A launch's argument, with the memory of a tensor of the thread's current device."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    tensor = value.base if isinstance(value, TensorDescriptor) else value
+    if not isinstance(tensor, Tensor):
+        return value
+    if not isinstance(tensor, OnDevice):
+        raise Forbidden(f"{kernel}: a tensor of the host")
+    if tensor.index != gpu.current:
+        raise Forbidden(
+            f"{kernel}: launched on cuda:{gpu.current}, its tensors are on cuda:{tensor.index}"
+        )
+    if tensor is value:
+        return tensor.elem
+    return TensorDescriptor.from_tensor(tensor.elem, value.block_shape)
+
+
+def hopper_launch(gpu: GPU) -> Callable[..., None]:
+    """`kernels.gpu.hopper.launch` on the pretend device."""
+
+    def launch(variant: Any, grid: Any, buffers: Any, numbers: Any) -> None:
+        name = "hopper_latent"
+        mapped = [on_host(gpu, name, buffer) for buffer in buffers]
+        gpu.note("kernels", name)
+        gpu.order(name, gpu.current, mapped, mapped[-2:])
+        arguments = {"variant": variant, "grid": grid, "buffers": mapped, "numbers": numbers}
+        gpu.run(name, lambda: WORK[name](arguments))
+
+    return launch
 
 
 def _without_options(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -171,6 +186,8 @@ def pretend_cuda(
                     gpu, name.removesuffix("_kernel"), getattr(module, name), interpreted
                 )
                 changed.enter_context(patch.object(module, name, kernel))
+        changed.enter_context(patch.object(hopper, "launch", hopper_launch(gpu)))
+        changed.enter_context(patch.object(hopper, "has_compiler", lambda: not interpreted))
         changed.enter_context(patch.object(threading.Thread, "run", run_thread))
         # operators in inference mode would not be taken apart as they are elsewhere
         changed.enter_context(patch.object(torch.inference_mode, "__enter__", _no_grad_begins))

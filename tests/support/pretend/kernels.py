@@ -1,4 +1,4 @@
-"""What Triton's kernels do, in PyTorch, from the very arguments of their launches.
+"""What the kernels of a GPU do, in PyTorch, from the very arguments of their launches.
 
 For the pretend device: `WORK[kernel](arguments)` writes into the same buffers. The kernels
 themselves are tested in tests/kernels.
@@ -62,6 +62,23 @@ def _attend(a: Arguments, latent: Latent, reads: Reads) -> None:
     _write(split_latent_reference(a["queries"].float(), latent, scale, reads), a)
 
 
+def hopper_latent(a: Arguments) -> None:
+    """a: a launch's variant, buffers and numbers."""
+    numbers, variant = a["numbers"], a["variant"]
+    queries, values, factors, slots, block_table, lengths, sums, stats = a["buffers"]
+    heads, group, positions, splits = numbers[-4:]
+    assert queries.shape[1] == heads and len(queries) == a["grid"][0] * group
+    reads = Reads(
+        slots if len(slots) else None,
+        lengths if len(lengths) else None,
+        None,
+        block_table if variant.page else None,
+        positions,
+    )
+    launched = {"queries": queries, "scale_log2": numbers[6], "splits": splits}
+    _attend({**launched, "sums": sums, "stats": stats}, Latent(values, factors), reads)
+
+
 def split_heads(a: Arguments) -> None:
     keys, values, reads = a["keys"], a["values"], _reads(a)
     if reads.block_table is not None:
@@ -116,6 +133,7 @@ def choose_token(a: Arguments) -> None:
 WORK: dict[str, Callable[[Arguments], None]] = {
     "split_latent": split_latent,
     "split_latent8": split_latent8,
+    "hopper_latent": hopper_latent,
     "split_heads": split_heads,
     "combine": combine,
     "combine_mapped": combine_mapped,

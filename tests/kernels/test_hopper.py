@@ -1,0 +1,219 @@
+"""The CUDA kernel for Hopper: against its reference on such a GPU; compiled on any machine."""
+
+import itertools
+import logging
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.kernels.gpu import hopper
+from slimwhisper.kernels.gpu.hopper import Variant, attend, has_compiler, variant_of
+from slimwhisper.kernels.gpu.latent import split_latent_reference
+from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.reads import ALL, Reads
+from tests.kernels.test_triton_kernels import NAN, WIDTHS, assert_close, naive_latent
+from tests.support.pretend.cuda import pretend_cuda
+
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+on_hopper = pytest.mark.skipif(
+    not (HOPPER and has_compiler()), reason="no GPU of compute capability 9.0, or no cuda-bindings"
+)
+DEVICE = torch.device("cuda" if HOPPER else "cpu")
+OFFICIAL = [(width, heads) for width, heads in WIDTHS.items() if width >= 384]
+CASES = [  # windows, rows of one, positions, splits
+    (1, 1, 1, 1),
+    (3, 1, 37, 1),
+    (2, 1, 64, 1),
+    (2, 2, 777, 3),
+    (3, 1, 1500, 2),
+]
+
+
+def normal(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return drawn.to(DEVICE, dtype)
+
+
+def attended(
+    queries: Tensor, latent: Latent, scale: float, splits: int, reads: Reads = ALL
+) -> Tensor:
+    variant = variant_of(queries, latent, reads)
+    assert variant is not None
+    return attend(variant, queries, latent, scale, splits, reads)
+
+
+@on_hopper
+@pytest.mark.gpu
+@pytest.mark.parametrize("gain", [1, 30])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("width", "heads"), OFFICIAL)
+def test_attention(
+    width: int, heads: int, case: tuple[int, int, int, int], dtype: torch.dtype, gain: float
+) -> None:
+    """Also with extreme scores."""
+    windows, group, positions, splits = case
+    if width > 768:
+        group = 1  # more do not fit
+    queries = gain * normal(heads, windows * group, width, seed=0, dtype=dtype).transpose(0, 1)
+    latent, scale = normal(windows, positions, width, seed=1, dtype=dtype), width**-0.5
+    found = attended(queries, Latent(latent), scale, splits)
+    true = split_latent_reference(queries.double(), Latent(latent.double()), scale)
+    grouped = queries.reshape(windows, -1, width)
+    plain = naive_latent(grouped, latent, scale).view(queries.shape)
+    largest = (grouped.double() @ latent.double().transpose(1, 2)).abs().max() * scale
+    assert_close(found, plain, true, 2**-24 * float(largest))
+
+
+@on_hopper
+@pytest.mark.gpu
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("paged", [False, True], ids=["slots", "pages"])
+@pytest.mark.parametrize("fp8", [False, True], ids=["float16", "float8"])
+@pytest.mark.parametrize(("width", "heads"), OFFICIAL)
+def test_reads_only_what_it_may(
+    width: int, heads: int, fp8: bool, paged: bool, splits: int
+) -> None:
+    """Slots or pages in any order, lengths from 0 on, and NaN everywhere else."""
+    dtype, page, extent = torch.float16, 16, 448
+    counts = [0, 1, 29, 64, 100, 448]
+    lengths = torch.tensor(counts, device=DEVICE)
+    places = torch.randperm(7 * extent // page, generator=torch.Generator().manual_seed(3))
+    table = places[: 6 * extent // page].view(6, -1).to(DEVICE)
+    slots = torch.tensor([4, 0, 6, 2, 1, 5], device=DEVICE)
+    kept = Latent.allocate((7, extent, width), DEVICE, dtype, fp8=fp8)
+    kept.values.view(torch.uint8).fill_(0x7F if fp8 else 0xFF)  # NaN
+    if kept.factors is not None:
+        kept.factors.fill_(NAN)
+    paging = Latent(*(t.view(-1, page, *t.shape[2:]) for t in kept.tensors()))
+    clean = torch.zeros(6, extent, width, device=DEVICE, dtype=torch.float64)
+    for b, count in enumerate(counts):
+        x = normal(count, width, seed=b, dtype=dtype)
+        t = torch.arange(count, device=DEVICE)
+        store, where = (paging, (table[b, t // page], t % page)) if paged else (kept, (slots[b], t))
+        store.write(where, x)
+        read = Latent(*(stored[where] for stored in store.tensors()))
+        clean[b, :count] = read.dequantized(torch.float32).double()
+    queries = normal(heads, 6, width, seed=9, dtype=dtype).transpose(0, 1)
+    reads = Reads(slots, lengths)
+    if paged:
+        reads = Reads(lengths=lengths, block_table=table, extent=extent)
+    found = attended(queries, paging if paged else kept, width**-0.5, splits, reads)
+    true = split_latent_reference(
+        queries.double(), Latent(clean), width**-0.5, Reads(lengths=lengths)
+    )
+    assert (found[0] == 0).all()  # nothing to read
+    # weights are rounded to half precision
+    torch.testing.assert_close(found.double(), true, rtol=2e-3, atol=2e-3)
+
+
+PRETENDED = torch.device("cuda", 0)
+READS = {
+    "all": (Reads(), "cuda"),
+    "lengths": (Reads(lengths=torch.tensor([5, 0, 20])), "cuda"),
+    "lengths of rows": (Reads(lengths=torch.tensor([5, 6, 1, 2, 19, 20])), "triton"),
+    "bias": (Reads(position_bias=torch.zeros(3, 20)), "triton"),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_which_kernel_attends(name: str) -> None:
+    """On a pretend GPU, where PyTorch does the kernels' work."""
+    reads, path = READS[name]
+    queries = torch.randn(6, 2, 128, generator=torch.Generator().manual_seed(0)).half()
+    latent = torch.randn(3, 20, 128, generator=torch.Generator().manual_seed(1)).half()
+    expected = split_latent_reference(queries, Latent(latent), 0.1, reads)
+    with pretend_cuda():
+        kernels = Kernels(PRETENDED, torch.float16)
+        moved = Reads(
+            lengths=None if reads.lengths is None else reads.lengths.to(PRETENDED),
+            position_bias=None
+            if reads.position_bias is None
+            else reads.position_bias.to(PRETENDED),
+        )
+        args = queries.to(PRETENDED), Latent(latent.to(PRETENDED)), 0.1, moved
+        found = kernels.latent(*args).cpu()
+        by_triton = Kernels(PRETENDED, torch.float16, "triton")
+        by_triton.latent(*args)
+    torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
+    assert dict(kernels.used) == {("latent", path): 1} and not kernels.failures
+    assert kernels.describe().startswith("CUDA and Triton: ")
+    assert dict(by_triton.used) == {("latent", "triton"): 1}
+
+
+@pytest.mark.parametrize(
+    ("width", "heads", "dtype"),
+    [(64, 1, torch.float16), (128, 2, torch.float32), (1280, 40, torch.float16)],
+)
+def test_what_it_leaves_to_triton(width: int, heads: int, dtype: torch.dtype) -> None:
+    """Odd widths, float32, and more queries than a thread has registers for."""
+    queries, latent = (torch.zeros(1, n, width, dtype=dtype) for n in (heads, 9))
+    assert variant_of(queries, Latent(latent), ALL) is None
+
+
+def test_rows_are_aligned() -> None:
+    queries, latent = torch.zeros(1, 2, 128).half(), torch.zeros(1, 9, 129).half()
+    assert variant_of(queries, Latent(latent[..., :128]), ALL) is None
+    assert variant_of(queries, Latent(latent[..., :128].contiguous()), ALL) is not None
+
+
+def test_without_a_compiler_or_a_driver(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning, and Triton does the work; without cuda-bindings it does so from the start."""
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222)")
+
+    ones = torch.ones(1, 2, 128).half()
+    with pretend_cuda():
+        args = ones.to(PRETENDED), Latent(ones.to(PRETENDED)), 0.1
+        kernels = Kernels(PRETENDED, torch.float16)
+        monkeypatch.setattr(hopper, "launch", fails)
+        with caplog.at_level(logging.WARNING):
+            found = [kernels.latent(*args).cpu() for _ in range(2)]
+        monkeypatch.setattr(hopper, "has_compiler", lambda: False)
+        assert Kernels(PRETENDED, torch.float16).hopper is None
+    assert all(bool((f == 1).all()) for f in found)
+    assert dict(kernels.used) == {("latent", "triton"): 2}
+    (record,) = caplog.records
+    assert "CUDA's kernel 'latent' failed (RuntimeError: CUDA_ERROR_UNS" in record.message
+
+
+def compiled() -> list[Variant]:
+    """Each official width, with one row of a window, and with as many as fit."""
+    found = []
+    for (width, heads), page, halves in itertools.product(OFFICIAL, (0, 16), range(3)):
+        rows = [-(-n * heads // 8) * 8 for n in range(1, 16)]
+        variants = [Variant(width, n, page, halves == 1, halves == 2) for n in rows]
+        fitting = [v for v in variants if v.fits]
+        found += {fitting[0], fitting[-1]}
+    return sorted(found, key=str)
+
+
+@pytest.mark.skipif(not has_compiler(), reason="no cuda-bindings")
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(v, marks=[] if i % 12 == 0 else pytest.mark.slow)
+        for i, v in enumerate(compiled())
+    ],
+    ids=str,
+)
+def test_it_compiles(variant: Variant, tmp_path: Path) -> None:
+    """With NVRTC, which needs no GPU; without spilling more than a register or two."""
+    from slimwhisper.kernels.gpu.hopper import compile_for
+
+    triton = pytest.importorskip("triton")
+    code = tmp_path / "kernel.cubin"
+    code.write_bytes(compile_for(variant))
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    usage = subprocess.run(
+        [tool, "-res-usage", code], capture_output=True, text=True, check=True
+    ).stdout
+    stack = int(usage.split("STACK:")[1].split()[0])
+    assert "attend" in usage and stack <= 8 and variant.shared <= 232_448
