@@ -133,6 +133,17 @@ def pretend_cuda(
         number = 1 + gpu.streams[index, priority] % 32 + 32 * -priority
         return gpu.pool.setdefault((index, number), PretendStream(gpu, index, number))
 
+    def of_index(found: Any) -> Callable[..., Any]:
+        """A function whose device, the last argument, must have a number, as PyTorch insists."""
+
+        def call(*args: Any) -> Any:
+            chosen = args[-1] if args else None
+            if isinstance(chosen, torch.device | str) and torch.device(chosen).index is None:
+                raise ValueError(f"Expected a torch.device with a specified index, got: {chosen}")
+            return found
+
+        return call
+
     started = threading.Thread.run
 
     def run_thread(self: threading.Thread) -> None:
@@ -149,7 +160,9 @@ def pretend_cuda(
         "mem_get_info": lambda _=None: (memory, memory),
         "memory_reserved": lambda _=None: 0,
         "memory_allocated": lambda _=None: 0,
-        "get_per_process_memory_fraction": lambda _=None: 1.0,
+        "get_per_process_memory_fraction": of_index(1.0),
+        "set_per_process_memory_fraction": of_index(None),
+        "set_device": of_index(None),
         "empty_cache": lambda: None,
         "synchronize": lambda _=None: gpu.note("reads", "synchronize"),
         "device": device,
