@@ -6,11 +6,11 @@
             engine.step()
 
 Raises `Forbidden` where tensors of different devices meet, where a Triton kernel is launched on
-another device than its tensors', and where a capture reads from or copies to the host. Counts
-kernels, uploads and reads. `torch.cuda.CUDAGraph` records operators with the very tensors and
-numbers, and replays them into the same memory, so that whatever should have been kept in a buffer
-shows as a stale result. Triton's kernels are counted and checked, and PyTorch does their work;
-with `interpreted`, Triton's interpreter does, a hundred times slower.
+another device than its tensors', or with strides that it is not told, and where a capture reads
+from or copies to the host. Counts kernels, uploads and reads. `torch.cuda.CUDAGraph` records
+operators with the very tensors and numbers, and replays them into the same memory, so that whatever
+should have been kept in a buffer shows as a stale result. Triton's kernels are counted and checked,
+and PyTorch does their work; with `interpreted`, Triton's interpreter does, a hundred times slower.
 """
 
 import inspect
@@ -55,6 +55,21 @@ class _Kernel:
         by_name = inspect.signature(self.kernel.fn).bind(*args, **_without_options(kwargs))
         return WORK[self.name](by_name.arguments)
 
+    def _check_strides(self, args: list[Any]) -> None:
+        """A kernel knows of a tensor's layout what it is told: it steps through the last dimension
+        by 1, and through others by a stride that is among its arguments.
+        """
+        told = {a for a in args if type(a) is int}
+        for name, t in zip(self.kernel.arg_names, args, strict=False):
+            if not isinstance(t, Tensor) or t.is_contiguous():
+                continue
+            *outer, last = zip(t.shape, t.stride(), strict=True)
+            for size, stride in outer:
+                if size > 1 and stride not in told:
+                    raise Forbidden(f"{self.name}: {name} has a stride {stride} it is not told")
+            if last[0] > 1 and last[1] != 1:
+                raise Forbidden(f"{self.name}: {name} is read by 1, its stride is {last[1]}")
+
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -75,6 +90,7 @@ class _Kernel:
 
         def launch(*args: Any, **kwargs: Any) -> Any:
             mapped = [host(a) for a in args]
+            self._check_strides(mapped)
             self.gpu.note("kernels", self.name)
             named = dict(zip(self.kernel.arg_names, mapped, strict=False))
             written = [named[n] for n in WRITTEN if n in named]
