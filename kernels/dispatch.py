@@ -57,6 +57,13 @@ def on_device(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
+def indexed(device: torch.device) -> torch.device:
+    """The device as its tensors name it: "cuda" is the current GPU, with its number, which some of
+    PyTorch's functions insist on. Raises PyTorch's errors if it does not work.
+    """
+    return torch.empty(0, device=device).device
+
+
 class Kernels:
     """The attention operations of one device and dtype."""
 

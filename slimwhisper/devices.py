@@ -9,6 +9,7 @@ import torch
 from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library
+from slimwhisper.kernels.dispatch import indexed
 from slimwhisper.kernels.linear import INT8_PRODUCTS
 from slimwhisper.types import DEFAULT_DTYPES, DTYPES
 
@@ -22,16 +23,14 @@ CACHE_SHARE = 0.5  # of free memory; the rest is for activations and CUDA graphs
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:
-    """The given device; None: CUDA or ROCm, Intel's XPU or Apple's MPS, if available, else the CPU.
-    OptionError if it does not work.
+    """The given device, with its number; None: CUDA or ROCm, Intel's XPU or Apple's MPS, if
+    available, else the CPU. OptionError if it does not work.
     """
     try:
-        chosen = torch.device(_available() if device is None else device)
-        torch.empty(0, device=chosen)
+        return indexed(torch.device(_available() if device is None else device))
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
         raise OptionError(f"device {device!r} cannot be used ({reason}); try 'cpu'") from error
-    return chosen
 
 
 def device_warning(device: torch.device, chosen: bool) -> str:

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from importlib import metadata
+from pathlib import Path
 from typing import TextIO
 
 WIDTH = 24  # characters of a shortened name
@@ -50,12 +51,16 @@ def error_line(error: BaseException, kind: bool = False) -> str:
 
 def install_command(extra: str) -> str:
     """The command that installs the packages of an extra. It names each package, so it also works
-    where slimwhisper was not installed from a package index.
+    where slimwhisper was not installed from a package index, or the tree, where it was not at all.
     """
     from packaging.requirements import Requirement  # comes with huggingface_hub
 
+    try:
+        requirements = metadata.requires("slimwhisper") or ()
+    except metadata.PackageNotFoundError:
+        return f"pip install '{Path(__file__).parents[1]}[{extra}]'"
     packages = []
-    for text in metadata.requires("slimwhisper") or ():
+    for text in requirements:
         requirement = Requirement(text)
         marker, requirement.marker = requirement.marker, None
         if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):

@@ -4,6 +4,7 @@ of it is replaced.
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from slimwhisper.api import SlimWhisper
 from slimwhisper.devices import (
     CPU_BATCH,
+    MOST_BATCH,
     check_batch_size,
     choose_batch_size,
     choose_device,
@@ -22,6 +24,8 @@ from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.loading import load_model
 from slimwhisper.longform.engine_pool import slot_bytes
+from tests.support.pretend.cuda import pretend_cuda
+from tests.support.pretend.models import made
 from tests.support.windows import random_model
 
 GPU = torch.device("cuda", 1)
@@ -74,13 +78,29 @@ def test_two_processes_share_a_gpu(memory: type[Memory]) -> None:
     assert free_bytes(GPU) == (60 + 4 - 3) * GB
 
 
+def test_a_gpu_without_a_number_is_the_current_one() -> None:
+    """Some of PyTorch's functions refuse "cuda"; no tensor is on it."""
+    cuda = torch.device("cuda")
+    with pretend_cuda(count=2):
+        with pytest.raises(ValueError, match="index"):
+            free_bytes(cuda)
+        for number in range(2):
+            with torch.cuda.device(number):
+                assert choose_device("cuda") == choose_device(None) == torch.device("cuda", number)
+        with torch.cuda.device(1):
+            model = made(("e", "x"), cuda, layers=1)
+            assert {model.device, model.decoder.embedding.device} == {GPU}
+            assert SlimWhisper(model).default_batch_size() == MOST_BATCH
+    assert choose_device("cpu") == torch.device("cpu")
+
+
 @pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
 def test_the_gpu_of_this_machine(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float16; those that slimwhisper was never tried on come with a warning."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: kind == "cuda")
     monkeypatch.setattr(torch.xpu, "is_available", lambda: kind == "xpu")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: kind == "mps")
-    monkeypatch.setattr(torch, "empty", lambda *_, device: device)
+    monkeypatch.setattr(torch, "empty", lambda *_, device: SimpleNamespace(device=device))
     device = choose_device(None)
     assert device.type == kind and choose_dtype(None, device) == torch.float16
     warning = device_warning(device, True)

@@ -123,7 +123,12 @@ def check_package(requirement: "Requirement") -> Check:
 
 
 def _slimwhisper() -> Check:
-    return Check(f"{metadata.version('slimwhisper')} in {Path(__file__).parents[1]}", True)
+    folder = Path(__file__).parents[1]
+    try:
+        return Check(f"{metadata.version('slimwhisper')} in {folder}", True)
+    except metadata.PackageNotFoundError:
+        advice = f"to check its packages too: pip install {folder.parent}"
+        return Check(f"not installed; run from {folder}", None, advice)
 
 
 def _python() -> Check:

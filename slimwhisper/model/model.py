@@ -13,6 +13,7 @@ from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.alignment_heads import default_heads
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError, OptionError
+from slimwhisper.kernels.dispatch import indexed
 from slimwhisper.model.calibration import Guard, Learned, describe_fallbacks, guarded_plan
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
@@ -42,6 +43,7 @@ class Model:
         Raises `CacheError` if a form is not exact and the guard is strict, or if `learned` does
         not fit the forms.
         """
+        device = indexed(device)
         self.name, self.dims = checkpoint.name, checkpoint.dims
         self.vocabulary, self.settings = checkpoint.tokens, checkpoint.settings
         self.forms, self.int8 = forms, int8  # as requested

@@ -115,6 +115,19 @@ def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {found[name].ok for name in ("torchaudio", "slimwhisper")} == {None}
 
 
+def test_a_tree_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own packages are not known; what works is still looked at."""
+    missing = fails(metadata.PackageNotFoundError("slimwhisper"))
+    monkeypatch.setattr(metadata, "version", missing)
+    monkeypatch.setattr(metadata, "requires", missing)
+    monkeypatch.setattr("slimwhisper.speakers.choice.missing", lambda _: ["sklearn"])
+    found, tree = checks(), Path(doctor.__file__).parents[2]
+    assert found["slimwhisper"].value == f"not installed; run from {tree / 'slimwhisper'}"
+    assert found["slimwhisper"].advice == f"to check its packages too: pip install {tree}"
+    assert found["speakers"].advice.endswith(f"pip install '{tree}[diarize]'")
+    assert not [check for check in found.values() if "PackageNotFoundError" in check.value]
+
+
 @pytest.mark.parametrize("place", ["none", "file", "read-only"])
 def test_places(own_places: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """The folder of models must be writable; the hub's cache need not be. Looking makes nothing."""

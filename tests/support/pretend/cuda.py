@@ -6,17 +6,17 @@
             engine.step()
 
 Raises `Forbidden` where tensors of different devices meet, where a kernel is launched on another
-device than its tensors', and where a capture reads from or copies to the host. Counts kernels,
-uploads and reads. `torch.cuda.CUDAGraph` records operators with the very tensors and numbers, and
-replays them into the same memory, so that whatever should have been kept in a buffer shows as a
-stale result. Kernels are counted and checked, and PyTorch does their work; with `interpreted`,
-Triton's interpreter does, a hundred times slower.
+device than its tensors', or with strides that it is not told, and where a capture reads from or
+copies to the host. Counts kernels, uploads and reads. `torch.cuda.CUDAGraph` records operators with
+the very tensors and numbers, and replays them into the same memory, so that whatever should have
+been kept in a buffer shows as a stale result. Kernels are counted and checked, and PyTorch does
+their work; with `interpreted`, Triton's interpreter does, a hundred times slower.
 """
 
 import inspect
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +58,7 @@ class _Kernel:
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         def launch(*args: Any, **kwargs: Any) -> Any:
             mapped = [on_host(self.gpu, self.name, a) for a in args]
+            check_strides(self.name, self.kernel.arg_names, mapped, mapped)
             self.gpu.note("kernels", self.name)
             named = dict(zip(self.kernel.arg_names, mapped, strict=False))
             written = [named[n] for n in WRITTEN if n in named]
@@ -85,12 +86,31 @@ def on_host(gpu: GPU, kernel: str, value: Any) -> Any:
     return TensorDescriptor.from_tensor(tensor.elem, value.block_shape)
 
 
+def check_strides(
+    kernel: str, names: Sequence[str], args: Sequence[Any], numbers: Sequence[Any]
+) -> None:
+    """A kernel knows of a tensor's layout what it is told: it steps through the last dimension by
+    1, and through others by a stride that is among its numbers.
+    """
+    told = {n for n in numbers if type(n) is int}
+    for name, t in zip(names, args, strict=False):
+        if not isinstance(t, Tensor) or t.is_contiguous():
+            continue
+        *outer, last = zip(t.shape, t.stride(), strict=True)
+        for size, stride in outer:
+            if size > 1 and stride not in told:
+                raise Forbidden(f"{kernel}: {name} has a stride {stride} it is not told")
+        if last[0] > 1 and last[1] != 1:
+            raise Forbidden(f"{kernel}: {name} is read by 1, its stride is {last[1]}")
+
+
 def hopper_launch(gpu: GPU) -> Callable[..., None]:
     """`kernels.gpu.hopper.launch` on the pretend device."""
 
     def launch(variant: Any, grid: Any, buffers: Any, numbers: Any) -> None:
         name = "hopper_latent"
         mapped = [on_host(gpu, name, buffer) for buffer in buffers]
+        check_strides(name, [f"buffer {i}" for i in range(len(mapped))], mapped, numbers)
         gpu.note("kernels", name)
         gpu.order(name, gpu.current, mapped, mapped[-2:])
         arguments = {"variant": variant, "grid": grid, "buffers": mapped, "numbers": numbers}
@@ -148,6 +168,17 @@ def pretend_cuda(
         number = 1 + gpu.streams[index, priority] % 32 + 32 * -priority
         return gpu.pool.setdefault((index, number), PretendStream(gpu, index, number))
 
+    def of_index(found: Any) -> Callable[..., Any]:
+        """A function whose device, the last argument, must have a number, as PyTorch insists."""
+
+        def call(*args: Any) -> Any:
+            chosen = args[-1] if args else None
+            if isinstance(chosen, torch.device | str) and torch.device(chosen).index is None:
+                raise ValueError(f"Expected a torch.device with a specified index, got: {chosen}")
+            return found
+
+        return call
+
     started = threading.Thread.run
 
     def run_thread(self: threading.Thread) -> None:
@@ -164,7 +195,9 @@ def pretend_cuda(
         "mem_get_info": lambda _=None: (memory, memory),
         "memory_reserved": lambda _=None: 0,
         "memory_allocated": lambda _=None: 0,
-        "get_per_process_memory_fraction": lambda _=None: 1.0,
+        "get_per_process_memory_fraction": of_index(1.0),
+        "set_per_process_memory_fraction": of_index(None),
+        "set_device": of_index(None),
         "empty_cache": lambda: None,
         "synchronize": lambda _=None: gpu.note("reads", "synchronize"),
         "device": device,
