@@ -35,6 +35,8 @@ from tests.support.windows import (
 )
 
 CUDA = torch.device("cuda", 0)
+# weights whose texts stay the same where rounding changes logits by 2e-5 of the largest
+NO_NEAR_TIE = 6
 # on a GPU these wait for it, or copy from the host
 SYNCHRONISING = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "lift_fresh", "unique")
 
@@ -184,16 +186,18 @@ def test_buckets() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize(("search", "temperatures"), SEARCHES)
-def test_cuda_graphs(search: Search | None, temperatures: Sequence[float]) -> None:
-    model = random_model(torch.device("cuda"))
+def test_cuda_graphs(
+    search: Search | None, temperatures: Sequence[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # of the encoder's convolutions
+    model = random_model(torch.device("cuda"), seed=NO_NEAR_TIE)
     requests = [*windows(6, temperatures=temperatures), *windows(3, 30, temperatures)]
     engine = Engine(model, VOCABULARY, 3, search, 4, CUDAGraphs(model.device))
     done = run(engine, dict(enumerate(requests)))
     graphs = engine.group_runners[0].graphs
     assert graphs.replays > 0 and graphs.failure is None
-    for i, expected in enumerate(decode(random_model(), requests, 3, search)):
-        (found,) = done[i]
-        assert found.tokens == expected.tokens
+    found = [a for i in range(len(requests)) for a in done[i] if isinstance(a, Decoded)]
+    assert_same(found, decode(random_model(seed=NO_NEAR_TIE), requests, 3, search))
 
 
 def streams_of(graphs: Graphs) -> set[int]:
