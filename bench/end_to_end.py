@@ -12,14 +12,13 @@ Prints a line for each round; with --results, appends it to a file at once.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 import torch
-from decode import profile
-from engines import make_parser, models, window
+from engines import make_parser, models, serially, window
 from rows import Rows
 from timing import synchronize
 
@@ -48,26 +47,6 @@ def decode(engine: Engine, windows: Sequence[Window]) -> tuple[float, list[tuple
     synchronize(engine.model.device)
     seconds = perf_counter() - since
     return seconds, [answer.tokens for answer in answers if isinstance(answer, Decoded)]
-
-
-def serially(engine: Engine) -> None:
-    """Make an engine wait for the GPU before and after it encodes."""
-    encoder: Any = engine.runner.encoder
-    begin, device = encoder.begin, engine.model.device
-
-    def begin_and_wait(*arguments: object) -> None:
-        synchronize(device)
-        begin(*arguments)
-        synchronize(device)
-
-    encoder.begin = begin_and_wait
-
-
-def busy_share(call: Callable[[], object], device: torch.device) -> float:
-    """The kernels' time as a share of a call's."""
-    since = perf_counter()
-    busy = sum(milliseconds for _, _, milliseconds in profile(call, device, calls=1)) / 1000
-    return busy / (perf_counter() - since)
 
 
 def main() -> None:
@@ -110,9 +89,6 @@ def measure(model: Model, case: dict[str, Any], args: argparse.Namespace, rows: 
             f"{CHUNK_SECONDS / each:.0f} x real time; {differ} texts differ",
             flush=True,
         )
-    share = busy_share(lambda: decode(engine, windows[: 2 * engine.slots]), model.device)
-    rows.add(**case, what="busy", share=share)
-    print(f"  without overlap, kernels run for {share:.0%} of the time")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ SHARED = 232_448  # bytes of shared memory of a block
 MAX_REGISTERS = 150  # of results in a thread: the sums, a tile's scores, and three of each query
 
 POINTER, LONG, FLOAT, INT = ctypes.c_void_p, ctypes.c_longlong, ctypes.c_float, ctypes.c_int
-ARGUMENTS = (*[POINTER] * 8, *[LONG] * 6, FLOAT, *[INT] * 4)  # of the kernel
+ARGUMENTS = (*[POINTER] * 9, *[LONG] * 8, FLOAT, *[INT] * 4)  # of the kernel
+MAX_CLUSTER = 2  # blocks that merge their results; of more, `combine` does
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Variant:
     page: int  # positions of a page; 0: without a block table
     bfloat16: bool
     float8: bool
+    cluster: int = 0  # blocks of a window that merge their results; 0: each stores its part
 
     @property
     def chunks(self) -> int:
@@ -90,6 +92,7 @@ class Variant:
             "PAGE": self.page,
             "BFLOAT16": int(self.bfloat16),
             "FLOAT8": int(self.float8),
+            "CLUSTER": self.cluster,
         }
         defined = "".join(f"#define {name} {number}\n" for name, number in numbers.items())
         products = self._product("add_scores", 0) + self._product("add_sums", 1)
@@ -120,7 +123,7 @@ def has_compiler() -> bool:
         return False
 
 
-def variant_of(queries: Tensor, latent: Latent, reads: Reads) -> Variant | None:
+def variant_of(queries: Tensor, latent: Latent, reads: Reads, splits: int) -> Variant | None:
     """The kernel for a call of `attend`, or None if there is none: several lengths for the rows of
     a window, position_bias, another dtype or width, or more queries than fit.
     """
@@ -138,6 +141,7 @@ def variant_of(queries: Tensor, latent: Latent, reads: Reads) -> Variant | None:
         0 if reads.block_table is None else values.shape[1],
         queries.dtype == torch.bfloat16,
         float8,
+        splits if splits <= MAX_CLUSTER else 0,
     )
     aligned = all(_aligned(t) for t in (queries, values))
     return variant if aligned and variant.fits else None
@@ -176,11 +180,12 @@ def attend(
     rows, heads, width = queries.shape
     windows = reads.windows(len(latent))
     values, factors, table = latent.values, latent.factors, reads.block_table
-    parts = PartialSums.allocate(rows * heads, splits, width, queries.device, store_one=True)
-    slots, block_table, lengths = reads.tensors(queries)
-    buffers = (queries, values, factors, slots, block_table, lengths, parts.sums, parts.stats)
+    out, part = empty_by_head(queries), 0 if variant.cluster else rows * heads
+    parts = PartialSums.allocate(part, splits, width, queries.device, store_one=True)
+    buffers = (queries, values, factors, *reads.tensors(queries), parts.sums, parts.stats, out)
     numbers = (
         *queries.stride()[:2],
+        *out.stride()[:2],
         *values.stride()[:2],
         0 if factors is None else factors.stride(0),
         0 if table is None else table.stride(0),
@@ -191,7 +196,7 @@ def attend(
         splits,
     )
     launch(variant, (windows, splits), buffers, numbers)
-    return combine_and_map(parts, empty_by_head(queries), maps)
+    return combine_and_map(parts, out, maps)
 
 
 def launch(

@@ -14,8 +14,12 @@
 // slot has 64 positions x GROUP x 64 columns, in float16 or bfloat16, each 64 x 64 swizzled as wgmma
 // reads them; a float8 latent is converted on its way there.
 //
+// With one part, a block stores the results; with two, it forms a cluster with the other block of its
+// window, and each stores half of the columns; with more, each stores its part, for combine.py.
+//
 // hopper.py defines WIDTH (d), QUERIES (n, a multiple of 8), GROUP, RING (slots), PAGE (positions of a
-// page, or 0), BFLOAT16 and FLOAT8 (0 or 1), and the instructions add_scores and add_sums.
+// page, or 0), BFLOAT16 and FLOAT8 (0 or 1), CLUSTER (blocks whose results are merged, or 0), and the
+// instructions add_scores and add_sums.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -129,6 +133,25 @@ __device__ __forceinline__ float sum_of_lanes(float x) {
     return x;
 }
 
+// -- a cluster's blocks ------------------------------------------------------------------------------
+__device__ __forceinline__ void sync_cluster() {  // all threads of both blocks
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+__device__ __forceinline__ u32 of_block(u32 address, u32 block) {  // the same place in its memory
+    u32 there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
+    return there;
+}
+__device__ __forceinline__ float load_shared(u32 address) {
+    float x;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
+    return x;
+}
+__device__ __forceinline__ void store_shared(u32 address, float x) {
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
+}
+
 struct Place {  // in the ring: the slot, and the parity of its barriers, which changes each round
     u32 slot, parity;
     __device__ __forceinline__ void advance(u32 slots) {
@@ -233,17 +256,19 @@ __device__ __forceinline__ void load(const Positions &z, int begin, int end, u32
 
 // Grid: windows, splits. Shared memory, from 1024 bytes on: the ring, the queries, two tiles of
 // weights, two of factors, what 4 warps reduce, and the barriers: hopper.py.
-extern "C" __global__ void __launch_bounds__(3 * TEAM, 1) attend(
+extern "C" __global__ void __cluster_dims__(1, CLUSTER ? CLUSTER : 1, 1)
+    __launch_bounds__(3 * TEAM, 1) attend(
     const half_bits *__restrict__ queries,   // rows and heads as strided
     const stored *__restrict__ latent,       // [S, T, d]
     const float *__restrict__ row_factors,   // [S, T], in float8
     const i64 *__restrict__ slots,           // [B], or null
     const i64 *__restrict__ block_table,     // [B, pages], with PAGE
     const i64 *__restrict__ lengths,         // [B], or null
-    float *__restrict__ sums,                // [B, group * heads, splits, d]
+    float *__restrict__ sums,                // without CLUSTER: [B, group * heads, splits, d]
     float *__restrict__ stats,               // [B, group * heads, splits, 2]: see combine.py
-    i64 query_row_stride, i64 query_head_stride, i64 slot_stride, i64 position_stride,
-    i64 factor_stride, i64 table_stride, float scale_log2, int heads, int group, int positions,
+    half_bits *__restrict__ out,             // with CLUSTER: rows and heads as strided
+    i64 query_row_stride, i64 query_head_stride, i64 out_row_stride, i64 out_head_stride,
+    i64 slot_stride, i64 position_stride, i64 factor_stride, i64 table_stride, float scale_log2, int heads, int group, int positions,
     int splits) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const u32 ring = shared_address(memory);
@@ -261,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(3 * TEAM, 1) attend(
     const int share = ((length + splits - 1) / splits + TILE - 1) / TILE * TILE;
     const int begin = split * share, end = min(begin + share, length);
     const i64 part = window * window_queries * splits + split;
-    if (begin >= end) {
+    if (!CLUSTER && begin >= end) {
         if (thread < window_queries) {
             float *stat = stats + (part + i64(thread) * splits) * 2;
             stat[0] = MINUS_INFINITY;
@@ -283,6 +308,11 @@ extern "C" __global__ void __launch_bounds__(3 * TEAM, 1) attend(
         const stored *first = latent + (PAGE ? 0 : cache_slot * slot_stride);
         const Positions z = {first, block_table + window * table_stride, slot_stride, position_stride};
         load(z, begin, end, ring, full, empty);
+        if (CLUSTER == 2) {
+            __syncwarp();
+            sync_cluster();
+            sync_cluster();
+        }
         return;
     }
 
@@ -422,6 +452,8 @@ extern "C" __global__ void __launch_bounds__(3 * TEAM, 1) attend(
         place.advance(SLOTS);
     }
 
+    float *own_maximum = factors, *own_sum = factors + QUERIES;
+    if (CLUSTER) sync<2, 2 * TEAM>();  // the last factors are read
     if (team == 0) {
         sync<1, TEAM>();  // the last maxima are read
 #pragma unroll
@@ -434,20 +466,79 @@ extern "C" __global__ void __launch_bounds__(3 * TEAM, 1) attend(
 #pragma unroll
             for (int i = 0; i < OWN; i++) {
                 const int n = query(i);
-                if (n >= window_queries) continue;
-                float *stat = stats + (part + i64(n) * splits) * 2, total = 0.0f;
+                float total = 0.0f;
                 for (int w = 0; w < 4; w++) total += reduced[w * QUERIES + n];
-                stat[0] = maximum[i];
-                stat[1] = total;
+                if (CLUSTER) {
+                    own_maximum[n] = maximum[i];
+                    own_sum[n] = total;
+                } else if (n < window_queries) {
+                    float *stat = stats + (part + i64(n) * splits) * 2;
+                    stat[0] = maximum[i];
+                    stat[1] = total;
+                }
             }
         }
+    }
+    const int columns = team * HALF * COLUMNS + row;  // the first of the results, and 8 further
+#if !CLUSTER
+#pragma unroll
+    for (int i = 0; i < REGISTERS; i++) {
+        const int n = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        if (n >= window_queries) continue;
+        float *to = sums + (part + i64(n) * splits) * WIDTH + columns + i / 2 % 2 * 8;
+#pragma unroll
+        for (int c = 0; c < HALF; c++) to[c * COLUMNS] = acc[c][i];
+    }
+#else
+    const u32 other = CLUSTER == 2 ? 1 - split : 0;
+    if (CLUSTER == 2)
+        sync_cluster();  // both blocks have finished with their rings
+    else
+        sync<2, 2 * TEAM>();
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        const int n = query(i);
+        float most = own_maximum[n], total = own_sum[n], factor = 1.0f;
+        if (CLUSTER == 2) {
+            const float far = load_shared(of_block(shared_address(own_maximum + n), other));
+            const float far_sum = load_shared(of_block(shared_address(own_sum + n), other));
+            const float larger = fmaxf(most, far);
+            factor = total > 0.0f ? power_of_2(most - larger) : 0.0f;
+            total *= factor;
+            if (far_sum > 0.0f) total += power_of_2(far - larger) * far_sum;
+        }
+        rescale[i] = total > 0.0f ? factor / total : 0.0f;  // no position: zeros
+    }
+#pragma unroll
+    for (int c = 0; c < HALF; c++)
+#pragma unroll
+        for (int i = 0; i < REGISTERS; i++) acc[c][i] *= rescale[i / 4 * 2 + i % 2];
+    if (CLUSTER == 2) {  // the second team's results go to the second block, the first's to the first
+        const u32 exchange = ring + thread % TEAM * 4;
+        if (team != split) {
+            const u32 to = of_block(exchange, other);
+#pragma unroll
+            for (int c = 0; c < HALF; c++)
+#pragma unroll
+                for (int i = 0; i < REGISTERS; i++)
+                    store_shared(to + (c * REGISTERS + i) * TEAM * 4, acc[c][i]);
+        }
+        sync_cluster();
+        if (team != split) return;
+#pragma unroll
+        for (int c = 0; c < HALF; c++)
+#pragma unroll
+            for (int i = 0; i < REGISTERS; i++)
+                acc[c][i] += load_shared(exchange + (c * REGISTERS + i) * TEAM * 4);
     }
 #pragma unroll
     for (int i = 0; i < REGISTERS; i++) {
         const int n = i / 4 * 8 + lane % 4 * 2 + i % 2;
         if (n >= window_queries) continue;
-        float *to = sums + (part + i64(n) * splits) * WIDTH + team * HALF * COLUMNS + row + i / 2 % 2 * 8;
+        half_bits *to = out + (window * group + n / heads) * out_row_stride +
+                        n % heads * out_head_stride + columns + i / 2 % 2 * 8;
 #pragma unroll
-        for (int c = 0; c < HALF; c++) to[c * COLUMNS] = acc[c][i];
+        for (int c = 0; c < HALF; c++) to[c * COLUMNS] = to_half(acc[c][i]);
     }
+#endif
 }

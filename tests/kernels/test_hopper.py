@@ -30,6 +30,7 @@ CASES = [  # windows, rows of one, positions, splits
     (2, 1, 64, 1),
     (2, 2, 777, 3),
     (3, 1, 1500, 2),
+    (3, 1, 1500, 1),
 ]
 
 
@@ -41,7 +42,7 @@ def normal(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
 def attended(
     queries: Tensor, latent: Latent, scale: float, splits: int, reads: Reads = ALL
 ) -> Tensor:
-    variant = variant_of(queries, latent, reads)
+    variant = variant_of(queries, latent, reads, splits)
     assert variant is not None
     return attend(variant, queries, latent, scale, splits, reads)
 
@@ -71,7 +72,7 @@ def test_attention(
 
 @on_hopper
 @pytest.mark.gpu
-@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("splits", [1, 2, 3])
 @pytest.mark.parametrize("paged", [False, True], ids=["slots", "pages"])
 @pytest.mark.parametrize("fp8", [False, True], ids=["float16", "float8"])
 @pytest.mark.parametrize(("width", "heads"), OFFICIAL)
@@ -152,13 +153,13 @@ def test_which_kernel_attends(name: str) -> None:
 def test_what_it_leaves_to_triton(width: int, heads: int, dtype: torch.dtype) -> None:
     """Odd widths, float32, and more queries than a thread has registers for."""
     queries, latent = (torch.zeros(1, n, width, dtype=dtype) for n in (heads, 9))
-    assert variant_of(queries, Latent(latent), ALL) is None
+    assert variant_of(queries, Latent(latent), ALL, 1) is None
 
 
 def test_rows_are_aligned() -> None:
     queries, latent = torch.zeros(1, 2, 128).half(), torch.zeros(1, 9, 129).half()
-    assert variant_of(queries, Latent(latent[..., :128]), ALL) is None
-    assert variant_of(queries, Latent(latent[..., :128].contiguous()), ALL) is not None
+    assert variant_of(queries, Latent(latent[..., :128]), ALL, 1) is None
+    assert variant_of(queries, Latent(latent[..., :128].contiguous()), ALL, 1) is not None
 
 
 def test_without_a_compiler_or_a_driver(
@@ -189,7 +190,8 @@ def compiled() -> list[Variant]:
     found = []
     for (width, heads), page, halves in itertools.product(OFFICIAL, (0, 16), range(3)):
         rows = [-(-n * heads // 8) * 8 for n in range(1, 16)]
-        variants = [Variant(width, n, page, halves == 1, halves == 2) for n in rows]
+        cluster = (0, 2, 1)[halves] if page else 2 - halves
+        variants = [Variant(width, n, page, halves == 1, halves == 2, cluster) for n in rows]
         fitting = [v for v in variants if v.fits]
         found += {fitting[0], fitting[-1]}
     return sorted(found, key=str)

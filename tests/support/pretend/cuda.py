@@ -112,7 +112,7 @@ def hopper_launch(gpu: GPU) -> Callable[..., None]:
         mapped = [on_host(gpu, name, buffer) for buffer in buffers]
         check_strides(name, [f"buffer {i}" for i in range(len(mapped))], mapped, numbers)
         gpu.note("kernels", name)
-        gpu.order(name, gpu.current, mapped, mapped[-2:])
+        gpu.order(name, gpu.current, mapped, mapped[-3:])
         arguments = {"variant": variant, "grid": grid, "buffers": mapped, "numbers": numbers}
         gpu.run(name, lambda: WORK[name](arguments))
 

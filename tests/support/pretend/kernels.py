@@ -65,7 +65,7 @@ def _attend(a: Arguments, latent: Latent, reads: Reads) -> None:
 def hopper_latent(a: Arguments) -> None:
     """a: a launch's variant, buffers and numbers."""
     numbers, variant = a["numbers"], a["variant"]
-    queries, values, factors, slots, block_table, lengths, sums, stats = a["buffers"]
+    queries, values, factors, slots, block_table, lengths, sums, stats, out = a["buffers"]
     heads, group, positions, splits = numbers[-4:]
     assert queries.shape[1] == heads and len(queries) == a["grid"][0] * group
     reads = Reads(
@@ -75,8 +75,12 @@ def hopper_latent(a: Arguments) -> None:
         block_table if variant.page else None,
         positions,
     )
-    launched = {"queries": queries, "scale_log2": numbers[6], "splits": splits}
-    _attend({**launched, "sums": sums, "stats": stats}, Latent(values, factors), reads)
+    launched = {"queries": queries, "scale_log2": numbers[8], "splits": splits}
+    stored = {"sums": sums, "stats": stats}
+    if variant.cluster:
+        assert variant.cluster == splits
+        stored, launched["splits"] = {"out": out}, 1
+    _attend({**launched, **stored}, Latent(values, factors), reads)
 
 
 def split_heads(a: Arguments) -> None:
