@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from engines import full_engine, load, make_parser
 from rows import Rows, preset_of
+from timing import synchronize
 from torch import Tensor
 
 import slimwhisper
@@ -110,6 +111,7 @@ def compare_overlap(shape: str, args: argparse.Namespace, rows: Rows) -> int:
             if overlap and number % 8 == 0:
                 engine.runner.encoder.begin((), mel[: 1 + number // 8 % 8])
             engine.step()
+        synchronize(model.device)  # the steps have a stream of their own
         return engine.group_runners[0].state.texts.sampled[: args.slots].cpu()
 
     differ = int((texts(False) != texts(True)).any(dim=1).sum())
