@@ -28,9 +28,10 @@ call_kernels() {
         --output_dir "$work/texts"
     step triton 120 "${pytest[@]}" -m 'not slow' tests/kernels/test_triton_kernels.py \
         tests/kernels/test_dispatch.py $(gpu $xdist) $(tiny -k test_combine)
+    step hopper 60 "${pytest[@]}" -m 'not slow' tests/kernels/test_hopper.py $(gpu $xdist)
     step graphs 90 "${pytest[@]}" -m gpu tests/kernels/test_graphs.py
     step marked 40 "${pytest[@]}" -m gpu --continue-on-collection-errors \
-        $(grep -rl --include='test_*.py' 'mark\.gpu' tests | grep -v test_graphs.py | sort)
+        $(grep -rl --include='test_*.py' 'mark\.gpu' tests | grep -v -e test_graphs -e test_hopper | sort)
     step attention 150 $(tiny env TRITON_INTERPRET=1 SLIMWHISPER_KERNELS=triton) \
         "$python" bench/kernels.py "${to[@]}" \
         $(gpu --shapes large-v3 --windows 64 256 --operations E E8 KV X X8 text-KV) \

@@ -25,18 +25,15 @@ from torch import Tensor
 
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.attention import (
-    BackEnd,
     HeadsByTorch,
     HeadsByTriton,
-    HeadsCall,
     HeadsInC,
     LatentByTorch,
     LatentByTriton,
-    LatentCall,
     LatentInC,
     LatentOnHopper,
-    multiply_heads,
 )
+from slimwhisper.kernels.calls import BackEnd, HeadsCall, LatentCall, multiply_heads
 from slimwhisper.kernels.configurations import TritonDevice
 from slimwhisper.kernels.cpu.library import Library, library
 from slimwhisper.kernels.latent import Latent

@@ -90,6 +90,8 @@ def test_prefill_takes_the_cheaper_order(monkeypatch: pytest.MonkeyPatch) -> Non
         cross.attend(noise(1, tokens, WIDTH), Rows.block(1))
     assert ran == ["by_latent", "by_latent", "by_heads"]
     assert [prefers_latent(t, HEADS, WIDTH) for t in (1, 32, 60)] == [True, True, False]
+    assert [prefers_latent(t, 20, 1280) for t in (4, 67, 68)] == [True, True, False]
+    assert [prefers_latent(t, 20, 1280, cost=8) for t in (4, 8, 9)] == [True, True, False]
 
 
 def test_a_key_bias_changes_nothing() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from bench.gpu_model import LAUNCHES, LAUNCHES_BESIDE
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import FORMS, PRESETS
 from slimwhisper.cache.pool import pages_of
@@ -100,6 +99,7 @@ def launches(
 
 BESIDE = 11  # kernels of the decoder outside its layers
 # kernels a layer
+LAUNCHES, LAUNCHES_BESIDE = 16, 33  # of a decoder layer in a step, and of a step besides its layers
 CEILINGS = dict.fromkeys(("slim", "slim fp8", "baseline"), LAUNCHES) | {
     "option1": 18,
     "option2": 18,
