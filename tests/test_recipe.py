@@ -256,12 +256,12 @@ def test_short_windows_are_learned(
         steps.append(step)
         return short
 
-    match.fit(teacher, batch_of, 20, 3e-4, state)
-    student = match.fit(teacher, batch_of, 50, 3e-4, state)
-    assert steps == list(range(1, 51)) and "50/50" in capsys.readouterr().out
+    match.fit(teacher, batch_of, 10, 1e-3, state)
+    student = match.fit(teacher, batch_of, 25, 1e-3, state)
+    assert steps == list(range(1, 26)) and "25/25" in capsys.readouterr().out
     with torch.no_grad():
         before, after = (match.losses(m, teacher, short) for m in (teacher, student))
-    assert after["text"] < 0.9 * before["text"]
+    assert after["text"] < 0.9 * before["text"], (before, after)
     half = match.blend(copy.deepcopy(student), teacher, 0.5).encoder.ln_post.weight
     expected = (student.encoder.ln_post.weight + teacher.encoder.ln_post.weight) / 2
     torch.testing.assert_close(half, expected)

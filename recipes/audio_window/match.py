@@ -171,7 +171,7 @@ def fit(
         print(f"{state}: continuing at step {first}", flush=True)
     unused = ~used_tokens(teacher)
     sums: dict[str, float] = {}
-    since = time.monotonic()
+    since, shown = time.monotonic(), first
     for step in range(first + 1, steps + 1):
         part = max(step - WARM_UP, 0) / max(steps - WARM_UP, 1)
         for group in optimizer.param_groups:
@@ -193,9 +193,11 @@ def fit(
                 mean.lerp_(new, share)
         for name, loss in found.items():
             sums[name] = sums.get(name, 0.0) + float(loss.detach())
-        if step % 50 == 0:
-            means = "  ".join(f"{name} {total / 50:.4f}" for name, total in sums.items())
+        if step % 50 == 0 or step == steps:
+            count = step - shown
+            means = "  ".join(f"{name} {total / count:.4f}" for name, total in sums.items())
             print(f"{step}/{steps}  {means}  {time.monotonic() - since:.0f} s", flush=True)
+            shown = step
             sums.clear()
         if step % KEEP_EVERY == 0 or step == steps:
             content = {name: part.state_dict() for name, part in parts.items()}
