@@ -20,7 +20,7 @@ from slimwhisper.kernels.graphs import Graphs, bucket_of
 from slimwhisper.model.decoder import ScoreRecorder
 from slimwhisper.model.model import Model
 
-LENGTHS = (4, 32, 64, 128, 192, 256)  # of padded prompts; a longer one has the context's
+LENGTHS = (4, 32, 64, 128, 256)  # of padded prompts; a longer one has the context's
 HEAD = 3  # numbers of a prompt before its pages and its tokens: row, slot, length
 
 
