@@ -26,6 +26,7 @@ DATA = {
     *(f"slimwhisper/jobs/results/report.{suffix}" for suffix in ("css", "html", "js")),
     *("slimwhisper/py.typed", "slimwhisper/models/digits.pt", "slimwhisper/models/digits.md"),
     "slimwhisper/kernels/configurations.json",
+    "slimwhisper/kernels/gpu/hopper_latent.cu",
     *("slimwhisper/subtitles/languages.toml", "slimwhisper/trust/phrases.toml"),
     *(f"slimwhisper/app/page/assets/{p.name}" for p in (ROOT / "app/page/assets").iterdir()),
     *(f"slimwhisper/app/page/samples/{p.name}" for p in (ROOT / "app/page/samples").iterdir()),
