@@ -55,6 +55,7 @@ def run(module: Any, path: Path, audio: np.ndarray) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.slow
 def test_the_same_script(random_paths: dict[str, Path]) -> None:
     audio = noise_bursts(31, seed=5)
     ours = run(slimwhisper, random_paths["multilingual"], audio)

@@ -241,6 +241,7 @@ def test_states_of_short_windows(digits_path: Path, seconds: int) -> None:
         assert (float(loss) < 1e-8) == (seconds == 30)
 
 
+@pytest.mark.slow
 def test_short_windows_are_learned(
     bank: Bank, digits_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,7 +102,11 @@ def test_a_folder_has_what_transformers_reads(openai_file: Path, folder: Path) -
     assert (features["feature_size"], features["nb_max_frames"]) == (80, 3000)
 
 
-@pytest.mark.parametrize("dims", [ENGLISH, LARGE], ids=["51864", "51866"])
+@pytest.mark.parametrize(
+    "dims",
+    [pytest.param(ENGLISH, marks=pytest.mark.slow), LARGE],
+    ids=["51864", "51866"],
+)
 def test_round_trip(tmp_path: Path, dims: Dims) -> None:
     """With OpenAI's tokenizer: special tokens and their ids, and words of several scripts, by
     `tokenizers` with the new file and with the two older ones.

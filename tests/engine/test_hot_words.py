@@ -409,7 +409,11 @@ def test_timestamps_and_the_end_stay_where_they_are(model: Model) -> None:
 @pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
 @pytest.mark.parametrize(
     ("search", "temperatures"),
-    [(None, (0.0,)), (Search(samples=2), (0.0, 0.7)), (Search(beams=2), (0.0,))],
+    [
+        (None, (0.0,)),
+        pytest.param(Search(samples=2), (0.0, 0.7), marks=pytest.mark.slow),
+        pytest.param(Search(beams=2), (0.0,), marks=pytest.mark.slow),
+    ],
 )
 def test_hot_words_are_part_of_the_graphs(
     search: Search | None, temperatures: tuple[float, ...]

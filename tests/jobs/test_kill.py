@@ -88,7 +88,12 @@ sys.exit(main(["transcribe", "in", "-o", "out", "-f", "txt", "--verbose", "False
 
 
 @pytest.mark.parametrize(
-    ("signals", "expected"), [(["SIGINT"], 130), (["SIGINT", "SIGINT"], 130), (["SIGTERM"], 143)]
+    ("signals", "expected"),
+    [
+        pytest.param(["SIGINT"], 130, marks=pytest.mark.slow),
+        (["SIGINT", "SIGINT"], 130),
+        (["SIGTERM"], 143),
+    ],
 )
 def test_signals(tree: Path, signals: list[str], expected: int) -> None:
     """The first Ctrl-C finishes what is in progress; a second one and SIGTERM stop immediately."""

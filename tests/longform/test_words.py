@@ -262,6 +262,7 @@ print(torch.get_num_threads())
 """
 
 
+@pytest.mark.slow
 def test_timing_words_leaves_torch_s_threads_alone() -> None:
     done = subprocess.run(
         [sys.executable, "-c", THREADS], capture_output=True, text=True, check=False
