@@ -293,6 +293,7 @@ print(decode(model, mel, DecodingOptions(sample_len=4, fp16=False)).text)
 """
 
 
+@pytest.mark.slow
 def test_in_the_place_of_whisper(random_paths: dict[str, Path]) -> None:
     arguments = ["-c", AS_WHISPER, str(random_paths["english"])]
     found = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)

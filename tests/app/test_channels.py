@@ -45,6 +45,7 @@ def lines(talk: Call, *names: str) -> list[str]:
     return [f"{names[turn[0][0]]}: {' '.join(word for _, word in turn)}" for turn in turns]
 
 
+@pytest.mark.slow
 def test_openais_form(live: Live, talk: Call, stereo: bytes) -> None:
     fields = {"channels": "split", "channel_names[]": ["agent", "customer"], "model": "digits"}
 
