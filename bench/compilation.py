@@ -151,7 +151,7 @@ def compile_for(capability: int, variant: Variant, rocm: str | None = None) -> C
         target=target,
         options={"num_warps": warps, "num_stages": stages},
     )
-    registers, stack = (0, 0) if rocm else _resources(made.asm["cubin"])
+    registers, stack = (0, 0) if rocm else resources(made.asm["cubin"])
     return Compiled(registers, stack, made.metadata.shared)
 
 
@@ -196,7 +196,7 @@ def _launch(
     return choose_token_kernel, {"BLOCK": BLOCK}, pointers, 8, 3
 
 
-def _resources(cubin: bytes) -> tuple[int, int]:
+def resources(cubin: bytes) -> tuple[int, int]:
     """(registers, stack bytes) as read by cuobjdump, which comes with Triton."""
     tool = next(Path(triton.__file__).parent.rglob("cuobjdump"))
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:

@@ -64,12 +64,12 @@ class LatentOnHopper:
         latent, half = call.latent, call.queries
         if latent.factors is not None:  # float8 becomes float16, whatever the model's dtype
             half = half.half()
+        variant = variant_of(half, latent, call.reads)
+        if variant is None:
+            return None
         tiles = -(-call.reads.positions(latent.values.shape[1]) // TILE)
         part = _part_cost(call.queries_per_window, latent.values.itemsize, TILE)
         splits = choose_splits(call.windows, tiles, self.device.multiprocessors, part)
-        variant = variant_of(half, latent, call.reads, splits)
-        if variant is None:
-            return None
         output = attend(variant, half, latent, call.scale, splits, call.reads, call.maps)
         return output.to(call.queries.dtype)
 

@@ -8,7 +8,7 @@ import ctypes
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +24,7 @@ from slimwhisper.kernels.reads import ALL, Reads
 CAPABILITY = 90  # its instructions are those of 9.0 alone
 TILE = 64  # positions that a block computes with at a time
 COLUMNS = 64  # of a chunk of the latent in shared memory
-THREADS = 384
+TEAM = 128  # threads of each of three teams
 SHARED = 232_448  # bytes of shared memory of a block
 MAX_REGISTERS = 150  # of results in a thread: the sums, a tile's scores, and three of each query
 
@@ -85,6 +85,9 @@ class Variant:
     def source(self) -> str:
         """The CUDA code."""
         numbers = {
+            "TEAM": TEAM,
+            "TILE": TILE,
+            "COLUMNS": COLUMNS,
             "WIDTH": self.width,
             "QUERIES": self.queries,
             "GROUP": self.group,
@@ -123,7 +126,7 @@ def has_compiler() -> bool:
         return False
 
 
-def variant_of(queries: Tensor, latent: Latent, reads: Reads, splits: int) -> Variant | None:
+def variant_of(queries: Tensor, latent: Latent, reads: Reads) -> Variant | None:
     """The kernel for a call of `attend`, or None if there is none: several lengths for the rows of
     a window, position_bias, another dtype or width, or more queries than fit.
     """
@@ -141,7 +144,6 @@ def variant_of(queries: Tensor, latent: Latent, reads: Reads, splits: int) -> Va
         0 if reads.block_table is None else values.shape[1],
         queries.dtype == torch.bfloat16,
         float8,
-        splits if splits <= MAX_CLUSTER else 0,
     )
     aligned = all(_aligned(t) for t in (queries, values))
     return variant if aligned and variant.fits else None
@@ -180,6 +182,7 @@ def attend(
     rows, heads, width = queries.shape
     windows = reads.windows(len(latent))
     values, factors, table = latent.values, latent.factors, reads.block_table
+    variant = replace(variant, cluster=splits if splits <= MAX_CLUSTER else 0)
     out, part = empty_by_head(queries), 0 if variant.cluster else rows * heads
     parts = PartialSums.allocate(part, splits, width, queries.device, store_one=True)
     buffers = (queries, values, factors, *reads.tensors(queries), parts.sums, parts.stats, out)
@@ -214,7 +217,7 @@ def launch(
     pointers = (0 if buffer is None else buffer.data_ptr() for buffer in buffers)
     arguments = (*pointers, *numbers), ARGUMENTS
     stream = torch.cuda.current_stream().cuda_stream
-    shape = (*grid, 1, THREADS, 1, 1, variant.shared)
+    shape = (*grid, 1, 3 * TEAM, 1, 1, variant.shared)
     _checked(driver.cuLaunchKernel(kernel, *shape, stream, arguments, 0))
 
 

@@ -17,9 +17,10 @@
 // With one part, a block stores the results; with two, it forms a cluster with the other block of its
 // window, and each stores half of the columns; with more, each stores its part, for combine.py.
 //
-// hopper.py defines WIDTH (d), QUERIES (n, a multiple of 8), GROUP, RING (slots), PAGE (positions of a
-// page, or 0), BFLOAT16 and FLOAT8 (0 or 1), CLUSTER (blocks whose results are merged, or 0), and the
-// instructions add_scores and add_sums.
+// hopper.py defines TEAM (threads), TILE (positions), COLUMNS (of a chunk: 128 bytes, the width of the
+// swizzle), WIDTH (d), QUERIES (n, a multiple of 8), GROUP (chunks of a slot), RING (slots), PAGE
+// (positions of a page, or 0), BFLOAT16 and FLOAT8 (0 or 1), CLUSTER (blocks whose results are merged, or
+// 0), and the instructions add_scores and add_sums.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -31,9 +32,6 @@ typedef unsigned char stored;
 typedef half_bits stored;
 #endif
 
-constexpr int TEAM = 128;                   // threads
-constexpr int TILE = 64;                    // positions
-constexpr int COLUMNS = 64;                 // of a chunk: 128 bytes, the width of the swizzle
 constexpr int CHUNKS = WIDTH / COLUMNS;     // of a tile
 constexpr int SLOTS = CHUNKS / GROUP;       // of a tile
 constexpr int HALF = CHUNKS / 2;            // what a team sums

@@ -2,27 +2,39 @@
 
 import itertools
 import logging
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from bench.compilation import SHARED, resources
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.gpu import hopper
-from slimwhisper.kernels.gpu.hopper import Variant, attend, has_compiler, variant_of
+from slimwhisper.kernels.gpu.hopper import (
+    CAPABILITY,
+    Variant,
+    attend,
+    compile_for,
+    has_compiler,
+    variant_of,
+)
 from slimwhisper.kernels.gpu.latent import split_latent_reference
 from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.reads import ALL, Reads
-from tests.kernels.test_triton_kernels import NAN, WIDTHS, assert_close, naive_latent
+from tests.kernels.test_triton_kernels import (
+    DEVICE,
+    NAN,
+    WIDTHS,
+    assert_close,
+    naive_latent,
+    normal,
+)
 from tests.support.pretend.cuda import pretend_cuda
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 on_hopper = pytest.mark.skipif(
     not (HOPPER and has_compiler()), reason="no GPU of compute capability 9.0, or no cuda-bindings"
 )
-DEVICE = torch.device("cuda" if HOPPER else "cpu")
 OFFICIAL = [(width, heads) for width, heads in WIDTHS.items() if width >= 384]
 CASES = [  # windows, rows of one, positions, splits
     (1, 1, 1, 1),
@@ -34,15 +46,10 @@ CASES = [  # windows, rows of one, positions, splits
 ]
 
 
-def normal(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
-    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-    return drawn.to(DEVICE, dtype)
-
-
 def attended(
     queries: Tensor, latent: Latent, scale: float, splits: int, reads: Reads = ALL
 ) -> Tensor:
-    variant = variant_of(queries, latent, reads, splits)
+    variant = variant_of(queries, latent, reads)
     assert variant is not None
     return attend(variant, queries, latent, scale, splits, reads)
 
@@ -130,12 +137,8 @@ def test_which_kernel_attends(name: str) -> None:
     expected = split_latent_reference(queries, Latent(latent), 0.1, reads)
     with pretend_cuda():
         kernels = Kernels(PRETENDED, torch.float16)
-        moved = Reads(
-            lengths=None if reads.lengths is None else reads.lengths.to(PRETENDED),
-            position_bias=None
-            if reads.position_bias is None
-            else reads.position_bias.to(PRETENDED),
-        )
+        tensors = {"lengths": reads.lengths, "position_bias": reads.position_bias}
+        moved = Reads(**{n: t.to(PRETENDED) for n, t in tensors.items() if t is not None})
         args = queries.to(PRETENDED), Latent(latent.to(PRETENDED)), 0.1, moved
         found = kernels.latent(*args).cpu()
         by_triton = Kernels(PRETENDED, torch.float16, "triton")
@@ -153,13 +156,13 @@ def test_which_kernel_attends(name: str) -> None:
 def test_what_it_leaves_to_triton(width: int, heads: int, dtype: torch.dtype) -> None:
     """Odd widths, float32, and more queries than a thread has registers for."""
     queries, latent = (torch.zeros(1, n, width, dtype=dtype) for n in (heads, 9))
-    assert variant_of(queries, Latent(latent), ALL, 1) is None
+    assert variant_of(queries, Latent(latent), ALL) is None
 
 
 def test_rows_are_aligned() -> None:
     queries, latent = torch.zeros(1, 2, 128).half(), torch.zeros(1, 9, 129).half()
-    assert variant_of(queries, Latent(latent[..., :128]), ALL, 1) is None
-    assert variant_of(queries, Latent(latent[..., :128].contiguous()), ALL, 1) is not None
+    assert variant_of(queries, Latent(latent[..., :128]), ALL) is None
+    assert variant_of(queries, Latent(latent[..., :128].contiguous()), ALL) is not None
 
 
 def test_without_a_compiler_or_a_driver(
@@ -206,16 +209,8 @@ def compiled() -> list[Variant]:
     ],
     ids=str,
 )
-def test_it_compiles(variant: Variant, tmp_path: Path) -> None:
+def test_it_compiles(variant: Variant) -> None:
     """With NVRTC, which needs no GPU; without spilling more than a register or two."""
-    from slimwhisper.kernels.gpu.hopper import compile_for
-
-    triton = pytest.importorskip("triton")
-    code = tmp_path / "kernel.cubin"
-    code.write_bytes(compile_for(variant))
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    usage = subprocess.run(
-        [tool, "-res-usage", code], capture_output=True, text=True, check=True
-    ).stdout
-    stack = int(usage.split("STACK:")[1].split()[0])
-    assert "attend" in usage and stack <= 8 and variant.shared <= 232_448
+    code = compile_for(variant)
+    _, stack = resources(code)
+    assert b"attend" in code and stack <= 8 and variant.shared <= SHARED[CAPABILITY]
