@@ -36,7 +36,7 @@ class LatentInC:
     def run(self, call: LatentCall) -> Tensor | None:
         assert self.library is not None
         queries, reads = call.queries, call.reads
-        groups, reads = _groups(reads, call.windows, len(queries))
+        groups, reads = groups_of(reads, call.windows, len(queries))
         grouped = queries.reshape(groups, -1, queries.shape[-1])
         output = self.library.latent(grouped, call.latent.values, call.scale, reads)
         if output is None:
@@ -151,7 +151,7 @@ class HeadsInC:
 
     def run(self, call: HeadsCall) -> Tensor | None:
         assert self.library is not None
-        groups, reads = _groups(call.reads, call.windows, len(call.queries))
+        groups, reads = groups_of(call.reads, call.windows, len(call.queries))
         scale, queries = call.queries.shape[-1] ** -0.5, call.grouped(groups)
         output = self.library.heads(queries, call.keys, call.values, scale, reads)
         return None if output is None else call.ungrouped(output)
@@ -201,7 +201,7 @@ class HeadsByTorch:
         return call.ungrouped(head_attention(call.grouped(call.windows), keys, values, mask))
 
 
-def _groups(reads: Reads, windows: int, count: int) -> tuple[int, Reads]:
+def groups_of(reads: Reads, windows: int, count: int) -> tuple[int, Reads]:
     """How many groups `count` rows form that each read with one length, and what they read: the
     groups are the windows, or the rows where each token of a text has its own length.
     """

@@ -5,13 +5,18 @@ device uses the first that fits its shared memory.
 """
 
 import json
+import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import torch
 
 TABLE = Path(__file__).with_name("configurations.json")
 # of one window: of large, 48 partial sums for 20 heads are as many bytes as E, 1,500 positions
 MAX_SPLITS = 48
+MIN_CAPABILITY = (8, 0)  # tensor cores for bfloat16, asynchronous copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +108,40 @@ def choose_splits(programs: int, tiles: int, concurrent: int, part: float = 0) -
         return waves * (-(-tiles // splits) + 1 + part)
 
     return min(range(1, max(min(tiles, MAX_SPLITS), 1) + 1), key=cost)
+
+
+def find_triton_device(
+    device: torch.device, dtype: torch.dtype, choice: str
+) -> tuple[TritonDevice | None, str]:
+    """The limits of the device that Triton runs on, or None if it is not used; and why. choice: of
+    `dispatch.CHOICES`.
+    """
+    if choice == "torch":
+        return None, "SLIMWHISPER_KERNELS=torch"
+    if device.type == "cpu":
+        return _interpreter(dtype) if choice == "triton" else (None, "the device is a CPU")
+    if device.type != "cuda":
+        return None, f"Triton is not used on {device.type}"
+    # a ROCm device has numbers of another kind: its kernels are those without NVIDIA's instructions
+    capability = MIN_CAPABILITY if torch.version.hip else torch.cuda.get_device_capability(device)
+    if capability < MIN_CAPABILITY:
+        return None, f"compute capability {capability[0]}.{capability[1]} is below 8.0"
+    try:
+        import triton  # absent on some platforms
+    except ImportError as error:
+        return None, f"triton does not load ({error})"
+    properties: Any = torch.cuda.get_device_properties(device)
+    # absent on ROCm, where a block has no more than the default
+    default = getattr(properties, "shared_memory_per_block", 0)
+    shared: int = getattr(properties, "shared_memory_per_block_optin", default)
+    major, minor = capability
+    limits = TritonDevice(shared, properties.multi_processor_count, 10 * major + minor)
+    return limits, f"triton {triton.__version__} on {properties.name}"
+
+
+def _interpreter(dtype: torch.dtype) -> tuple[TritonDevice | None, str]:
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        return None, "the device is a CPU, and TRITON_INTERPRET is not 1"
+    if dtype == torch.bfloat16:
+        return None, "Triton's interpreter computes bfloat16 wrongly"
+    return TritonDevice(shared=232_448, multiprocessors=4, capability=90), "interpreted on the CPU"

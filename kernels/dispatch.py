@@ -32,9 +32,11 @@ from slimwhisper.kernels.attention import (
     LatentByTriton,
     LatentInC,
     LatentOnHopper,
+    groups_of,
 )
 from slimwhisper.kernels.calls import BackEnd, HeadsCall, LatentCall, multiply_heads
-from slimwhisper.kernels.configurations import TritonDevice
+from slimwhisper.kernels.configurations import TritonDevice, find_triton_device
+from slimwhisper.kernels.cpu.blocks import LatentBlock, add_norm_in_c
 from slimwhisper.kernels.cpu.library import Library, library
 from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.norm import CacheWrite, add_norm
@@ -46,7 +48,6 @@ Call = TypeVar("Call", LatentCall, HeadsCall)
 
 CHOICES = ("auto", "torch", "triton")
 PATHS = {"cuda": "CUDA", "triton": "Triton"}  # of a GPU
-MIN_CAPABILITY = (8, 0)  # tensor cores for bfloat16, asynchronous copies
 
 
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
@@ -76,7 +77,7 @@ class Kernels:
         self.device, self.dtype = device, dtype
         self.used: Counter[tuple[str, str]] = Counter()  # (operation, path): calls
         self.failures: dict[tuple[str, str], str] = {}  # (operation, path): why not any more
-        self.triton_device, self.why = _triton_device(device, dtype, choice)
+        self.triton_device, self.why = find_triton_device(device, dtype, choice)
         self.hopper = _hopper(device, self.triton_device if choice == "auto" else None)
         compiled = choice == "auto" and device.type == "cpu"
         self.library: Library | None = library(dtype) if compiled else None
@@ -126,6 +127,20 @@ class Kernels:
         call = LatentCall(queries, latent, scale, reads, maps)
         return self._attend(self.latent_back_ends, call)
 
+    def latent_block(
+        self, block: LatentBlock | None, x: Tensor, latent: Latent, reads: Reads
+    ) -> Tensor | None:
+        """Latent attention with all its projections: x [R, T, d] -> [R, T, d]; latent and reads as
+        in `latent`. None: it has to be computed in parts.
+        """
+        if block is None or latent.factors is not None:
+            return None
+        windows, reads = groups_of(reads, reads.windows(len(latent)), x.shape[:-1].numel())
+        output = block(x, latent.values, reads, windows)
+        if output is not None:
+            self.used["latent", "c"] += 1
+        return output
+
     def multiply_heads(self, x: Tensor, maps: Tensor, transpose: bool = False) -> Tensor:
         """x_i M_i of every head i: x [N, h, in], maps [h, in, out] -> [N, h, out]; transpose:
         x_i M_i^T, maps [h, out, in].
@@ -169,7 +184,20 @@ class Kernels:
 
             return add_norm_by_triton(x, addend, weight, bias, write)
 
+        def in_c() -> tuple[Tensor, Tensor] | None:
+            """total and normed."""
+            assert self.library is not None
+            if write is None:
+                return add_norm_in_c(self.library, x, addend, weight, bias)
+            if write.column_scales is not None:
+                return None
+            where = write.latent.values, write.ids, write.positions
+            return add_norm_in_c(self.library, x, addend, weight, bias, where)
+
+        paths: list[tuple[str, Callable[[], tuple[Tensor, Tensor] | None]]]
         paths = [("torch", lambda: add_norm(x, addend, weight, bias, write))]
+        if self.library is not None:
+            paths.insert(0, ("c", in_c))
         if self.triton_device is not None and weight.dtype == torch.float32:
             paths.insert(0, ("triton", by_triton))
         return self._run("add_norm", paths)
@@ -252,38 +280,3 @@ def _hopper(device: torch.device, limits: TritonDevice | None) -> TritonDevice |
     from slimwhisper.kernels.gpu.hopper import CAPABILITY, has_compiler
 
     return limits if limits.capability == CAPABILITY and has_compiler() else None
-
-
-def _triton_device(
-    device: torch.device, dtype: torch.dtype, choice: str
-) -> tuple[TritonDevice | None, str]:
-    """The limits of the device that Triton runs on, or None if it is not used; and why."""
-    if choice == "torch":
-        return None, "SLIMWHISPER_KERNELS=torch"
-    if device.type == "cpu":
-        return _interpreter(dtype) if choice == "triton" else (None, "the device is a CPU")
-    if device.type != "cuda":
-        return None, f"Triton is not used on {device.type}"
-    # a ROCm device has numbers of another kind: its kernels are those without NVIDIA's instructions
-    capability = MIN_CAPABILITY if torch.version.hip else torch.cuda.get_device_capability(device)
-    if capability < MIN_CAPABILITY:
-        return None, f"compute capability {capability[0]}.{capability[1]} is below 8.0"
-    try:
-        import triton  # absent on some platforms
-    except ImportError as error:
-        return None, f"triton does not load ({error})"
-    properties: Any = torch.cuda.get_device_properties(device)
-    # absent on ROCm, where a block has no more than the default
-    default = getattr(properties, "shared_memory_per_block", 0)
-    shared: int = getattr(properties, "shared_memory_per_block_optin", default)
-    major, minor = capability
-    limits = TritonDevice(shared, properties.multi_processor_count, 10 * major + minor)
-    return limits, f"triton {triton.__version__} on {properties.name}"
-
-
-def _interpreter(dtype: torch.dtype) -> tuple[TritonDevice | None, str]:
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        return None, "the device is a CPU, and TRITON_INTERPRET is not 1"
-    if dtype == torch.bfloat16:
-        return None, "Triton's interpreter computes bfloat16 wrongly"
-    return TritonDevice(shared=232_448, multiprocessors=4, capability=90), "interpreted on the CPU"

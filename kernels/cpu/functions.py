@@ -12,8 +12,11 @@ _SIGNATURES: dict[str, Sequence[Any]] = {
     "multiply_head_rows": (*[_POINTER] * 4, *[_LONG] * 4, _INT),
     "multiply_heads_transposed": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
     "attend_pages": (*[_POINTER] * 10, *[_LONG] * 11, _FLOAT, _INT),
+    "latent_block": (*[_POINTER] * 10, *[_LONG] * 8, _INT),
+    "mlp": (*[_POINTER] * 5, _LONG, _INT),
+    "add_norm": (*[_POINTER] * 9, *[_LONG] * 4, _INT),
 }
-WIDE = ("multiply_rows", "multiply_head_rows", "attend_pages")  # also compiled for AVX-512
+NARROW = ("multiply_heads_transposed",)  # not compiled for AVX-512
 _AVX512_ALONE = {"encoder_attention": (*[_POINTER] * 5, *[_LONG] * 6, _FLOAT, _INT, _INT)}
 _INTEGERS = {"multiply_integers": (*[_POINTER] * 9, *[_LONG] * 4, _INT, _INT)}
 _AVX512, _AVX512_VNNI, _AVX512_BF16 = 2, 3, 4  # what `usable` returns
@@ -41,7 +44,7 @@ def load_functions(
     for name, types in signatures.items():
         suffix = ""
         if name not in _INTEGERS:
-            has_wide = widened and (name in WIDE or name in _AVX512_ALONE)
+            has_wide = widened and name not in NARROW
             suffix = "_bf16" if bfloat16 else "_wide" if has_wide else ""
         function = getattr(library, name + suffix)
         function.argtypes, function.restype = types, None

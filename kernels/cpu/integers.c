@@ -29,19 +29,6 @@ struct product {
     int gelu;
 };
 
-/* x (1 + erf(x / sqrt 2)) / 2, the result at most 2e-7 |x| off: Abramowitz and Stegun 7.1.26. */
-INLINE floats gelu(floats x) {
-    floats z = (floats)_mm512_abs_ps((__m512)x) * 0.70710678f, t = 1 / (1 + 0.3275911f * z);
-    floats series = splat(1.061405429f);
-    series = series * t - 1.453152027f;
-    series = series * t + 1.421413741f;
-    series = series * t - 0.284496736f;
-    series = series * t + 0.254829592f;
-    floats upper = 1 - series * t * exponential(-z * z);
-    floats sign = (floats)_mm512_and_ps((__m512)x, _mm512_set1_ps(-0.0f));
-    return 0.5f * x * (1 + (floats)_mm512_or_ps((__m512)upper, (__m512)sign));
-}
-
 /* A row of x as whole numbers from 0 to 255, or to 65,535 in two rows of bytes, the upper first. */
 static void round_row(const void *arguments, long row) {
     const struct product *p = arguments;

@@ -38,11 +38,12 @@ BFLOAT16_ROWS = 32  # rows at most of products in bfloat16: with more, oneDNN's 
 BLOCK = 64  # positions that attention reads at a time; a multiple of pages
 
 
-def _pointer(t: Tensor | None) -> int | None:
+def pointer(t: Tensor | None) -> int | None:
+    """The address that C gets."""
     return None if t is None else t.data_ptr()
 
 
-def _intercepted() -> bool:
+def intercepted() -> bool:
     """Whether a dispatch mode sees all operators, to record them or to run without values: it would
     not see calls of C.
     """
@@ -61,6 +62,7 @@ class Library:
         """
         self.dtype, self.depth = dtype, DEPTHS[dtype]
         functions, self.has_threads = load_functions(path, wide, dtype == torch.bfloat16)
+        self.functions = functions
         for name, function in functions.items():
             setattr(self, f"_{name}", function)
         self.has_integers = "multiply_integers" in functions
@@ -74,9 +76,23 @@ class Library:
     _encoder_attention: Callable[..., None]
     _multiply_integers: Callable[..., None]
 
-    def _readable(self, t: Tensor, dtype: torch.dtype | None = None) -> bool:
+    def readable(self, t: Tensor, dtype: torch.dtype | None = None) -> bool:
         """Whether C can read the tensor in place. dtype: None: the library's."""
         return t.dtype == (dtype or self.dtype) and t.device.type == "cpu" and t.is_contiguous()
+
+    def reads_in_place(self, reads: Reads, page: int) -> bool:
+        """Whether attention in C can read so, from slots or pages of `page` positions."""
+        table, bias = reads.block_table, reads.position_bias
+        if not all(
+            t is None or self.readable(t, torch.int64) for t in (reads.slots, reads.lengths)
+        ):
+            return False
+        if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
+            return False
+        if table is None:
+            return True
+        in_place = table.dtype == torch.int64 and table.stride(1) == 1
+        return in_place and (not BLOCK % page or page >= reads.extent)
 
     def _workspace(self, out: Tensor, depth: int) -> Tensor:
         """For the sums of a part of the depth: float32, like `out`; `out` itself where it serves or
@@ -102,7 +118,7 @@ class Library:
         """
         width, depth = weight.shape
         rows = x.numel() // depth
-        if not rows or depth % self.depth or _intercepted():
+        if not rows or depth % self.depth or intercepted():
             return None
         limit = INT8_ROWS if weight.numel() < LARGE_WEIGHT else INT8_ROWS_LARGE
         if factors is not None and small_batches and rows > limit:
@@ -111,14 +127,14 @@ class Library:
             return None
         x, addend = x.contiguous(), None if addend is None else addend.contiguous()
         if not (
-            self._readable(x) and self._readable(weight, None if factors is None else torch.int8)
+            self.readable(x) and self.readable(weight, None if factors is None else torch.int8)
         ):
             return None
         dtype = torch.float32 if unrounded else self.dtype
         out = torch.empty((*x.shape[:-1], width), dtype=dtype)
         partial = self._workspace(out, depth)
         self._multiply_rows(
-            *map(_pointer, (out, partial, x, weight, factors, bias, addend)),
+            *map(pointer, (out, partial, x, weight, factors, bias, addend)),
             *(rows, width, depth, int(unrounded), torch.get_num_threads()),
         )
         return out
@@ -140,17 +156,17 @@ class Library:
         """
         width, depth = len(factors), 4 * blocks.shape[1]
         rows = x.numel() // depth
-        if not rows or not self.has_integers or _intercepted():
+        if not rows or not self.has_integers or intercepted():
             return None
         x, addend = x.contiguous(), None if addend is None else addend.contiguous()
-        if not self._readable(x):
+        if not self.readable(x):
             return None
         planes = 2 if rows <= FINE_ROWS else 1
         out = torch.empty((*x.shape[:-1], width))
         rounded = torch.empty((rows, planes, depth), dtype=torch.uint8)
         steps = torch.empty((rows, 2))
         self._multiply_integers(
-            *map(_pointer, (out, x, blocks, sums, factors, bias, addend, rounded, steps)),
+            *map(pointer, (out, x, blocks, sums, factors, bias, addend, rounded, steps)),
             *(rows, width, depth, planes, int(gelu), torch.get_num_threads()),
         )
         return out
@@ -160,20 +176,20 @@ class Library:
         x_i M_i^T, maps [h, out, in].
         """
         (rows, heads, depth), width = x.shape, maps.shape[1 if transpose else 2]
-        if not rows or (depth | width) % self.depth or _intercepted():
+        if not rows or (depth | width) % self.depth or intercepted():
             return None
         x = x.contiguous()
-        if not (self._readable(x) and self._readable(maps)):
+        if not (self.readable(x) and self.readable(maps)):
             return None
         out = x.new_empty((rows, heads, width))
         sizes = rows, heads, width, depth, torch.get_num_threads()
         if transpose:
             partial = self._workspace(out, depth)
-            self._multiply_head_rows(*map(_pointer, (out, partial, x, maps)), *sizes)
+            self._multiply_head_rows(*map(pointer, (out, partial, x, maps)), *sizes)
         elif self.dtype == torch.bfloat16 and depth > MAX_HEAD:
             return None
         else:
-            self._multiply_heads_transposed(*map(_pointer, (out, x, maps)), *sizes)
+            self._multiply_heads_transposed(*map(pointer, (out, x, maps)), *sizes)
         return out
 
     def latent(
@@ -196,20 +212,11 @@ class Library:
         (windows, heads, count, d), page = queries.shape, keys.shape[2]
         table, bias = reads.block_table, reads.position_bias
         queries = queries.contiguous()
-        if not windows or d % self.depth or keys.stride() != values.stride() or _intercepted():
+        if not windows or d % self.depth or keys.stride() != values.stride() or intercepted():
             return None
-        if not all(map(self._readable, (queries, keys[:1, :1], values[:1, :1]))):
+        if not all(map(self.readable, (queries, keys[:1, :1], values[:1, :1]))):
             return None
-        if any(
-            t is not None and not self._readable(t, torch.int64)
-            for t in (reads.slots, reads.lengths)
-        ):
-            return None
-        if table is not None and (table.dtype != torch.int64 or table.stride(1) != 1):
-            return None
-        if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
-            return None
-        if table is not None and BLOCK % page and page < reads.extent:
+        if not self.reads_in_place(reads, page):
             return None
         threads = torch.get_num_threads()
         parts = -(-threads // (windows * heads))
@@ -219,8 +226,8 @@ class Library:
         if parts > 1 or result.dtype != self.dtype:
             result = torch.empty_like(queries)
         self._attend_pages(
-            *map(_pointer, (result, out, workspace, queries, keys, values)),
-            *map(_pointer, (reads.slots, reads.lengths, bias, table)),
+            *map(pointer, (result, out, workspace, queries, keys, values)),
+            *map(pointer, (reads.slots, reads.lengths, bias, table)),
             *(windows, heads, parts, count, reads.positions(page), d),
             *(keys.stride(0), keys.stride(1), 0 if bias is None else bias.stride(0)),
             *(page, 0 if table is None else table.stride(0), scale, threads),
@@ -236,7 +243,7 @@ class Library:
         dtype, strides = queries.dtype, queries.stride()
         if not self.has_encoder_attention or not positions or d % 16 or d > MAX_HEAD:
             return None
-        if strides[2:] != (d, 1) or _intercepted():
+        if strides[2:] != (d, 1) or intercepted():
             return None
         if any(
             (t.dtype, t.shape, t.stride(), t.device.type) != (dtype, queries.shape, strides, "cpu")
@@ -249,7 +256,7 @@ class Library:
         padded = -(-positions // POSITIONS) * POSITIONS
         packed = queries.new_empty((windows, heads, 2, padded, d), dtype=self.dtype)
         self._encoder_attention(
-            *map(_pointer, (out, packed, queries, keys, values)),
+            *map(pointer, (out, packed, queries, keys, values)),
             *(windows, heads, positions, d, *strides[:2]),
             *(d**-0.5, int(dtype == torch.bfloat16), torch.get_num_threads()),
         )

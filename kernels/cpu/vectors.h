@@ -159,6 +159,19 @@ INLINE floats exponential(floats x) {
     return (floats)(scaled & ~below);
 }
 
+/* x (1 + erf(x / sqrt 2)) / 2, the result at most 2e-7 |x| off: Abramowitz and Stegun 7.1.26. */
+INLINE floats gelu(floats x) {
+    ints sign = (ints)x & (int)0x80000000;
+    floats z = (floats)((ints)x ^ sign) * 0.70710678f, t = 1 / (1 + 0.3275911f * z);
+    floats series = splat(1.061405429f);
+    series = series * t - 1.453152027f;
+    series = series * t + 1.421413741f;
+    series = series * t - 0.284496736f;
+    series = series * t + 0.254829592f;
+    floats upper = 1 - series * t * exponential(-z * z);
+    return 0.5f * x * (1 + (floats)((ints)upper | sign));
+}
+
 /* The hardware prefetches within a page of 4 kB only, and rows are shorter. */
 INLINE void prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }
 

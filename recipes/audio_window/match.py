@@ -19,6 +19,7 @@ import torch
 from numpy.random import Generator
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
 from whisper.model import AudioEncoder, ModelDimensions, TextDecoder, Whisper
 
 FRAMES_PER_SECOND = 100  # of the spectrogram; the encoder halves them
@@ -36,6 +37,23 @@ class Batch:
     seconds: int  # that hold the audio
     tokens: Tensor  # [B, T] int64: the decoder's input, padded on the right
     counted: Tensor  # [B, T] bool: what is not padding
+
+    def to(self, device: torch.device) -> "Batch":
+        tensors = (self.tokens.to(device), self.counted.to(device))
+        return Batch(self.mel.to(device), self.seconds, *tensors)
+
+
+class Steps(Dataset[Batch]):
+    """The batches of the steps after `first`, for a loader with worker processes."""
+
+    def __init__(self, batch_of: Callable[[int], Batch], first: int, steps: int) -> None:
+        self.batch_of, self.first, self.steps = batch_of, first, steps
+
+    def __len__(self) -> int:
+        return self.steps - self.first
+
+    def __getitem__(self, index: int) -> Batch:
+        return self.batch_of(self.first + 1 + index)
 
 
 def random_seconds(rng: Generator) -> int:
@@ -147,14 +165,22 @@ def save(content: Mapping[str, Any], path: Path) -> None:
 
 
 def fit(
-    teacher: Whisper, batch_of: Callable[[int], Batch], steps: int, rate: float, state: Path
+    teacher: Whisper,
+    batch_of: Callable[[int], Batch],
+    steps: int,
+    rate: float,
+    state: Path,
+    workers: int = 0,
 ) -> Whisper:
-    """Train a copy of the teacher, from `state` on if that exists: a stopped run resumes.
+    """Train a copy of the teacher, on its device, from `state` on if that exists: a stopped run
+    resumes.
 
-    batch_of: the batch of a step. rate: AdamW's greatest learning rate. Returns the mean of the
-    copy's weights over the last part of the training.
+    batch_of: the batch of a step. rate: AdamW's greatest learning rate. workers: processes that
+    make the batches; 0: this one. Returns the mean of the copy's weights over the last part of the
+    training.
     """
     teacher.eval().requires_grad_(requires_grad=False)
+    device = teacher.device
     student = deepcopy(teacher)
     learned = [p for n, p in student.named_parameters() if n != "encoder.positional_embedding"]
     for parameter in learned:
@@ -164,7 +190,7 @@ def fit(
     parts = {"student": student, "average": average, "optimizer": optimizer}
     first = 0
     if state.exists():
-        saved = torch.load(state, weights_only=True)
+        saved = torch.load(state, map_location=device, weights_only=True)
         first = saved.pop("step")
         for name, content in saved.items():
             parts[name].load_state_dict(content)
@@ -172,14 +198,15 @@ def fit(
     unused = ~used_tokens(teacher)
     sums: dict[str, float] = {}
     since, shown = time.monotonic(), first
-    for step in range(first + 1, steps + 1):
+    batches = DataLoader(Steps(batch_of, first, steps), batch_size=None, num_workers=workers)
+    for step, batch in enumerate(batches, first + 1):
         part = max(step - WARM_UP, 0) / max(steps - WARM_UP, 1)
         for group in optimizer.param_groups:
             group["lr"] = rate * min(
                 step / WARM_UP, 0.01 + 0.99 * (1 + math.cos(math.pi * part)) / 2
             )
-        with torch.autocast("cpu", torch.bfloat16):
-            found = losses(student, teacher, batch_of(step))
+        with torch.autocast(device.type, torch.bfloat16):
+            found = losses(student, teacher, batch.to(device))
         torch.stack(list(found.values())).sum().backward()
         gradient = student.decoder.token_embedding.weight.grad
         assert gradient is not None

@@ -25,18 +25,20 @@ from recipes.audio_window.match import (
 from recipes.digits.sequences import TOKEN_IDS, Composer
 from recipes.digits.voices import Bank
 
-POSITIONS = 3000  # of the encoder in a batch, together
-MOST = 8  # windows in a batch
+POSITIONS = 3000  # of the encoder in a batch, together; times --larger
+MOST = 8  # windows in a batch; times --larger
 SHORTEST = 0.5  # seconds
 PLACEHOLDER = 0  # for a token that the model does not know
 
 
-def batch(composer: Composer, rng: Generator) -> Batch:
-    """Windows with one length, from 1 to 30 s; short ones are more frequent."""
+def batch(composer: Composer, rng: Generator, larger: int = 1) -> Batch:
+    """Windows with one length, from 1 to 30 s; short ones are more frequent. larger: how many times
+    the usual number of windows.
+    """
     ids = [*TOKEN_IDS, PLACEHOLDER]
     seconds = random_seconds(rng)
     windows = []
-    for _ in range(int(np.clip(POSITIONS // (50 * seconds), 2, MOST))):
+    for _ in range(larger * int(np.clip(POSITIONS // (50 * seconds), 2, MOST))):
         length = max(random_length(rng, seconds), SHORTEST)
         window = composer.window(rng, length, anywhere=False)
         mel = torch.zeros(80, 3000)
@@ -55,17 +57,20 @@ def main() -> None:
     parser.add_argument("--real", type=float, default=0.6, help="share of windows of real speech")
     parser.add_argument("--share", type=float, default=0.75, help="of new weights [0.75]")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=0, help="processes that make the windows")
+    parser.add_argument("--larger", type=int, default=1, help="times the windows in a batch [1]")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     # the bundled model has not heard those people, so that they can test it
     composer = Composer(Bank.load(args.folder / "words.pt"), args.real, people=False)
 
     def batch_of(step: int) -> Batch:
-        return batch(composer, np.random.default_rng((args.seed, step)))
+        return batch(composer, np.random.default_rng((args.seed, step)), args.larger)
 
     state = args.folder / "short.state"
-    teacher = read(args.checkpoint)
-    student = fit(teacher, batch_of, args.steps, args.rate, state)
+    teacher = read(args.checkpoint).to(args.device)
+    student = fit(teacher, batch_of, args.steps, args.rate, state, args.workers)
     write(blend(student, teacher, args.share), state.with_suffix(".pt"))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from slimwhisper.cache.base import CrossLayer, CrossStore, PagedLayer, Shape, StoreShape
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.rows import DecodeStep, Rows
+from slimwhisper.kernels.cpu.blocks import LatentBlock
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import FP8, Latent
@@ -29,6 +30,18 @@ class LatentAttention:
         self.scale = (weights.width // weights.heads) ** -0.5
         bias = weights.query_bias
         self.identity = torch.eye(self.heads, device=bias.device, dtype=bias.dtype)[:, :, None]
+        parts = (weights.query, bias, weights.key_map, weights.value_map)
+        self.block = LatentBlock.of(kernels.library, *parts, weights.out, weights.out_bias)
+
+    def attend(self, x: Tensor, latent: Latent, reads: Reads) -> Tensor:
+        """The block in the order of the latent: x [R, T, d] -> [R, T, d]; `reads` as in
+        `Kernels.latent`.
+        """
+        whole = self.kernels.latent_block(self.block, x, latent, reads)
+        if whole is not None:
+            return whole
+        q = self.queries(x)
+        return self.output(self.by_latent(q.flatten(0, 1), latent, reads).view_as(q))
 
     def queries(self, x: Tensor) -> Tensor:
         """[R, T, d] -> [R, T, h, d_k]."""
@@ -117,7 +130,6 @@ class LatentCross(CrossLayer):
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d], in the cheaper of the two orders."""
         attention, (_, t, d) = self.attention, x.shape
-        q = attention.queries(x)  # [R, T, h, d_k]
         tokens = rows.rows_per_slot * t
         latent, slots = rows.of_slots(self.store.latent)
         bias = self.store.position_bias
@@ -126,13 +138,13 @@ class LatentCross(CrossLayer):
         prompt_on_gpu = t > 1 and x.device.type == "cuda"
         if prefers_latent(tokens, attention.heads, d, GPU_COST if prompt_on_gpu else 1):
             reads = rows.audio_reads(slots, latent.values.shape[1], x.dtype)
-            reads = replace(reads, position_bias=bias)
-            return attention.output(attention.by_latent(q.flatten(0, 1), latent, reads).view_as(q))
+            return attention.attend(x, latent, replace(reads, position_bias=bias))
         if slots is not None:
             latent, bias = latent[slots], None if bias is None else bias[slots]
         plain = latent.dequantized(x.dtype)
         if (hidden := rows.audio_bias(plain.shape[1], x.dtype)) is not None:
             bias = hidden if bias is None else bias + hidden
+        q = attention.queries(x)  # [R, T, h, d_k]
         queries = q.reshape(len(plain), tokens, *q.shape[2:])
         return attention.output(attention.by_heads(queries, plain, bias).reshape(q.shape))
 
@@ -194,6 +206,4 @@ class LatentSelf(PagedLayer):
         weights = self.attention.weights
         if weights.project is not None:
             self.latent.write(self.step_locations(step), latent_of(weights, x[:, 0]))
-        q = self.attention.queries(x)
-        mixed = self.attention.by_latent(q.flatten(0, 1), self.latent, self.reads(step))
-        return self.attention.output(mixed.view_as(q))
+        return self.attention.attend(x, self.latent, self.reads(step))

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.validate import FACTORS
+from slimwhisper.kernels.cpu.blocks import MLPBlock
+from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import (
     Weight,
@@ -125,6 +127,7 @@ class MLP:
     down_bias: Tensor | None
     first: Linear | None = None  # d -> r, before the parts, where `up` is factored
     last: Linear | None = None  # r -> d, after them, where `down` is
+    block: MLPBlock | None = None  # the whole, in C
 
     @staticmethod
     def read(source: Source) -> "MLP":
@@ -140,10 +143,15 @@ class MLP:
         width = packed_width(narrow, source.small_batches) or narrow.shape[1]
         pieces = zip(wide.split(width), bias.split(width), narrow.split(width, dim=1), strict=True)
         parts = [(Linear.of(source, u, b), pack(d, source.small_batches)) for u, b, d in pieces]
-        return MLP(LayerNorm.read(norm), parts, down_bias, first, last)
+        block, (up_part, down_part) = None, parts[0]
+        if source.small_batches and len(parts) == 1 and first is last is None:
+            block = MLPBlock.of(library(source.dtype), up_part.weight, bias, down_part, down_bias)
+        return MLP(LayerNorm.read(norm), parts, down_bias, first, last, block)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The normed x [..., d] -> [..., d], to add to the residual stream."""
+        if self.block is not None and (whole := self.block(x)) is not None:
+            return whole
         if self.first is not None:
             x = self.first(x)
         y = None

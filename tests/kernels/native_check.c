@@ -6,7 +6,9 @@
      width]
    3 attend_pages: heads, queries, pages of 16, d -> [heads, queries, d]
    4 encoder_attention, for AVX-512: windows, positions, heads, d -> [windows, positions, heads, d]
-   5 multiply_integers: rows, width (a multiple of 16), depth, bytes of an input -> [rows, width] */
+   5 multiply_integers: rows, width (a multiple of 16), depth, bytes of an input -> [rows, width]
+   6 mlp: rows, wide, d -> [rows, d]
+   7 add_norm: rows, d -> [rows, d], the norm */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +22,16 @@
     WEAK void attend_pages##suffix(void *, float *, float *, const void *, const void *,           \
                                    const void *, const int64_t *, const int64_t *, const float *,  \
                                    const int64_t *, long, long, long, long, long, long, long,      \
-                                   long, long, long, long, float, int);
+                                   long, long, long, long, float, int);                            \
+    WEAK void mlp##suffix(void *, void *, float *, const void *, const struct mlp_weights *, long, \
+                          int);                                                                    \
+    WEAK void add_norm##suffix(void *, void *, const void *, const void *, const float *,          \
+                               const float *, void *, const int64_t *, const int64_t *, long,      \
+                               long, long, long, int);
+struct mlp_weights {
+    const void *up, *up_bias, *down, *down_bias;
+    long d, wide;
+};
 #define WEAK
 DECLARE()
 DECLARE(_wide)
@@ -119,6 +130,18 @@ int main(int argc, char **argv) {
         out = allocate((size = a * b) * sizeof(float));
         multiply_integers(out, x, blocks, sums, factors, bias, addend, allocate(a * c * d),
                           allocate(a * 2 * sizeof(float)), a, b, c, d, 0, 2);
+    } else if (n[0] == 6) {
+        void *x = read_numbers(a * c), *up = read_numbers(b * c), *up_bias = read_numbers(b);
+        void *down = read_numbers(b * c), *down_bias = read_numbers(c);
+        struct mlp_weights weights = {up, up_bias, down, down_bias, c, b};
+        out = allocate((size = a * c) * sizeof(float));
+        VARIANT(mlp)(out, allocate(a * b * sizeof(float)), allocate(size * sizeof(float)), x, &weights,
+                     a, 2);
+    } else if (n[0] == 7) {
+        void *x = read_numbers(a * b), *addend = read_numbers(a * b);
+        float *weight = read_floats(b), *bias = read_floats(b);
+        out = allocate((size = a * b) * sizeof(float));
+        VARIANT(add_norm)(addend, out, x, addend, weight, bias, 0, 0, 0, a, b, 0, 0, 2);
     } else {
         size = a * b * c * d;
         void *queries = read_numbers(size), *keys = read_numbers(size), *values = read_numbers(size);

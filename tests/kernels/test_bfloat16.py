@@ -174,8 +174,8 @@ def test_an_older_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def older(path: str) -> SimpleNamespace:
         known = load(path)
-        wide = [f"{name}_wide" for name in (*functions.WIDE, "encoder_attention")]
-        names = ("has_threads", *wide, "multiply_heads_transposed")
+        names = {*functions._SIGNATURES, "encoder_attention"} - {*functions.NARROW}
+        names = ("has_threads", *(f"{name}_wide" for name in names), *functions.NARROW)
         return SimpleNamespace(usable=lambda: 2, **{n: getattr(known, n) for n in names})
 
     monkeypatch.setattr(functions.ctypes, "CDLL", older)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tests.support.paths import ROOT
@@ -26,6 +27,18 @@ SOURCES = [*sorted((ROOT / "kernels/cpu").glob("*.c")), ROOT / "tests/kernels/na
 
 def noise(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def mlp(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor) -> Tensor:
+    """[rows, d], in float64."""
+    hidden = F.gelu(x.double() @ up.double().T + up_bias.double())
+    return hidden @ down.double().T + down_bias.double()
+
+
+def normed(x: Tensor, addend: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The norm of the sum, in float64."""
+    total = x.double() + addend.double()
+    return F.layer_norm(total, total.shape[-1:], weight.double(), bias.double())
 
 
 def compilers() -> list[object]:
@@ -83,6 +96,15 @@ def test_compilers(compiler: str, tmp_path: Path) -> None:
             )
             same(call(variant, (3, 3, rows, 9, 64), queries, keys, values), expected)
 
+            x, weights = (
+                noise(rows, 96),
+                (noise(64, 96) / 9, noise(64), noise(96, 64) / 9, noise(96)),
+            )
+            same(call(variant, (6, rows, 64, 96, 0), x, *weights), mlp(x, *weights))
+            addend, weight, bias = noise(rows, 96) + 1, noise(96), noise(96) + 1
+            expected = normed(x, addend, weight, bias)
+            same(call(variant, (7, rows, 96, 0, 0), x, addend, weight, bias), expected)
+
     if compiler == ARM:
         return
 
@@ -124,6 +146,13 @@ def test_compilers(compiler: str, tmp_path: Path) -> None:
             queries.double(), kept[0].double(), kept[1].double(), scale=0.125
         )
         near(call("bfloat16", (3, 3, rows, 9, 64), queries, keys, values), expected)
+
+        x, *weights = (rounded(*s) for s in ((rows, 96), (64, 96), (64,), (96, 64), (96,)))
+        weights[0], weights[2] = weights[0] / 16, weights[2] / 16
+        near(call("bfloat16", (6, rows, 64, 96, 0), x, *weights), mlp(x, *weights))
+        weight, bias = noise(96), noise(96) + 1
+        found = call("bfloat16", (7, rows, 96, 0, 0), x, x, weight, bias)
+        near(found, normed(x, x, weight, bias))
 
         q, k, v = (rounded(2, rows, 3, 64 + n)[..., :64] for n in range(3))
         near(call("bfloat16", (4, 2, rows, 3, 64), q, k, v), encoder_attention(q, k, v))

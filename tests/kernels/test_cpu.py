@@ -272,8 +272,8 @@ def test_a_model_decodes_the_same_without(
     assert used[kernel, "c"] > 0
     prompts = used["heads", "torch"] if kernel == "heads" else 0  # long ones, in one call each
     assert used[kernel, "torch"] == prompts < used[kernel, "c"] / 10, "whatever the number of rows"
-    for name in ("slimwhisper.kernels.linear", "slimwhisper.kernels.dispatch"):
-        monkeypatch.setattr(f"{name}.library", lambda *_: None)
+    for name in ("kernels.linear", "kernels.dispatch", "model.layers"):
+        monkeypatch.setattr(f"slimwhisper.{name}.library", lambda *_: None)
     theirs: Model = random_model(forms=forms, int8=int8)
     expected = decode(theirs, requests, slots)
     assert theirs.plan.kernels.used[kernel, "c"] == 0
