@@ -1,6 +1,5 @@
 """The functions in C for bfloat16 against float64, and that a model in bfloat16 uses them."""
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -31,14 +30,6 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 def c() -> Library:
     assert compiled is not None
     return compiled
-
-
-@pytest.fixture(params=[1, 3])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def assert_rounded_once(found: Tensor | None, exact: Tensor) -> None:

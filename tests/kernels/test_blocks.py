@@ -1,7 +1,6 @@
 """A decoder layer's blocks in C against float64, and that a step calls nothing else of C."""
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -20,14 +19,6 @@ pytestmark = pytest.mark.skipif(library() is None, reason="kernels/cpu is not co
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture(params=[1, 3])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=["wide", "narrow", "bfloat16"])

@@ -1,6 +1,5 @@
 """The functions in C against float64: every shape, every argument, any number of threads."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,14 +28,6 @@ needs_library = pytest.mark.skipif(compiled is None, reason="kernels/cpu is not 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture(params=[1, 3])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=["wide", "narrow"])

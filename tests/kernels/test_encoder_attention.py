@@ -1,7 +1,5 @@
 """An encoder's attention in C, in float32 and bfloat16, against float64."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -28,14 +26,6 @@ def compiled_for(dtype: torch.dtype) -> Library:
 @pytest.fixture(params=[FLOAT32, BFLOAT16], ids=str)
 def c(request: pytest.FixtureRequest) -> Library:
     return compiled_for(request.param)
-
-
-@pytest.fixture(params=[1, 3])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def by_pytorch(dtype: torch.dtype, *operands: Tensor) -> Tensor:

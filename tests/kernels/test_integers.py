@@ -1,7 +1,5 @@
 """Products of integers in C against float64, and which weights are laid out for them."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,14 +18,6 @@ pytestmark = pytest.mark.skipif(
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture(params=[1, 3])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def largest_errors(x: Tensor, quantized: Quantized) -> Tensor:
