@@ -16,7 +16,7 @@ from setuptools.command.build_ext import build_ext
 FOLDER = "kernels/cpu"
 SOURCES = (
     *("attention", "attention_wide", "attention_bf16"),
-    *("blocks", "blocks_wide", "blocks_bf16"),
+    *("blocks", "blocks_wide", "blocks_bf16", "choose_token", "choose_token_wide"),
     *("encoder_attention", "encoder_attention_bf16", "integers"),
     *("products", "products_wide", "products_bf16", "transposed", "transposed_bf16"),
     "threads",

@@ -37,6 +37,7 @@ from slimwhisper.kernels.attention import (
 from slimwhisper.kernels.calls import BackEnd, HeadsCall, LatentCall, multiply_heads
 from slimwhisper.kernels.configurations import TritonDevice, find_triton_device
 from slimwhisper.kernels.cpu.blocks import LatentBlock, add_norm_in_c
+from slimwhisper.kernels.cpu.choose_token import choose_token_in_c
 from slimwhisper.kernels.cpu.library import Library, library
 from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.norm import CacheWrite, add_norm
@@ -223,7 +224,15 @@ class Kernels:
             assert boundaries is not None
             return choose_token(logits, state, boundaries, rules)
 
+        def in_c() -> tuple[Tensor, Tensor] | None:
+            """[R] int64, [R] float32."""
+            assert self.library is not None and boundaries is not None
+            return choose_token_in_c(self.library, logits, state, boundaries, rules)
+
+        paths: list[tuple[str, Callable[[], tuple[Tensor, Tensor] | None]]]
         paths = [("torch", by_torch)]
+        if self.library is not None and boundaries is not None:
+            paths.insert(0, ("c", in_c))
         single = logits.dtype == torch.float32
         if self.triton_device is not None and single and boundaries is not None:
             paths.insert(0, ("triton", by_triton))

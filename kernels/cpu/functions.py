@@ -16,6 +16,8 @@ _SIGNATURES: dict[str, Sequence[Any]] = {
     "mlp": (*[_POINTER] * 5, _LONG, _INT),
     "add_norm": (*[_POINTER] * 9, *[_LONG] * 4, _INT),
 }
+# of float32, for both dtypes
+_FLOATS = {"choose_token": (*[_POINTER] * 9, *[_LONG] * 7, _INT, _INT)}
 NARROW = ("multiply_heads_transposed",)  # not compiled for AVX-512
 _AVX512_ALONE = {"encoder_attention": (*[_POINTER] * 5, *[_LONG] * 6, _FLOAT, _INT, _INT)}
 _INTEGERS = {"multiply_integers": (*[_POINTER] * 9, *[_LONG] * 4, _INT, _INT)}
@@ -35,7 +37,7 @@ def load_functions(
     if not usable or (bfloat16 and usable < _AVX512_BF16):
         raise OSError(f"the processor has no {'AVX512-BF16' if bfloat16 else 'AVX2'}")
     widened = wide and usable >= _AVX512
-    signatures = dict(_SIGNATURES)
+    signatures = _SIGNATURES | _FLOATS
     if bfloat16 or widened:
         signatures |= _AVX512_ALONE
     if not bfloat16 and wide and usable >= _AVX512_VNNI:
@@ -45,7 +47,9 @@ def load_functions(
         suffix = ""
         if name not in _INTEGERS:
             has_wide = widened and name not in NARROW
-            suffix = "_bf16" if bfloat16 else "_wide" if has_wide else ""
+            suffix = "_wide" if has_wide else ""
+            if bfloat16:
+                suffix = "_wide" if name in _FLOATS else "_bf16"
         function = getattr(library, name + suffix)
         function.argtypes, function.restype = types, None
         functions[name] = function

@@ -20,6 +20,7 @@ from slimwhisper.engine.rules import (
     sample,
 )
 from slimwhisper.errors import OptionError
+from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.tokens.suppression import numerals, suppressed_tokens
 from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, language_code
@@ -264,6 +265,7 @@ def test_languages_by_code_and_name() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
+@pytest.mark.parametrize("path", ["triton", "c"])
 @pytest.mark.parametrize(
     ("seed", "vocabulary", "rules", "stamp_bonus"),
     [
@@ -272,10 +274,13 @@ def test_languages_by_code_and_name() -> None:
     ],
 )
 def test_the_kernel_chooses_as_the_rules_do(
-    seed: int, vocabulary: Vocabulary, rules: bool, stamp_bonus: float
+    seed: int, vocabulary: Vocabulary, rules: bool, stamp_bonus: float, path: str
 ) -> None:
     """Every state, rows without timestamps, strides, logits that are all banned on one side."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if path == "c" and library() is None:
+        pytest.skip("kernels/cpu is not compiled here")
+    gpu = path == "triton" and torch.cuda.is_available()
+    device = torch.device("cuda" if gpu else "cpu")
     generator = torch.Generator().manual_seed(seed)
     sequences = sampled_sequences() + random_sequences(random.Random(seed), 3)
     rows = len(sequences)
@@ -291,9 +296,9 @@ def test_the_kernel_chooses_as_the_rules_do(
     logits[5, 7] = logits[5, 8] = 40.0  # the first of equals
     plain = Kernels(device, torch.float32, "torch")
     expected = most_likely(logits.clone(), state, vocabulary, rules, plain)
-    kernels = Kernels(device, torch.float32, "triton")
+    kernels = Kernels(device, torch.float32, "triton" if path == "triton" else "auto")
     tokens, logprobs = most_likely(logits, state, vocabulary, rules, kernels)
     assert torch.equal(tokens, expected[0])
     torch.testing.assert_close(logprobs, expected[1])
-    assert dict(kernels.used) == {("choose_token", "triton"): 1}
+    assert dict(kernels.used) == {("choose_token", path): 1}
     assert dict(plain.used) == {("choose_token", "torch"): 1}
