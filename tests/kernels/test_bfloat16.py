@@ -165,7 +165,8 @@ def test_an_older_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def older(path: str) -> SimpleNamespace:
         known = load(path)
-        names = {*functions._SIGNATURES, "encoder_attention"} - {*functions.NARROW}
+        every = functions._SIGNATURES | functions._FLOATS | functions._AVX512_ALONE
+        names = every.keys() - {*functions.NARROW}
         names = ("has_threads", *(f"{name}_wide" for name in names), *functions.NARROW)
         return SimpleNamespace(usable=lambda: 2, **{n: getattr(known, n) for n in names})
 
