@@ -14,7 +14,6 @@ from slimwhisper.types import SAMPLE_RATE
 Sound = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 MAX_CHANNELS = 8
 SAMPLE_BYTES = {"PCM_16": 2, "PCM_32": 4, "ULAW": 1, "ALAW": 1}  # by coding, as soundfile has it
-INTEGERS = {"PCM_16": "<i2", "PCM_32": "<i4"}  # NumPy reads these, many times faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +42,11 @@ class SoundDecoder:
         if len(data) % frame:
             what = f"{len(data)} bytes are not a whole number of samples of {frame} bytes"
             raise AudioError(f"audio: {what}; send whole samples")
-        if (integers := INTEGERS.get(format.coding)) is not None:
-            scale = np.float32(2.0 ** (1 - 8 * SAMPLE_BYTES[format.coding]))
-            sound = np.frombuffer(data, integers).astype(np.float32) * scale
-        else:
-            raw: dict[str, Any] = {"format": "RAW", "subtype": format.coding, "channels": 1}
-            raw |= {"samplerate": format.rate, "dtype": "float32"}
-            sound, _ = soundfile.read(io.BytesIO(data), **raw)
+        raw: dict[str, Any] = {"format": "RAW", "endian": "LITTLE", "subtype": format.coding}
+        raw |= {"samplerate": format.rate, "channels": format.channels, "dtype": "float32"}
+        sound, _ = soundfile.read(io.BytesIO(data), **raw)
         if format.channels > 1:
-            sound = sound.reshape(-1, format.channels).mean(axis=1, dtype=np.float32)
+            sound = sound.mean(axis=1, dtype=np.float32)
         return self._resampled(sound)
 
     def flush(self) -> Sound:
