@@ -1,4 +1,5 @@
-"""The configurations of the Triton kernels: read from configurations.json, not tuned at run time.
+"""The configurations of the Triton kernels: read from configurations.json, not tuned at run time;
+and the limits of the device that they run on.
 
 `bench/tune.py` writes that file, best first for each kernel, dtype, width and number of queries; a
 device uses the first that fits its shared memory.

@@ -72,11 +72,13 @@ typedef bfloat16 number;
 typedef pairs numbers;
 #define load_numbers load_pairs
 #define splat_numbers splat_pair
+#define load_floats widen
 #define store_number narrow
 #else
 typedef float number;
 typedef floats numbers;
 #define load_numbers load
+#define load_floats load
 #define store_number store
 INLINE floats splat_numbers(const float *p) { return splat(*p); }
 

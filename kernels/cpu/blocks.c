@@ -7,6 +7,7 @@
 #include <math.h>
 
 #define EPSILON 1e-5f /* of layer norms */
+#define FEW 8         /* rows that one thread norms sooner than several start */
 
 void NAME(multiply_rows)(number *, float *, const number *, const void *, const float *,
                          const number *, const number *, long, long, long, int, int);
@@ -20,12 +21,6 @@ void NAME(attend_pages)(number *, float *, float *, const number *, const number
 #endif
 void multiply_heads_transposed(number *, const number *, const number *, long, long, long, long,
                                int);
-
-#if BF16
-#define load_floats widen
-#else
-#define load_floats load
-#endif
 
 struct norm {
     number *total, *normed;
@@ -68,7 +63,7 @@ void NAME(add_norm)(number *total, number *normed, const number *x, const number
                     long position_stride, int threads) {
     struct norm norm = {total, normed,    x, addend,    weight,         bias, cache,
                         ids,   positions, d, id_stride, position_stride};
-    run_parallel(norm_row, &norm, rows, rows < 8 ? 1 : threads);
+    run_parallel(norm_row, &norm, rows, rows < FEW ? 1 : threads);
 }
 
 struct latent_weights {

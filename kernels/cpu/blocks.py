@@ -5,11 +5,13 @@ Each returns None where it cannot run, as `Library` does, and the caller compute
 """
 
 import ctypes
+from abc import ABC, abstractmethod
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from slimwhisper.kernels.cpu.functions import FLOAT, LONG, POINTER
 from slimwhisper.kernels.cpu.library import (
     BFLOAT16_ROWS,
     MAX_HEAD,
@@ -20,15 +22,13 @@ from slimwhisper.kernels.cpu.library import (
 )
 from slimwhisper.kernels.reads import Reads
 
-_POINTER, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
-
 
 class _LatentWeights(ctypes.Structure):
     """`struct latent_weights`."""
 
     _fields_ = (
-        *((n, _POINTER) for n in ("query", "query_bias", "key_map", "value_map", "out")),
-        *(("out_bias", _POINTER), ("heads", _LONG), ("d", _LONG), ("scale", _FLOAT)),
+        *((n, POINTER) for n in ("query", "query_bias", "key_map", "value_map", "out")),
+        *(("out_bias", POINTER), ("heads", LONG), ("d", LONG), ("scale", FLOAT)),
     )
 
 
@@ -36,12 +36,12 @@ class _MLPWeights(ctypes.Structure):
     """`struct mlp_weights`."""
 
     _fields_ = (
-        *((n, _POINTER) for n in ("up", "up_bias", "down", "down_bias")),
-        *(("d", _LONG), ("wide", _LONG)),
+        *((n, POINTER) for n in ("up", "up_bias", "down", "down_bias")),
+        *(("d", LONG), ("wide", LONG)),
     )
 
 
-class _Block:
+class _Block(ABC):
     """Weights that C reads in place."""
 
     def __init__(self, library: Library, weights: tuple[Tensor, ...]) -> None:
@@ -60,9 +60,9 @@ class _Block:
         return cls(library, tensors) if cls.fits(library, tensors) else None
 
     @staticmethod
+    @abstractmethod
     def fits(library: Library, weights: tuple[Tensor, ...]) -> bool:
         """Whether C has code for the weights' shapes."""
-        raise NotImplementedError
 
     def runs(self, x: Tensor) -> bool:
         """Whether C can compute with x [..., d]."""
@@ -99,16 +99,11 @@ class LatentBlock(_Block):
             return None
         if not library.reads_in_place(reads, page):
             return None
+        bias, table = reads.position_bias, reads.block_table
         threads, rows = torch.get_num_threads(), x.numel() // self.width
-        parts = -(-threads // windows)
-        out, width, bias, table = (
-            torch.empty_like(x),
-            self.width,
-            reads.position_bias,
-            reads.block_table,
-        )
-        numbers = x.new_empty(rows * (1 + self.heads) * width)
-        sums = torch.empty(parts * rows * self.heads * (width + 2))
+        parts, out = -(-threads // windows), torch.empty_like(x)
+        numbers = x.new_empty(rows * (1 + self.heads) * self.width)
+        sums = torch.empty(parts * rows * self.heads * (self.width + 2))
         library.functions["latent_block"](
             *map(pointer, (out, numbers, sums, x)),
             self.address,
@@ -168,7 +163,9 @@ def add_norm_in_c(
     strides = 0, 0
     if where is not None:
         cache, *indices = where
-        if cache.dtype != x.dtype or not all(library.readable(t, torch.int64) for t in indices):
+        if cache.dtype != x.dtype or cache.stride(2) != 1:
+            return None
+        if not all(library.readable(t, torch.int64) for t in indices):
             return None
         strides = cache.stride(0), cache.stride(1)
     normed = torch.empty_like(x)

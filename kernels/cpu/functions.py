@@ -5,22 +5,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-_POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
+POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 # rename a function when its arguments change, so that an older library does not load
 _SIGNATURES: dict[str, Sequence[Any]] = {
-    "multiply_rows": (*[_POINTER] * 7, *[_LONG] * 3, _INT, _INT),
-    "multiply_head_rows": (*[_POINTER] * 4, *[_LONG] * 4, _INT),
-    "multiply_heads_transposed": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
-    "attend_pages": (*[_POINTER] * 10, *[_LONG] * 11, _FLOAT, _INT),
-    "latent_block": (*[_POINTER] * 10, *[_LONG] * 8, _INT),
-    "mlp": (*[_POINTER] * 5, _LONG, _INT),
-    "add_norm": (*[_POINTER] * 9, *[_LONG] * 4, _INT),
+    "multiply_rows": (*[POINTER] * 7, *[LONG] * 3, INT, INT),
+    "multiply_head_rows": (*[POINTER] * 4, *[LONG] * 4, INT),
+    "multiply_heads_transposed": (*[POINTER] * 3, *[LONG] * 4, INT),
+    "attend_pages": (*[POINTER] * 10, *[LONG] * 11, FLOAT, INT),
+    "latent_block": (*[POINTER] * 10, *[LONG] * 8, INT),
+    "mlp": (*[POINTER] * 5, LONG, INT),
+    "add_norm": (*[POINTER] * 9, *[LONG] * 4, INT),
 }
-# of float32, for both dtypes
-_FLOATS = {"choose_token": (*[_POINTER] * 9, *[_LONG] * 7, _INT, _INT)}
-NARROW = ("multiply_heads_transposed",)  # not compiled for AVX-512
-_AVX512_ALONE = {"encoder_attention": (*[_POINTER] * 5, *[_LONG] * 6, _FLOAT, _INT, _INT)}
-_INTEGERS = {"multiply_integers": (*[_POINTER] * 9, *[_LONG] * 4, _INT, _INT)}
+# of float32, for both dtypes; with bfloat16 there is AVX-512
+_FLOATS = {"choose_token": (*[POINTER] * 9, *[LONG] * 7, INT, INT)}
+NARROW = ("multiply_heads_transposed", "multiply_integers")  # of one variant in float32
+_AVX512_ALONE = {"encoder_attention": (*[POINTER] * 5, *[LONG] * 6, FLOAT, INT, INT)}
+_INTEGERS = {"multiply_integers": (*[POINTER] * 9, *[LONG] * 4, INT, INT)}
 _AVX512, _AVX512_VNNI, _AVX512_BF16 = 2, 3, 4  # what `usable` returns
 
 
@@ -44,12 +44,9 @@ def load_functions(
         signatures |= _INTEGERS
     functions: dict[str, Callable[..., None]] = {}
     for name, types in signatures.items():
-        suffix = ""
-        if name not in _INTEGERS:
-            has_wide = widened and name not in NARROW
-            suffix = "_wide" if has_wide else ""
-            if bfloat16:
-                suffix = "_wide" if name in _FLOATS else "_bf16"
+        suffix = "_wide" if widened and name not in NARROW else ""
+        if bfloat16 and name not in _FLOATS:
+            suffix = "_bf16"
         function = getattr(library, name + suffix)
         function.argtypes, function.restype = types, None
         functions[name] = function

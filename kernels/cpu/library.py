@@ -13,7 +13,6 @@ thread if it finds none.
 """
 
 import os
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -61,20 +60,10 @@ class Library:
         if it does not load, or the processor cannot run it.
         """
         self.dtype, self.depth = dtype, DEPTHS[dtype]
-        functions, self.has_threads = load_functions(path, wide, dtype == torch.bfloat16)
-        self.functions = functions
-        for name, function in functions.items():
-            setattr(self, f"_{name}", function)
-        self.has_integers = "multiply_integers" in functions
-        self.has_encoder_attention = "encoder_attention" in functions
-
-    has_threads: bool  # False: PyTorch has no OpenMP to share
-    _multiply_rows: Callable[..., None]
-    _multiply_head_rows: Callable[..., None]
-    _multiply_heads_transposed: Callable[..., None]
-    _attend_pages: Callable[..., None]
-    _encoder_attention: Callable[..., None]
-    _multiply_integers: Callable[..., None]
+        # has_threads is False where PyTorch has no OpenMP to share
+        self.functions, self.has_threads = load_functions(path, wide, dtype == torch.bfloat16)
+        self.has_integers = "multiply_integers" in self.functions
+        self.has_encoder_attention = "encoder_attention" in self.functions
 
     def readable(self, t: Tensor, dtype: torch.dtype | None = None) -> bool:
         """Whether C can read the tensor in place. dtype: None: the library's."""
@@ -133,7 +122,7 @@ class Library:
         dtype = torch.float32 if unrounded else self.dtype
         out = torch.empty((*x.shape[:-1], width), dtype=dtype)
         partial = self._workspace(out, depth)
-        self._multiply_rows(
+        self.functions["multiply_rows"](
             *map(pointer, (out, partial, x, weight, factors, bias, addend)),
             *(rows, width, depth, int(unrounded), torch.get_num_threads()),
         )
@@ -165,7 +154,7 @@ class Library:
         out = torch.empty((*x.shape[:-1], width))
         rounded = torch.empty((rows, planes, depth), dtype=torch.uint8)
         steps = torch.empty((rows, 2))
-        self._multiply_integers(
+        self.functions["multiply_integers"](
             *map(pointer, (out, x, blocks, sums, factors, bias, addend, rounded, steps)),
             *(rows, width, depth, planes, int(gelu), torch.get_num_threads()),
         )
@@ -185,11 +174,11 @@ class Library:
         sizes = rows, heads, width, depth, torch.get_num_threads()
         if transpose:
             partial = self._workspace(out, depth)
-            self._multiply_head_rows(*map(pointer, (out, partial, x, maps)), *sizes)
+            self.functions["multiply_head_rows"](*map(pointer, (out, partial, x, maps)), *sizes)
         elif self.dtype == torch.bfloat16 and depth > MAX_HEAD:
             return None
         else:
-            self._multiply_heads_transposed(*map(pointer, (out, x, maps)), *sizes)
+            self.functions["multiply_heads_transposed"](*map(pointer, (out, x, maps)), *sizes)
         return out
 
     def latent(
@@ -225,7 +214,7 @@ class Library:
         result = out[:, :, 0] if parts == 1 else queries
         if parts > 1 or result.dtype != self.dtype:
             result = torch.empty_like(queries)
-        self._attend_pages(
+        self.functions["attend_pages"](
             *map(pointer, (result, out, workspace, queries, keys, values)),
             *map(pointer, (reads.slots, reads.lengths, bias, table)),
             *(windows, heads, parts, count, reads.positions(page), d),
@@ -255,7 +244,7 @@ class Library:
         out = queries.new_empty(queries.shape)
         padded = -(-positions // POSITIONS) * POSITIONS
         packed = queries.new_empty((windows, heads, 2, padded, d), dtype=self.dtype)
-        self._encoder_attention(
+        self.functions["encoder_attention"](
             *map(pointer, (out, packed, queries, keys, values)),
             *(windows, heads, positions, d, *strides[:2]),
             *(d**-0.5, int(dtype == torch.bfloat16), torch.get_num_threads()),

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.random import Generator
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from whisper.model import AudioEncoder, ModelDimensions, TextDecoder, Whisper
 
 FRAMES_PER_SECOND = 100  # of the spectrogram; the encoder halves them
@@ -39,21 +39,9 @@ class Batch:
     counted: Tensor  # [B, T] bool: what is not padding
 
     def to(self, device: torch.device) -> "Batch":
+        """The same on a device."""
         tensors = (self.tokens.to(device), self.counted.to(device))
         return Batch(self.mel.to(device), self.seconds, *tensors)
-
-
-class Steps(Dataset[Batch]):
-    """The batches of the steps after `first`, for a loader with worker processes."""
-
-    def __init__(self, batch_of: Callable[[int], Batch], first: int, steps: int) -> None:
-        self.batch_of, self.first, self.steps = batch_of, first, steps
-
-    def __len__(self) -> int:
-        return self.steps - self.first
-
-    def __getitem__(self, index: int) -> Batch:
-        return self.batch_of(self.first + 1 + index)
 
 
 def random_seconds(rng: Generator) -> int:
@@ -198,8 +186,9 @@ def fit(
     unused = ~used_tokens(teacher)
     sums: dict[str, float] = {}
     since, shown = time.monotonic(), first
-    batches = DataLoader(Steps(batch_of, first, steps), batch_size=None, num_workers=workers)
-    for step, batch in enumerate(batches, first + 1):
+    numbers, load = range(first + 1, steps + 1), cast("Any", DataLoader)  # typed for a Dataset
+    batches = load(numbers, batch_size=None, collate_fn=batch_of, num_workers=workers)
+    for step, batch in zip(numbers, batches, strict=True):
         part = max(step - WARM_UP, 0) / max(steps - WARM_UP, 1)
         for group in optimizer.param_groups:
             group["lr"] = rate * min(

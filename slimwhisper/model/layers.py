@@ -143,8 +143,9 @@ class MLP:
         width = packed_width(narrow, source.small_batches) or narrow.shape[1]
         pieces = zip(wide.split(width), bias.split(width), narrow.split(width, dim=1), strict=True)
         parts = [(Linear.of(source, u, b), pack(d, source.small_batches)) for u, b, d in pieces]
-        block, (up_part, down_part) = None, parts[0]
-        if source.small_batches and len(parts) == 1 and first is last is None:
+        block = None
+        if source.small_batches and not inner:  # of weights that are not packed, there is one part
+            (up_part, down_part), *_ = parts
             block = MLPBlock.of(library(source.dtype), up_part.weight, bias, down_part, down_bias)
         return MLP(LayerNorm.read(norm), parts, down_bias, first, last, block)
 

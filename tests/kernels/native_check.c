@@ -8,7 +8,8 @@
    4 encoder_attention, for AVX-512: windows, positions, heads, d -> [windows, positions, heads, d]
    5 multiply_integers: rows, width (a multiple of 16), depth, bytes of an input -> [rows, width]
    6 mlp: rows, wide, d -> [rows, d]
-   7 add_norm: rows, d -> [rows, d], the norm */
+   7 add_norm: rows, d -> [rows, d], the norm
+   8 choose_token, not of bfloat16: rows, size -> [rows, 2], without rules: token, log-probability */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,6 +33,12 @@ struct mlp_weights {
     const void *up, *up_bias, *down, *down_bias;
     long d, wide;
 };
+void choose_token(const float *, const uint8_t *, const int64_t *, const uint8_t *, const uint8_t *,
+                  const int64_t *, const int64_t *, int64_t *, float *, long, long, long, long, long,
+                  long, long, int, int);
+void choose_token_wide(const float *, const uint8_t *, const int64_t *, const uint8_t *,
+                       const uint8_t *, const int64_t *, const int64_t *, int64_t *, float *, long,
+                       long, long, long, long, long, long, int, int);
 #define WEAK
 DECLARE()
 DECLARE(_wide)
@@ -142,6 +149,13 @@ int main(int argc, char **argv) {
         float *weight = read_floats(b), *bias = read_floats(b);
         out = allocate((size = a * b) * sizeof(float));
         VARIANT(add_norm)(addend, out, x, addend, weight, bias, 0, 0, 0, a, b, 0, 0, 2);
+    } else if (n[0] == 8) {
+        float *logits = read_floats(a * b), *logprobs = allocate(a * sizeof *logprobs);
+        int64_t *tokens = allocate(a * sizeof *tokens);
+        float *both = out = allocate((size = 2 * a) * sizeof *both);
+        (wide ? choose_token_wide : choose_token)(logits, 0, 0, 0, 0, 0, 0, tokens, logprobs, a, b, b,
+                                                  0, 0, 0, 0, 0, 2);
+        for (long i = 0; i < a; i++) both[2 * i] = (float)tokens[i], both[2 * i + 1] = logprobs[i];
     } else {
         size = a * b * c * d;
         void *queries = read_numbers(size), *keys = read_numbers(size), *values = read_numbers(size);

@@ -104,6 +104,10 @@ def test_compilers(compiler: str, tmp_path: Path) -> None:
             addend, weight, bias = noise(rows, 96) + 1, noise(96), noise(96) + 1
             expected = normed(x, addend, weight, bias)
             same(call(variant, (7, rows, 96, 0, 0), x, addend, weight, bias), expected)
+            logits = 3 * noise(rows, 2051)
+            logprobs, tokens = logits.double().log_softmax(-1).max(-1)
+            expected = torch.stack([tokens.double(), logprobs], dim=1)
+            same(call(variant, (8, rows, 2051, 0, 0), logits), expected)
 
     if compiler == ARM:
         return

@@ -212,7 +212,8 @@ def test_linear_takes_it(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled is not None
     monkeypatch.setattr(compiled, "has_integers", False)
     weight, bias, addend, calls = noise(40, 64), noise(40, seed=1), noise(rows, 40, seed=3), []
-    monkeypatch.setattr(compiled, "_multiply_rows", spied(calls, compiled._multiply_rows))
+    run = compiled.functions["multiply_rows"]
+    monkeypatch.setitem(compiled.functions, "multiply_rows", spied(calls, run))
     kept, quantized = (
         pack(weight, small_batches=True),
         quantize(weight.clone(), bias, small_batches=True),
