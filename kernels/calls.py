@@ -89,4 +89,5 @@ def multiply_heads(
         product = library.multiply_heads(x, maps, transpose)
         if product is not None:
             return product
+    maps = maps.to(x.dtype)
     return torch.bmm(x.transpose(0, 1), maps.mT if transpose else maps).transpose(0, 1)

@@ -122,7 +122,7 @@ def pack(weight: Tensor, small_batches: bool = False) -> Weight:
     """A weight [out, in] in the form fastest for `linear`: packed on a CPU in float32, else as is.
 
     small_batches: it is also used with few rows, as a decoder's is. Where the products in C are
-    compiled, it is left as it is for them.
+    compiled, they read it `in_half` if they can, or as it is.
 
     oneDNN's products with packed weights are two to three times faster than `F.linear`
     (docs/performance.md), but they are summed one after the other, which rounds more: twice as much
@@ -130,11 +130,26 @@ def pack(weight: Tensor, small_batches: bool = False) -> Weight:
     """
     width = packed_width(weight, small_batches)
     if width is None:
-        return weight.contiguous()
+        return in_half(weight) if small_batches else weight.contiguous()
     # Private, as is the product in `linear`: PyTorch has no public operator with packed float32
     # weights. These two names are used in this file alone; a test says if a release drops them.
     reorder = torch.ops.mkldnn._reorder_linear_weight
     return Packed(tuple(reorder(p.contiguous(), None) for p in weight.split(width, dim=1)))
+
+
+def in_half(weight: Tensor) -> Tensor:
+    """A weight [..., out, in] in float16 if all its numbers are, and C widens them as it reads
+    them; else as it is.
+
+    The products are the same, bit for bit, and a step with few rows, which takes as long as reading
+    the weights, takes half of it. OpenAI's checkpoints are in float16.
+    """
+    weight = weight.contiguous()
+    in_c = weight.device.type == "cpu" and weight.dtype == torch.float32 and library() is not None
+    if not in_c or weight.shape[-1] % DEPTHS[torch.float32]:
+        return weight
+    half = weight.half()
+    return half if torch.equal(half.float(), weight) else weight
 
 
 def packed_width(weight: Tensor, small_batches: bool = False) -> int | None:
@@ -182,7 +197,7 @@ def linear(
     if isinstance(weight, Tensor):
         y = _in_c(x, weight, bias, addend, unrounded=unrounded)
         if y is None:
-            y = F.linear(x, weight, bias)
+            y = F.linear(x, weight.to(x.dtype), bias)
             y = y if addend is None else y + addend
         return F.gelu(y) if gelu else y
     multiply = torch.ops.mkldnn._linear_pointwise

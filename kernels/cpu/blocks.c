@@ -10,16 +10,16 @@
 #define FEW 8         /* rows that one thread norms sooner than several start */
 
 void NAME(multiply_rows)(number *, float *, const number *, const void *, const float *,
-                         const number *, const number *, long, long, long, int, int);
-void NAME(multiply_head_rows)(number *, float *, const number *, const number *, long, long, long,
-                              long, int);
+                         const number *, const number *, long, long, long, int, int, int);
+void NAME(multiply_head_rows)(number *, float *, const number *, const void *, long, long, long,
+                              long, int, int);
 void NAME(attend_pages)(number *, float *, float *, const number *, const number *, const number *,
                         const int64_t *, const int64_t *, const float *, const int64_t *, long,
                         long, long, long, long, long, long, long, long, long, long, float, int);
 #if BF16
 #define multiply_heads_transposed multiply_heads_transposed_bf16
 #endif
-void multiply_heads_transposed(number *, const number *, const number *, long, long, long, long,
+void multiply_heads_transposed(number *, const number *, const void *, long, long, long, long, int,
                                int);
 
 struct norm {
@@ -67,11 +67,11 @@ void NAME(add_norm)(number *total, number *normed, const number *x, const number
 }
 
 struct latent_weights {
-    const number *query, *query_bias;  /* [d, d], [d] */
-    const number *key_map, *value_map; /* [heads, d / heads, d] */
-    const number *out, *out_bias;      /* [d, d], [d] */
+    const void *query, *key_map, *value_map, *out; /* [d, d], twice [heads, d / heads, d], [d, d] */
+    const number *query_bias, *out_bias;           /* [d] */
     long heads, d;
     float scale;
+    int half; /* the matrices are in float16 */
 };
 
 /* out [rows, d]: latent attention of the normed x [rows, d], with all its projections. numbers [rows,
@@ -84,18 +84,20 @@ void NAME(latent_block)(number *out, number *numbers, float *sums, const number 
                         long bias_stride, long page, long table_stride, int threads) {
     long d = w->d, heads = w->heads, size = d / heads, queries = heads * rows / windows;
     number *q = numbers, *folded = numbers + rows * d;
-    NAME(multiply_rows)(q, sums, x, w->query, 0, w->query_bias, 0, rows, d, d, 0, threads);
-    multiply_heads_transposed(folded, q, w->key_map, rows, heads, d, size, threads);
+    NAME(multiply_rows)(q, sums, x, w->query, 0, w->query_bias, 0, rows, d, d, w->half, 0, threads);
+    multiply_heads_transposed(folded, q, w->key_map, rows, heads, d, size, w->half, threads);
     NAME(attend_pages)(folded, sums, sums + windows * parts * queries * d, folded, latent, latent,
                        slots, lengths, bias, table, windows, 1, parts, queries, positions, d,
                        slot_stride, 0, bias_stride, page, table_stride, w->scale, threads);
-    NAME(multiply_head_rows)(q, sums, folded, w->value_map, rows, heads, size, d, threads);
-    NAME(multiply_rows)(out, sums, q, w->out, 0, w->out_bias, 0, rows, d, d, 0, threads);
+    NAME(multiply_head_rows)(q, sums, folded, w->value_map, rows, heads, size, d, w->half, threads);
+    NAME(multiply_rows)(out, sums, q, w->out, 0, w->out_bias, 0, rows, d, d, w->half, 0, threads);
 }
 
 struct mlp_weights {
-    const number *up, *up_bias, *down, *down_bias; /* [wide, d], [wide], [d, wide], [d] */
+    const void *up, *down;             /* [wide, d], [d, wide] */
+    const number *up_bias, *down_bias; /* [wide], [d] */
     long d, wide;
+    int half; /* the matrices are in float16 */
 };
 
 struct hidden {
@@ -114,11 +116,11 @@ static void gelu_row(const void *arguments, long row) {
 void NAME(mlp)(number *out, number *hidden, float *partial, const number *x,
                const struct mlp_weights *w, long rows, int threads) {
     struct hidden h = {hidden, w->wide};
-    NAME(multiply_rows)(hidden, (float *)hidden, x, w->up, 0, w->up_bias, 0, rows, w->wide, w->d, 0,
-                        threads);
+    NAME(multiply_rows)(hidden, (float *)hidden, x, w->up, 0, w->up_bias, 0, rows, w->wide, w->d,
+                        w->half, 0, threads);
     run_parallel(gelu_row, &h, rows, threads);
-    NAME(multiply_rows)(out, partial, hidden, w->down, 0, w->down_bias, 0, rows, w->d, w->wide, 0,
-                        threads);
+    NAME(multiply_rows)(out, partial, hidden, w->down, 0, w->down_bias, 0, rows, w->d, w->wide,
+                        w->half, 0, threads);
 }
 
 END_OF_TARGET

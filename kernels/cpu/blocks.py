@@ -11,13 +11,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from slimwhisper.kernels.cpu.functions import FLOAT, LONG, POINTER
+from slimwhisper.kernels.cpu.functions import FLOAT, INT, LONG, POINTER
 from slimwhisper.kernels.cpu.library import (
     BFLOAT16_ROWS,
     MAX_HEAD,
     PART_DEPTH,
     Library,
     intercepted,
+    is_half,
     pointer,
 )
 from slimwhisper.kernels.reads import Reads
@@ -27,8 +28,9 @@ class _LatentWeights(ctypes.Structure):
     """`struct latent_weights`."""
 
     _fields_ = (
-        *((n, POINTER) for n in ("query", "query_bias", "key_map", "value_map", "out")),
-        *(("out_bias", POINTER), ("heads", LONG), ("d", LONG), ("scale", FLOAT)),
+        *((n, POINTER) for n in ("query", "key_map", "value_map", "out")),
+        *(("query_bias", POINTER), ("out_bias", POINTER)),
+        *(("heads", LONG), ("d", LONG), ("scale", FLOAT), ("half", INT)),
     )
 
 
@@ -36,13 +38,13 @@ class _MLPWeights(ctypes.Structure):
     """`struct mlp_weights`."""
 
     _fields_ = (
-        *((n, POINTER) for n in ("up", "up_bias", "down", "down_bias")),
-        *(("d", LONG), ("wide", LONG)),
+        *((n, POINTER) for n in ("up", "down", "up_bias", "down_bias")),
+        *(("d", LONG), ("wide", LONG), ("half", INT)),
     )
 
 
 class _Block(ABC):
-    """Weights that C reads in place."""
+    """Weights that C reads in place: matrices of one dtype, then biases."""
 
     def __init__(self, library: Library, weights: tuple[Tensor, ...]) -> None:
         self.library, self.weights = library, weights  # kept, as C has their addresses
@@ -55,7 +57,10 @@ class _Block(ABC):
         tensors = tuple(w for w in weights if isinstance(w, Tensor))
         if library is None or len(tensors) < len(weights):
             return None
-        if not all(library.readable(t) for t in tensors):
+        matrices, biases = (([t for t in tensors if (t.ndim == 1) == one]) for one in (False, True))
+        if not all(map(library.multiplies, matrices)) or not all(map(library.readable, biases)):
+            return None
+        if len({t.dtype for t in matrices}) > 1:
             return None
         return cls(library, tensors) if cls.fits(library, tensors) else None
 
@@ -71,21 +76,21 @@ class _Block(ABC):
 
 
 class LatentBlock(_Block):
-    """Latent attention from the normed input to the output: query [d, d], query_bias [d], key_map
-    and value_map [h, d_k, d], out [d, d], out_bias [d].
+    """Latent attention from the normed input to the output: query [d, d], key_map and value_map
+    [h, d_k, d], out [d, d]; query_bias and out_bias [d].
     """
 
     def __init__(self, library: Library, weights: tuple[Tensor, ...]) -> None:
         super().__init__(library, weights)
-        self.heads, size, self.width = weights[2].shape
-        numbers = self.heads, self.width, size**-0.5
+        self.heads, size, self.width = weights[1].shape
+        numbers = self.heads, self.width, size**-0.5, is_half(weights[0])
         self.struct = _LatentWeights(*(t.data_ptr() for t in weights), *numbers)
         self.address = ctypes.addressof(self.struct)
 
     @staticmethod
     def fits(library: Library, weights: tuple[Tensor, ...]) -> bool:
         """Heads of a multiple of `library.depth`, and a sum in one part in bfloat16."""
-        _, size, width = weights[2].shape
+        _, size, width = weights[1].shape
         fits = weights[0].shape == (width, width) and not (size | width) % library.depth
         narrow = size <= MAX_HEAD and width <= PART_DEPTH
         return fits and (library.dtype != torch.bfloat16 or narrow)
@@ -116,14 +121,15 @@ class LatentBlock(_Block):
 
 
 class MLPBlock(_Block):
-    """gelu(x W_up^T + b_up) W_down^T + b_down: up [wide, d], up_bias [wide], down [d, wide],
+    """gelu(x W_up^T + b_up) W_down^T + b_down: up [wide, d], down [d, wide], up_bias [wide],
     down_bias [d].
     """
 
     def __init__(self, library: Library, weights: tuple[Tensor, ...]) -> None:
         super().__init__(library, weights)
         self.wide, self.width = weights[0].shape
-        self.struct = _MLPWeights(*(t.data_ptr() for t in weights), self.width, self.wide)
+        numbers = self.width, self.wide, is_half(weights[0])
+        self.struct = _MLPWeights(*(t.data_ptr() for t in weights), *numbers)
         self.address = ctypes.addressof(self.struct)
 
     @staticmethod

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-# rename a function when its arguments change, so that an older library does not load
+VERSION = 2  # when a function's arguments change, raise it, and in usable.c, too
 _SIGNATURES: dict[str, Sequence[Any]] = {
-    "multiply_rows": (*[POINTER] * 7, *[LONG] * 3, INT, INT),
-    "multiply_head_rows": (*[POINTER] * 4, *[LONG] * 4, INT),
-    "multiply_heads_transposed": (*[POINTER] * 3, *[LONG] * 4, INT),
+    "multiply_rows": (*[POINTER] * 7, *[LONG] * 3, *[INT] * 3),
+    "multiply_head_rows": (*[POINTER] * 4, *[LONG] * 4, INT, INT),
+    "multiply_heads_transposed": (*[POINTER] * 3, *[LONG] * 4, INT, INT),
     "attend_pages": (*[POINTER] * 10, *[LONG] * 11, FLOAT, INT),
     "latent_block": (*[POINTER] * 10, *[LONG] * 8, INT),
     "mlp": (*[POINTER] * 5, LONG, INT),
@@ -33,6 +33,8 @@ def load_functions(
     processor cannot run it, AttributeError for an older library.
     """
     library = ctypes.CDLL(str(path))
+    if (version := library.version()) != VERSION:
+        raise AttributeError(f"functions of version {version}, not {VERSION}")
     usable = library.usable()
     if not usable or (bfloat16 and usable < _AVX512_BF16):
         raise OSError(f"the processor has no {'AVX512-BF16' if bfloat16 else 'AVX2'}")

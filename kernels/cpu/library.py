@@ -42,6 +42,11 @@ def pointer(t: Tensor | None) -> int | None:
     return None if t is None else t.data_ptr()
 
 
+def is_half(weight: Tensor) -> int:
+    """1 for a weight in float16, as C wants to know it."""
+    return int(weight.dtype == torch.float16)
+
+
 def intercepted() -> bool:
     """Whether a dispatch mode sees all operators, to record them or to run without values: it would
     not see calls of C.
@@ -68,6 +73,13 @@ class Library:
     def readable(self, t: Tensor, dtype: torch.dtype | None = None) -> bool:
         """Whether C can read the tensor in place. dtype: None: the library's."""
         return t.dtype == (dtype or self.dtype) and t.device.type == "cpu" and t.is_contiguous()
+
+    def multiplies(self, weight: Tensor) -> bool:
+        """Whether C can read a matrix to multiply by it: of the library's dtype or, for float32,
+        in float16, which it widens.
+        """
+        half = self.dtype == torch.float32 and weight.dtype == torch.float16
+        return self.readable(weight, torch.float16 if half else None)
 
     def reads_in_place(self, reads: Reads, page: int) -> bool:
         """Whether attention in C can read so, from slots or pages of `page` positions."""
@@ -102,8 +114,8 @@ class Library:
         unrounded: bool = False,
     ) -> Tensor | None:
         """x W^T * factors + bias + addend: x [..., in], weight [out, in] -> [..., out]. With
-        factors [out] the weight is int8, and rows must be few if `small_batches`. unrounded: the
-        result is float32.
+        factors [out] the weight is int8, and rows must be few if `small_batches`; without, it may
+        be float16 if x is float32. unrounded: the result is float32.
         """
         width, depth = weight.shape
         rows = x.numel() // depth
@@ -115,16 +127,15 @@ class Library:
         if self.dtype == torch.bfloat16 and rows > BFLOAT16_ROWS:
             return None
         x, addend = x.contiguous(), None if addend is None else addend.contiguous()
-        if not (
-            self.readable(x) and self.readable(weight, None if factors is None else torch.int8)
-        ):
+        readable = self.multiplies(weight) if factors is None else self.readable(weight, torch.int8)
+        if not (readable and self.readable(x)):
             return None
         dtype = torch.float32 if unrounded else self.dtype
         out = torch.empty((*x.shape[:-1], width), dtype=dtype)
         partial = self._workspace(out, depth)
         self.functions["multiply_rows"](
             *map(pointer, (out, partial, x, weight, factors, bias, addend)),
-            *(rows, width, depth, int(unrounded), torch.get_num_threads()),
+            *(rows, width, depth, is_half(weight), int(unrounded), torch.get_num_threads()),
         )
         return out
 
@@ -162,16 +173,16 @@ class Library:
 
     def multiply_heads(self, x: Tensor, maps: Tensor, transpose: bool = False) -> Tensor | None:
         """x_i M_i of every head i: x [N, h, in], maps [h, in, out] -> [N, h, out]; transpose:
-        x_i M_i^T, maps [h, out, in].
+        x_i M_i^T, maps [h, out, in]. With x in float32 the maps may be float16.
         """
         (rows, heads, depth), width = x.shape, maps.shape[1 if transpose else 2]
         if not rows or (depth | width) % self.depth or intercepted():
             return None
         x = x.contiguous()
-        if not (self.readable(x) and self.readable(maps)):
+        if not (self.readable(x) and self.multiplies(maps)):
             return None
         out = x.new_empty((rows, heads, width))
-        sizes = rows, heads, width, depth, torch.get_num_threads()
+        sizes = rows, heads, width, depth, is_half(maps), torch.get_num_threads()
         if transpose:
             partial = self._workspace(out, depth)
             self.functions["multiply_head_rows"](*map(pointer, (out, partial, x, maps)), *sizes)

@@ -66,7 +66,8 @@ static void outputs_of_head(const void *arguments, long head) {
 /* Every head's own product: out [rows, heads, width], x [rows, heads, depth], w [heads, depth,
    width]. depth is even and at most 128, width a multiple of 32. */
 void multiply_heads_transposed_bf16(bfloat16 *out, const bfloat16 *x, const bfloat16 *w, long rows,
-                                    long heads, long width, long depth, int threads) {
+                                    long heads, long width, long depth, int half, int threads) {
+    (void)half; /* for float alone */
     struct heads arguments = {out, x, w, rows, heads, width, depth};
     run_parallel(outputs_of_head, &arguments, heads, threads);
 }

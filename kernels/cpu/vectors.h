@@ -27,7 +27,7 @@
 #elif WIDE
 #define TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
 #else
-#define TARGET "avx2,fma"
+#define TARGET "avx2,fma,f16c"
 #endif
 /* A file that begins with this ends with END_OF_TARGET. */
 #define PRAGMA(text) _Pragma(#text)
@@ -104,6 +104,26 @@ INLINE floats widened(const int8_t *p) {
     floats v;
     for (int i = 0; i < LANES; i++) v[i] = p[i];
     return v;
+#endif
+}
+
+/* Finite float16 as floats. */
+INLINE floats widened_half(const uint16_t *p) {
+#if defined __x86_64__ && WIDE
+    return (floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#elif defined __x86_64__
+    return (floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+#elif defined __aarch64__ && !WIDE
+    float16x8_t narrow = vreinterpretq_f16_u16(vld1q_u16(p));
+    float32x4_t halves[2] = {vcvt_f32_f16(vget_low_f16(narrow)), vcvt_high_f32_f16(narrow)};
+    floats v;
+    memcpy(&v, halves, sizeof v);
+    return v;
+#else
+    ints bits;
+    for (int i = 0; i < LANES; i++) bits[i] = p[i];
+    floats magnitude = (floats)((bits & 0x7fff) << 13) * 0x1p112f;
+    return (floats)((ints)magnitude | (bits & 0x8000) << 16);
 #endif
 }
 

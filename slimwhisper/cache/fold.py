@@ -20,6 +20,7 @@ and W_K^-1 W_V is solved on transposes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -28,7 +29,7 @@ from torch import Tensor
 from slimwhisper.cache.activations import Activations
 from slimwhisper.cache.forms import FORMS, settings_of
 from slimwhisper.cache.settings import split_spec
-from slimwhisper.kernels.linear import Weight, pack
+from slimwhisper.kernels.linear import Weight, in_half, pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,11 @@ class Folded:
         return replace(self, **moved)
 
     def packed(self) -> "Folded":
-        """The same with its [d, d] matrices packed for `slimwhisper.kernels.linear`."""
+        """The same with its matrices as `slimwhisper.kernels` multiplies fastest by them."""
+        ways = {n: partial(pack, small_batches=True) for n in ("query", "out", "project", "values")}
         packed: dict[str, Any] = {
-            name: pack(matrix, small_batches=True)
-            for name in ("query", "out", "project", "values")
+            name: way(matrix)
+            for name, way in (ways | {"key_map": in_half, "value_map": in_half}).items()
             if isinstance(matrix := getattr(self, name), Tensor)
         }
         return replace(self, **packed)

@@ -30,8 +30,8 @@ class LatentAttention:
         self.scale = (weights.width // weights.heads) ** -0.5
         bias = weights.query_bias
         self.identity = torch.eye(self.heads, device=bias.device, dtype=bias.dtype)[:, :, None]
-        parts = (weights.query, bias, weights.key_map, weights.value_map)
-        self.block = LatentBlock.of(kernels.library, *parts, weights.out, weights.out_bias)
+        matrices = weights.query, weights.key_map, weights.value_map, weights.out
+        self.block = LatentBlock.of(kernels.library, *matrices, bias, weights.out_bias)
 
     def attend(self, x: Tensor, latent: Latent, reads: Reads) -> Tensor:
         """The block in the order of the latent: x [R, T, d] -> [R, T, d]; `reads` as in

@@ -20,7 +20,8 @@ _GAINS = {  # part of a layer's name: gain of the sum over its inputs
 
 
 def random_checkpoint(dims: Dims, seed: int = 0) -> Checkpoint:
-    """A model for benchmarks: it samples only text, up to the token limit.
+    """A model for benchmarks: it samples only text, up to the token limit. Its weights are numbers
+    of float16, as those of OpenAI's checkpoints are.
 
     The guard accepts every preset for it, because the keys' weights are orthogonal; with matrices
     of independent numbers it would not.
@@ -31,6 +32,8 @@ def random_checkpoint(dims: Dims, seed: int = 0) -> Checkpoint:
     for name, weight in state.items():
         if name.startswith("decoder.") and name.endswith(".key.weight"):
             state[name] = torch.linalg.qr(weight)[0] * 1.4
+    for weight in state.values():
+        weight.copy_(weight.half())
     return Checkpoint(f"random {dims.n_text_state} wide", dims, state)
 
 

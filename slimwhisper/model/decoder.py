@@ -11,7 +11,7 @@ from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.linear import at_least_float32, linear, pack, quantize
+from slimwhisper.kernels.linear import at_least_float32, in_half, linear, pack, quantize
 from slimwhisper.model.layers import MLP, LayerNorm, Residual, Source
 from slimwhisper.types import Dims
 
@@ -57,7 +57,7 @@ class Decoder:
         source = Source(state, "decoder.", device, dtype, int8, small_batches=True)
         self.dims, self.device, self.dtype = dims, device, dtype
         self.size = dims.n_vocab
-        self.embedding = self._padded(source.tensor("token_embedding.weight"))  # [V, d]
+        self.embedding = in_half(self._padded(source.tensor("token_embedding.weight")))  # [V, d]
         tied = OUTPUT not in state  # the embedding serves the logits too
         output = self.embedding if tied else self._padded(state[OUTPUT].to(device, dtype))
         self.head = (

@@ -146,7 +146,8 @@ class MLP:
         block = None
         if source.small_batches and not inner:  # of weights that are not packed, there is one part
             (up_part, down_part), *_ = parts
-            block = MLPBlock.of(library(source.dtype), up_part.weight, bias, down_part, down_bias)
+            matrices = up_part.weight, down_part
+            block = MLPBlock.of(library(source.dtype), *matrices, bias, down_bias)
         return MLP(LayerNorm.read(norm), parts, down_bias, first, last, block)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -1,13 +1,13 @@
 /* Calls a function of kernels/cpu on arguments from standard input, and writes its result.
 
    In: int64 numbers [function, a, b, c, d], then float32 data. Out: float32.
-   0 multiply_rows: rows, width, depth, int8 -> [rows, width]
+   0 multiply_rows: rows, width, depth, 0 or 1 int8 or 2 float16 -> [rows, width]
    1 multiply_head_rows, 2 multiply_heads_transposed: rows, heads, width, depth -> [rows, heads,
-     width]
+     width]; with 10 added: of maps in float16
    3 attend_pages: heads, queries, pages of 16, d -> [heads, queries, d]
    4 encoder_attention, for AVX-512: windows, positions, heads, d -> [windows, positions, heads, d]
    5 multiply_integers: rows, width (a multiple of 16), depth, bytes of an input -> [rows, width]
-   6 mlp: rows, wide, d -> [rows, d]
+   6 mlp: rows, wide, d, 2 of matrices in float16 -> [rows, d]
    7 add_norm: rows, d -> [rows, d], the norm
    8 choose_token, not of bfloat16: rows, size -> [rows, 2], without rules: token, log-probability */
 #include <stdint.h>
@@ -17,9 +17,9 @@
 
 #define DECLARE(suffix)                                                                            \
     WEAK void multiply_rows##suffix(void *, float *, const void *, const void *, const float *,    \
-                                    const void *, const void *, long, long, long, int, int);       \
+                                    const void *, const void *, long, long, long, int, int, int);  \
     WEAK void multiply_head_rows##suffix(void *, float *, const void *, const void *, long, long,  \
-                                         long, long, int);                                         \
+                                         long, long, int, int);                                    \
     WEAK void attend_pages##suffix(void *, float *, float *, const void *, const void *,           \
                                    const void *, const int64_t *, const int64_t *, const float *,  \
                                    const int64_t *, long, long, long, long, long, long, long,      \
@@ -30,8 +30,9 @@
                                const float *, void *, const int64_t *, const int64_t *, long,      \
                                long, long, long, int);
 struct mlp_weights {
-    const void *up, *up_bias, *down, *down_bias;
+    const void *up, *down, *up_bias, *down_bias;
     long d, wide;
+    int half;
 };
 void choose_token(const float *, const uint8_t *, const int64_t *, const uint8_t *, const uint8_t *,
                   const int64_t *, const int64_t *, int64_t *, float *, long, long, long, long, long,
@@ -42,12 +43,12 @@ void choose_token_wide(const float *, const uint8_t *, const int64_t *, const ui
 #define WEAK
 DECLARE()
 DECLARE(_wide)
-void multiply_heads_transposed(void *, const void *, const void *, long, long, long, long, int);
+void multiply_heads_transposed(void *, const void *, const void *, long, long, long, long, int, int);
 #undef WEAK
 #define WEAK __attribute__((weak)) /* not every compiler has bfloat16 */
 DECLARE(_bf16)
 WEAK void multiply_heads_transposed_bf16(void *, const void *, const void *, long, long, long, long,
-                                         int);
+                                         int, int);
 #define DECLARE_ENCODER(suffix)                                                                    \
     WEAK void encoder_attention##suffix(void *, void *, const void *, const void *, const void *,  \
                                         long, long, long, long, long, long, float, int, int);
@@ -75,6 +76,18 @@ static void *read_numbers(long count) {
     return data;
 }
 
+/* float16 in the memory of floats that it holds exactly. */
+static void *to_half(float *data, long count) {
+    uint16_t *half = (uint16_t *)data;
+    for (long i = 0; i < count; i++) {
+        float scaled = data[i] * 0x1p-112f; /* the exponents of float16 */
+        uint32_t bits;
+        memcpy(&bits, &scaled, 4);
+        half[i] = (bits >> 16 & 0x8000) | (bits >> 13 & 0x7fff);
+    }
+    return data;
+}
+
 static void *allocate(long bytes) {
     void *data = malloc(bytes);
     if (!data) exit(3);
@@ -96,22 +109,25 @@ int main(int argc, char **argv) {
         void *addend = read_numbers(a * b);
         float *factors = 0;
         int8_t *bytes = allocate(b * c + 4096);
-        if (d) {
+        if (d == 1) {
             factors = read_floats(b);
             for (long i = 0; i < b * c; i++) bytes[i] = (int8_t)((float *)w)[i];
         }
         out = allocate((size = a * b) * sizeof(float));
         float *partial = allocate(size * sizeof *partial);
-        VARIANT(multiply_rows)(out, partial, x, d ? (void *)bytes : w, factors, bias, addend, a, b,
-                               c, 0, 2);
-    } else if (n[0] < 3) {
+        if (d == 2) to_half(w, b * c);
+        VARIANT(multiply_rows)(out, partial, x, factors ? (void *)bytes : w, factors, bias, addend,
+                               a, b, c, d == 2, 0, 2);
+    } else if (n[0] < 3 || n[0] > 10) {
         void *x = read_numbers(a * b * d), *w = read_numbers(b * c * d);
         out = allocate((size = a * b * c) * sizeof(float));
         float *partial = allocate(size * sizeof *partial);
-        if (n[0] == 1) VARIANT(multiply_head_rows)(out, partial, x, w, a, b, c, d, 2);
+        int half = n[0] > 10;
+        if (half) to_half(w, b * c * d);
+        if (n[0] % 10 == 1) VARIANT(multiply_head_rows)(out, partial, x, w, a, b, c, d, half, 2);
         else
-            (bfloat16 ? multiply_heads_transposed_bf16 : multiply_heads_transposed)(out, x, w, a, b,
-                                                                                   c, d, 2);
+            (bfloat16 ? multiply_heads_transposed_bf16 : multiply_heads_transposed)(
+                out, x, w, a, b, c, d, half, 2);
     } else if (n[0] == 3) {
         void *queries = read_numbers(a * b * d), *keys = read_numbers(c * a * 16 * d);
         void *values = read_numbers(c * a * 16 * d);
@@ -140,7 +156,8 @@ int main(int argc, char **argv) {
     } else if (n[0] == 6) {
         void *x = read_numbers(a * c), *up = read_numbers(b * c), *up_bias = read_numbers(b);
         void *down = read_numbers(b * c), *down_bias = read_numbers(c);
-        struct mlp_weights weights = {up, up_bias, down, down_bias, c, b};
+        if (d == 2) to_half(up, b * c), to_half(down, b * c);
+        struct mlp_weights weights = {up, down, up_bias, down_bias, c, b, d == 2};
         out = allocate((size = a * c) * sizeof(float));
         VARIANT(mlp)(out, allocate(a * b * sizeof(float)), allocate(size * sizeof(float)), x, &weights,
                      a, 2);

@@ -168,7 +168,9 @@ def test_an_older_processor(monkeypatch: pytest.MonkeyPatch) -> None:
         every = functions._SIGNATURES | functions._FLOATS | functions._AVX512_ALONE
         names = every.keys() - {*functions.NARROW}
         names = ("has_threads", *(f"{name}_wide" for name in names), *functions.NARROW)
-        return SimpleNamespace(usable=lambda: 2, **{n: getattr(known, n) for n in names})
+        return SimpleNamespace(
+            usable=lambda: 2, version=known.version, **{n: getattr(known, n) for n in names}
+        )
 
     monkeypatch.setattr(functions.ctypes, "CDLL", older)
     assert Library(NATIVE).dtype == torch.float32

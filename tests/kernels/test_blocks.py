@@ -38,16 +38,16 @@ def assert_near(found: Tensor | None, exact: Tensor) -> None:
 
 
 def latent_weights(dtype: torch.dtype) -> list[Tensor]:
-    """query, its bias, key_map, value_map, out, its bias."""
+    """query, key_map, value_map, out, and the biases of query and out."""
     square, maps = (WIDTH, WIDTH), (HEADS, SIZE, WIDTH)
-    shapes = (square, (WIDTH,), maps, maps, square, (WIDTH,))
+    shapes = (square, maps, maps, square, (WIDTH,), (WIDTH,))
     scaled = (noise(*shape, seed=i) / 10 for i, shape in enumerate(shapes))
     return [t.to(dtype) for t in scaled]
 
 
 def attended(x: Tensor, weights: list[Tensor], latents: list[Tensor]) -> Tensor:
     """From the definition, in float64: x [R, d], the latent [T, d] of each row -> [R, d]."""
-    query, query_bias, key_map, value_map, out, out_bias = (w.double() for w in weights)
+    query, key_map, value_map, out, query_bias, out_bias = (w.double() for w in weights)
     results = []
     for row, latent in zip(x.double(), latents, strict=True):
         z = latent.double()
@@ -90,10 +90,10 @@ def test_attention_to_pages(c: Library, threads: int) -> None:
 
 @pytest.mark.parametrize("rows", [1, 5, BFLOAT16_ROWS])
 def test_mlp(c: Library, threads: int, rows: int) -> None:
-    shapes = ((WIDE, WIDTH), (WIDE,), (WIDTH, WIDE), (WIDTH,))
+    shapes = ((WIDE, WIDTH), (WIDTH, WIDE), (WIDE,), (WIDTH,))
     weights = [(noise(*s, seed=i) / 5).to(c.dtype) for i, s in enumerate(shapes)]
     x = noise(rows, WIDTH, seed=8).to(c.dtype)
-    up, up_bias, down, down_bias = (w.double() for w in weights)
+    up, down, up_bias, down_bias = (w.double() for w in weights)
     block = MLPBlock.of(c, *weights)
     assert block is not None
     expected = F.gelu(x.double() @ up.T + up_bias) @ down.T + down_bias
@@ -103,7 +103,8 @@ def test_mlp(c: Library, threads: int, rows: int) -> None:
 def test_gelu_far_from_zero(c: Library) -> None:
     """Of numbers from -30 to 30, and NaN stays NaN."""
     one = torch.eye(WIDTH).to(c.dtype)
-    block = MLPBlock.of(c, one, torch.zeros(WIDTH).to(c.dtype), one, torch.zeros(WIDTH).to(c.dtype))
+    zeros = torch.zeros(WIDTH).to(c.dtype)
+    block = MLPBlock.of(c, one, one, zeros, zeros)
     x = torch.linspace(-30, 30, 4 * WIDTH).view(4, WIDTH).to(c.dtype)
     assert block is not None
     found, off = block(x), 1e-5 if c.dtype == torch.float32 else 0.01
@@ -151,7 +152,7 @@ def test_what_they_leave(c: Library) -> None:
         assert block(x, z.to(c.dtype), ALL, 1) is None
         assert add_norm_in_c(c, x[0], None, noise(WIDTH), noise(WIDTH)) is None
     assert LatentBlock.of(None, *weights) is None
-    assert LatentBlock.of(c, *weights[:2], None, *weights[3:]) is None, "a form without a map"
+    assert LatentBlock.of(c, weights[0], None, *weights[2:]) is None, "a form without a map"
     assert LatentBlock.of(c, *(w[..., :40].contiguous() for w in weights)) is None, "no multiple"
 
 

@@ -82,12 +82,19 @@ def test_compilers(compiler: str, tmp_path: Path) -> None:
             expected = (x.double() @ narrow.double().T) * factors.double() + bias + addend
             numbers = (0, rows, 21, 96, 1)
             same(call(variant, numbers, x, narrow, bias, addend, factors), expected)
+            half = w.half().float()
+            expected = x.double() @ half.double().T + bias + addend
+            same(call(variant, (0, rows, 21, 96, 2), x, half, bias, addend), expected)
 
             x, w = noise(rows, 3, 64), noise(3, 32, 64)
             expected = torch.einsum("nhd,hwd->nhw", x.double(), w.double())
             same(call(variant, (1, rows, 3, 32, 64), x, w), expected)
             transposed = w.transpose(1, 2)
             same(call(variant, (2, rows, 3, 32, 64), x, transposed), expected)
+            half = w.half().float()
+            expected = torch.einsum("nhd,hwd->nhw", x.double(), half.double())
+            same(call(variant, (11, rows, 3, 32, 64), x, half), expected)
+            same(call(variant, (12, rows, 3, 32, 64), x, half.transpose(1, 2)), expected)
 
             queries, keys, values = noise(3, rows, 64), noise(9, 3, 16, 64), noise(9, 3, 16, 64) + 1
             kept = [t.flip(0).transpose(0, 1).reshape(3, 144, 64)[:, :141] for t in (keys, values)]
@@ -101,6 +108,8 @@ def test_compilers(compiler: str, tmp_path: Path) -> None:
                 (noise(64, 96) / 9, noise(64), noise(96, 64) / 9, noise(96)),
             )
             same(call(variant, (6, rows, 64, 96, 0), x, *weights), mlp(x, *weights))
+            halves = [t.half().float() for t in weights]
+            same(call(variant, (6, rows, 64, 96, 2), x, *halves), mlp(x, *halves))
             addend, weight, bias = noise(rows, 96) + 1, noise(96), noise(96) + 1
             expected = normed(x, addend, weight, bias)
             same(call(variant, (7, rows, 96, 0, 0), x, addend, weight, bias), expected)

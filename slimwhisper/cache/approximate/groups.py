@@ -5,7 +5,6 @@ and value of all heads, there is one group: the folded queries (`slimwhisper.cac
 d.
 """
 
-import torch
 from torch import Tensor
 
 from slimwhisper.cache.fold import Folded
@@ -58,8 +57,8 @@ class LatentGroups(LatentAttention):
     def group_output(self, mixed: Tensor) -> Tensor:
         maps = self.weights.value_map
         assert maps is not None
-        by_head = torch.bmm(mixed[:, 0].transpose(0, 1), maps.transpose(1, 2))  # [h, R, d_k]
-        return self.output(by_head.transpose(0, 1).unsqueeze(1))
+        by_head = self.kernels.multiply_heads(mixed[:, 0], maps, transpose=True)  # [R, h, d_k]
+        return self.output(by_head.unsqueeze(1))
 
 
 def groups_of(weights: Folded, kernels: Kernels) -> HeadGroups | LatentGroups:
