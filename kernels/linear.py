@@ -13,6 +13,7 @@ from slimwhisper.kernels.cpu.library import DEPTHS, library
 X86 = ("x86_64", "AMD64")
 INT8_PRODUCTS = "onednn" in torch.backends.quantized.supported_engines  # on x86
 PACKED_DEPTH = 384  # products that oneDNN sums in one pass
+BFLOAT16_PRODUCTS = torch.cpu.get_capabilities().get("avx512_bf16", False)
 INT8_AMX = torch.cpu.get_capabilities().get("amx_int8", False)
 # Without AVX512-VNNI, sums of two products of 8 bits overflow: the input is rounded to 7 bits.
 SEVEN_BIT_INPUT = not torch.cpu.get_capabilities().get("avx512_vnni", False)
@@ -60,7 +61,8 @@ Weight = Tensor | Packed | Quantized
 
 
 def quantize(weight: Tensor, bias: Tensor | None = None, small_batches: bool = False) -> Quantized:
-    """A float32 weight [out, in] and bias [out] on a CPU -> integers from -127 to 127, rounded.
+    """A float32 weight [out, in], also `in_half`, and bias [out] on a CPU -> integers from -127 to
+    127, rounded.
 
     small_batches: it is also used with few rows.
 
@@ -68,6 +70,7 @@ def quantize(weight: Tensor, bias: Tensor | None = None, small_batches: bool = F
     row. With AMX, which oneDNN's products use, or without AVX512-VNNI, it rounds to 8 bits with one
     factor for the whole input; with few rows, and on processors other than x86, not at all.
     """
+    weight = weight.float()
     factors = weight.abs().amax(dim=1).clamp_(min=1e-30) / 127
     integers = (weight / factors[:, None]).round_().to(torch.int8)
     compiled = library()
@@ -119,14 +122,16 @@ def _multiply_blocks(x: Tensor, weight: Quantized, gelu: bool, addend: Tensor | 
 
 
 def pack(weight: Tensor, small_batches: bool = False) -> Weight:
-    """A weight [out, in] in the form fastest for `linear`: packed on a CPU in float32, else as is.
+    """A weight [out, in] in the form fastest for `linear`: packed on a CPU in float32, and in
+    bfloat16 where the processor multiplies it; else as is.
 
     small_batches: it is also used with few rows, as a decoder's is. Where the products in C are
     compiled, they read it `in_half` if they can, or as it is.
 
     oneDNN's products with packed weights are two to three times faster than `F.linear`
     (docs/performance.md), but they are summed one after the other, which rounds more: twice as much
-    for sums of 1,280. Split into parts they keep well within the rule of docs/numerics.md.
+    for sums of 1,280. Split into parts they keep well within the rule of docs/numerics.md. In
+    bfloat16 sums are wider, and there is one part.
     """
     width = packed_width(weight, small_batches)
     if width is None:
@@ -156,8 +161,12 @@ def packed_width(weight: Tensor, small_batches: bool = False) -> int | None:
     """How many inputs of a weight [out, in] each part takes that `pack` makes; None: it is not
     packed.
     """
-    usable = weight.device.type == "cpu" and weight.dtype == torch.float32
-    if not (usable and torch.backends.mkldnn.is_available() and platform.machine() in X86):
+    onednn = torch.backends.mkldnn.is_available() and platform.machine() in X86
+    if weight.device.type != "cpu" or not onednn:
+        return None
+    if weight.dtype == torch.bfloat16 and BFLOAT16_PRODUCTS and not small_batches:
+        return weight.shape[1]
+    if weight.dtype != torch.float32:
         return None
     if small_batches and library() is not None and weight.shape[1] % DEPTHS[torch.float32] == 0:
         return None

@@ -10,7 +10,7 @@ from torch import Tensor
 from slimwhisper.kernels.cpu import functions
 from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import BFLOAT16_ROWS, NATIVE, PART_DEPTH, Library, library
-from slimwhisper.kernels.linear import linear
+from slimwhisper.kernels.linear import Packed, linear, pack, packed_width
 from slimwhisper.kernels.reads import Reads
 from slimwhisper.model.encoder import Encoder
 from tests.support.checkpoints import random_state, tiny_dims
@@ -19,6 +19,7 @@ from tests.support.windows import decode, random_model, windows
 
 CPU, BFLOAT16 = torch.device("cpu"), torch.bfloat16
 compiled = library(BFLOAT16)
+packs = packed_width(torch.zeros(2, 2, dtype=BFLOAT16)) is not None
 pytestmark = pytest.mark.skipif(compiled is None, reason="no compiled kernels, or no AVX512-BF16")
 
 
@@ -53,6 +54,20 @@ def test_products(c: Library, threads: int, rows: int, width: int, depth: int) -
     wide = c.linear(x, weight, bias, unrounded=True)
     assert wide is not None and wide.dtype == torch.float32
     torch.testing.assert_close(wide.double(), exact + bias, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.skipif(not packs, reason="oneDNN packs no weights here")
+@pytest.mark.parametrize("gelu", [False, True])
+@pytest.mark.parametrize(("width", "depth"), [(20, 96), (384, 1280), (9, 5120)])
+def test_packed_products(width: int, depth: int, gelu: bool) -> None:
+    """An encoder's: rounded at their end alone, after GELU."""
+    x, weight, bias = noise(70, depth), noise(width, depth, seed=1), noise(width, seed=2)
+    packed, exact = pack(weight), x.double() @ weight.double().T + bias
+    assert isinstance(packed, Packed) and len(packed.parts) == 1
+    assert_rounded_once(linear(x, packed, bias, gelu), F.gelu(exact) if gelu else exact)
+    addend = noise(70, width, seed=3)
+    assert_rounded_once(linear(x, packed, bias, addend=addend), exact + addend)
+    assert pack(weight, small_batches=True) is weight, "a decoder's are read by C"
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 6, 7, 13, 66])

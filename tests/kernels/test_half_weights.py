@@ -1,5 +1,7 @@
 """Weights that are kept in float16 for products in float32: the same results, bit for bit."""
 
+from dataclasses import astuple
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.kernels.cpu import functions
 from slimwhisper.kernels.cpu.blocks import LatentBlock, MLPBlock
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
-from slimwhisper.kernels.linear import in_half, linear
+from slimwhisper.kernels.linear import in_half, linear, quantize
 from slimwhisper.kernels.reads import ALL
 from slimwhisper.model.model import Model
 from tests.support.windows import CPU, DIMS, decode, windows
@@ -111,6 +113,19 @@ def test_a_model(forms: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Non
     plain = Model(checkpoint, CPU, torch.float32, forms)
     assert plain.decoder.head.dtype == torch.float32
     assert found == decode(plain, windows(3), 2)
+
+
+def test_integers() -> None:
+    """Of weights in float16, rows of zeros among them, they are the same."""
+    weight = noise(40, 64)
+    weight[7] = 0
+    for found, expected in zip(
+        *(astuple(quantize(w)) for w in (weight.half(), weight)), strict=True
+    ):
+        assert found is expected is None or torch.equal(found, expected)
+    model = Model(random_checkpoint(DIMS), CPU, torch.float32, int8=True)
+    assert model.decoder.embedding.dtype == torch.float16
+    assert all(answer.tokens for answer in decode(model, windows(3), 2))
 
 
 def test_another_version_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
