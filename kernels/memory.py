@@ -1,25 +1,41 @@
-"""Free memory in the C library's heaps, returned to the system.
+"""Free memory in the heaps of the C library: kept from call to call, and returned now and then.
 
-An encoder's activations are large and short-lived, and smaller blocks between them in the heaps
-keep their memory from being returned: with many windows side by side, more than the caches take.
+An encoder's activations are large and short-lived. The C library returns them to the system, layer
+by layer, and takes them back page by page: of a short recording's time on a CPU, a tenth. So they
+are kept. But smaller blocks between them in the heaps keep their memory from being used for others:
+with many windows side by side, more than the caches take. So they are returned now and then.
 """
 
 import ctypes
+import os
 import time
 from collections.abc import Callable
 from functools import cache
 
 INTERVAL = 1.0  # seconds between two trims, at least; one costs 20 ms
+# of glibc's mallopt: free bytes at a heap's end that stay, and the size of blocks outside heaps,
+# of which the value is the greatest there is
+TRIM_THRESHOLD, MMAP_THRESHOLD = (-1, 1 << 30), (-3, 32 << 20)
+SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")  # a user's own
 
 
 @cache
-def _trim() -> Callable[[int], int] | None:
-    """glibc's `malloc_trim`; None: another library."""
+def _glibc(name: str) -> Callable[..., int] | None:
+    """A function of glibc; None: another library."""
     try:
-        trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
-        return trim
+        function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
+        return function
     except (OSError, AttributeError, TypeError):
         return None
+
+
+@cache
+def keep_heaps() -> None:
+    """Keep freed memory in this process's heaps, unless the user has settings of their own."""
+    set_option = _glibc("mallopt")
+    if set_option is not None and not any(name in os.environ for name in SETTINGS):
+        for option in (TRIM_THRESHOLD, MMAP_THRESHOLD):
+            set_option(*option)
 
 
 class HeapTrimmer:
@@ -30,7 +46,7 @@ class HeapTrimmer:
 
     def trim(self) -> None:
         """Trim the heaps, unless that was less than `INTERVAL` ago or cannot be done."""
-        now, trim = time.monotonic(), _trim()
+        now, trim = time.monotonic(), _glibc("malloc_trim")
         if trim is not None and now - self._last >= INTERVAL:
             trim(0)
             self._last = now

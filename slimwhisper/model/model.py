@@ -14,6 +14,7 @@ from slimwhisper.checkpoint.alignment_heads import default_heads
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError, OptionError
 from slimwhisper.kernels.dispatch import indexed
+from slimwhisper.kernels.memory import keep_heaps
 from slimwhisper.model.calibration import Guard, Learned, describe_fallbacks, guarded_plan
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
@@ -44,6 +45,8 @@ class Model:
         not fit the forms.
         """
         device = indexed(device)
+        if device.type == "cpu":
+            keep_heaps()
         self.name, self.dims = checkpoint.name, checkpoint.dims
         self.vocabulary, self.settings = checkpoint.tokens, checkpoint.settings
         self.forms, self.int8 = forms, int8  # as requested

@@ -1,0 +1,68 @@
+"""Freed memory stays in the heaps of a process with a model on a CPU."""
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from slimwhisper.kernels import memory
+from slimwhisper.model.model import Model
+from tests.support.windows import random_model
+
+FAULTS = """
+import resource
+from slimwhisper.kernels.memory import keep_heaps
+keep_heaps()
+for _ in range(3):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [bytearray(b"x") * (20 << 20) for _ in range(3)]
+    del blocks
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc")
+def test_freed_memory_is_not_fetched_again() -> None:
+    """The third time no page of it is; with a user's own settings, all."""
+
+    def faults(**settings: str) -> int:
+        known = {k: v for k, v in os.environ.items() if k not in memory.SETTINGS}
+        command = [sys.executable, "-c", FAULTS]
+        done = subprocess.run(command, env=known | settings, capture_output=True, check=True)
+        return int(done.stdout)
+
+    assert faults() < 1000 < faults(MALLOC_TRIM_THRESHOLD_="65536")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
+    """Those of mallopt."""
+    made: list[tuple[int, int]] = []
+    for name in memory.SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+
+    def function(name: str) -> object:
+        return (lambda *option: made.append(option)) if name == "mallopt" else None
+
+    monkeypatch.setattr(memory, "_glibc", function)
+    memory.keep_heaps.cache_clear()
+    yield made
+    memory.keep_heaps.cache_clear()
+
+
+def test_a_model_sets_it_once(calls: list[tuple[int, int]]) -> None:
+    assert isinstance(random_model(), Model) and isinstance(random_model(), Model)
+    assert calls == [memory.TRIM_THRESHOLD, memory.MMAP_THRESHOLD]
+
+
+def test_another_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: object())
+    memory._glibc.cache_clear()
+    memory.keep_heaps.cache_clear()
+    memory.keep_heaps()
+    memory.HeapTrimmer().trim()
+    memory._glibc.cache_clear()
+    memory.keep_heaps.cache_clear()
