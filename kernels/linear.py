@@ -154,7 +154,8 @@ def in_half(weight: Tensor) -> Tensor:
     if not in_c or weight.shape[-1] % DEPTHS[torch.float32]:
         return weight
     half = weight.half()
-    return half if torch.equal(half.float(), weight) else weight
+    parts = zip(half.split(1024), weight.split(1024), strict=True)  # to take little memory
+    return half if all(torch.equal(h.float(), w) for h, w in parts) else weight
 
 
 def packed_width(weight: Tensor, small_batches: bool = False) -> int | None:
