@@ -153,9 +153,11 @@ def in_half(weight: Tensor) -> Tensor:
     in_c = weight.device.type == "cpu" and weight.dtype == torch.float32 and library() is not None
     if not in_c or weight.shape[-1] % DEPTHS[torch.float32]:
         return weight
-    half = weight.half()
-    parts = zip(half.split(1024), weight.split(1024), strict=True)  # to take little memory
-    return half if all(torch.equal(h.float(), w) for h, w in parts) else weight
+    half = torch.empty_like(weight, dtype=torch.float16)
+    for narrow, wide in zip(half.split(1024), weight.split(1024), strict=True):
+        if not torch.equal(narrow.copy_(wide).float(), wide):
+            return weight  # after the first part, at little cost
+    return half
 
 
 def packed_width(weight: Tensor, small_batches: bool = False) -> int | None:

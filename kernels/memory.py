@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import cache
 
 INTERVAL = 1.0  # seconds between two trims, at least; one costs 20 ms
-# of glibc's mallopt: free bytes at a heap's end that stay, and the size of blocks outside heaps,
-# of which the value is the greatest there is
+# of glibc's mallopt: free bytes at a heap's end that stay, and the size from which blocks lie
+# outside heaps, which glibc itself raises up to this value
 TRIM_THRESHOLD, MMAP_THRESHOLD = (-1, 1 << 30), (-3, 32 << 20)
 SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")  # a user's own
 

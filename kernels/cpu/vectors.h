@@ -87,6 +87,15 @@ INLINE void store(float *p, floats v) { memcpy(p, &v, sizeof v); }
 
 INLINE floats splat(float x) { return (floats){0} + x; }
 
+#if defined __aarch64__ && !WIDE
+INLINE floats joined(float32x4_t lower, float32x4_t upper) {
+    float32x4_t halves[2] = {lower, upper};
+    floats v;
+    memcpy(&v, halves, sizeof v);
+    return v;
+}
+#endif
+
 /* int8 as floats. */
 INLINE floats widened(const int8_t *p) {
 #if defined __x86_64__ && WIDE
@@ -95,11 +104,8 @@ INLINE floats widened(const int8_t *p) {
     return (floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 #elif defined __aarch64__ && !WIDE
     int16x8_t wide = vmovl_s8(vld1_s8(p));
-    float32x4_t halves[2] = {vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))),
-                             vcvtq_f32_s32(vmovl_high_s16(wide))};
-    floats v;
-    memcpy(&v, halves, sizeof v);
-    return v;
+    return joined(vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))),
+                  vcvtq_f32_s32(vmovl_high_s16(wide)));
 #else
     floats v;
     for (int i = 0; i < LANES; i++) v[i] = p[i];
@@ -115,10 +121,7 @@ INLINE floats widened_half(const uint16_t *p) {
     return (floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 #elif defined __aarch64__ && !WIDE
     float16x8_t narrow = vreinterpretq_f16_u16(vld1q_u16(p));
-    float32x4_t halves[2] = {vcvt_f32_f16(vget_low_f16(narrow)), vcvt_high_f32_f16(narrow)};
-    floats v;
-    memcpy(&v, halves, sizeof v);
-    return v;
+    return joined(vcvt_f32_f16(vget_low_f16(narrow)), vcvt_high_f32_f16(narrow));
 #else
     ints bits;
     for (int i = 0; i < LANES; i++) bits[i] = p[i];

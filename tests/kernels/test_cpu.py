@@ -12,7 +12,6 @@ from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import (
     INT8_ROWS,
     INT8_ROWS_LARGE,
-    NATIVE,
     Library,
     library,
     why_not_compiled,
@@ -28,14 +27,6 @@ needs_library = pytest.mark.skipif(compiled is None, reason="kernels/cpu is not 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture(params=["wide", "narrow"])
-def c(request: pytest.FixtureRequest) -> Library:
-    """With AVX-512, where the processor has it, and without."""
-    if compiled is None:
-        pytest.skip("kernels/cpu is not compiled here")
-    return Library(NATIVE, wide=request.param == "wide")
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 9, 64, 66])

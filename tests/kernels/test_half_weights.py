@@ -21,12 +21,6 @@ pytestmark = pytest.mark.skipif(library() is None, reason="kernels/cpu is not co
 ROWS = [1, 2, 3, 4, 5, 9, 66]
 
 
-@pytest.fixture(params=["wide", "narrow"])
-def c(request: pytest.FixtureRequest) -> Library:
-    """With AVX-512, where the processor has it, and without."""
-    return Library(NATIVE, wide=request.param == "wide")
-
-
 def noise(*shape: int, seed: int = 0) -> Tensor:
     """In numbers of float16, the smallest and the largest among them."""
     made = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).half().float()
@@ -39,8 +33,8 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize(("width", "depth"), [(1, 16), (7, 48), (51, 384), (20, 1552)])
 def test_products(c: Library, threads: int, rows: int, width: int, depth: int) -> None:
     x, weight, bias = noise(rows, depth) / 3, noise(width, depth, seed=1), noise(width, seed=2)
-    expected, found = (c.linear(x, w, bias, addend=x[:, :1].expand(-1, width))
-                       for w in (weight, weight.half()))  # fmt: skip
+    addend = x[:, :1].expand(-1, width)
+    expected, found = (c.linear(x, w, bias, addend) for w in (weight, weight.half()))
     assert expected is not None and found is not None and torch.equal(found, expected)
 
 

@@ -1,7 +1,6 @@
 """Peak memory of a decode, measured in a fresh process, grows with the windows by what they use."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,8 +40,7 @@ print(json.dumps({"peak": peak, "window": (engine.runner.cross.nbytes() + texts)
 
 def measure(cross: str, own: str, slots: int) -> dict[str, int]:
     command = [sys.executable, "-c", SCRIPT, cross, own, str(slots)]
-    plain = {**os.environ, "GLIBC_TUNABLES": ""}  # so that heaps do not keep what is freed
-    result: dict[str, int] = json.loads(subprocess.check_output(command, cwd=ROOT, env=plain))
+    result: dict[str, int] = json.loads(subprocess.check_output(command, cwd=ROOT))
     return result
 
 
@@ -50,7 +48,7 @@ def measure(cross: str, own: str, slots: int) -> dict[str, int]:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_peak_memory_grows_by_what_is_used() -> None:
     """The audio's cache, and the pages of the texts: of a context that is not used, nothing."""
-    few, many = 8, 56
+    few, many = 8, 104  # the encoder's own peak varies by as much as four windows take
     grown = {}
     for name, cross, own in (("slim", "e", "x"), ("baseline", "kv", "kv")):
         small, large = (measure(cross, own, slots) for slots in (few, many))
