@@ -18,6 +18,7 @@ import pytest
 
 from slimwhisper.checkpoint.load import load_checkpoint
 from tests.support.foreign import ct2_variables, save_ct2
+from tests.support.live import free_port
 from tests.support.paths import SAMPLES
 from tests.support.spoken import EXPECTED
 
@@ -63,12 +64,6 @@ def write_tokenizer(folder: Path) -> None:
     ids = {i: token for token, i in file["model"]["vocab"].items()}
     ids |= {entry["id"]: entry["content"] for entry in file["added_tokens"]}
     (folder / "vocabulary.json").write_text(json.dumps([ids[i] for i in range(len(ids))]))
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextmanager

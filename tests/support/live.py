@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 import httpx
@@ -29,9 +30,12 @@ PATIENCE = 20.0  # seconds until all is as before
 
 
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """Below those that the system gives to connections: one of these could take it before use."""
+    while True:
+        with socket.socket() as free, suppress(OSError):
+            port = SystemRandom().randrange(10_000, 32_000)
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def held_readers(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
@@ -96,6 +100,7 @@ def start(model: SlimWhisper, limits: Limits | None = None, **settings: Any) -> 
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
+        assert thread.is_alive(), "the server could not start"
         time.sleep(0.01)
     return Live(f"http://127.0.0.1:{port}", service, server, thread)
 
