@@ -19,6 +19,8 @@
 #define VECTORS 4   /* of a tile: positions of scores, or columns of results */
 #define STEP (VECTORS * LANES)
 #define MAX_WIDTH 128 /* of a head */
+#define HIDDEN -1e9f  /* a score */
+#define LOG2_E 1.44269504f
 
 struct call {
     void *out;                   /* [windows, positions, heads, d], like `queries` */
@@ -30,6 +32,18 @@ struct call {
     float scale;
     int narrowed;                /* queries, keys, values and out are bfloat16, else float */
 };
+
+/* 2^x for x from -2e9 to 0, at most 4 units in the last place off: scaled 2^r, |r| <= 1/2. */
+INLINE floats power_of_two(floats x) {
+    __m512 whole = _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+    floats r = x - (floats)whole, p = splat(1.327647129e-3f);
+    p = p * r + 9.675540961e-3f;
+    p = p * r + 5.550713092e-2f;
+    p = p * r + 2.402212024e-1f;
+    p = p * r + 6.931469440e-1f;
+    p = p * r + 1.0f;
+    return (floats)_mm512_scalef_ps((__m512)p, whole);
+}
 
 /* A vector of queries, keys or values, as floats. */
 INLINE floats floats_at(const void *p, long at, int narrowed) {
@@ -97,17 +111,17 @@ INLINE void attend_block(int q, const number *queries, const number *keys, const
     }
     for (int i = 0; i < q; i++) {
         float *s = scores[i];
-        for (long t = count; t < padded; t++) s[t] = -INFINITY;
+        for (long t = count; t < padded; t++) s[t] = HIDDEN;
         floats peaks = splat(maxima[i]), sum = splat(0);
         for (long t = 0; t < padded; t += LANES)
             peaks = (floats)_mm512_max_ps((__m512)peaks, (__m512)load(s + t));
         float peak = _mm512_reduce_max_ps((__m512)peaks);
         for (long t = 0; t < padded; t += LANES) {
-            floats p = exponential(load(s + t) - peak);
+            floats p = power_of_two(load(s + t) * LOG2_E - peak * LOG2_E);
             store_number(weights[i] + t, p);
             sum += p;
         }
-        before[i] = expf(maxima[i] - peak);
+        before[i] = exp2f((maxima[i] - peak) * LOG2_E);
         sums[i] = sums[i] * before[i] + sum_of(sum);
         maxima[i] = peak;
     }
@@ -137,7 +151,7 @@ static void attend(const void *arguments, long task) {
     number queries[CHUNK * MAX_WIDTH];
     float out[CHUNK * MAX_WIDTH], maxima[CHUNK], sums[CHUNK];
     for (long i = 0; i < count; i++) {
-        maxima[i] = -INFINITY, sums[i] = 0;
+        maxima[i] = HIDDEN, sums[i] = 0;
         for (long k = 0; k < d; k += LANES) {
             long at = begin + (first + i) * c->token_stride + k;
             store_number(queries + i * d + k, floats_at(c->queries, at, c->narrowed) * c->scale);

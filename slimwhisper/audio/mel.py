@@ -132,26 +132,34 @@ class Spectrogram:
             audio[:HALF] = audio[FFT_SAMPLES:HALF:-1]
         else:
             audio[: len(samples)] = samples
-        return log_mel(audio, self.n_mels)
+        end = len(samples) + HALF * (index == 0)  # zeros follow
+        return log_mel(audio, self.n_mels, -(-end // HOP_SAMPLES))
 
 
-def log_mel(samples: NDArray[np.float32], n_mels: int) -> Tensor:
+def log_mel(samples: NDArray[np.float32], n_mels: int, heard: int | None = None) -> Tensor:
     """float32 [n] at 16 kHz -> log10 [n_mels, frames] float32, without whisper's floor.
 
     The first frame begins with the first sample; n is at least FFT_SAMPLES, and the last frame is
-    the last that is whole.
+    the last that is whole. heard: frames after which all samples are 0; None: none is known. It
+    saves time, as only the matrix product has to be of all frames.
     """
     filters, hann = _filters_and_window(n_mels)
+    frames = (len(samples) - FFT_SAMPLES) // HOP_SAMPLES + 1
+    heard = frames if heard is None else min(max(heard, 1), frames)
     stft = torch.stft(
-        torch.from_numpy(samples),
+        torch.from_numpy(samples[: (heard - 1) * HOP_SAMPLES + FFT_SAMPLES]),
         FFT_SAMPLES,
         HOP_SAMPLES,
         window=hann,
         center=False,
         return_complex=True,
     )
-    mel: Tensor = filters @ (stft.abs() ** 2)
-    return mel.clamp(min=1e-10).log10()
+    power = torch.zeros(frames, len(stft)).T
+    torch.square(stft.abs(), out=power[:, :heard])
+    mel: Tensor = filters @ power
+    mel[:, heard:] = -10.0
+    mel[:, :heard].clamp_(min=1e-10).log10_()
+    return mel
 
 
 @cache
