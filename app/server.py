@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from slimwhisper.app.page.mount import Page
 
 SWEEP = 10  # ticks, of a tenth of a second, between checks of the connections
+# Seconds for which a thread keeps Python's lock while another waits for it. The engine releases it
+# hundreds of times in a step: with Python's own 5 ms, it is slower beside many streams.
+SWITCH_INTERVAL = 0.0005
 PAGE_KEY = 60.0  # seconds for which a key for a stream of the page is valid
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -167,6 +171,7 @@ class Server(uvicorn.Server):
             ws_per_message_deflate=False,
         )
         super().__init__(config)
+        sys.setswitchinterval(SWITCH_INTERVAL)
         hide_secrets()
         self.server_state = self._connections = Connections(config)
 

@@ -42,11 +42,14 @@ class SoundDecoder:
         if len(data) % frame:
             what = f"{len(data)} bytes are not a whole number of samples of {frame} bytes"
             raise AudioError(f"audio: {what}; send whole samples")
-        raw: dict[str, Any] = {"format": "RAW", "endian": "LITTLE", "subtype": format.coding}
-        raw |= {"samplerate": format.rate, "channels": format.channels, "dtype": "float32"}
-        sound, _ = soundfile.read(io.BytesIO(data), **raw)
+        if format.coding == "PCM_16":  # as soundfile, which takes 15 times as long for 0.1 s
+            sound = np.frombuffer(data, "<i2") * np.float32(2**-15)
+        else:
+            raw: dict[str, Any] = {"format": "RAW", "endian": "LITTLE", "subtype": format.coding}
+            raw |= {"samplerate": format.rate, "channels": 1, "dtype": "float32"}
+            sound, _ = soundfile.read(io.BytesIO(data), **raw)
         if format.channels > 1:
-            sound = sound.mean(axis=1, dtype=np.float32)
+            sound = sound.reshape(-1, format.channels).mean(axis=1, dtype=np.float32)
         return self._resampled(sound)
 
     def flush(self) -> Sound:

@@ -15,13 +15,13 @@ from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.passes.alignment import align
 from slimwhisper.engine.passes.encoder import AsyncEncoder
 from slimwhisper.engine.passes.prompts import PromptReader
-from slimwhisper.engine.requests import Align, Answer, Languages, Search, Window
+from slimwhisper.engine.requests import Align, Answer, Languages, Search
 from slimwhisper.engine.rows import RowState
 from slimwhisper.engine.sampling import GreedySampler, Sampler
 from slimwhisper.engine.snapshots import BeamSnapshot, Snapshot
 from slimwhisper.engine.tickets import Plan, Results, RowGroup, TextStart, Ticket
 from slimwhisper.engine.uploads import upload
-from slimwhisper.engine.verification import AcceptedPrefix, usable_draft, verify
+from slimwhisper.engine.verification import AcceptedPrefix, usable_draft, verify_hidden
 from slimwhisper.kernels.graphs import Graphs, Recorder
 from slimwhisper.kernels.memory import HeapTrimmer
 from slimwhisper.model.model import Model
@@ -164,17 +164,19 @@ class Runner:
         pages, rows, slots = locations = state.locations_of(tickets)
         packed = runner.prompts.pack(texts, slots, rows[:: state.width], pages[:: state.width])
 
-        accepted = [AcceptedPrefix() for _ in tickets]
+        accepted: Sequence[AcceptedPrefix] = [AcceptedPrefix() for _ in tickets]
         beginnings = [] if any(drafts) else self._beginnings(runner, tickets, accepted)
         prompts, *uploaded = upload(device, packed, *locations, *beginnings)
         state.put_locations(first, *uploaded[:3])
         hidden, started = runner.prompts.read(prompts), uploaded[3:]
         if any(drafts):
+            shared = self.model, self.vocabulary, state.hot_words
             parts = zip(windows, drafts, hidden, strict=False)
-            accepted = [self._verify(state, *part) for part in parts]
+            accepted, logits = zip(*(verify_hidden(*p, *shared) for p in parts), strict=True)
             started = upload(device, *self._beginnings(runner, tickets, accepted))
-
-        at_start, following = self._logits(hidden, started[0])
+            at_start, following = torch.stack(logits).unbind(1)
+        else:
+            at_start, following = self._logits(hidden, started[0])
         banned_first, banned_replaced = state.start(first, *started[1:])
         state.start_rules(first, tickets, accepted)
         if replaced or banned_replaced:
@@ -202,17 +204,6 @@ class Runner:
         every = torch.arange(len(positions), device=hidden.device)[:, None]
         first, second = self.model.decoder.logits(hidden[every, positions]).unbind(1)
         return first, second
-
-    def _verify(
-        self, state: RowState, window: Window, draft: Sequence[int], hidden: Tensor
-    ) -> AcceptedPrefix:
-        """The part of a draft that decoding accepts; hidden [T, d], after the last norm."""
-        if not draft:
-            return AcceptedPrefix()
-        first = len(window.prompt) - 1
-        logits = self.model.decoder.logits(hidden[first : first + len(draft)])
-        kernels = self.model.plan.kernels
-        return verify(window, draft, logits, self.vocabulary, kernels, state.hot_words)
 
     # -- audio ---------------------------------------------------------------------------------
 

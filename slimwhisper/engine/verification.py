@@ -21,6 +21,7 @@ from slimwhisper.engine.requests import Window
 from slimwhisper.engine.rules import NO_HISTORY, TimestampHistory, TimestampState
 from slimwhisper.engine.uploads import upload
 from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import Vocabulary
 
 
@@ -50,6 +51,26 @@ def usable_draft(window: Window, draft: tuple[int, ...], context: int, eot: int)
     limit = min(rules.sample_len, context + 1 - len(window.prompt)) - 1
     draft = draft[: max(limit, 0)]
     return draft[: draft.index(eot)] if eot in draft else draft
+
+
+def verify_hidden(
+    window: Window,
+    draft: Sequence[int],
+    hidden: Tensor,
+    model: Model,
+    vocabulary: Vocabulary,
+    hot_words: HotWordRows | None,
+) -> tuple[AcceptedPrefix, Tensor]:
+    """The part of a draft that decoding accepts, and the logits [2, V] at the text's start and
+    after that part. hidden [T, d]: of the prompt and the draft, after the last norm.
+    """
+    start, last, accepted = window.sot_index, len(window.prompt) - 1, AcceptedPrefix()
+    needed = torch.cat((hidden[start : start + 1], hidden[last : last + len(draft) + 1]))
+    logits = model.decoder.logits(needed)  # in one product, as its weights are large
+    if draft:
+        kernels = model.plan.kernels
+        accepted = verify(window, draft, logits[1:-1].clone(), vocabulary, kernels, hot_words)
+    return accepted, torch.stack((logits[0], logits[1 + len(accepted.tokens)]))
 
 
 def verify(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Generic
 
-from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.engine import ENCODE_BATCH, Engine
 from slimwhisper.engine.requests import Answer, Request
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.live.speech_buffer import SpeechBuffer
@@ -68,13 +68,13 @@ class UpdateScheduler:
     def fill(self, limit: int) -> None:
         """Start updates that are due while slots are free.
 
-        A GPU's encoder gets one full batch ahead. On a CPU it gets one window and the next: updates
-        that start later have newer audio.
+        A GPU's encoder gets one full batch ahead. On a CPU it gets a few windows: updates that
+        start later have newer audio.
 
         limit: of updates in the engine.
         """
         ahead = self.engine.prefetch - self.engine.unencoded(self._busy)
-        free_windows = min(self.engine.encode_batch, ahead)
+        free_windows = min(ENCODE_BATCH, ahead)
         while free_windows > 0 and self.busy < limit and self.engine.room > 0:
             due = [(stream.due, i, stream) for i, stream in enumerate(self.streams)]
             earliest = min(((d, i, s) for d, i, s in due if d is not None), default=None)

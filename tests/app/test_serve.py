@@ -20,7 +20,7 @@ from websockets.asyncio.client import connect
 from slimwhisper.app.command import load_choice
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.cli import build_parser, main
-from tests.support.live import Begin, eventually, free_port
+from tests.support.live import Begin, Live, eventually, free_port
 from tests.support.spoken import SAMPLES
 
 
@@ -68,6 +68,11 @@ def test_strangers_are_warned_of_and_a_model_that_does_not_load_ends_it(
     assert "slimwhisper: /no/such.pt: " in capsys.readouterr().err
     assert "0.0.0.0: anyone who can reach this address can use the server" in caplog.text
     assert "--wyoming: anyone who can reach 0.0.0.0" in caplog.text
+
+
+def test_threads_hand_over_pythons_lock_soon(live: Live) -> None:
+    """The engine needs it hundreds of times in a step."""
+    assert live.url and sys.getswitchinterval() <= 0.001
 
 
 def test_flags(monkeypatch: pytest.MonkeyPatch) -> None:

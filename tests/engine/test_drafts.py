@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from slimwhisper.cache.forms import FORMS
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search, Window
 from slimwhisper.engine.rules import TimestampHistory, TimestampState, make_rules
 from slimwhisper.engine.verification import may_draft, usable_draft
+from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.model import Model
 from slimwhisper.types import Options
 from tests.support.pretend.cuda import pretend_cuda
@@ -77,6 +80,32 @@ def test_a_right_draft_takes_one_step(
     found = decode(model, drafted(asked, [p.tokens for p in plain]), 6)
     assert_same(found, plain)
     assert len(steps) <= 2 and all(f.drafted >= len(f.tokens) - 1 for f in found)
+
+
+def test_drafts_are_read_together_with_one_product_of_the_logits_each(
+    model: Model, asked: list[Window], plain: list[Decoded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of windows that came encoded: on a CPU, too, their texts start in one pass."""
+    drafts = [spoiled(p.tokens, i) for i, p in enumerate(plain)]
+    mels = [w.mel for w in asked if w.mel is not None]
+    encoded = [
+        replace(w, mel=model.encoder(mel[None])[0]) for w, mel in zip(asked, mels, strict=True)
+    ]
+    passes: list[tuple[str, int]] = []
+    for name in ("prefill", "logits"):
+        old = getattr(Decoder, name)
+
+        def counted(self: Decoder, x: Tensor, *rest: Any, name: str = name, old: Any = old) -> Any:
+            passes.append((name, len(x)))
+            return old(self, x, *rest)
+
+        monkeypatch.setattr(Decoder, name, counted)
+    found = decode(model, drafted(encoded, drafts), 6)
+    assert_same(found, plain)
+    lengths = [len(draft) for draft in drafts]
+    assert passes[0] == ("prefill", 6) and "prefill" not in [name for name, _ in passes[1:]]
+    read = [rows for _, rows in passes[1:7]]
+    assert all(2 < rows <= length + 2 for rows, length in zip(read, lengths, strict=True))
 
 
 def test_nothing_usable_in_a_draft(model: Model, asked: list[Window], plain: list[Decoded]) -> None:

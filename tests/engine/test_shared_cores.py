@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.engine import LIVE_PREFETCH, Engine
 from slimwhisper.engine.passes import encoder
 from slimwhisper.engine.requests import Decoded
 from slimwhisper.engine.tickets import Results
@@ -61,7 +61,7 @@ def test_the_same_answers(four: None) -> None:
         counts = []
         for share in (True, False, True):
             engine.share_cores(share)
-            assert engine.prefetch == (2 if share else engine.encode_batch)
+            assert engine.prefetch == (LIVE_PREFETCH if share else engine.encode_batch)
             counts.append(torch.get_num_threads())
             done = run(engine, dict(enumerate(requests)))
             found = [done[i][0] for i in range(len(requests))]
