@@ -33,7 +33,7 @@ struct call {
     int narrowed;                /* queries, keys, values and out are bfloat16, else float */
 };
 
-/* 2^x for x from -2e9 to 0, at most 4 units in the last place off: scaled 2^r, |r| <= 1/2. */
+/* 2^x for x from -2e9 to about 0, at most 4 units in the last place off: scaled 2^r, |r| <= 1/2. */
 INLINE floats power_of_two(floats x) {
     __m512 whole = _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
     floats r = x - (floats)whole, p = splat(1.327647129e-3f);
@@ -96,8 +96,8 @@ INLINE void multiply(int q, int n, const number *x, long stride_x, const number 
     }
 }
 
-/* A block of `count` positions for q queries [q, d]: out [q, d], maxima and sums [q] are those of
-   the earlier positions. */
+/* A block of `count` positions for q queries [q, d]: out [q, d], maxima (in powers of two) and
+   sums [q] are those of the earlier positions. */
 INLINE void attend_block(int q, const number *queries, const number *keys, const number *values,
                          long d, long count, float *out, float *maxima, float *sums) {
     float scores[QUERIES][BLOCK], before[QUERIES];
@@ -112,16 +112,16 @@ INLINE void attend_block(int q, const number *queries, const number *keys, const
     for (int i = 0; i < q; i++) {
         float *s = scores[i];
         for (long t = count; t < padded; t++) s[t] = HIDDEN;
-        floats peaks = splat(maxima[i]), sum = splat(0);
+        floats peaks = splat(HIDDEN), sum = splat(0);
         for (long t = 0; t < padded; t += LANES)
             peaks = (floats)_mm512_max_ps((__m512)peaks, (__m512)load(s + t));
-        float peak = _mm512_reduce_max_ps((__m512)peaks);
+        float peak = fmaxf(maxima[i], _mm512_reduce_max_ps((__m512)peaks) * LOG2_E);
         for (long t = 0; t < padded; t += LANES) {
-            floats p = power_of_two(load(s + t) * LOG2_E - peak * LOG2_E);
+            floats p = power_of_two(load(s + t) * LOG2_E - peak);
             store_number(weights[i] + t, p);
             sum += p;
         }
-        before[i] = exp2f((maxima[i] - peak) * LOG2_E);
+        before[i] = exp2f(maxima[i] - peak);
         sums[i] = sums[i] * before[i] + sum_of(sum);
         maxima[i] = peak;
     }
