@@ -165,7 +165,10 @@ class Runner:
         packed = runner.prompts.pack(texts, slots, rows[:: state.width], pages[:: state.width])
 
         accepted: Sequence[AcceptedPrefix] = [AcceptedPrefix() for _ in tickets]
-        beginnings = [] if any(drafts) else self._beginnings(runner, tickets, accepted)
+        beginnings: list[ArrayLike] = []
+        if not any(drafts):
+            positions = [(w.sot_index, len(w.prompt) - 1) for w in windows]  # of the logits
+            beginnings = [positions, *state.start_of(tickets, accepted, self.vocabulary)]
         prompts, *uploaded = upload(device, packed, *locations, *beginnings)
         state.put_locations(first, *uploaded[:3])
         hidden, started = runner.prompts.read(prompts), uploaded[3:]
@@ -173,11 +176,11 @@ class Runner:
             shared = self.model, self.vocabulary, state.hot_words
             parts = zip(windows, drafts, hidden, strict=False)
             accepted, logits = zip(*(verify_hidden(*p, *shared) for p in parts), strict=True)
-            started = upload(device, *self._beginnings(runner, tickets, accepted))
+            started = upload(device, *state.start_of(tickets, accepted, self.vocabulary))
             at_start, following = torch.stack(logits).unbind(1)
         else:
-            at_start, following = self._logits(hidden, started[0])
-        banned_first, banned_replaced = state.start(first, *started[1:])
+            at_start, following = self._logits(hidden, started.pop(0))
+        banned_first, banned_replaced = state.start(first, *started)
         state.start_rules(first, tickets, accepted)
         if replaced or banned_replaced:
             runner.discard_graphs()
@@ -186,18 +189,6 @@ class Runner:
         runner.start(first, tickets, following, self._no_speech(at_start), accepted, tokens)
         if self.check_every == 1 or any(t.full for t in tickets):
             self._collect_finished(runner.snapshot(first, tickets), results)
-
-    def _beginnings(
-        self, runner: GroupRunner, tickets: Sequence[Ticket], accepted: Sequence[AcceptedPrefix]
-    ) -> list[ArrayLike]:
-        """What the start of n texts needs after their prompts are read: the positions of their
-        logits [n, 2], and what `RowState.start` needs.
-        """
-        positions = [
-            (t.window.sot_index, len(t.window.prompt) - 1 + len(prefix.tokens))
-            for t, prefix in zip(tickets, accepted, strict=True)
-        ]
-        return [positions, *runner.state.start_of(tickets, accepted, self.vocabulary)]
 
     def _logits(self, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """hidden [R, T, d], positions [n, 2] in the first n -> the logits there, [n, V] twice."""
