@@ -8,9 +8,9 @@ what the server and this client use. Prints a table with the medians of the roun
 JSON for each row. With --results, each row is written as soon as it is measured, and one that is
 there, with the same settings, versions, machine and commit, is not measured again.
 
-The delay of a word is the time from its end in the audio to its commitment. Rewritten text is
-measured as normalized erasure (Arivazhagan et al., arXiv 1912.03393): words that were shown and
-taken back, for each word of the last text.
+The delay of a word is the time from its end in the audio to its commitment; "last" is that of the
+words that end an utterance. Rewritten text is measured as normalized erasure (Arivazhagan et al.,
+arXiv 1912.03393): words that were shown and taken back, for each word of the last text.
 """
 
 import argparse
@@ -51,6 +51,8 @@ COLUMNS = {  # of the table: what a row has under this name, and how it is shown
     "p50 s": ("p50", ".2f"),
     "p95 s": ("p95", ".2f"),
     "p99 s": ("p99", ".2f"),
+    "last p50 s": ("last_p50", ".2f"),
+    "last p95 s": ("last_p95", ".2f"),
     "erased/word": ("erasure", ".2f"),
     "word errors %": ("word_errors", ".2f"),
     "offline %": ("offline_errors", ".2f"),

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
+from itertools import accumulate
 
 import numpy as np
 from conversations import Spoken, aligned, words_of
@@ -79,6 +80,7 @@ class Score:
     """Of one stream, or of several together."""
 
     delays: tuple[float, ...]  # seconds, of the words that are right
+    last_delays: tuple[float, ...]  # of those that end an utterance
     truth_words: int
     truth_errors: int
     offline_words: int
@@ -93,6 +95,7 @@ class Score:
         """Percentiles of the delay in seconds, and rates in percent or for each word."""
         return {
             **{f"p{p}": percentile(self.delays, p) for p in (50, 95, 99)},
+            **{f"last_p{p}": percentile(self.last_delays, p) for p in (50, 95)},
             "erasure": self.erased / max(self.live_words, 1),
             "word_errors": 100 * self.truth_errors / max(self.truth_words, 1),
             "from_offline": 100 * self.offline_errors / max(self.offline_words, 1),
@@ -114,12 +117,15 @@ def percentile(values: Sequence[float], p: int) -> float | None:
 
 def score(truth: Sequence[Spoken], offline: str, utterances: Sequence[Shown]) -> Score:
     """One stream against what was said, and against the offline transcript of the same audio."""
-    shown_words = [word for shown in utterances for word in shown.words()]
+    texts = [shown.words() for shown in utterances]
+    shown_words = [word for text in texts for word in text]
+    last = {end - 1 for end in accumulate(map(len, texts))}
     words = [word.word for word in shown_words]
     pairs, errors = aligned([word.word for word in truth], words)
     reference = words_of(offline)
     return Score(
         tuple(shown_words[j].at - truth[i].end for i, j in pairs),
+        tuple(shown_words[j].at - truth[i].end for i, j in pairs if j in last),
         len(truth),
         errors,
         len(reference),

@@ -122,6 +122,7 @@ def test_scores_of_live_streams(bench: Any) -> None:
     truth = [streams.Spoken(w, i, i + 0.8, "anna") for i, w in enumerate("one two three".split())]
     score = streams.score(truth, "one two four", [shown])
     assert score.delays == pytest.approx([2.0 - 0.8, 4.5 - 1.8, 5.0 - 2.8])
+    assert score.last_delays == score.delays[-1:]
     assert (score.truth_errors, score.offline_errors, score.live_words) == (0, 1, 3)
     assert score.erased == 3  # "too", "three", "thr"
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from slimwhisper.audio.vad import FRAME
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Request, Search, Window
 from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
 from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.stream import Stream, as_samples
 from slimwhisper.live.types import LiveEvent, LiveOptions
-from slimwhisper.live.voice_activity import BLOCK
 from slimwhisper.longform.engine_pool import EnginePool
 from slimwhisper.types import SAMPLE_RATE
 
@@ -38,8 +38,8 @@ def listen(
         with engines.lend(Search(), 1) as engine:
             for piece in source:
                 samples = as_samples(piece)
-                for start in range(0, len(samples), BLOCK):
-                    stream.append(samples[start : start + BLOCK])
+                for start in range(0, len(samples), FRAME):  # at most one block at a time
+                    stream.append(samples[start : start + FRAME])
                     yield from _run_due_updates(engine, stream)
             stream.finish()
             yield from _run_due_updates(engine, stream)

@@ -15,6 +15,7 @@ from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.types import TextUpdate
 from slimwhisper.live.update import UpdateDecoding, words_of
 from slimwhisper.live.utterance import BufferText, Utterance
+from slimwhisper.live.voice_activity import SHORT_SILENCE
 from slimwhisper.longform.words import attention
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
@@ -25,7 +26,6 @@ from slimwhisper.types import (
 )
 
 END_MARGIN = SAMPLE_RATE // 10  # samples after the speech that its last update must include
-SHORT_SILENCE = SAMPLE_RATE // 4  # samples of silence after which speech may be over
 TAIL = SAMPLE_RATE // 2  # samples after the speech that its last update decodes
 
 

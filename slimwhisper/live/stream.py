@@ -17,7 +17,6 @@ from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.types import LiveEvent, LiveOptions, SpeakersCorrected
 from slimwhisper.live.utterance import Utterance
-from slimwhisper.live.voice_activity import BLOCK
 from slimwhisper.live.warming import compile_in_background
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims
@@ -91,9 +90,16 @@ class Stream:
             raise OptionError("the stream is finished; open another one for more audio")
         self.segmenter.pending = np.concatenate([self.segmenter.pending, as_samples(samples)])
 
+    @property
+    def ready_samples(self) -> int:
+        """How many samples the next block has; 0: they are not all there."""
+        size = self.segmenter.activity.block_size
+        return size if len(self.segmenter.pending) >= size else 0
+
     def process(self, block: Samples, probabilities: Samples) -> None:
         """Process the first pending block. probabilities: as in `VoiceActivity.process`."""
-        self.segmenter.pending = self.segmenter.pending[BLOCK:].copy()  # not a view, to free memory
+        rest = self.segmenter.pending[len(block) :]
+        self.segmenter.pending = rest.copy()  # not a view, to free memory
         self.segmenter.process(block, probabilities)
         self._advance()
 
@@ -233,9 +239,11 @@ class Stream:
 
 def process_streams(streams: Sequence[Stream]) -> None:
     """Process the streams' pending samples, block by block, each with one call of the network."""
-    while pending := [s for s in streams if len(s.segmenter.pending) >= BLOCK]:
-        blocks = np.stack([s.segmenter.pending[:BLOCK] for s in pending])
-        networks = [s.segmenter.activity.stream for s in pending]
+    while ready := [s for s in streams if s.ready_samples]:
+        size = ready[0].ready_samples
+        alike = [s for s in ready if s.ready_samples == size]
+        blocks = np.stack([s.segmenter.pending[:size] for s in alike])
+        networks = [s.segmenter.activity.stream for s in alike]
         batch = networks[0].next_batch(networks, blocks)
-        for stream, block, probabilities in zip(pending, blocks, batch, strict=True):
+        for stream, block, probabilities in zip(alike, blocks, batch, strict=True):
             stream.process(block, probabilities)

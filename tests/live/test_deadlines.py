@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from slimwhisper.audio.vad import FRAME
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Window
 from slimwhisper.live import stream as stream_module
 from slimwhisper.live.setup import EXTRA_TOKENS
 from slimwhisper.live.speech_buffer import SHORT_SILENCE
 from slimwhisper.live.stream import MAX_PARALLEL_UPDATES, Stream
 from slimwhisper.live.types import LiveEvent, SpeechStopped, TextUpdate, UtteranceEnded
-from slimwhisper.live.voice_activity import BLOCK
 from slimwhisper.types import SAMPLE_RATE
 from tests.support.tones import (
     MULTILINGUAL,
@@ -46,10 +46,10 @@ def clock(monkeypatch: pytest.MonkeyPatch, loudness: None) -> Clock:
 
 
 def play_by_clock(stream: Stream, clock: Clock, audio: np.ndarray) -> Iterator[float]:
-    """Block by block, each as the clock says; yields the time."""
-    for start in range(0, len(audio), BLOCK):
-        clock.now = (start + BLOCK) / SAMPLE_RATE
-        stream.append(audio[start : start + BLOCK])
+    """Frame by frame, each as the clock says; yields the time."""
+    for start in range(0, len(audio), FRAME):
+        clock.now = (start + FRAME) / SAMPLE_RATE
+        stream.append(audio[start : start + FRAME])
         yield clock.now
 
 

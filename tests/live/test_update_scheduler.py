@@ -10,12 +10,12 @@ import torch
 
 import slimwhisper
 from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.audio.vad import FRAME
 from slimwhisper.engine.requests import Search, Window
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import LiveEvent, LiveOptions, TextUpdate
 from slimwhisper.live.update_scheduler import SharedEngine
-from slimwhisper.live.voice_activity import BLOCK
 from slimwhisper.longform.engine_pool import make_engine
 from slimwhisper.longform.recording import Recording
 from slimwhisper.types import Transcript
@@ -402,10 +402,10 @@ def test_results_do_not_depend_on_neighbours() -> None:
             )
         events: dict[str, list[LiveEvent]] = {name: [] for name in selected}
         longest = max(len(sounds[name]) for name in selected)
-        for start in range(0, longest + BLOCK, BLOCK):
+        for start in range(0, longest + FRAME, FRAME):
             for name, stream in streams.items():
                 if start < longest:
-                    stream.append(sounds[name][start : start + BLOCK])
+                    stream.append(sounds[name][start : start + FRAME])
                 else:
                     stream.finish()
             while shared_engine.updates.due or shared_engine.updates.busy:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from recipes.digits.catalogue import WORDS
+from slimwhisper.audio.vad import FRAME
 from slimwhisper.engine.requests import (
     Align,
     Alignment,
@@ -30,7 +31,6 @@ from slimwhisper.live.types import (
     TextUpdate,
     UtteranceEnded,
 )
-from slimwhisper.live.voice_activity import BLOCK
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary
 from slimwhisper.types import SAMPLE_RATE, Dims
 
@@ -171,8 +171,8 @@ def play(
         events.extend(stream.events())
 
     for piece in pieces:
-        for start in range(0, len(piece), BLOCK):
-            stream.append(piece[start : start + BLOCK])
+        for start in range(0, len(piece), FRAME):
+            stream.append(piece[start : start + FRAME])
             run()
     if finish:
         stream.finish()
