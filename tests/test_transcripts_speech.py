@@ -63,7 +63,7 @@ def test_a_preset_says_what_whisper_says(
     corpus: Corpus, expected: list[dict[str, Any]], digits_path: Path, cache: str
 ) -> None:
     """On this checkpoint the other presets fall back to the forms of `slim`: see below."""
-    model = slimwhisper.load_model(digits_path, "cpu", cache=cache)
+    model = slimwhisper.load_model(digits_path, "cpu", cache=cache, audio_window="full")
     found = transcribe_each(model, corpus.audio, batch_size=16)
     for name, ours, theirs in zip(corpus.names, found, expected, strict=True):
         assert not differences(ours, theirs), name
@@ -94,7 +94,8 @@ def test_the_other_forms_too(
     corpus: Corpus, expected: list[dict[str, Any]], digits_path: Path, cross: str, own: str
 ) -> None:
     """None is exact for this checkpoint: every layer uses the forms of `slim`."""
-    model = slimwhisper.load_model(digits_path, "cpu", cross_cache=cross, self_cache=own)
+    forms: dict[str, Any] = {"cross_cache": cross, "self_cache": own}
+    model = slimwhisper.load_model(digits_path, "cpu", audio_window="full", **forms)
     assert len(model.fallbacks) == (cross != "e") + (own != "x")
     assert all("4 of 4 layers" in said for said in model.fallbacks)
     for i in range(0, len(corpus.audio), 12):
@@ -116,7 +117,8 @@ def test_the_words_are_right(corpus: Corpus, expected: list[dict[str, Any]]) -> 
 def test_half_precision_says_the_same(
     corpus: Corpus, expected: list[dict[str, Any]], digits_path: Path, cache: str
 ) -> None:
-    model = slimwhisper.load_model(digits_path, "cpu", dtype="bfloat16", cache=cache)
+    options: dict[str, Any] = {"dtype": "bfloat16", "cache": cache, "audio_window": "full"}
+    model = slimwhisper.load_model(digits_path, "cpu", **options)
     some = slice(None) if cache == "slim" else slice(0, None, 3)
     found = transcribe_each(model, corpus.audio[some])
     other = [

@@ -33,15 +33,24 @@ struct call {
     int narrowed;                /* queries, keys, values and out are bfloat16, else float */
 };
 
-/* 2^x for x from -2e9 to about 0, at most 4 units in the last place off: scaled 2^r, |r| <= 1/2. */
+/* 2^x for x from -2e9 to about 0: scaled 2^r, |r| <= 1/2, by a polynomial with the least relative
+   error. At most 4 units in the last place off; where it is rounded to bfloat16, 8e-5. */
 INLINE floats power_of_two(floats x) {
     __m512 whole = _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
-    floats r = x - (floats)whole, p = splat(1.327647129e-3f);
+    floats r = x - (floats)whole;
+#if BF16
+    floats p = splat(5.517167e-2f);
+    p = p * r + 2.426111e-1f;
+    p = p * r + 6.932610e-1f;
+    p = p * r + 9.999281e-1f;
+#else
+    floats p = splat(1.327647129e-3f);
     p = p * r + 9.675540961e-3f;
     p = p * r + 5.550713092e-2f;
     p = p * r + 2.402212024e-1f;
     p = p * r + 6.931469440e-1f;
     p = p * r + 1.0f;
+#endif
     return (floats)_mm512_scalef_ps((__m512)p, whole);
 }
 
@@ -96,26 +105,33 @@ INLINE void multiply(int q, int n, const number *x, long stride_x, const number 
     }
 }
 
+/* Scores of which `inside` are of positions. */
+INLINE floats hidden(floats scores, long inside) {
+    __mmask16 mask = inside <= 0 ? 0 : inside >= LANES ? 0xffff : (1u << inside) - 1;
+    return (floats)_mm512_mask_blend_ps(mask, (__m512)splat(HIDDEN), (__m512)scores);
+}
+
 /* A block of `count` positions for q queries [q, d]: out [q, d], maxima (in powers of two) and
    sums [q] are those of the earlier positions. */
 INLINE void attend_block(int q, const number *queries, const number *keys, const number *values,
                          long d, long count, float *out, float *maxima, float *sums) {
     float scores[QUERIES][BLOCK], before[QUERIES];
     number weights[QUERIES][BLOCK];
-    floats totals[QUERIES][VECTORS];
+    floats totals[QUERIES][VECTORS], peaks[QUERIES];
+    UNROLL for (int i = 0; i < q; i++) peaks[i] = splat(HIDDEN);
     long padded = (count + STEP - 1) / STEP * STEP;
     for (long t = 0; t < padded; t += STEP) {
         multiply(q, VECTORS, queries, d, keys + t * d, PAIR * LANES, LANES * d, d / PAIR, totals);
-        UNROLL for (int i = 0; i < q; i++) UNROLL for (int j = 0; j < VECTORS; j++)
+        UNROLL for (int i = 0; i < q; i++) UNROLL for (int j = 0; j < VECTORS; j++) {
+            if (count - t < STEP) totals[i][j] = hidden(totals[i][j], count - t - j * LANES);
             store(scores[i] + t + j * LANES, totals[i][j]);
+            peaks[i] = (floats)_mm512_max_ps((__m512)peaks[i], (__m512)totals[i][j]);
+        }
     }
     for (int i = 0; i < q; i++) {
         float *s = scores[i];
-        for (long t = count; t < padded; t++) s[t] = HIDDEN;
-        floats peaks = splat(HIDDEN), sum = splat(0);
-        for (long t = 0; t < padded; t += LANES)
-            peaks = (floats)_mm512_max_ps((__m512)peaks, (__m512)load(s + t));
-        float peak = fmaxf(maxima[i], _mm512_reduce_max_ps((__m512)peaks) * LOG2_E);
+        floats sum = splat(0);
+        float peak = fmaxf(maxima[i], _mm512_reduce_max_ps((__m512)peaks[i]) * LOG2_E);
         for (long t = 0; t < padded; t += LANES) {
             floats p = power_of_two(load(s + t) * LOG2_E - peak);
             store_number(weights[i] + t, p);

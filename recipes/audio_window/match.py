@@ -26,6 +26,7 @@ FRAMES_PER_SECOND = 100  # of the spectrogram; the encoder halves them
 WARM_UP = 50  # steps
 KEEP_EVERY = 250  # steps
 SECONDS = 30  # of a whole window
+TEMPERATURE = 3.0  # at which the order of unlikely tokens counts too: beams choose among them
 WHOLE = 0.2  # share of the batches with windows of 30 s, which stay as they are
 
 
@@ -90,9 +91,14 @@ def distance(x: Tensor, expected: Tensor) -> Tensor:
 
 
 def divergence(logits: Tensor, expected: Tensor) -> Tensor:
-    """The mean Kullback-Leibler divergence of the next tokens' distributions, [n, V] each, []."""
-    found, wanted = logits.log_softmax(-1), expected.log_softmax(-1)
-    return F.kl_div(found, wanted, reduction="batchmean", log_target=True)
+    """The mean Kullback-Leibler divergence of the next tokens' distributions, [n, V] each, as they
+    are and at TEMPERATURE (arXiv 1503.02531, section 2), [].
+    """
+    parts = []
+    for t in (1.0, TEMPERATURE):
+        found, wanted = (logits / t).log_softmax(-1), (expected / t).log_softmax(-1)
+        parts.append(t * t * F.kl_div(found, wanted, reduction="batchmean", log_target=True))
+    return torch.stack(parts).sum()
 
 
 def used_tokens(model: Whisper) -> Tensor:

@@ -156,6 +156,7 @@ def test_the_setting_can_be_replaced(tmp_path: Path) -> None:
         assert model.make_options().audio_window == window
     with pytest.raises(OptionError, match="audio_window 'short' is neither"):
         slimwhisper.load_model(path, device="cpu", audio_window="short")
+    assert load_checkpoint("digits").settings.audio_window == "auto", "the bundled model"
 
 
 def test_inspect_and_transcribe_show_them(

@@ -53,10 +53,11 @@ TRUTH = " ".join(s["text"] for s in EXPECTED[NAME]["segments"])
 
 
 @pytest.mark.slow
-def test_when_words_are_spoken(model: SlimWhisper, audio: np.ndarray) -> None:
+def test_when_words_are_spoken(digits_path: Path, audio: np.ndarray) -> None:
     """In the whole window, where the offline times are the reference; except that offline the first
     word begins with the window.
     """
+    model = slimwhisper.load_model(digits_path, device="cpu", audio_window="full")
     events = list(model.live(iter([audio]), words=True))
     assert spoken_text(events) == TRUTH
     offline = model.transcribe(audio, word_timestamps=True)
