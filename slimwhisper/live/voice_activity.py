@@ -11,6 +11,7 @@ from slimwhisper.types import SAMPLE_RATE
 # Frames per call of the network, whose cost is mostly that of the call, 0.8 ms.
 BLOCK_FRAMES = 6
 BLOCK = BLOCK_FRAMES * FRAME  # samples: 192 ms
+SMALL_BLOCK = 2 * FRAME
 SHORT_SILENCE = SAMPLE_RATE // 4  # samples of silence after which speech may be over
 
 
@@ -49,14 +50,14 @@ class VoiceActivity:
 
     @property
     def block_size(self) -> int:
-        """How many samples to process next. In a silence they end where speech may be over, and
-        where it is, so that neither is noticed late.
+        """How many samples to process next: few before a silence is so long that speech may be
+        over, and before it is, so that neither is noticed late. Only two sizes, as streams are
+        processed together with those that need the same.
         """
         silence = self.position - self.speech_end
         ends = [end - silence for end in (SHORT_SILENCE, self.silence) if end > silence]
-        if not (self.speaking and silence and ends):
-            return BLOCK
-        return min(-(-min(ends) // FRAME) * FRAME, BLOCK)
+        soon = self.speaking and silence and ends and min(ends) < BLOCK
+        return SMALL_BLOCK if soon else BLOCK
 
     def process(
         self, block: NDArray[np.float32], probabilities: NDArray[np.float32] | None = None
