@@ -155,7 +155,8 @@ def _read(path: Path, label: str) -> Checkpoint:
     if path.is_file():
         settings = DEFAULT_SETTINGS
         if window is not None:
-            settings = replace(settings, audio_window=checked_audio_window(path, window))
+            window = checked_audio_window(path, window)
+            settings = replace(settings, file=path.name, audio_window=window)
         return Checkpoint(label, dims, state, official_heads(label, dims), settings=settings)
     vocabulary, settings = read_vocabulary(path, dims, read_settings(path, dims))
     heads, folder = settings.alignment_heads, path if reader is read_folder else None
