@@ -239,9 +239,9 @@ class Stream:
 
 def process_streams(streams: Sequence[Stream]) -> None:
     """Process the streams' pending samples, block by block, each with one call of the network."""
-    while ready := [s for s in streams if s.ready_samples]:
-        size = ready[0].ready_samples
-        alike = [s for s in ready if s.ready_samples == size]
+    while sizes := {s: size for s in streams if (size := s.ready_samples)}:
+        size = max(sizes.values())
+        alike = [s for s, each in sizes.items() if each == size]
         blocks = np.stack([s.segmenter.pending[:size] for s in alike])
         networks = [s.segmenter.activity.stream for s in alike]
         batch = networks[0].next_batch(networks, blocks)

@@ -134,7 +134,7 @@ def test_streams_and_uploads_side_by_side(
         drafting = [engine.group_runners[0].speculation for engine in created if engine.slots]
         assert len({engine.model.dims.n_audio_ctx for engine in created if engine.slots}) == 2
         assert all((d is not None) == draft for d in drafting)
-        assert any(d.acceptance.accepted for d in drafting if d is not None) == draft
+        assert all(d.acceptance.accepted for d in drafting if d is not None)
     finally:
         service.close()
 

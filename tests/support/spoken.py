@@ -35,9 +35,9 @@ def spoken_words() -> list[tuple[int, np.ndarray]]:
 
 
 def with_draft(folder: Path) -> SlimWhisper:
-    """`digits`, with its own last two decoder layers as its draft, in `folder`: seldom right."""
+    """`digits`, with its own last three decoder layers as its draft, in `folder`: often wrong."""
     path = folder / "draft.pt"
-    torch.save(shortened(bundled_file("digits"), 2).checkpoint(), path)
+    torch.save(shortened(bundled_file("digits"), 3).checkpoint(), path)
     return slimwhisper.load_model("digits", device="cpu", draft=path)
 
 
