@@ -1,12 +1,9 @@
 /* Whole blocks of a decoder layer: between single products, Python would take as long as a small
    model's step. Compiled three times: with WIDE, for sixteen floats at a time, and with BF16, for
    bfloat16 with sums in float. */
-#include "bfloat16.h"
+#include "norm.h"
 #include "threads.h"
 
-#include <math.h>
-
-#define EPSILON 1e-5f /* of layer norms */
 #define FEW 8         /* rows that one thread norms sooner than several start */
 
 void NAME(multiply_rows)(number *, float *, const number *, const void *, const float *,
@@ -38,17 +35,7 @@ static void norm_row(const void *arguments, long row) {
     if (n->addend)
         for (long k = 0; k < d; k += LANES)
             store_number(total + k, load_floats(n->x + at + k) + load_floats(n->addend + at + k));
-    floats sum = splat(0), squares = splat(0);
-    for (long k = 0; k < d; k += LANES) sum += load_floats(total + k);
-    float mean = sum_of(sum) / d;
-    for (long k = 0; k < d; k += LANES) {
-        floats x = load_floats(total + k) - mean;
-        squares += x * x;
-    }
-    float factor = 1 / sqrtf(sum_of(squares) / d + EPSILON);
-    for (long k = 0; k < d; k += LANES)
-        store_number(normed + k, (load_floats(total + k) - mean) * factor * load(n->weight + k) +
-                                     load(n->bias + k));
+    normalize(normed, total, n->weight, n->bias, d);
     if (n->cache)
         memcpy(n->cache + n->ids[row] * n->id_stride + n->positions[row] * n->position_stride,
                normed, d * sizeof *normed);

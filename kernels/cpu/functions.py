@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-VERSION = 2  # when a function's arguments change, raise it, and in usable.c, too
+VERSION = 3  # when a function's arguments change, raise it, and in usable.c, too
 _SIGNATURES: dict[str, Sequence[Any]] = {
     "multiply_rows": (*[POINTER] * 7, *[LONG] * 3, *[INT] * 3),
     "multiply_head_rows": (*[POINTER] * 4, *[LONG] * 4, INT, INT),
@@ -18,9 +18,12 @@ _SIGNATURES: dict[str, Sequence[Any]] = {
 }
 # of float32, for both dtypes; with bfloat16 there is AVX-512
 _FLOATS = {"choose_token": (*[POINTER] * 9, *[LONG] * 7, INT, INT)}
-NARROW = ("multiply_heads_transposed", "multiply_integers")  # of one variant in float32
+NARROW = ("multiply_heads_transposed", "multiply_integers", "encoder_rows")  # of one variant
 _AVX512_ALONE = {"encoder_attention": (*[POINTER] * 5, *[LONG] * 6, FLOAT, INT, INT)}
-_INTEGERS = {"multiply_integers": (*[POINTER] * 9, *[LONG] * 4, INT, INT)}
+_INTEGERS = {
+    "multiply_integers": (*[POINTER] * 9, *[LONG] * 4, INT, INT),
+    "encoder_rows": (*[POINTER] * 7, LONG, LONG, INT),
+}
 _AVX512, _AVX512_VNNI, _AVX512_BF16 = 2, 3, 4  # what `usable` returns
 
 

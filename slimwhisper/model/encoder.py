@@ -8,11 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from slimwhisper.kernels.cpu.library import intercepted
 from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.kernels.encoder_rows import BlockWeights, encoder_rows
 from slimwhisper.kernels.heads import encoder_attention
 from slimwhisper.kernels.linear import Weight, at_least_float32, linear, pack, packed_width
 from slimwhisper.model.layers import MLP, LayerNorm, Linear, Residual, Source
 from slimwhisper.types import Dims
+
+LEAST_FRAMES = 384  # with fewer, oneDNN's convolutions in float32 have other bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,19 @@ class _Convolution:
         return linear(windows.transpose(2, 3).flatten(2), self.weight, self.bias, gelu=True)
 
 
+def _until_silence(frames: Tensor) -> int:
+    """How many of the frames [B, T, n_mels] have to be convolved: the last three results are then
+    like all that follow, but for the last of all. T itself unless they are on a CPU, as elsewhere
+    the host would wait for the answer.
+    """
+    count, last = frames.shape[1], frames[:, -1:]
+    if frames.device.type != "cpu" or count <= LEAST_FRAMES or intercepted():
+        return count
+    changes = (frames != last).any(2).any(0).nonzero()
+    heard = int(changes[-1]) + 1 if len(changes) else 0
+    return min(max(heard + heard % 2 + 6, LEAST_FRAMES), count)
+
+
 @dataclass(frozen=True, slots=True)
 class _EncoderBlock:
     norm: LayerNorm
@@ -72,12 +89,23 @@ class _EncoderBlock:
     def __call__(self, x: Residual) -> None:
         """Add to x, [B, p, d]."""
         normed = x.normed(self.norm)
-        q, k, v = (
-            project(normed).unflatten(-1, (self.heads, -1))
-            for project in (self.query, self.key, self.value)
-        )
-        x.add(self.out(encoder_attention(q, k, v, self.rounded).flatten(2)))
+        x.add(self.out(self.attend(self.query(normed), self.key(normed), self.value(normed))))
         x.add(self.mlp(x.normed(self.mlp.norm)))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """[B, p, d] each -> [B, p, d], before the output's projection."""
+        q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in (query, key, value))
+        return encoder_attention(q, k, v, self.rounded).flatten(2)
+
+    def weights(self) -> BlockWeights | None:
+        """None where a layer is not one matrix."""
+        q, k, v, out, mlp = self.query, self.key, self.value, self.out, self.mlp
+        (up, down), *others = mlp.parts
+        factored = mlp.first or mlp.last or any(m.first is not None for m in (q, k, v, out))
+        if others or factored:
+            return None
+        norms = self.norm.pair, mlp.norm.pair
+        return BlockWeights(*norms, q.weight, k.weight, v.weight, out.weight, up.weight, down)
 
 
 class Encoder:
@@ -109,6 +137,7 @@ class Encoder:
             for i in range(dims.n_audio_layer)
         ]
         self.norm = LayerNorm.read(source / "ln_post")
+        self.rows = encoder_rows([block.weights() for block in self.blocks], self.norm.pair)
 
     def shortened(self, dims: Dims) -> "Encoder":
         """The same weights for fewer positions, the first `dims.n_audio_ctx`."""
@@ -122,13 +151,31 @@ class Encoder:
 
         q: p, or less: a window as long as its audio. Its E is not the same.
         """
-        mels, most, (_, given, frames) = self.dims.n_mels, 2 * self.dims.n_audio_ctx, mel.shape
-        fits = given == mels and frames <= most and frames % 2 == 0
+        mels, most, (_, bins, given) = self.dims.n_mels, 2 * self.dims.n_audio_ctx, mel.shape
+        fits = bins == mels and given <= most and given % 2 == 0
         assert fits, f"mel of shape {tuple(mel.shape)}, not [B, {mels}, up to {most}]"
-        x = self.conv2(self.conv1(mel.to(self.device, self.dtype).transpose(1, 2)))
+        x = self._convolve(mel.to(self.device, self.dtype).transpose(1, 2))
         # contiguous: the sum would keep a transposed layout, which makes every layer slower
         x = (x + self.positions[: x.shape[1]]).to(self.dtype).contiguous()
+        if self.rows and not intercepted():
+            return self._by_rows(x)
         stream = Residual(x, self.kernels)
         for block in self.blocks:
             block(stream)
         return stream.normed(self.norm)
+
+    def _convolve(self, frames: Tensor) -> Tensor:
+        """[B, T, n_mels] -> [B, T / 2, d]; silence at the end is convolved once."""
+        heard = _until_silence(frames)
+        x = self.conv2(self.conv1(frames[:, :heard]))
+        silent = (frames.shape[1] - heard) // 2
+        if not silent:
+            return x
+        return torch.cat([x[:, :-1], x[:, -2:-1].expand(-1, silent, -1), x[:, -1:]], dim=1)
+
+    def _by_rows(self, x: Tensor) -> Tensor:
+        """The blocks and the last norm, in C: x [B, q, d] -> [B, q, d]."""
+        operands = self.rows[0](x, None)
+        for block, rows in zip(self.blocks, self.rows[1:], strict=True):
+            operands = rows(x, block.attend(*operands))
+        return operands[0]

@@ -88,6 +88,11 @@ class LayerNorm:
         wide = at_least_float32(source.dtype)
         return LayerNorm(source.tensor("weight", wide), source.tensor("bias", wide))
 
+    @property
+    def pair(self) -> tuple[Tensor, Tensor]:
+        """weight and bias, [d] each."""
+        return self.weight, self.bias
+
     def __call__(self, x: Tensor) -> Tensor:
         """x [..., d] -> [..., d]."""
         return add_norm(x, None, self.weight, self.bias)[1]

@@ -9,7 +9,8 @@
    5 multiply_integers: rows, width (a multiple of 16), depth, bytes of an input -> [rows, width]
    6 mlp: rows, wide, d, 2 of matrices in float16 -> [rows, d]
    7 add_norm: rows, d -> [rows, d], the norm
-   8 choose_token, not of bfloat16: rows, size -> [rows, 2], without rules: token, log-probability */
+   8 choose_token, not of bfloat16: rows, size -> [rows, 2], without rules: token, log-probability
+   9 encoder_rows: rows, wide, d -> [rows, d], the norm after the last block */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,6 +58,18 @@ DECLARE_ENCODER(_bf16)
 WEAK void multiply_integers(float *, const float *, const int8_t *, const int32_t *, const float *,
                             const float *, const float *, uint8_t *, float *, long, long, long,
                             long, int, int); /* for x86 */
+struct linear {
+    const int8_t *w;
+    const int32_t *sums;
+    const float *factors, *bias;
+};
+struct encoder_weights {
+    struct linear out, up, down, query, key, value;
+    const float *mlp_weight, *mlp_bias, *norm_weight, *norm_bias;
+    long d, wide;
+};
+WEAK void encoder_rows(float *, float *, float *, float *, const float *,
+                       const struct encoder_weights *, float *, long, long, int); /* for x86 */
 int usable(void);
 
 static int bfloat16;
@@ -92,6 +105,22 @@ static void *allocate(long bytes) {
     void *data = malloc(bytes);
     if (!data) exit(3);
     return data;
+}
+
+/* A weight [width, depth] of whole numbers, factors and bias, as multiply_integers takes it. */
+static struct linear read_integers(long width, long depth) {
+    float *w = read_floats(width * depth), *factors = read_floats(width);
+    int8_t *blocks = allocate(width * depth);
+    int32_t *sums = allocate(width * sizeof *sums);
+    for (long i = 0; i < width; i++) {
+        sums[i] = 0;
+        for (long k = 0; k < depth; k++) {
+            int8_t byte = (int8_t)w[i * depth + k];
+            sums[i] += byte;
+            blocks[i / 16 * 16 * depth + k / 4 * 64 + i % 16 * 4 + k % 4] = byte;
+        }
+    }
+    return (struct linear){blocks, sums, factors, read_floats(width)};
 }
 
 int main(int argc, char **argv) {
@@ -138,20 +167,11 @@ int main(int argc, char **argv) {
         VARIANT(attend_pages)(out, sums, workspace, queries, keys, values, 0, &length, 0, table, 1,
                               a, 1, b, 16 * c, d, a * 16 * d, 16 * d, 0, 16, c, 0.125f, 2);
     } else if (n[0] == 5) {
-        float *x = read_floats(a * c), *w = read_floats(b * c), *factors = read_floats(b);
-        float *bias = read_floats(b), *addend = read_floats(a * b);
-        int8_t *blocks = allocate(b * c);
-        int32_t *sums = allocate(b * sizeof *sums);
-        for (long i = 0; i < b; i++) {
-            sums[i] = 0;
-            for (long k = 0; k < c; k++) {
-                int8_t byte = (int8_t)w[i * c + k];
-                sums[i] += byte;
-                blocks[i / 16 * 16 * c + k / 4 * 64 + i % 16 * 4 + k % 4] = byte;
-            }
-        }
+        float *x = read_floats(a * c);
+        struct linear l = read_integers(b, c);
+        float *addend = read_floats(a * b);
         out = allocate((size = a * b) * sizeof(float));
-        multiply_integers(out, x, blocks, sums, factors, bias, addend, allocate(a * c * d),
+        multiply_integers(out, x, l.w, l.sums, l.factors, l.bias, addend, allocate(a * c * d),
                           allocate(a * 2 * sizeof(float)), a, b, c, d, 0, 2);
     } else if (n[0] == 6) {
         void *x = read_numbers(a * c), *up = read_numbers(b * c), *up_bias = read_numbers(b);
@@ -173,6 +193,15 @@ int main(int argc, char **argv) {
         (wide ? choose_token_wide : choose_token)(logits, 0, 0, 0, 0, 0, 0, tokens, logprobs, a, b, b,
                                                   0, 0, 0, 0, 0, 2);
         for (long i = 0; i < a; i++) both[2 * i] = (float)tokens[i], both[2 * i + 1] = logprobs[i];
+    } else if (n[0] == 9) {
+        float *x = read_floats(a * c), *attended = read_floats(a * c), *norms = read_floats(4 * c);
+        struct encoder_weights w = {.mlp_weight = norms, .mlp_bias = norms + c, .d = c, .wide = b,
+                                    .norm_weight = norms + 2 * c, .norm_bias = norms + 3 * c};
+        w.out = read_integers(c, c), w.up = read_integers(b, c), w.down = read_integers(c, b);
+        long workspace = 96 * (c + 1538 + 384);
+        out = allocate((size = a * c) * sizeof(float));
+        encoder_rows(x, out, 0, 0, attended, &w, allocate(2 * workspace * sizeof(float)), workspace, a,
+                     2);
     } else {
         size = a * b * c * d;
         void *queries = read_numbers(size), *keys = read_numbers(size), *values = read_numbers(size);

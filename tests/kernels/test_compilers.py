@@ -137,6 +137,19 @@ def test_compilers(compiler: str, tmp_path: Path) -> None:
         found = call("integers", (5, 14, 32, 96, planes), *data).view(14, 32)
         assert 0 < float((found - expected).norm() / expected.norm()) < off
 
+    x, attended, norms = noise(70, 96), noise(71, 96)[1:], noise(4, 96)
+    matrices = [
+        ((noise(*s) * 40).round().clamp(-127, 127), noise(s[0]).abs() / 200, noise(s[0]))
+        for s in ((96, 96), (128, 96), (96, 128))
+    ]
+    out, up, down = ((w * factors[:, None], bias) for w, factors, bias in matrices)
+    middle = x.double() + attended.double() @ out[0].double().T + out[1].double()
+    ends = middle + mlp(normed(middle, torch.zeros(96), *norms[:2]), *up, *down)
+    data = x, attended, norms, *(t for weights in matrices for t in weights)
+    found = call("integers", (9, 70, 128, 96, 0), *data).view(70, 96)
+    expected = normed(ends, torch.zeros(96), *norms[2:])
+    assert 0 < float((found - expected).norm() / expected.norm()) < 0.02
+
     def near(found: Tensor, expected: Tensor) -> None:
         torch.testing.assert_close(found, expected.double().flatten(), atol=5e-3, rtol=2**-7)
 

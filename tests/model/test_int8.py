@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 import slimwhisper
 from slimwhisper import devices
@@ -127,36 +126,6 @@ def test_the_encoder_is_near(fast: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     exact, near = (Encoder(state, DIMS, CPU, torch.float32, int8)(mel) for int8 in (False, True))
     assert 0 < (near - exact).norm() / exact.norm() < 0.03
     assert len(used) == (DIMS.n_audio_layer if fast else 0)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "int8"), [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False)]
-)
-def test_convolutions(dtype: torch.dtype, int8: bool) -> None:
-    """As products in bfloat16 with packed weights, they are no further off than PyTorch's own in
-    bfloat16; in float32 they are PyTorch's.
-    """
-    narrow = int8 or dtype == torch.bfloat16
-    if narrow and not linear_module.BFLOAT16_PRODUCTS:
-        pytest.skip("a processor without AVX512-BF16")
-    state, x = random_state(DIMS, seed=0), torch.randn(2, 400, 80)
-    encoder = Encoder(state, DIMS, CPU, dtype, int8)
-    found = encoder.conv2(encoder.conv1(x.to(dtype)))
-
-    def by_pytorch(dtype: torch.dtype) -> torch.Tensor:
-        y = x.to(dtype).transpose(1, 2)
-        for stride, name in enumerate(("encoder.conv1", "encoder.conv2"), 1):
-            weight, bias = (state[f"{name}.{part}"].to(dtype) for part in ("weight", "bias"))
-            y = F.gelu(F.conv1d(y, weight, bias, stride, padding=1))
-        return y.transpose(1, 2).double()
-
-    exact = by_pytorch(torch.float64)
-    assert found.shape == (2, 200, DIMS.n_audio_state)
-    assert found.dtype == (torch.bfloat16 if narrow else torch.float32)
-    error, plain = ((y - exact).norm() for y in (found, by_pytorch(found.dtype)))
-    assert 0 < error <= 1.1 * plain
-    for convolution in (encoder.conv1, encoder.conv2):
-        assert isinstance(convolution.weight, Packed) == narrow
 
 
 @pytest.mark.slow
