@@ -140,15 +140,14 @@ class SpeechBuffer:
 
     @property
     def slack(self) -> float:
-        """Seconds by which more urgent updates may delay this one: until the silence ends the
-        utterance if speech may be over, else until a whole period of audio is there.
+        """Seconds by which more urgent updates may delay this one: none if speech may be over, as
+        somebody waits for an answer, else until the next update would be due.
         """
         audio, live = self.audio, self.setup.live
-        if audio.closed:
+        if audio.closed or audio.trailing_silence >= SHORT_SILENCE:
             return 0.0
-        if audio.trailing_silence >= SHORT_SILENCE:
-            return max(live.silence_duration_ms / 1000 - audio.trailing_silence / SAMPLE_RATE, 0.0)
-        return 0.0 if self.updates else max(live.update - live.first, 0.0)
+        until_second = 0.0 if self.updates else max(live.update - live.first, 0.0)
+        return until_second + live.update
 
     # -- updates ---------------------------------------------------------------------------------
 
