@@ -1,4 +1,4 @@
-"""What an encoder in int8 computes between two attentions, in one call of C (encoder_rows.c)."""
+"""What an encoder computes between two attentions, in one call of C (encoder_rows.c)."""
 
 import ctypes
 from collections.abc import Sequence
@@ -10,30 +10,32 @@ from torch import Tensor
 
 from slimwhisper.kernels.cpu.functions import LONG, POINTER
 from slimwhisper.kernels.cpu.library import library, pointer
-from slimwhisper.kernels.linear import Quantized, Weight
+from slimwhisper.kernels.linear import Quantized, Tiled, Weight
 
-ROWS, PART = 96, 1536  # that a thread takes at a time, and hidden values: as in C
+ROWS, PART = 96, 1536  # that a thread takes at a time, and hidden values in int8: as in C
+LINE = 16  # divides the widths
 
-Norm = tuple[Tensor, Tensor]  # weight and bias, [d] each
+Pair = tuple[Tensor, Tensor]  # weight and bias of a norm, [d] each
+Layer = tuple[Weight, Tensor | None]  # weight [out, in] and bias [out]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockWeights:
     """Of one block: query, key, value and out [d, d], up [wide, d], down [d, wide]."""
 
-    norm: Norm
-    mlp_norm: Norm
-    query: Weight
-    key: Weight
-    value: Weight
-    out: Weight
-    up: Weight
-    down: Weight
+    norm: Pair
+    mlp_norm: Pair
+    query: Layer
+    key: Layer
+    value: Layer
+    out: Layer
+    up: Layer
+    down: Layer
 
     def in_c(self) -> bool:
         """Whether the matrices are laid out for C."""
-        matrices = self.query, self.key, self.value, self.out, self.up, self.down
-        return all(isinstance(w, Quantized) and w.blocks is not None for w in matrices)
+        layers = self.query, self.key, self.value, self.out, self.up, self.down
+        return all(isinstance(w, Tiled | Quantized) and w.blocks is not None for w, _ in layers)
 
 
 class _Linear(ctypes.Structure):
@@ -57,34 +59,33 @@ class EncoderRows:
     norm and the projections of the next.
     """
 
-    def __init__(self, before: BlockWeights | None, after: BlockWeights | None, last: Norm) -> None:
+    def __init__(self, before: BlockWeights | None, after: BlockWeights | None, last: Pair) -> None:
         """before: None at the first block. after: None behind the last, before the norm `last`."""
-        self._results, (weight, _) = 3 if after else 1, last
+        self._results = 3 if after else 1
         self._kept: list[Tensor] = []  # C has their addresses
-        self._struct = struct = _EncoderWeights(d=len(weight))
+        self._name = "encoder_rows"
+        self._struct = struct = _EncoderWeights(d=len(last[0]))
         struct.norm_weight, struct.norm_bias = self._addresses(*(after.norm if after else last))
         if before is not None:
             struct.mlp_weight, struct.mlp_bias = self._addresses(*before.mlp_norm)
-            struct.out, struct.up, struct.down = map(
-                self._linear, (before.out, before.up, before.down)
-            )
-            assert isinstance(before.up, Quantized)
-            struct.wide = len(before.up.factors)
+            struct.out = self._linear(*before.out)
+            struct.up, struct.down = self._linear(*before.up), self._linear(*before.down)
+            assert isinstance(before.up[0], Tiled | Quantized)
+            struct.wide = before.up[0].width
         if after is not None:
-            struct.query, struct.key, struct.value = map(
-                self._linear, (after.query, after.key, after.value)
-            )
+            struct.query, struct.key = self._linear(*after.query), self._linear(*after.key)
+            struct.value = self._linear(*after.value)
 
     def __call__(self, x: Tensor, attended: Tensor | None) -> list[Tensor]:
-        """x [B, p, d] float32, to which the block before is added, and attended [B, p, d], its
-        attention -> query, key and value of the block after, or the norm: [B, p, d] each.
+        """x, to which the block before is added, and attended, its attention -> query, key and
+        value of the block after, or the norm: [B, p, d] float32 each.
         """
         compiled, width, threads = library(), x.shape[-1], torch.get_num_threads()
         assert compiled is not None
         results = [torch.empty_like(x) for _ in range(self._results)]
         size = ROWS * (width + PART + 2 + PART // 4)
         workspace = torch.empty(threads * size)
-        compiled.functions["encoder_rows"](
+        compiled.functions[self._name](
             *map(pointer, (x, *results, *[None] * (3 - len(results)), attended)),
             *(ctypes.addressof(self._struct), workspace.data_ptr(), size),
             *(x.numel() // width, threads),
@@ -96,20 +97,30 @@ class EncoderRows:
         self._kept += [t for t in tensors if t is not None]
         return [pointer(t) for t in tensors]
 
-    def _linear(self, weight: Weight) -> _Linear:
-        """With the sums of every PART of the depth, [parts, out]."""
+    def _linear(self, weight: Weight, bias: Tensor | None) -> _Linear:
+        if isinstance(weight, Tiled):
+            return _Linear(w=pointer(weight.blocks), bias=self._addresses(weight.blocks, bias)[1])
         assert isinstance(weight, Quantized) and weight.blocks is not None
+        self._name = "encoder_rows_integers"
         parts = weight.blocks.split(PART // 4, dim=1)
         sums = torch.stack([p.sum((1, 3), dtype=torch.int32).flatten() for p in parts])
         return _Linear(*self._addresses(weight.blocks, sums, weight.factors, weight.bias))
 
 
-def encoder_rows(blocks: Sequence[BlockWeights | None], last: Norm) -> list[EncoderRows]:
+def encoder_rows(blocks: Sequence[BlockWeights | None], last: Pair) -> list[EncoderRows]:
     """Before, between and after the blocks, whose output goes through the norm `last`; [] where C
     cannot read their weights.
     """
     weights = [b for b in blocks if b is not None and b.in_c()]
     if len(weights) < len(blocks) or len(last[0]) > PART:
         return []
-    ends = [None, *weights, None]
-    return [EncoderRows(a, b, last) for a, b in pairwise(ends)]
+    return [EncoderRows(a, b, last) for a, b in pairwise([None, *weights, None])]
+
+
+def reads_tiles(width: int, dtype: torch.dtype) -> bool:
+    """Whether C can run an encoder of this width and dtype on a CPU, its matrices in tiles. In
+    bfloat16, oneDNN's products are as fast.
+    """
+    compiled = library() if dtype == torch.float32 else None
+    fits = width % LINE == 0 and width <= PART
+    return fits and compiled is not None and "encoder_rows" in compiled.functions

@@ -36,6 +36,29 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
+class Tiled:
+    """A float32 weight [out, in] in the order in which C reads it (tiles.h), for `encoder_rows`;
+    `linear` takes it where operators are watched.
+    """
+
+    blocks: Tensor  # [out / 16, in, 16]
+
+    @staticmethod
+    def of(weight: Tensor) -> "Tiled":
+        """Of a weight [out, in] whose number of outputs is a multiple of 16."""
+        return Tiled(weight.unflatten(0, (-1, 16)).transpose(1, 2).contiguous())
+
+    @property
+    def width(self) -> int:
+        """How many outputs it has."""
+        return 16 * len(self.blocks)
+
+    def matrix(self) -> Tensor:
+        """[out, in], a copy."""
+        return self.blocks.transpose(1, 2).flatten(0, 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Quantized:
     """A weight [out, in] in int8 with a factor per output, and its bias; only for `linear`. It has
     `blocks`, or `packed`, or `unpacked`, or the last two.
@@ -48,6 +71,11 @@ class Quantized:
     packed: Tensor | None = None  # opaque, of oneDNN
     unpacked: Tensor | None = None  # [out, in] int8, for few rows or, without `packed`, for all
 
+    @property
+    def width(self) -> int:
+        """How many outputs it has."""
+        return len(self.factors)
+
     def dequantized(self) -> Tensor:
         """[out, in] float32; not of a weight that is packed alone."""
         integers = self.unpacked
@@ -57,7 +85,7 @@ class Quantized:
         return integers * self.factors[:, None]
 
 
-Weight = Tensor | Packed | Quantized
+Weight = Tensor | Packed | Tiled | Quantized
 
 
 def quantize(weight: Tensor, bias: Tensor | None = None, small_batches: bool = False) -> Quantized:
@@ -206,6 +234,8 @@ def linear(
                 return y
             y = y if addend is None else y + addend
         return F.gelu(y) if gelu else y
+    if isinstance(weight, Tiled):
+        weight = weight.matrix()
     if isinstance(weight, Tensor):
         y = _in_c(x, weight, bias, addend, unrounded=unrounded)
         if y is None:

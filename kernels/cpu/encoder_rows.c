@@ -1,17 +1,19 @@
-/* What an encoder in int8 computes between two attentions. That is row by row, so a thread takes some
-   rows through all of it: they stay in its core's second cache. For processors with AVX512-VNNI. */
-#include "integers.h"
+/* What an encoder computes between two attentions. That is row by row, so a thread takes some rows
+   through all of it: they stay in its core's second cache. For processors with AVX-512; compiled twice:
+   for float, and with INTEGERS for weights in int8. */
+#define WIDE 1
 #include "norm.h"
 #include "threads.h"
+#include "tiles.h"
 
-#ifdef HAS_INTEGERS
+#ifdef __x86_64__
 
 #define PART 1536 /* hidden values of an MLP at a time */
 
 struct linear {
-    const int8_t *w;      /* as in multiply_integers */
-    const int32_t *sums;  /* [width], of `down` [parts, width]: of every PART of its depth */
-    const float *factors; /* [width] */
+    const weight *w;      /* as in tiles.h */
+    const int32_t *sums;  /* [parts, width]: of every PART of its depth; for int8 */
+    const float *factors; /* [width], for int8 */
     const float *bias;    /* [width] or null */
 };
 
@@ -34,10 +36,10 @@ struct call {
 /* Some rows, and the workspace of their thread. */
 struct chunk {
     long rows, d;
-    float *normed;  /* [ROWS, d] */
-    float *hidden;  /* [ROWS, PART] */
-    float *steps;   /* [ROWS, 2] */
-    uint8_t *bytes; /* [ROWS, PART] */
+    float *normed;     /* [ROWS, d] */
+    float *hidden;     /* [ROWS, PART] */
+    float *steps;      /* [ROWS, 2] */
+    operand *operands; /* [ROWS, PART], of a product, where they are not floats */
 };
 
 static void norm_rows(const struct chunk *c, float *normed, const float *x, const float *weight,
@@ -46,13 +48,24 @@ static void norm_rows(const struct chunk *c, float *normed, const float *x, cons
         normalize(normed + i * c->d, x + i * c->d, weight, bias, c->d);
 }
 
-/* out [rows, width] = x [rows, depth] W^T + bias + addend; x null: that of the call before. stride: of
-   W, of which `depth` numbers are multiplied. */
-static void multiply(const struct chunk *c, float *out, const float *x, struct linear l,
+/* x [rows, depth], for `multiply`. */
+static const operand *prepare(const struct chunk *c, const float *x, long depth) {
+#if INTEGERS
+    for (long i = 0; i < c->rows; i++)
+        round_row(c->operands + i * depth, c->steps + 2 * i, x + i * depth, depth, 1);
+    return c->operands;
+#else
+    (void)c, (void)depth;
+    return x;
+#endif
+}
+
+/* out [rows, width] = x [rows, depth] W^T + bias + addend. stride: of W, of which `depth` numbers are
+   multiplied. */
+static void multiply(const struct chunk *c, float *out, const operand *x, struct linear l,
                      const float *addend, long width, long depth, long stride, int gelu) {
-    struct product p = {out,      l.w,      l.sums,  l.factors, l.bias, addend, x, c->bytes,
-                        c->steps, c->rows,  width,   depth,     stride, 1,      gelu};
-    for (long row = 0; x && row < c->rows; row++) round_row(&p, row);
+    struct product p = {out,      l.w,     l.sums, l.factors, l.bias, addend, x,
+                        c->steps, c->rows, width,  depth,     stride, 1,      gelu};
     multiply_vectors(&p, 0, width / LANES);
 }
 
@@ -60,12 +73,14 @@ static void multiply(const struct chunk *c, float *out, const float *x, struct l
 static void add_mlp(const struct chunk *c, float *x, const struct encoder_weights *w) {
     for (long at = 0; at < w->wide; at += PART) {
         long width = w->wide - at < PART ? w->wide - at : PART;
-        struct linear up = {w->up.w + at * w->d, w->up.sums + at, w->up.factors + at,
-                            w->up.bias + at};
-        struct linear down = {w->down.w + at * LANES, w->down.sums + at / PART * w->d,
-                              w->down.factors, at ? 0 : w->down.bias};
-        multiply(c, c->hidden, c->normed, up, 0, width, w->d, w->d, 1);
-        multiply(c, x, c->hidden, down, x, w->d, width, w->wide, 0);
+        struct linear up = w->up, down = w->down;
+        up.w += at * w->d, up.bias += at;
+        down.w += at * LANES, down.bias = at ? 0 : down.bias;
+#if INTEGERS
+        up.sums += at, up.factors += at, down.sums += at / PART * w->d;
+#endif
+        multiply(c, c->hidden, prepare(c, c->normed, w->d), up, 0, width, w->d, w->d, 1);
+        multiply(c, x, prepare(c, c->hidden, width), down, x, w->d, width, w->wide, 0);
     }
 }
 
@@ -76,22 +91,24 @@ static void rows_of_thread(const void *arguments, long thread) {
     long end = call->rows * (thread + 1) / call->threads, d = w->d;
     float *normed = call->workspace + thread * call->workspace_size;
     float *hidden = normed + ROWS * d, *steps = hidden + ROWS * PART;
-    struct chunk c = {0, d, normed, hidden, steps, (uint8_t *)(steps + ROWS * 2)};
+    struct chunk c = {0, d, normed, hidden, steps, (operand *)(steps + ROWS * 2)};
     for (long at = begin * d; begin < end; begin += ROWS, at = begin * d) {
         c.rows = end - begin < ROWS ? end - begin : ROWS;
         float *x = call->x + at;
         if (call->attended) {
-            multiply(&c, x, call->attended + at, w->out, x, d, d, d, 0);
-            norm_rows(&c, c.normed, x, w->mlp_weight, w->mlp_bias);
+            multiply(&c, x, prepare(&c, call->attended + at, d), w->out, x, d, d, d, 0);
+            norm_rows(&c, normed, x, w->mlp_weight, w->mlp_bias);
             add_mlp(&c, x, w);
         }
-        if (w->query.w) {
-            norm_rows(&c, c.normed, x, w->norm_weight, w->norm_bias);
-            multiply(&c, call->results[0] + at, c.normed, w->query, 0, d, d, d, 0);
-            multiply(&c, call->results[1] + at, 0, w->key, 0, d, d, d, 0);
-            multiply(&c, call->results[2] + at, 0, w->value, 0, d, d, d, 0);
-        } else
+        if (!w->query.w) {
             norm_rows(&c, call->results[0] + at, x, w->norm_weight, w->norm_bias);
+            continue;
+        }
+        norm_rows(&c, normed, x, w->norm_weight, w->norm_bias);
+        const operand *operands = prepare(&c, normed, d);
+        multiply(&c, call->results[0] + at, operands, w->query, 0, d, d, d, 0);
+        multiply(&c, call->results[1] + at, operands, w->key, 0, d, d, d, 0);
+        multiply(&c, call->results[2] + at, operands, w->value, 0, d, d, d, 0);
     }
 }
 
@@ -99,9 +116,9 @@ static void rows_of_thread(const void *arguments, long thread) {
    and value [rows, d] are the projections of LN(x) or, after the last block, query is LN(x). d and
    wide are multiples of 16, and d is at most PART. workspace: for each thread `workspace_size`
    floats, ROWS * (d + PART + 2 + PART / 4) or more. */
-void encoder_rows(float *x, float *query, float *key, float *value, const float *attended,
-                  const struct encoder_weights *w, float *workspace, long workspace_size, long rows,
-                  int threads) {
+void NAME(encoder_rows)(float *x, float *query, float *key, float *value, const float *attended,
+                        const struct encoder_weights *w, float *workspace, long workspace_size,
+                        long rows, int threads) {
     struct call call = {x,         {query, key, value}, attended, w,
                         workspace, rows,                workspace_size, threads};
     run_parallel(rows_of_thread, &call, threads, threads);

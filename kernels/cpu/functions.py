@@ -18,12 +18,14 @@ _SIGNATURES: dict[str, Sequence[Any]] = {
 }
 # of float32, for both dtypes; with bfloat16 there is AVX-512
 _FLOATS = {"choose_token": (*[POINTER] * 9, *[LONG] * 7, INT, INT)}
-NARROW = ("multiply_heads_transposed", "multiply_integers", "encoder_rows")  # of one variant
-_AVX512_ALONE = {"encoder_attention": (*[POINTER] * 5, *[LONG] * 6, FLOAT, INT, INT)}
+_ENCODER_ROWS = (*[POINTER] * 7, LONG, LONG, INT)
+_ENCODER_ATTENTION = {"encoder_attention": (*[POINTER] * 5, *[LONG] * 6, FLOAT, INT, INT)}
+_AVX512_ALONE = _ENCODER_ATTENTION | {"encoder_rows": _ENCODER_ROWS}
 _INTEGERS = {
     "multiply_integers": (*[POINTER] * 9, *[LONG] * 4, INT, INT),
-    "encoder_rows": (*[POINTER] * 7, LONG, LONG, INT),
+    "encoder_rows_integers": _ENCODER_ROWS,
 }
+NARROW = ("multiply_heads_transposed", *_INTEGERS)  # of one variant in float32
 _AVX512, _AVX512_VNNI, _AVX512_BF16 = 2, 3, 4  # what `usable` returns
 
 
@@ -44,7 +46,7 @@ def load_functions(
     widened = wide and usable >= _AVX512
     signatures = _SIGNATURES | _FLOATS
     if bfloat16 or widened:
-        signatures |= _AVX512_ALONE
+        signatures |= _ENCODER_ATTENTION if bfloat16 else _AVX512_ALONE
     if not bfloat16 and wide and usable >= _AVX512_VNNI:
         signatures |= _INTEGERS
     functions: dict[str, Callable[..., None]] = {}

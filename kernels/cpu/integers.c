@@ -1,24 +1,31 @@
 /* x W^T with W in int8, laid out for vpdpbusd, and x rounded to whole numbers row by row: for
    processors with AVX512-VNNI. With 16 bits, x is two rows of bytes, `planes`, that are multiplied
    each: where there are few rows that takes little longer, as W is read once. */
-#include "integers.h"
+#define WIDE 1
+#define INTEGERS 1
+#include "tiles.h"
 #include "threads.h"
 
 #ifdef HAS_INTEGERS
 
-struct shared {
+struct call {
     struct product product;
-    long count; /* of threads */
+    const float *x; /* [rows, depth] */
+    uint8_t *bytes; /* [rows, planes, depth] */
+    float *steps;
+    long threads;
 };
 
 static void round_one(const void *arguments, long row) {
-    round_row(&((const struct shared *)arguments)->product, row);
+    const struct call *c = arguments;
+    long depth = c->product.depth, planes = c->product.planes;
+    round_row(c->bytes + row * planes * depth, c->steps + 2 * row, c->x + row * depth, depth, planes);
 }
 
 static void outputs_of_thread(const void *arguments, long thread) {
-    const struct shared *s = arguments;
-    long vectors = (s->product.width + LANES - 1) / LANES;
-    multiply_vectors(&s->product, vectors * thread / s->count, vectors * (thread + 1) / s->count);
+    const struct call *c = arguments;
+    long vectors = (c->product.width + LANES - 1) / LANES;
+    multiply_vectors(&c->product, vectors * thread / c->threads, vectors * (thread + 1) / c->threads);
 }
 
 /* out [rows, width] = x [rows, depth] W^T * factors + bias + addend, with x rounded, then GELU if
@@ -29,11 +36,11 @@ void multiply_integers(float *out, const float *x, const int8_t *w, const int32_
                        const float *factors, const float *bias, const float *addend,
                        uint8_t *bytes, float *steps, long rows, long width, long depth,
                        long planes, int gelu, int threads) {
-    struct shared shared = {{out, w, sums, factors, bias, addend, x, bytes, steps, rows, width, depth,
-                             depth, planes, gelu},
-                            threads};
-    run_parallel(round_one, &shared, rows, threads);
-    run_parallel(outputs_of_thread, &shared, threads, threads);
+    struct call call = {{out, w, sums, factors, bias, addend, bytes, steps, rows, width, depth, depth,
+                         planes, gelu},
+                        x, bytes, steps, threads};
+    run_parallel(round_one, &call, rows, threads);
+    run_parallel(outputs_of_thread, &call, threads, threads);
 }
 #endif
 

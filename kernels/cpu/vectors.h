@@ -50,6 +50,9 @@ BEGIN_TARGET(TARGET)
 #if BF16
 #define LANES 16
 #define NAME(name) name##_bf16
+#elif INTEGERS
+#define LANES 16
+#define NAME(name) name##_integers
 #elif WIDE
 #define LANES 16
 #define NAME(name) name##_wide

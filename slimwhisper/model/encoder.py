@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from slimwhisper.checkpoint.validate import FACTORS
 from slimwhisper.kernels.cpu.library import intercepted
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.encoder_rows import BlockWeights, encoder_rows
+from slimwhisper.kernels.encoder_rows import BlockWeights, encoder_rows, reads_tiles
 from slimwhisper.kernels.heads import encoder_attention
 from slimwhisper.kernels.linear import Weight, at_least_float32, linear, pack, packed_width
 from slimwhisper.model.layers import MLP, LayerNorm, Linear, Residual, Source
@@ -104,8 +105,8 @@ class _EncoderBlock:
         factored = mlp.first or mlp.last or any(m.first is not None for m in (q, k, v, out))
         if others or factored:
             return None
-        norms = self.norm.pair, mlp.norm.pair
-        return BlockWeights(*norms, q.weight, k.weight, v.weight, out.weight, up.weight, down)
+        maps = q.pair, k.pair, v.pair, out.pair, up.pair, (down, mlp.down_bias)
+        return BlockWeights(self.norm.pair, mlp.norm.pair, *maps)
 
 
 class Encoder:
@@ -126,7 +127,9 @@ class Encoder:
         to share those of a model.
         """
         self.kernels = kernels or Kernels(device, dtype)
-        source = Source(state, "encoder.", device, dtype, int8)
+        fits = device.type == "cpu" and not int8 and reads_tiles(dims.n_audio_state, dtype)
+        tiled = fits and not any(name.endswith(FACTORS) for name in state)
+        source = Source(state, "encoder.", device, dtype, int8, tiled=tiled)
         self.dims, self.device, self.dtype = dims, device, dtype
         self.conv1 = _Convolution.read(source / "conv1", stride=1)
         self.conv2 = _Convolution.read(source / "conv2", stride=2)

@@ -11,6 +11,7 @@ from slimwhisper.kernels.cpu.blocks import MLPBlock
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import (
+    Tiled,
     Weight,
     at_least_float32,
     linear,
@@ -31,6 +32,7 @@ class Source:
     dtype: torch.dtype
     int8: bool = False  # linear maps in int8
     small_batches: bool = False  # they also serve few rows
+    tiled: bool = False  # they are `Tiled`
 
     def __truediv__(self, name: str) -> "Source":
         return replace(self, prefix=f"{self.prefix}{name}.")
@@ -67,7 +69,14 @@ class Linear:
         """weight [out, in], bias [out], in the form in which the source's layers multiply."""
         if source.int8:
             return Linear(quantize(weight, bias, source.small_batches), None)
+        if source.tiled:
+            return Linear(Tiled.of(weight), bias)
         return Linear(pack(weight, source.small_batches), bias)
+
+    @property
+    def pair(self) -> tuple[Weight, Tensor | None]:
+        """weight and bias."""
+        return self.weight, self.bias
 
     def __call__(self, x: Tensor, gelu: bool = False) -> Tensor:
         """x [..., in] -> [..., out]."""
@@ -142,9 +151,10 @@ class MLP:
         bias, down_bias = up.tensor("bias"), None if outer else down.tensor("bias")
         first = Linear.of(source, inner[0]) if inner else None
         last = Linear.of(source, outer[0], down.tensor("bias")) if outer else None
-        if source.int8:
-            part = (Linear.of(source, wide, bias), Linear.of(source, narrow, down_bias).weight)
-            return MLP(LayerNorm.read(norm), [part], None, first, last)
+        if source.int8 or source.tiled:
+            lower = Linear.of(source, narrow, down_bias)
+            part = Linear.of(source, wide, bias), lower.weight
+            return MLP(LayerNorm.read(norm), [part], lower.bias, first, last)
         width = packed_width(narrow, source.small_batches) or narrow.shape[1]
         pieces = zip(wide.split(width), bias.split(width), narrow.split(width, dim=1), strict=True)
         parts = [(Linear.of(source, u, b), pack(d, source.small_batches)) for u, b, d in pieces]

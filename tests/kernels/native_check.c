@@ -10,7 +10,7 @@
    6 mlp: rows, wide, d, 2 of matrices in float16 -> [rows, d]
    7 add_norm: rows, d -> [rows, d], the norm
    8 choose_token, not of bfloat16: rows, size -> [rows, 2], without rules: token, log-probability
-   9 encoder_rows: rows, wide, d -> [rows, d], the norm after the last block */
+   9 encoder_rows, for AVX-512: rows, wide, d -> [rows, d], the norm after the last block */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,7 +59,7 @@ WEAK void multiply_integers(float *, const float *, const int8_t *, const int32_
                             const float *, const float *, uint8_t *, float *, long, long, long,
                             long, int, int); /* for x86 */
 struct linear {
-    const int8_t *w;
+    const void *w;
     const int32_t *sums;
     const float *factors, *bias;
 };
@@ -68,8 +68,11 @@ struct encoder_weights {
     const float *mlp_weight, *mlp_bias, *norm_weight, *norm_bias;
     long d, wide;
 };
-WEAK void encoder_rows(float *, float *, float *, float *, const float *,
-                       const struct encoder_weights *, float *, long, long, int); /* for x86 */
+#define DECLARE_ROWS(suffix)                                                                       \
+    WEAK void encoder_rows##suffix(float *, float *, float *, float *, const float *,              \
+                                   const struct encoder_weights *, float *, long, long, int);
+DECLARE_ROWS(_wide) /* for x86 */
+DECLARE_ROWS(_integers)
 int usable(void);
 
 static int bfloat16;
@@ -121,6 +124,15 @@ static struct linear read_integers(long width, long depth) {
         }
     }
     return (struct linear){blocks, sums, factors, read_floats(width)};
+}
+
+/* A weight [width, depth] and bias, as the float variant of encoder_rows takes them. */
+static struct linear read_tiles(long width, long depth) {
+    float *w = read_floats(width * depth), *blocks = allocate(width * depth * sizeof *blocks);
+    for (long i = 0; i < width; i++)
+        for (long k = 0; k < depth; k++)
+            blocks[i / 16 * 16 * depth + k * 16 + i % 16] = w[i * depth + k];
+    return (struct linear){blocks, 0, 0, read_floats(width)};
 }
 
 int main(int argc, char **argv) {
@@ -197,11 +209,12 @@ int main(int argc, char **argv) {
         float *x = read_floats(a * c), *attended = read_floats(a * c), *norms = read_floats(4 * c);
         struct encoder_weights w = {.mlp_weight = norms, .mlp_bias = norms + c, .d = c, .wide = b,
                                     .norm_weight = norms + 2 * c, .norm_bias = norms + 3 * c};
-        w.out = read_integers(c, c), w.up = read_integers(b, c), w.down = read_integers(c, b);
+        struct linear (*read)(long, long) = wide ? read_tiles : read_integers;
+        w.out = read(c, c), w.up = read(b, c), w.down = read(c, b);
         long workspace = 96 * (c + 1538 + 384);
         out = allocate((size = a * c) * sizeof(float));
-        encoder_rows(x, out, 0, 0, attended, &w, allocate(2 * workspace * sizeof(float)), workspace, a,
-                     2);
+        (wide ? encoder_rows_wide : encoder_rows_integers)(
+            x, out, 0, 0, attended, &w, allocate(2 * workspace * sizeof(float)), workspace, a, 2);
     } else {
         size = a * b * c * d;
         void *queries = read_numbers(size), *keys = read_numbers(size), *values = read_numbers(size);

@@ -138,16 +138,18 @@ def test_compilers(compiler: str, tmp_path: Path) -> None:
         assert 0 < float((found - expected).norm() / expected.norm()) < off
 
     x, attended, norms = noise(70, 96), noise(71, 96)[1:], noise(4, 96)
-    matrices = [
-        ((noise(*s) * 40).round().clamp(-127, 127), noise(s[0]).abs() / 200, noise(s[0]))
-        for s in ((96, 96), (128, 96), (96, 128))
-    ]
-    out, up, down = ((w * factors[:, None], bias) for w, factors, bias in matrices)
-    middle = x.double() + attended.double() @ out[0].double().T + out[1].double()
-    ends = middle + mlp(normed(middle, torch.zeros(96), *norms[:2]), *up, *down)
-    data = x, attended, norms, *(t for weights in matrices for t in weights)
-    found = call("integers", (9, 70, 128, 96, 0), *data).view(70, 96)
-    expected = normed(ends, torch.zeros(96), *norms[2:])
+    shapes = (96, 96), (128, 96), (96, 128)
+    matrices = [(noise(*shape) * 40).round().clamp(-127, 127) for shape in shapes]
+    factors, biases = ([noise(n).abs() / 200 for n, _ in shapes], [noise(n) for n, _ in shapes])
+    scaled = [w * f[:, None] for w, f in zip(matrices, factors, strict=True)]
+    middle = x.double() + attended.double() @ scaled[0].double().T + biases[0].double()
+    hidden = normed(middle, torch.zeros(96), *norms[:2])
+    middle += mlp(hidden, scaled[1], biases[1], scaled[2], biases[2])
+    expected, numbers = normed(middle, torch.zeros(96), *norms[2:]), (9, 70, 128, 96, 0)
+    pairs = (t for pair in zip(scaled, biases, strict=True) for t in pair)
+    same(call("wide", numbers, x, attended, norms, *pairs), expected)
+    triples = (t for three in zip(matrices, factors, biases, strict=True) for t in three)
+    found = call("integers", numbers, x, attended, norms, *triples).view(70, 96)
     assert 0 < float((found - expected).norm() / expected.norm()) < 0.02
 
     def near(found: Tensor, expected: Tensor) -> None:
