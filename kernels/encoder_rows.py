@@ -94,12 +94,13 @@ class EncoderRows:
 
     def _addresses(self, *tensors: Tensor | None) -> list[int | None]:
         """Of tensors, which are kept."""
-        self._kept += [t for t in tensors if t is not None]
-        return [pointer(t) for t in tensors]
+        kept = [None if t is None else t.contiguous() for t in tensors]
+        self._kept += [t for t in kept if t is not None]
+        return [pointer(t) for t in kept]
 
     def _linear(self, weight: Weight, bias: Tensor | None) -> _Linear:
         if isinstance(weight, Tiled):
-            return _Linear(w=pointer(weight.blocks), bias=self._addresses(weight.blocks, bias)[1])
+            return _Linear(*self._addresses(weight.blocks, None, None, bias))
         assert isinstance(weight, Quantized) and weight.blocks is not None
         self._name = "encoder_rows_integers"
         parts = weight.blocks.split(PART // 4, dim=1)

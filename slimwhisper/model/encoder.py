@@ -50,9 +50,9 @@ class _Convolution:
 
 
 def _until_silence(frames: Tensor) -> int:
-    """How many of the frames [B, T, n_mels] have to be convolved: the last three results are then
-    like all that follow, but for the last of all. T itself unless they are on a CPU, as elsewhere
-    the host would wait for the answer.
+    """How many of the frames [B, T, n_mels] to convolve: those with sound, and some of the silence
+    after them. The others' results are like the last but one of these. T itself unless they are on
+    a CPU, as elsewhere the host would wait for the answer.
     """
     count, last = frames.shape[1], frames[:, -1:]
     if frames.device.type != "cpu" or count <= LEAST_FRAMES or intercepted():
