@@ -104,18 +104,19 @@ class EncoderRows:
         assert isinstance(weight, Quantized) and weight.blocks is not None
         self._name = "encoder_rows_integers"
         parts = weight.blocks.split(PART // 4, dim=1)
-        sums = torch.stack([p.sum((1, 3), dtype=torch.int32).flatten() for p in parts])
+        sums = weight.sums
+        if len(parts) > 1:
+            sums = torch.stack([p.sum((1, 3), dtype=torch.int32).flatten() for p in parts])
         return _Linear(*self._addresses(weight.blocks, sums, weight.factors, weight.bias))
 
 
-def encoder_rows(blocks: Sequence[BlockWeights | None], last: Pair) -> list[EncoderRows]:
+def encoder_rows(blocks: Sequence[BlockWeights], last: Pair) -> list[EncoderRows]:
     """Before, between and after the blocks, whose output goes through the norm `last`; [] where C
     cannot read their weights.
     """
-    weights = [b for b in blocks if b is not None and b.in_c()]
-    if len(weights) < len(blocks) or len(last[0]) > PART:
+    if len(last[0]) > PART or not all(block.in_c() for block in blocks):
         return []
-    return [EncoderRows(a, b, last) for a, b in pairwise([None, *weights, None])]
+    return [EncoderRows(a, b, last) for a, b in pairwise([None, *blocks, None])]
 
 
 def reads_tiles(width: int, dtype: torch.dtype) -> bool:

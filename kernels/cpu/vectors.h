@@ -47,17 +47,14 @@ BEGIN_TARGET(TARGET)
 #include <arm_neon.h>
 #endif
 
+#define LANES (WIDE ? 16 : 8)
 #if BF16
-#define LANES 16
 #define NAME(name) name##_bf16
 #elif INTEGERS
-#define LANES 16
 #define NAME(name) name##_integers
 #elif WIDE
-#define LANES 16
 #define NAME(name) name##_wide
 #else
-#define LANES 8
 #define NAME(name) name
 #endif
 #define LINE 16 /* floats that memory gives at a time */

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.checkpoint.validate import FACTORS
+from slimwhisper.checkpoint.validate import factored_layers
 from slimwhisper.kernels.cpu.library import intercepted
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.encoder_rows import BlockWeights, encoder_rows, reads_tiles
@@ -98,15 +98,12 @@ class _EncoderBlock:
         q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in (query, key, value))
         return encoder_attention(q, k, v, self.rounded).flatten(2)
 
-    def weights(self) -> BlockWeights | None:
-        """None where a layer is not one matrix."""
-        q, k, v, out, mlp = self.query, self.key, self.value, self.out, self.mlp
-        (up, down), *others = mlp.parts
-        factored = mlp.first or mlp.last or any(m.first is not None for m in (q, k, v, out))
-        if others or factored:
-            return None
-        maps = q.pair, k.pair, v.pair, out.pair, up.pair, (down, mlp.down_bias)
-        return BlockWeights(self.norm.pair, mlp.norm.pair, *maps)
+    def weights(self) -> BlockWeights:
+        """Of a block without factors; there are several parts of an MLP for oneDNN alone."""
+        q, k, v, out = self.query.pair, self.key.pair, self.value.pair, self.out.pair
+        (up, down), *_ = self.mlp.parts
+        mlp = up.pair, (down, self.mlp.down_bias)
+        return BlockWeights(self.norm.pair, self.mlp.norm.pair, q, k, v, out, *mlp)
 
 
 class Encoder:
@@ -127,8 +124,9 @@ class Encoder:
         to share those of a model.
         """
         self.kernels = kernels or Kernels(device, dtype)
+        whole = not factored_layers(state)  # its layers are one matrix each
         fits = device.type == "cpu" and not int8 and reads_tiles(dims.n_audio_state, dtype)
-        tiled = fits and not any(name.endswith(FACTORS) for name in state)
+        tiled = fits and whole
         source = Source(state, "encoder.", device, dtype, int8, tiled=tiled)
         self.dims, self.device, self.dtype = dims, device, dtype
         self.conv1 = _Convolution.read(source / "conv1", stride=1)
@@ -140,7 +138,8 @@ class Encoder:
             for i in range(dims.n_audio_layer)
         ]
         self.norm = LayerNorm.read(source / "ln_post")
-        self.rows = encoder_rows([block.weights() for block in self.blocks], self.norm.pair)
+        weights = [block.weights() for block in self.blocks]
+        self.rows = encoder_rows(weights, self.norm.pair) if whole else []
 
     def shortened(self, dims: Dims) -> "Encoder":
         """The same weights for fewer positions, the first `dims.n_audio_ctx`."""

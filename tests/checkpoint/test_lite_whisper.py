@@ -122,7 +122,9 @@ def test_all_products_are_of_factors(
 def test_the_form_of_the_factors(checkpoint: Checkpoint, true: Tensor) -> None:
     """In float32 as of any matrix; in int8 all are rounded, as the products would be."""
     for int8, kinds in ((False, Packed | Tensor), (True, Quantized)):
-        first, last = Encoder(checkpoint.state, DIMS, CPU, torch.float32, int8).blocks
+        encoder = Encoder(checkpoint.state, DIMS, CPU, torch.float32, int8)
+        assert not encoder.rows, "C reads no factors"
+        first, last = encoder.blocks
         for layer in (first.query, first.key, first.value, first.out, last.value):
             assert isinstance(layer.weight, kinds) and isinstance(layer.first, kinds)
         assert last.out.first is None and last.mlp.last is None

@@ -108,18 +108,14 @@ def test_what_is_not_finite_stays_in_its_row(int8: bool) -> None:
     assert found.isnan().any(1).nonzero().flatten().tolist() == [7, 50]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "int8", "name"),
-    [(torch.float32, False, "encoder_rows"), (torch.float32, True, "encoder_rows_integers")],
-)
-def test_encoders_use_them(
-    dtype: torch.dtype, int8: bool, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@KINDS
+def test_encoders_use_them(int8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where operators are watched, an encoder runs layer by layer."""
     assert compiled is not None
+    name = "encoder_rows_integers" if int8 else "encoder_rows"
     calls, run = [], compiled.functions[name]
     monkeypatch.setitem(compiled.functions, name, lambda *a: (calls.append(a), run(*a)))
-    encoder = Encoder(random_state(DIMS, seed=0), DIMS, CPU, dtype, int8)
+    encoder = Encoder(random_state(DIMS, seed=0), DIMS, CPU, torch.float32, int8)
     mel, blocks = noise(2, 80, 400), DIMS.n_audio_layer
     found = encoder(mel)
     assert len(calls) == blocks + 1
@@ -130,9 +126,8 @@ def test_encoders_use_them(
 
 
 def test_which_encoders_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    state, last = random_state(DIMS, seed=0), (noise(32), noise(32))
+    state = random_state(DIMS, seed=0)
     assert not Encoder(state, DIMS, CPU, torch.bfloat16).rows
-    assert not encoder_rows([None], last), "of factors"
     wide = PART + 16
     assert not encoder_rows([block(32, 64)], (noise(wide), noise(wide)))
     monkeypatch.setattr(linear_module, "INT8_AMX", True)
