@@ -17,18 +17,19 @@ FOLDER = "kernels/cpu"
 SOURCES = (
     *("attention", "attention_wide", "attention_bf16"),
     *("blocks", "blocks_wide", "blocks_bf16", "choose_token", "choose_token_wide"),
-    *("encoder_attention", "encoder_attention_bf16", "integers"),
-    *("encoder_rows", "encoder_rows_integers"),
+    *("encoder_attention", "encoder_attention_wide", "encoder_attention_bf16"),
+    *("encoder_rows", "encoder_rows_wide"),
+    *("encoder_rows_integers", "encoder_rows_integers_wide"),
     *("products", "products_wide", "products_bf16", "transposed", "transposed_bf16"),
     "threads",
 )
-HEADERS = ("bfloat16", "norm", "threads", "tiles", "vectors")
+HEADERS = ("bfloat16", "integers", "norm", "threads", "tiles", "vectors")
 OPTIONS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-fPIC", "-shared", "-s")
 NATIVE = os.environ.get("SLIMWHISPER_NATIVE") != "0"
 LIBRARY = Extension(
     "slimwhisper.kernels.cpu._native",
     [f"{FOLDER}/{name}.c" for name in (*SOURCES, "usable")],
-    depends=[f"{FOLDER}/{name}.h" for name in ("bfloat16", "norm", "threads", "tiles", "vectors")],
+    depends=[f"{FOLDER}/{name}.h" for name in HEADERS],
     optional=True,
 )
 

@@ -83,7 +83,7 @@ class EncoderRows:
         compiled, width, threads = library(), x.shape[-1], torch.get_num_threads()
         assert compiled is not None
         results = [torch.empty_like(x) for _ in range(self._results)]
-        size = ROWS * (width + PART + 2 + PART // 4)
+        size = ROWS * (width + PART + 2 + PART // 2)
         workspace = torch.empty(threads * size)
         compiled.functions[self._name](
             *map(pointer, (x, *results, *[None] * (3 - len(results)), attended)),

@@ -2,12 +2,11 @@
 
    The keys and values of a head are first laid out in the order in which the products read them.
    Then a thread takes some queries at a time, and goes through the positions block by block, with
-   a running maximum and sum (online softmax, arXiv 1805.02867). Compiled twice, for AVX-512: for
-   float, and with BF16 for bfloat16 with sums in float, whose products take PAIR adjacent numbers
-   of the depth at a time. With AVX2 it would be no faster than PyTorch's. */
+   a running maximum and sum (online softmax, arXiv 1805.02867). Compiled for AVX2 and for AVX-512, and
+   with BF16 for bfloat16 with sums in float, whose products take PAIR adjacent numbers of the depth
+   at a time. */
 #include <math.h>
 
-#define WIDE 1
 #include "bfloat16.h"
 #include "threads.h"
 
@@ -16,7 +15,7 @@
 #define BLOCK 256   /* positions whose keys and values stay in the second cache */
 #define QUERIES 6   /* in a tile: their sums with VECTORS stay in registers */
 #define CHUNK 96    /* queries that a thread takes at a time */
-#define VECTORS 4   /* of a tile: positions of scores, or columns of results */
+#define VECTORS (WIDE ? 4 : 2) /* of a tile: positions of scores, or columns of results */
 #define STEP (VECTORS * LANES)
 #define MAX_WIDTH 128 /* of a head */
 #define HIDDEN -1e9f  /* a score */
@@ -36,8 +35,12 @@ struct call {
 /* 2^x for x from -2e9 to about 0: scaled 2^r, |r| <= 1/2, by a polynomial with the least relative
    error. At most 4 units in the last place off; where it is rounded to bfloat16, 8e-5. */
 INLINE floats power_of_two(floats x) {
-    __m512 whole = _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
-    floats r = x - (floats)whole;
+#if WIDE
+    floats whole = (floats)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+#else
+    floats whole = (floats)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT);
+#endif
+    floats r = x - whole;
 #if BF16
     floats p = splat(5.517167e-2f);
     p = p * r + 2.426111e-1f;
@@ -51,7 +54,12 @@ INLINE floats power_of_two(floats x) {
     p = p * r + 6.931469440e-1f;
     p = p * r + 1.0f;
 #endif
-    return (floats)_mm512_scalef_ps((__m512)p, whole);
+#if WIDE
+    return (floats)_mm512_scalef_ps((__m512)p, (__m512)whole);
+#else
+    ints below = x < -126.0f;
+    return (floats)(((ints)p + (__builtin_convertvector(whole, ints) << 23)) & ~below);
+#endif
 }
 
 /* A vector of queries, keys or values, as floats. */
@@ -107,8 +115,11 @@ INLINE void multiply(int q, int n, const number *x, long stride_x, const number 
 
 /* Scores of which `inside` are of positions. */
 INLINE floats hidden(floats scores, long inside) {
-    __mmask16 mask = inside <= 0 ? 0 : inside >= LANES ? 0xffff : (1u << inside) - 1;
-    return (floats)_mm512_mask_blend_ps(mask, (__m512)splat(HIDDEN), (__m512)scores);
+    if (inside >= LANES) return scores;
+    float kept[LANES];
+    store(kept, scores);
+    for (long i = inside < 0 ? 0 : inside; i < LANES; i++) kept[i] = HIDDEN;
+    return load(kept);
 }
 
 /* A block of `count` positions for q queries [q, d]: out [q, d], maxima (in powers of two) and
@@ -125,13 +136,13 @@ INLINE void attend_block(int q, const number *queries, const number *keys, const
         UNROLL for (int i = 0; i < q; i++) UNROLL for (int j = 0; j < VECTORS; j++) {
             if (count - t < STEP) totals[i][j] = hidden(totals[i][j], count - t - j * LANES);
             store(scores[i] + t + j * LANES, totals[i][j]);
-            peaks[i] = (floats)_mm512_max_ps((__m512)peaks[i], (__m512)totals[i][j]);
+            peaks[i] = larger(peaks[i], totals[i][j]);
         }
     }
     for (int i = 0; i < q; i++) {
         float *s = scores[i];
         floats sum = splat(0);
-        float peak = fmaxf(maxima[i], _mm512_reduce_max_ps((__m512)peaks[i]) * LOG2_E);
+        float peak = fmaxf(maxima[i], largest(peaks[i]) * LOG2_E);
         for (long t = 0; t < padded; t += LANES) {
             floats p = power_of_two(load(s + t) * LOG2_E - peak);
             store_number(weights[i] + t, p);

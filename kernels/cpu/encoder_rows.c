@@ -1,7 +1,6 @@
 /* What an encoder computes between two attentions. That is row by row, so a thread takes some rows
-   through all of it: they stay in its core's second cache. For processors with AVX-512; compiled twice:
-   for float, and with INTEGERS for weights in int8. */
-#define WIDE 1
+   through all of it: they stay in its core's second cache. Compiled for
+   AVX2 and for AVX-512, for float and with INTEGERS for weights in int8. */
 #include "norm.h"
 #include "threads.h"
 #include "tiles.h"
@@ -75,7 +74,7 @@ static void add_mlp(const struct chunk *c, float *x, const struct encoder_weight
         long width = w->wide - at < PART ? w->wide - at : PART;
         struct linear up = w->up, down = w->down;
         up.w += at * w->d, up.bias += at;
-        down.w += at * LANES, down.bias = at ? 0 : down.bias;
+        down.w += at * BLOCK, down.bias = at ? 0 : down.bias;
 #if INTEGERS
         up.sums += at, up.factors += at, down.sums += at / PART * w->d;
 #endif
@@ -115,7 +114,7 @@ static void rows_of_thread(const void *arguments, long thread) {
 /* x [rows, d] += attended W_out^T, then += MLP(LN(x)), unless `attended` [rows, d] is null; query, key
    and value [rows, d] are the projections of LN(x) or, after the last block, query is LN(x). d and
    wide are multiples of 16, and d is at most PART. workspace: for each thread `workspace_size`
-   floats, ROWS * (d + PART + 2 + PART / 4) or more. */
+   floats, ROWS * (d + PART + 2 + PART / 2) or more. */
 void NAME(encoder_rows)(float *x, float *query, float *key, float *value, const float *attended,
                         const struct encoder_weights *w, float *workspace, long workspace_size,
                         long rows, int threads) {
@@ -123,6 +122,9 @@ void NAME(encoder_rows)(float *x, float *query, float *key, float *value, const 
                         workspace, rows,                workspace_size, threads};
     run_parallel(rows_of_thread, &call, threads, threads);
 }
+#if INTEGERS
+#include "integers.h" /* which has the same tiles */
+#endif
 #endif
 
 END_OF_TARGET

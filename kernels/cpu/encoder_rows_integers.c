@@ -1,3 +1,3 @@
-/* encoder_rows.c for processors with AVX512-VNNI. */
+/* encoder_rows.c for weights in int8. */
 #define INTEGERS 1
 #include "encoder_rows.c"

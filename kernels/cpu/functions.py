@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-VERSION = 3  # when a function's arguments change, raise it, and in usable.c, too
+VERSION = 4  # when a function's arguments change, raise it, and in usable.c, too
 _SIGNATURES: dict[str, Sequence[Any]] = {
     "multiply_rows": (*[POINTER] * 7, *[LONG] * 3, *[INT] * 3),
     "multiply_head_rows": (*[POINTER] * 4, *[LONG] * 4, INT, INT),
@@ -18,14 +18,14 @@ _SIGNATURES: dict[str, Sequence[Any]] = {
 }
 # of float32, for both dtypes; with bfloat16 there is AVX-512
 _FLOATS = {"choose_token": (*[POINTER] * 9, *[LONG] * 7, INT, INT)}
-_ENCODER_ROWS = (*[POINTER] * 7, LONG, LONG, INT)
 _ENCODER_ATTENTION = {"encoder_attention": (*[POINTER] * 5, *[LONG] * 6, FLOAT, INT, INT)}
-_AVX512_ALONE = _ENCODER_ATTENTION | {"encoder_rows": _ENCODER_ROWS}
+_ENCODER_ROWS = (*[POINTER] * 7, LONG, LONG, INT)
 _INTEGERS = {
     "multiply_integers": (*[POINTER] * 9, *[LONG] * 4, INT, INT),
     "encoder_rows_integers": _ENCODER_ROWS,
 }
-NARROW = ("multiply_heads_transposed", *_INTEGERS)  # of one variant in float32
+_X86 = _ENCODER_ATTENTION | {"encoder_rows": _ENCODER_ROWS} | _INTEGERS  # of float32
+NARROW = ("multiply_heads_transposed",)  # of one variant in float32
 _AVX512, _AVX512_VNNI, _AVX512_BF16 = 2, 3, 4  # what `usable` returns
 
 
@@ -43,15 +43,15 @@ def load_functions(
     usable = library.usable()
     if not usable or (bfloat16 and usable < _AVX512_BF16):
         raise OSError(f"the processor has no {'AVX512-BF16' if bfloat16 else 'AVX2'}")
-    widened = wide and usable >= _AVX512
     signatures = _SIGNATURES | _FLOATS
-    if bfloat16 or widened:
-        signatures |= _ENCODER_ATTENTION if bfloat16 else _AVX512_ALONE
-    if not bfloat16 and wide and usable >= _AVX512_VNNI:
-        signatures |= _INTEGERS
+    if bfloat16:
+        signatures |= _ENCODER_ATTENTION
+    elif hasattr(library, "encoder_rows"):
+        signatures |= _X86
     functions: dict[str, Callable[..., None]] = {}
     for name, types in signatures.items():
-        suffix = "_wide" if widened and name not in NARROW else ""
+        least = _AVX512_VNNI if name in _INTEGERS else _AVX512
+        suffix = "_wide" if wide and usable >= least and name not in NARROW else ""
         if bfloat16 and name not in _FLOATS:
             suffix = "_bf16"
         function = getattr(library, name + suffix)

@@ -163,7 +163,7 @@ class Library:
             return None
         planes = 2 if rows <= FINE_ROWS else 1
         out = torch.empty((*x.shape[:-1], width))
-        rounded = torch.empty((rows, planes, depth), dtype=torch.uint8)
+        rounded = torch.empty((rows, planes, depth), dtype=torch.int16)  # with AVX-512, bytes
         steps = torch.empty((rows, 2))
         self.functions["multiply_integers"](
             *map(pointer, (out, x, blocks, sums, factors, bias, addend, rounded, steps)),

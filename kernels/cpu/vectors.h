@@ -12,7 +12,7 @@
 #ifndef BF16 /* with WIDE: for processors with AVX512-BF16 */
 #define BF16 0
 #endif
-#ifndef INTEGERS /* with WIDE: for processors with AVX512-VNNI */
+#ifndef INTEGERS /* with WIDE: for processors with AVX512-VNNI; without, for AVX2 */
 #define INTEGERS 0
 #endif
 
@@ -21,8 +21,7 @@
 #if BF16 && (defined __clang__ || __GNUC__ >= 10)
 #define HAS_BF16
 #define TARGET "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
-#elif INTEGERS
-#define HAS_INTEGERS
+#elif INTEGERS && WIDE
 #define TARGET "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
 #elif WIDE
 #define TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
@@ -50,6 +49,8 @@ BEGIN_TARGET(TARGET)
 #define LANES (WIDE ? 16 : 8)
 #if BF16
 #define NAME(name) name##_bf16
+#elif INTEGERS && WIDE
+#define NAME(name) name##_integers_wide
 #elif INTEGERS
 #define NAME(name) name##_integers
 #elif WIDE
@@ -85,7 +86,7 @@ INLINE floats load(const float *p) {
 
 INLINE void store(float *p, floats v) { memcpy(p, &v, sizeof v); }
 
-INLINE floats splat(float x) { return (floats){0} + x; }
+INLINE floats splat(float x) { return x - (floats){0}; } /* x + 0 would be computed, for -0 */
 
 #if defined __aarch64__ && !WIDE
 INLINE floats joined(float32x4_t lower, float32x4_t upper) {
@@ -129,6 +130,28 @@ INLINE floats widened_half(const uint16_t *p) {
     return (floats)((ints)magnitude | (bits & 0x8000) << 16);
 #endif
 }
+
+#if defined __x86_64__ && WIDE
+INLINE floats smaller(floats a, floats b) { return (floats)_mm512_min_ps((__m512)a, (__m512)b); }
+INLINE floats larger(floats a, floats b) { return (floats)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE float smallest(floats v) { return _mm512_reduce_min_ps((__m512)v); }
+INLINE float largest(floats v) { return _mm512_reduce_max_ps((__m512)v); }
+INLINE ints at_most(ints v, int most) { /* where v is negative too */
+    return (ints)_mm512_min_epu32((__m512i)v, _mm512_set1_epi32(most));
+}
+#elif defined __x86_64__
+INLINE floats smaller(floats a, floats b) { return (floats)_mm256_min_ps((__m256)a, (__m256)b); }
+INLINE floats larger(floats a, floats b) { return (floats)_mm256_max_ps((__m256)a, (__m256)b); }
+INLINE float largest(floats v) {
+    float most = v[0];
+    for (int i = 1; i < LANES; i++) most = most < v[i] ? v[i] : most;
+    return most;
+}
+INLINE float smallest(floats v) { return -largest(-v); }
+INLINE ints at_most(ints v, int most) {
+    return (ints)_mm256_min_epu32((__m256i)v, _mm256_set1_epi32(most));
+}
+#endif
 
 /* The sum of the halves of sixteen floats; eight floats stay as they are. */
 INLINE floats8 folded(floats v) {

@@ -5,12 +5,12 @@
    1 multiply_head_rows, 2 multiply_heads_transposed: rows, heads, width, depth -> [rows, heads,
      width]; with 10 added: of maps in float16
    3 attend_pages: heads, queries, pages of 16, d -> [heads, queries, d]
-   4 encoder_attention, for AVX-512: windows, positions, heads, d -> [windows, positions, heads, d]
-   5 multiply_integers: rows, width (a multiple of 16), depth, bytes of an input -> [rows, width]
+   4 encoder_attention, on x86: windows, positions, heads, d -> [windows, positions, heads, d]
+   5 multiply_integers, on x86: rows, width (a multiple of 16), depth, bytes of an input -> [rows, width]
    6 mlp: rows, wide, d, 2 of matrices in float16 -> [rows, d]
    7 add_norm: rows, d -> [rows, d], the norm
    8 choose_token, not of bfloat16: rows, size -> [rows, 2], without rules: token, log-probability
-   9 encoder_rows, for AVX-512: rows, wide, d -> [rows, d], the norm after the last block */
+   9 encoder_rows, on x86: rows, wide, d -> [rows, d], the norm after the last block; 10 of integers */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,11 +53,15 @@ WEAK void multiply_heads_transposed_bf16(void *, const void *, const void *, lon
 #define DECLARE_ENCODER(suffix)                                                                    \
     WEAK void encoder_attention##suffix(void *, void *, const void *, const void *, const void *,  \
                                         long, long, long, long, long, long, float, int, int);
-DECLARE_ENCODER(_wide) /* for x86 */
+DECLARE_ENCODER() /* for x86 */
+DECLARE_ENCODER(_wide)
 DECLARE_ENCODER(_bf16)
-WEAK void multiply_integers(float *, const float *, const int8_t *, const int32_t *, const float *,
-                            const float *, const float *, uint8_t *, float *, long, long, long,
-                            long, int, int); /* for x86 */
+#define DECLARE_INTEGERS(suffix)                                                                   \
+    WEAK void multiply_integers##suffix(float *, const float *, const int8_t *, const int32_t *,   \
+                                        const float *, const float *, const float *, void *,       \
+                                        float *, long, long, long, long, int, int);
+DECLARE_INTEGERS() /* for x86 */
+DECLARE_INTEGERS(_wide)
 struct linear {
     const void *w;
     const int32_t *sums;
@@ -71,8 +75,10 @@ struct encoder_weights {
 #define DECLARE_ROWS(suffix)                                                                       \
     WEAK void encoder_rows##suffix(float *, float *, float *, float *, const float *,              \
                                    const struct encoder_weights *, float *, long, long, int);
-DECLARE_ROWS(_wide) /* for x86 */
+DECLARE_ROWS() /* for x86 */
+DECLARE_ROWS(_wide)
 DECLARE_ROWS(_integers)
+DECLARE_ROWS(_integers_wide)
 int usable(void);
 
 static int bfloat16;
@@ -140,8 +146,9 @@ int main(int argc, char **argv) {
     char variant = argc > 1 ? argv[1][0] : 'n';
     int wide = variant == 'w';
     bfloat16 = variant == 'b';
-    if (usable() < (bfloat16 ? 4 : variant == 'i' ? 3 : wide ? 2 : 1)) return 2;
     if (fread(n, sizeof *n, 5, stdin) != 5) return 3;
+    int integers = n[0] == 5 || n[0] == 10;
+    if (usable() < (bfloat16 ? 4 : wide ? 2 + integers : 1)) return 2;
     long a = n[1], b = n[2], c = n[3], d = n[4], size;
     void *out;
 #define VARIANT(name) (bfloat16 ? name##_bf16 : wide ? name##_wide : name)
@@ -183,8 +190,9 @@ int main(int argc, char **argv) {
         struct linear l = read_integers(b, c);
         float *addend = read_floats(a * b);
         out = allocate((size = a * b) * sizeof(float));
-        multiply_integers(out, x, l.w, l.sums, l.factors, l.bias, addend, allocate(a * c * d),
-                          allocate(a * 2 * sizeof(float)), a, b, c, d, 0, 2);
+        (wide ? multiply_integers_wide : multiply_integers)(
+            out, x, l.w, l.sums, l.factors, l.bias, addend, allocate(a * c * d * 2),
+            allocate(a * 2 * sizeof(float)), a, b, c, d, 0, 2);
     } else if (n[0] == 6) {
         void *x = read_numbers(a * c), *up = read_numbers(b * c), *up_bias = read_numbers(b);
         void *down = read_numbers(b * c), *down_bias = read_numbers(c);
@@ -205,22 +213,23 @@ int main(int argc, char **argv) {
         (wide ? choose_token_wide : choose_token)(logits, 0, 0, 0, 0, 0, 0, tokens, logprobs, a, b, b,
                                                   0, 0, 0, 0, 0, 2);
         for (long i = 0; i < a; i++) both[2 * i] = (float)tokens[i], both[2 * i + 1] = logprobs[i];
-    } else if (n[0] == 9) {
+    } else if (n[0] == 9 || n[0] == 10) {
         float *x = read_floats(a * c), *attended = read_floats(a * c), *norms = read_floats(4 * c);
         struct encoder_weights w = {.mlp_weight = norms, .mlp_bias = norms + c, .d = c, .wide = b,
                                     .norm_weight = norms + 2 * c, .norm_bias = norms + 3 * c};
-        struct linear (*read)(long, long) = wide ? read_tiles : read_integers;
+        struct linear (*read)(long, long) = integers ? read_integers : read_tiles;
         w.out = read(c, c), w.up = read(b, c), w.down = read(c, b);
-        long workspace = 96 * (c + 1538 + 384);
+        long workspace = 96 * (c + 1538 + 768);
         out = allocate((size = a * c) * sizeof(float));
-        (wide ? encoder_rows_wide : encoder_rows_integers)(
+        (integers ? (wide ? encoder_rows_integers_wide : encoder_rows_integers)
+                  : (wide ? encoder_rows_wide : encoder_rows))(
             x, out, 0, 0, attended, &w, allocate(2 * workspace * sizeof(float)), workspace, a, 2);
     } else {
         size = a * b * c * d;
         void *queries = read_numbers(size), *keys = read_numbers(size), *values = read_numbers(size);
         void *packed = allocate(a * c * 2 * ((b + 63) / 64 * 64) * d * 4);
         out = allocate(size * sizeof(float));
-        (bfloat16 ? encoder_attention_bf16 : encoder_attention_wide)(
+        VARIANT(encoder_attention)(
             out, packed, queries, keys, values, a, c, b, d, b * c * d, c * d, 0.125f, bfloat16, 2);
     }
     if (!bfloat16) return fwrite(out, sizeof(float), size, stdout) == (size_t)size ? 0 : 4;

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from slimwhisper.kernels import encoder_rows as encoder_rows_module
 from slimwhisper.kernels import linear as linear_module
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
 from slimwhisper.kernels.dispatch import Kernels
@@ -17,13 +18,22 @@ from slimwhisper.kernels.linear import Quantized, Tiled, linear, quantize
 from slimwhisper.model.encoder import Encoder
 from tests.support.checkpoints import random_state, tiny_dims
 
-compiled = library()
-pytestmark = pytest.mark.skipif(
-    compiled is None or not compiled.has_integers, reason="no compiled kernels, or no AVX512-VNNI"
-)
 KINDS = pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
 CPU = torch.device("cpu")
 DIMS = tiny_dims(width=128, heads=2)
+
+
+@pytest.fixture(params=["wide", "narrow"], autouse=True)
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Library:
+    """With AVX-512, where the processor has it, and with AVX2."""
+    if library() is None:
+        pytest.skip("kernels/cpu is not compiled here")
+    variant = Library(NATIVE, wide=request.param == "wide")
+    if "encoder_rows" not in variant.functions:
+        pytest.skip("an encoder's rows are computed in C on x86")
+    for user in (encoder_rows_module, linear_module):
+        monkeypatch.setattr(user, "library", lambda *_: variant)
+    return variant
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -109,9 +119,8 @@ def test_what_is_not_finite_stays_in_its_row(int8: bool) -> None:
 
 
 @KINDS
-def test_encoders_use_them(int8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoders_use_them(compiled: Library, int8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where operators are watched, an encoder runs layer by layer."""
-    assert compiled is not None
     name = "encoder_rows_integers" if int8 else "encoder_rows"
     calls, run = [], compiled.functions[name]
     monkeypatch.setitem(compiled.functions, name, lambda *a: (calls.append(a), run(*a)))
@@ -132,6 +141,5 @@ def test_which_encoders_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not encoder_rows([block(32, 64)], (noise(wide), noise(wide)))
     monkeypatch.setattr(linear_module, "INT8_AMX", True)
     assert not Encoder(state, DIMS, CPU, torch.float32, int8=True).rows
-    narrow = Library(NATIVE, wide=False)
-    monkeypatch.setattr("slimwhisper.kernels.encoder_rows.library", lambda *_: narrow)
+    monkeypatch.setattr(encoder_rows_module, "library", lambda *_: None)
     assert not Encoder(state, DIMS, CPU, torch.float32).rows

@@ -10,10 +10,17 @@ from slimwhisper.kernels import linear as linear_module
 from slimwhisper.kernels.cpu.library import FINE_ROWS, NATIVE, Library, library
 from slimwhisper.kernels.linear import Quantized, linear, quantize
 
-compiled = library()
-pytestmark = pytest.mark.skipif(
-    compiled is None or not compiled.has_integers, reason="no compiled kernels, or no AVX512-VNNI"
-)
+
+@pytest.fixture(params=["wide", "narrow"], autouse=True)
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Library:
+    """With AVX512-VNNI, where the processor has it, and with AVX2."""
+    if library() is None:
+        pytest.skip("kernels/cpu is not compiled here")
+    variant = Library(NATIVE, wide=request.param == "wide")
+    if not variant.has_integers:
+        pytest.skip("products of integers are for x86")
+    monkeypatch.setattr(linear_module, "library", lambda *_: variant)
+    return variant
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -78,9 +85,8 @@ def test_what_is_not_finite_stays_in_its_row(rows: int, value: float) -> None:
     assert found[1].isnan().all() and found[0].isfinite().all()
 
 
-def test_linear_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linear_takes_it(compiled: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     """For any number of rows, with no weights of oneDNN."""
-    assert compiled is not None
     calls, run = [], compiled.functions["multiply_integers"]
     spy = lambda *a: (calls.append(a), run(*a))  # noqa: E731
     monkeypatch.setitem(compiled.functions, "multiply_integers", spy)
@@ -104,8 +110,9 @@ def test_where_operators_are_watched() -> None:
 
 @pytest.mark.skipif(not linear_module.INT8_PRODUCTS, reason="oneDNN's products are for x86")
 @pytest.mark.parametrize("reason", ["AMX", "depth", "older processor"])
-def test_weights_for_onednn(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compiled is not None
+def test_weights_for_onednn(
+    compiled: Library, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if reason == "AMX":
         monkeypatch.setattr(linear_module, "INT8_AMX", True)
     elif reason == "older processor":
@@ -114,5 +121,13 @@ def test_weights_for_onednn(reason: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert quantized.blocks is None and quantized.packed is not None
 
 
-def test_without_avx512() -> None:
-    assert not Library(NATIVE, wide=False).has_integers
+def test_all_processors_have_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit, where they differ in how many sums they have at a time."""
+    quantized = quantize(noise(70, 192), noise(70))
+    for rows in (3, 40):
+        found = list[Tensor]()
+        for wide in (True, False):
+            variant = Library(NATIVE, wide=wide)
+            monkeypatch.setattr(linear_module, "library", lambda *_, v=variant: v)
+            found.append(linear(noise(rows, 192), quantized, addend=noise(rows, 70)))
+        assert torch.equal(*found)

@@ -1,0 +1,3 @@
+/* encoder_rows.c for processors with AVX-512. */
+#define WIDE 1
+#include "encoder_rows.c"

@@ -1,0 +1,45 @@
+/* x W^T with W in int8 and x rounded to whole numbers row by row. With 16 bits, x is two rows of bytes,
+   `planes`, that are multiplied each: where there are few rows that takes little longer, as W is read
+   once. The results are the same with AVX2 and with AVX512-VNNI. */
+#ifndef SLIMWHISPER_INTEGERS_H
+#define SLIMWHISPER_INTEGERS_H
+
+#include "threads.h"
+#include "tiles.h"
+
+struct integers_call {
+    struct product product;
+    const float *x;   /* [rows, depth] */
+    operand *rounded; /* [rows, planes, depth] */
+    float *steps;
+    long threads;
+};
+
+static void round_one(const void *arguments, long row) {
+    const struct integers_call *c = arguments;
+    long depth = c->product.depth, planes = c->product.planes;
+    round_row(c->rounded + row * planes * depth, c->steps + 2 * row, c->x + row * depth, depth, planes);
+}
+
+static void outputs_of_thread(const void *arguments, long thread) {
+    const struct integers_call *c = arguments;
+    long vectors = (c->product.width + LANES - 1) / LANES;
+    multiply_vectors(&c->product, vectors * thread / c->threads, vectors * (thread + 1) / c->threads);
+}
+
+/* out [rows, width] = x [rows, depth] W^T * factors + bias + addend, with x rounded, then GELU if
+   `gelu`. w [width / 16, depth / 4, 16, 4], with zeros for outputs past `width`; sums [width] of its
+   rows; bias [width] and addend, like out, may be null. planes: 1 or 2, bytes of an input. rounded
+   [rows, planes, depth] of at most 16 bits, steps [rows, 2]: workspace. depth is a multiple of 16. */
+void NAME(multiply)(float *out, const float *x, const int8_t *w, const int32_t *sums,
+                    const float *factors, const float *bias, const float *addend, void *rounded,
+                    float *steps, long rows, long width, long depth, long planes, int gelu,
+                    int threads) {
+    struct integers_call call = {{out, w, sums, factors, bias, addend, rounded, steps, rows, width,
+                                  depth, depth, planes, gelu},
+                                 x, rounded, steps, threads};
+    run_parallel(round_one, &call, rows, threads);
+    run_parallel(outputs_of_thread, &call, threads, threads);
+}
+
+#endif
