@@ -31,8 +31,9 @@ _AVX512, _AVX512_VNNI, _AVX512_BF16 = 2, 3, 4  # what `usable` returns
 
 def load_functions(
     path: Path, wide: bool, bfloat16: bool
-) -> tuple[dict[str, Callable[..., None]], bool]:
-    """The functions for float32 or bfloat16 by name, and whether they run on several threads.
+) -> tuple[dict[str, Callable[..., None]], bool, bool]:
+    """The functions for float32 or bfloat16 by name, whether they run on several threads, and
+    whether they are those of AVX2.
 
     wide: with AVX-512, if the processor has it. Raises OSError if the library does not load or the
     processor cannot run it, AttributeError for an older library.
@@ -57,4 +58,5 @@ def load_functions(
         function = getattr(library, name + suffix)
         function.argtypes, function.restype = types, None
         functions[name] = function
-    return functions, bool(library.has_threads())
+    avx2 = hasattr(library, "encoder_rows") and not (wide and usable >= _AVX512)
+    return functions, bool(library.has_threads()), avx2

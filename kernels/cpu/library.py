@@ -34,6 +34,7 @@ INT8_ROWS = 8
 INT8_ROWS_LARGE = 4  # with large weights, such as those of the logits
 LARGE_WEIGHT = 2**22  # elements
 BFLOAT16_ROWS = 32  # rows at most of products in bfloat16: with more, oneDNN's are faster
+AVX2_ROWS = 128  # rows of products with AVX2: with as many, PyTorch's are faster
 BLOCK = 64  # positions that attention reads at a time; a multiple of pages
 
 
@@ -66,7 +67,8 @@ class Library:
         """
         self.dtype, self.depth = dtype, DEPTHS[dtype]
         # has_threads is False where PyTorch has no OpenMP to share
-        self.functions, self.has_threads = load_functions(path, wide, dtype == torch.bfloat16)
+        loaded = load_functions(path, wide, dtype == torch.bfloat16)
+        self.functions, self.has_threads, self.is_avx2 = loaded
         self.has_integers = "multiply_integers" in self.functions
         self.has_encoder_attention = "encoder_attention" in self.functions
 
@@ -125,6 +127,8 @@ class Library:
         if factors is not None and small_batches and rows > limit:
             return None
         if self.dtype == torch.bfloat16 and rows > BFLOAT16_ROWS:
+            return None
+        if self.is_avx2 and factors is None and rows >= AVX2_ROWS:
             return None
         x, addend = x.contiguous(), None if addend is None else addend.contiguous()
         readable = self.multiplies(weight) if factors is None else self.readable(weight, torch.int8)

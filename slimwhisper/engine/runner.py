@@ -162,16 +162,17 @@ class Runner:
             drafts = [usable_draft(t.window, t.draft, context, eot) for t in tickets]
         texts = [[*w.prompt, *draft] for w, draft in zip(windows, drafts, strict=True)]
         pages, rows, slots = locations = state.locations_of(tickets)
-        packed = runner.prompts.pack(texts, slots, rows[:: state.width], pages[:: state.width])
+        positions = [(w.sot_index, len(w.prompt) - 1) for w in windows]  # of the logits
+        texts_at = slots, rows[:: state.width], pages[:: state.width]
+        packed = runner.prompts.pack(texts, positions, *texts_at)
 
         accepted: Sequence[AcceptedPrefix] = [AcceptedPrefix() for _ in tickets]
         beginnings: list[ArrayLike] = []
         if not any(drafts):
-            positions = [(w.sot_index, len(w.prompt) - 1) for w in windows]  # of the logits
-            beginnings = [positions, *state.start_of(tickets, accepted, self.vocabulary)]
+            beginnings = state.start_of(tickets, accepted, self.vocabulary)
         prompts, *uploaded = upload(device, packed, *locations, *beginnings)
         state.put_locations(first, *uploaded[:3])
-        hidden, started = runner.prompts.read(prompts), uploaded[3:]
+        hidden, started = runner.prompts.read(prompts, every=any(drafts)), uploaded[3:]
         if any(drafts):
             shared = self.model, self.vocabulary, state.hot_words
             parts = zip(windows, drafts, hidden, strict=False)
@@ -179,7 +180,7 @@ class Runner:
             started = upload(device, *state.start_of(tickets, accepted, self.vocabulary))
             at_start, following = torch.stack(logits).unbind(1)
         else:
-            at_start, following = self._logits(hidden, started.pop(0))
+            at_start, following = self.model.decoder.logits(hidden[: len(tickets)]).unbind(1)
         banned_first, banned_replaced = state.start(first, *started)
         state.start_rules(first, tickets, accepted)
         if replaced or banned_replaced:
@@ -189,12 +190,6 @@ class Runner:
         runner.start(first, tickets, following, self._no_speech(at_start), accepted, tokens)
         if self.check_every == 1 or any(t.full for t in tickets):
             self._collect_finished(runner.snapshot(first, tickets), results)
-
-    def _logits(self, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """hidden [R, T, d], positions [n, 2] in the first n -> the logits there, [n, V] twice."""
-        every = torch.arange(len(positions), device=hidden.device)[:, None]
-        first, second = self.model.decoder.logits(hidden[every, positions]).unbind(1)
-        return first, second
 
     # -- audio ---------------------------------------------------------------------------------
 
@@ -234,11 +229,10 @@ class Runner:
     def _languages(self, tickets: Sequence[Ticket]) -> list[tuple[Ticket, Answer]]:
         """The probability of each language after <|startoftranscript|>."""
         windows, reader = [t.window for t in tickets], self._reader
-        packed = reader.pack([w.prompt for w in windows], [t.slot for t in tickets])
-        prompts, positions = upload(
-            self.model.device, packed, [(w.sot_index, w.sot_index) for w in windows]
-        )
-        logits, _ = self._logits(reader.read(prompts), positions)
+        positions = [[w.sot_index] * 2 for w in windows]
+        packed = reader.pack([w.prompt for w in windows], positions, [t.slot for t in tickets])
+        (prompts,) = upload(self.model.device, packed)
+        logits = self.model.decoder.logits(reader.read(prompts)[: len(windows), 0])
         codes = self.vocabulary.languages
         probs = logits[:, list(codes)].softmax(dim=-1).tolist()
         return [

@@ -93,19 +93,27 @@ class Decoder:
 
     @torch.inference_mode()
     def prefill(
-        self, tokens: Tensor, rows: Rows, cache: DecoderCache, recorder: ScoreRecorder | None = None
+        self,
+        tokens: Tensor,
+        rows: Rows,
+        cache: DecoderCache,
+        recorder: ScoreRecorder | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
-        """Start new texts in `rows`: tokens [R, T], padded on the right -> hidden [R, T, d],
-        after the last norm.
+        """Start new texts in `rows`: tokens [R, T], padded on the right -> hidden [R, n, d],
+        after the last norm, at positions [R, n] int64; None: at all T.
 
-        Pass the positions that you need to `logits`. `recorder` records cross-attention scores.
-        Where `rows` has no lengths, no text is padded.
+        Pass what you need of it to `logits`. `recorder` records cross-attention scores, and takes
+        no positions. Where `rows` has no lengths, no text is padded.
         """
+        assert recorder is None or positions is None
         rows = cache.cross.with_lengths(rows)
-        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        x = Residual(self.embed(tokens, positions), self.kernels)
+        every = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        x = Residual(self.embed(tokens, every), self.kernels)
         for layer, block in enumerate(self.blocks):
             x.add(cache.self_.layers[layer].prefill(x.normed(block.self_norm), rows))
+            if positions is not None and layer == len(self.blocks) - 1:
+                x.keep(positions)  # the caches have all of the others
             normed = x.normed(block.cross_norm)
             if recorder is not None and layer in recorder.heads:
                 heads = torch.tensor(recorder.heads[layer], device=tokens.device)

@@ -123,6 +123,12 @@ class Residual:
         assert self._addend is None, "a norm is read before the next block adds"
         self._addend = y
 
+    def keep(self, positions: Tensor) -> None:
+        """Go on with some tokens of [B, T, d] alone: positions [B, n] int64."""
+        index = torch.arange(len(positions), device=positions.device)[:, None], positions
+        self.x = self.x[index]
+        self._addend = None if self._addend is None else self._addend[index]
+
     def normed(self, norm: LayerNorm, write: CacheWrite | None = None) -> Tensor:
         """The norm of the sum so far, of the stream's shape. write: where to store it as well."""
         addend, self._addend = self._addend, None

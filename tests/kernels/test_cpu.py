@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import (
+    AVX2_ROWS,
     INT8_ROWS,
     INT8_ROWS_LARGE,
     Library,
@@ -47,6 +48,16 @@ def test_products(c: Library, threads: int, rows: int, width: int, depth: int) -
     torch.testing.assert_close(
         strided.double(), x.double() @ weight.double().T, atol=1e-4, rtol=1e-5
     )
+
+
+def test_many_rows_without_avx_512(c: Library) -> None:
+    weight = noise(20, 64)
+    for kind in (weight, weight.half()):
+        assert c.linear(noise(AVX2_ROWS - 1, 64), kind) is not None
+        assert (c.linear(noise(AVX2_ROWS, 64), kind) is None) == c.is_avx2
+    expected = noise(AVX2_ROWS, 64).double() @ weight.half().double().T
+    found = linear(noise(AVX2_ROWS, 64), weight.half())
+    torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("rows", range(1, INT8_ROWS + 1))

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import PRESETS
@@ -281,3 +282,29 @@ def test_every_layer_reads_rows_in_order() -> None:
     features = encoder(mel)
     assert seen == [(1500 * 64, 64, 1)] * 3
     assert features.is_contiguous()
+
+
+@pytest.mark.parametrize("forms", [*PRESETS.values(), ("v", "x"), ("kv", "x")], ids=str)
+def test_some_positions_of_a_prompt(forms: tuple[str, str]) -> None:
+    """They and the caches are as with all positions. The last layer's cross-attention and MLP see
+    them alone.
+    """
+    dims = tiny_dims()
+    checkpoint = Checkpoint("random", dims, random_state(dims, seed=0))
+    model = Model(checkpoint, CPU, torch.float64, forms)
+    features = features_like_encoder_output(2, 30, dims.n_audio_state).double()
+    tokens, positions = torch.tensor(texts(8)[3:8:4]), torch.tensor([[0, 11], [7, 15]])
+    rows, found, flops = Rows.of(torch.arange(2)), list[Tensor](), list[int]()
+    for wanted in (None, positions):
+        cache = DecoderCache.allocate(model.plan, 2, 30, dims.n_text_ctx, 1)
+        cache.cross.put(torch.arange(2), features)
+        with FlopCounterMode(display=False) as counter:
+            hidden = model.decoder.prefill(tokens, rows, cache, positions=wanted)
+        step = DecodeStep.at(rows, torch.tensor([16, 16]), 17, True, torch.float64)
+        found += [hidden, model.decoder.step(tokens[:, 0], step, cache)]
+        flops.append(counter.get_total_flops())
+    every, next_logits, some, same_logits = found
+    torch.testing.assert_close(some, every[torch.arange(2)[:, None], positions])
+    torch.testing.assert_close(next_logits, same_logits)
+    width = dims.n_text_state
+    assert flops[0] - flops[1] >= 2 * 2 * 14 * (8 * width**2 + 2 * width**2)

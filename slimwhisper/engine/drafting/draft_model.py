@@ -39,7 +39,8 @@ class DraftModel:
 
     def begin(self, first: int, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
         """prompts [R, T] int64, padded on the right."""
-        self.model.decoder.prefill(prompts, rows, self.cache)
+        unread = prompts.new_zeros((len(prompts), 1))  # only the caches are needed
+        self.model.decoder.prefill(prompts, rows, self.cache, positions=unread)
 
     def guess(self, context: DraftContext, choose: Choose) -> Tensor:
         """[R] int64."""

@@ -26,11 +26,11 @@ def align(
     """
     eot, end = vocabulary.eot, vocabulary.texts[-1].stop
     non_text = [i for ids in (*vocabulary.specials, vocabulary.timestamps) for i in ids if i < end]
-    packed = reader.pack([[*a.before, *a.text, eot] for a in requests], slots)
+    packed = reader.pack([[*a.before, *a.text, eot] for a in requests], 0, slots)
     tokens = [np.array(ids, dtype=np.int64) for ids in (non_text, *(a.text for a in requests))]
     numbers, banned, *texts = upload(model.device, packed, *tokens)
     recorder = ScoreRecorder(model.alignment_heads)
-    hidden = reader.read(numbers, recorder)
+    hidden = reader.record(numbers, recorder)
     scores = torch.cat(recorder.scores, dim=1)  # [R, heads, T, p]
     scores = scores.to(at_least_float32(model.dtype))
     for i, (request, text) in enumerate(zip(requests, texts, strict=True)):

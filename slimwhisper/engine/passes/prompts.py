@@ -21,7 +21,8 @@ from slimwhisper.model.decoder import ScoreRecorder
 from slimwhisper.model.model import Model
 
 LENGTHS = (4, 32, 64, 128, 256)  # of padded prompts; a longer one has the context's
-HEAD = 3  # numbers of a prompt before its pages and its tokens: row, slot, length
+# numbers of a prompt before its pages and its tokens: row, slot, length, two positions
+HEAD = 5
 
 
 class PromptReader:
@@ -54,14 +55,15 @@ class PromptReader:
     def pack(
         self,
         texts: Sequence[Sequence[int]],
+        positions: ArrayLike,
         slots: ArrayLike,
         rows: ArrayLike | None = None,
         table: ArrayLike | None = None,
     ) -> NDArray[np.int64]:
         """The input of `read` for n texts, on the host: [R, HEAD + pages + T].
 
-        slots, rows [n], table [n, pages]: of each text; without rows and table, what is kept of
-        the texts will be overwritten by the next ones.
+        positions [n, 2]: of what `read` returns. slots, rows [n], table [n, pages]: of each text;
+        without rows and table, what is kept of the texts will be overwritten by the next ones.
         """
         n, count, longest = len(texts), len(texts), max(map(len, texts))
         if self.graphs is not None:
@@ -71,6 +73,7 @@ class PromptReader:
         packed = np.zeros((count, HEAD + self.pages + longest), dtype=np.int64)
         packed[:, 0], packed[n:, 2], packed[:, HEAD : HEAD + self.pages] = row, 1, page
         packed[:n, 1], packed[:n, 2] = slots, [len(t) for t in texts]
+        packed[:n, 3:HEAD] = positions
         if rows is not None and table is not None:
             packed[:n, 0], packed[:n, HEAD : HEAD + self.pages] = rows, table
         packed[:n, HEAD + self.pages :] = padded(texts, 0, longest)
@@ -80,29 +83,33 @@ class PromptReader:
         """[R, T] of what was packed."""
         return packed[:, HEAD + self.pages :]
 
-    def read(self, packed: Tensor, recorder: ScoreRecorder | None = None) -> Tensor:
-        """packed: from `pack`, on the device -> hidden [R, T, d], after the last norm; the next
-        call may overwrite it. recorder: of cross-attention scores.
+    def read(self, packed: Tensor, every: bool = False) -> Tensor:
+        """packed: from `pack`, on the device -> hidden [R, 2, d], after the last norm, at the
+        positions that were packed, or [R, T, d] of every one; the next call may overwrite it.
         """
-        if self.graphs is None or self._buffers is None or recorder is not None:
-            return self._read(packed, recorder)
+        if self.graphs is None or self._buffers is None:
+            return self._read(packed, every)
         count, tokens = len(packed), packed.shape[1] - HEAD - self.pages
         inputs = self._buffers[0][:count, : packed.shape[1]]
-        hidden = self._buffers[1][:count, :tokens]
+        hidden = self._buffers[1][:count, : tokens if every else 2]
         inputs.copy_(packed)
 
         def body() -> None:
-            hidden.copy_(self._read(inputs, None))
+            hidden.copy_(self._read(inputs, every))
 
-        self.graphs.run(("prompts", count, tokens), body)
+        self.graphs.run(("prompts", count, tokens, every), body)
         return hidden
 
-    def _read(self, packed: Tensor, recorder: ScoreRecorder | None) -> Tensor:
-        rows, slots, lengths = packed[:, :HEAD].T.contiguous()
-        table = packed[:, HEAD : HEAD + self.pages]
+    def record(self, packed: Tensor, recorder: ScoreRecorder) -> Tensor:
+        """As `read` of every position, and records cross-attention scores."""
+        return self._read(packed, True, recorder)
+
+    def _read(self, packed: Tensor, every: bool, recorder: ScoreRecorder | None = None) -> Tensor:
+        rows, slots, lengths = packed[:, :3].T.contiguous()
         return self.model.decoder.prefill(
             self.tokens(packed),
-            Rows(rows, slots, table=table, lengths=lengths),
+            Rows(rows, slots, table=packed[:, HEAD : HEAD + self.pages], lengths=lengths),
             self.cache,
             recorder,
+            None if every else packed[:, 3:HEAD],
         )
