@@ -87,7 +87,8 @@ def prompt_of(model: Model, windows: int) -> Callable[[], object]:
     features = torch.randn(windows, model.dims.n_audio_ctx, model.dims.n_audio_state)
     cache.cross.put(rows.slots, features.to(model.device, model.dtype))
     tokens = torch.full((windows, PROMPT), 1000, device=model.device)
-    return lambda: model.decoder.prefill(tokens, rows, cache)
+    needed = torch.full((windows, 2), PROMPT - 1, device=model.device)
+    return lambda: model.decoder.prefill(tokens, rows, cache, positions=needed)
 
 
 def time_steps(model: Model, case: dict[str, Any], args: argparse.Namespace, rows: Rows) -> None:

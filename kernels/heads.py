@@ -49,8 +49,8 @@ def rounded_head_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Ten
 def encoder_attention(
     queries: Tensor, keys: Tensor, values: Tensor, rounded: bool = False
 ) -> Tensor:
-    """`head_attention` of all positions of windows: in C on CPUs with AVX-512, and in bfloat16 on
-    those with AVX512-BF16 that have no AMX, for which PyTorch's is made.
+    """`head_attention` of all positions of windows: in C on x86 CPUs, and in bfloat16 on those with
+    AVX512-BF16 that have no AMX, for which PyTorch's is made.
 
     Arguments:
         queries, keys, values: [B, p, h, d_k], one dtype.

@@ -95,8 +95,9 @@ def quantize(weight: Tensor, bias: Tensor | None = None, small_batches: bool = F
     small_batches: it is also used with few rows.
 
     `linear` then rounds its input too: to 8 bits, or with few rows to 16, with a factor for each
-    row. With AMX, which oneDNN's products use, or without AVX512-VNNI, it rounds to 8 bits with one
-    factor for the whole input; with few rows, and on processors other than x86, not at all.
+    row. With AMX, which oneDNN's products use, or without the functions in C, it rounds to 8 bits
+    with one factor for the whole input; with AMX and few rows, and on processors other than x86,
+    not at all.
     """
     weight = weight.float()
     factors = weight.abs().amax(dim=1).clamp_(min=1e-30) / 127
