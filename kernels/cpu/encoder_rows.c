@@ -1,6 +1,6 @@
 /* What an encoder computes between two attentions. That is row by row, so a thread takes some rows
-   through all of it: they stay in its core's second cache. Compiled for
-   AVX2 and for AVX-512, for float and with INTEGERS for weights in int8. */
+   through all of it: they stay in its core's second cache. Compiled for AVX2 and for AVX-512, for
+   float and with INTEGERS for weights in int8. */
 #include "norm.h"
 #include "threads.h"
 #include "tiles.h"

@@ -2,7 +2,8 @@
 int version(void) { return 4; }
 
 /* What this processor can run: 0 nothing here, 1 all but WIDE, 2 WIDE as well, 3 WIDE with
-   INTEGERS as well, 4 BF16 as well. Compiled for any processor, as it is called before the answer is known. */
+   INTEGERS as well, 4 BF16 as well. Compiled for any processor, as it is called before the answer is
+   known. */
 #ifdef __x86_64__
 #include <cpuid.h>
 
