@@ -60,11 +60,14 @@ class Connections(ServerState):
         """Whether a new connection, already one of `connections`, may stay open."""
         address = self._address(client[0] if client else "")
         self._addresses[address] += 1
-        share = self._limit // SHARE if address else self._limit
-        if self._addresses[address] <= share and len(self.connections) <= self._limit:
+        count, share = self._addresses[address], self._limit // SHARE
+        if len(self.connections) > self._limit:
+            self._log.warning("%d connections are open; new ones are refused", self._limit)
+        elif address and count > share:
+            message = "%s has %d connections; new ones of it are refused"
+            self._log.warning(message, address, count)
+        else:
             return True
-        message = "%d connections are open, %s has %d of them; new ones are refused"
-        self._log.warning(message, len(self.connections), address, self._addresses[address])
         return False
 
     def sweep(self) -> None:
