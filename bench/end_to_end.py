@@ -1,8 +1,9 @@
 """Times whole windows through one engine: python bench/end_to_end.py [--shapes ...] [--windows ...]
 
 Random weights and noise. Speech: 100 tokens a window, after prompts of 4 to 227 tokens that differ
-from window to window. Clips: 20 tokens, without text before. Round 1 is cold: kernels are compiled
-and graphs recorded. On a GPU, a last round waits for the encoder instead of decoding beside it.
+from window to window. Varied: the same with 50 to 150 tokens, so that texts end one by one. Clips:
+20 tokens, without text before. Round 1 is cold: kernels are compiled and graphs recorded. On a GPU,
+with --serially, a last round waits for the encoder instead of decoding beside it.
 Texts that differ from the first round's are counted: rounding depends on which windows are decoded
 together, and random weights have close calls, so a few may.
 
@@ -30,12 +31,16 @@ from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import CHUNK_SECONDS
 
-WORKLOADS = {"speech": (100, 223), "clips": (20, 0)}  # tokens; tokens before the text, at most
+# tokens; tokens before the text, at most; by how many of a hundred tokens the texts differ, at most
+WORKLOADS = {"speech": (100, 223, 0), "varied": (100, 223, 50), "clips": (20, 0, 0)}
 
 
-def windows_of(model: Model, count: int, tokens: int, before: int) -> list[Window]:
-    """Windows of different noise; the prompts' lengths are spread evenly."""
-    kinds = [window(model, tokens, 37 * i % (before + 1), seed=i) for i in range(min(count, 64))]
+def windows_of(model: Model, count: int, tokens: int, before: int, spread: int = 0) -> list[Window]:
+    """Windows of different noise; the lengths of prompts, and of texts, are spread evenly."""
+    kinds = []
+    for i in range(min(count, 64)):
+        length = tokens + (61 * i % (2 * spread + 1) - spread) * tokens // 100
+        kinds.append(window(model, length, 37 * i % (before + 1), seed=i))
     return [kinds[i % len(kinds)] for i in range(count)]
 
 
@@ -54,23 +59,26 @@ def main() -> None:
     parser.add_argument("--slots", type=int, nargs="+", default=[64, 256] if gpu else [2])
     parser.add_argument("--windows", type=int, default=1024 if gpu else 3)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--serially", action="store_true", help="a round more, on a GPU")
     parser.add_argument("--tokens", type=int, help="of a text [100, or 20 of a clip]")
     parser.add_argument("--answers", type=int, default=1, help="to each window")
     args = parser.parse_args()
     rows = Rows(args.results, "end to end", torch.device(args.device))
     for model, case in models(args):
         for slots in args.slots:
-            for workload in WORKLOADS:
+            for workload in args.workloads:
                 measure(model, {**case, "batch": slots, "workload": workload}, args, rows)
 
 
 def measure(model: Model, case: dict[str, Any], args: argparse.Namespace, rows: Rows) -> None:
     """All rounds of one workload and number of slots."""
-    tokens, before = WORKLOADS[case["workload"]]
-    once = windows_of(model, args.windows, args.tokens or tokens, before)
+    tokens, before, spread = WORKLOADS[case["workload"]]
+    once = windows_of(model, args.windows, args.tokens or tokens, before, spread)
     windows = [replace(w, may_recur=args.answers > 1) for w in once for _ in range(args.answers)]
     engine = Engine(model, get_vocabulary(model.dims), case["batch"])
-    overlaps = [True] * args.rounds + [False] * (model.device.type == "cuda")
+    serially_too = args.serially and model.device.type == "cuda"
+    overlaps = [True] * args.rounds + [False] * serially_too
     first: list[tuple[int, ...]] = []
     for number, overlap in enumerate(overlaps, 1):
         if not overlap:

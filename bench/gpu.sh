@@ -56,7 +56,7 @@ call_steps() {
 # shellcheck disable=SC2046
 call_whole() {
     step end-to-end 560 "$python" bench/end_to_end.py "${to[@]}" \
-        $(gpu --shapes large-v3 --slots 64 256 --windows 1024) \
+        $(gpu --shapes large-v3 --slots 64 256 --windows 1024 --serially) \
         $(tiny --windows 2 --tokens 2 --rounds 1)
 }
 

@@ -28,7 +28,7 @@ from slimwhisper.tokens.vocabulary import Vocabulary
 
 # Windows encoded, or aligned, together on a GPU, and texts started together: it bounds the
 # activations.
-ENCODE_BATCH = 8
+ENCODE_BATCH = 12
 # Of live streams, encoded ahead on a CPU. With 2, prompts are read one by one.
 LIVE_PREFETCH = 4
 CPU_POSITIONS = 1500  # encoded together; the activations of more do not fit a CPU's caches
@@ -85,10 +85,11 @@ class Engine:
         self.pool = PagePool(pages)
         # a GPU encodes windows before they can start, as it encodes several at a time much faster
         self.slots = slots
-        if model.device.type == "cuda" and slots:  # without, as an engine that is not used has none
+        gpu = model.device.type == "cuda"
+        if gpu and slots:  # without, as an engine that is not used has none
             self.slots += 2 * self.encode_batch
-        self.scheduler = Scheduler(self.slots, self.pool, context, self.search, main_group)
-        if model.device.type == "cuda":  # the weights come by the caller's stream
+        self.scheduler = Scheduler(self.slots, self.pool, context, self.search, main_group, gpu)
+        if gpu:  # the weights come by the caller's stream
             loaded = torch.cuda.current_stream(model.device)
             stream_of(model.device, "decoder").wait_stream(loaded)
         with self._stream():

@@ -36,7 +36,7 @@ def test_windows_are_encoded_together_before_there_are_rows() -> None:
         while not engine.idle:
             engine.step()
             assert len(engine.scheduler.main_group.tickets) <= 2
-    assert len(owner.answers) == 40 and encoded == [8, 8, 2, 8, 8, 6]
+    assert len(owner.answers) == 40 and encoded == [12, 12, 12, 4]
 
 
 def test_a_stream_waits_for_what_it_reads() -> None:

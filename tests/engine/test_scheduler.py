@@ -11,7 +11,7 @@ import torch
 from slimwhisper.cache.pool import PAGE, PagePool
 from slimwhisper.engine.requests import Attempt, Decoded, OneAnswer, Retry, Rules, Search, Window
 from slimwhisper.engine.scheduler import Scheduler
-from slimwhisper.engine.tickets import Results, RowGroup, Ticket, TicketState
+from slimwhisper.engine.tickets import Plan, Results, RowGroup, Ticket, TicketState
 
 CONTEXT = 64
 NONE = torch.zeros(0, dtype=torch.int64)
@@ -99,20 +99,23 @@ class Script:
         assert {t for _, t in decoding} == set(self.scheduler.tickets(TicketState.DECODING))
 
 
-def make(search: Search, slots: int, pages: int, lookahead: int = 0) -> Scheduler:
+def make(
+    search: Search, slots: int, pages: int, lookahead: int = 0, rows: int = 0, batched: bool = False
+) -> Scheduler:
     width = search.beams or 1
-    main = RowGroup(width, slots, lookahead, resumable=search.beams is None)
-    return Scheduler(slots, PagePool(pages), CONTEXT, search, main)
+    main = RowGroup(width, rows or slots, lookahead, resumable=search.beams is None)
+    return Scheduler(slots, PagePool(pages), CONTEXT, search, main, batched)
 
 
 @pytest.mark.parametrize(
     "search", [Search(), Search(samples=3), Search(beams=2), Search(beams=3, samples=2)], ids=str
 )
-def test_no_page_is_lost_in_any_order(search: Search) -> None:
+@pytest.mark.parametrize("batched", [False, True])
+def test_no_page_is_lost_in_any_order(search: Search, batched: bool) -> None:
     """10,000 random submissions, retries, stops and steps, with pages for two windows."""
     rng = random.Random(0)
     width = max(search.beams or 1, search.samples)
-    scheduler = make(search, 6, 2 * width * CONTEXT // PAGE)
+    scheduler = make(search, 6, 2 * width * CONTEXT // PAGE, batched=batched)
     script, answered, given_up = Script(scheduler, rng, 0.005, 0.5), [], set()
     for _ in range(10_000):
         if rng.random() < 0.3 and len(scheduler.waiting) < 5:
@@ -126,7 +129,7 @@ def test_no_page_is_lost_in_any_order(search: Search) -> None:
             ticket = answered.pop(rng.randrange(len(answered)))
             again = rng.choice([0.0, 0.5, None, None])
             scheduler.reply(ticket, None if again is None else Retry(Attempt(again)))
-    assert scheduler.preemptions > 3
+    assert scheduler.preemptions > 2
     while not scheduler.idle:
         for ticket in script.step() + answered:
             scheduler.reply(ticket, None)
@@ -162,3 +165,43 @@ def test_pages_grow_with_the_text() -> None:
     assert used[0] == (35, 2 + 4), "two whole pages, and one for each beam"
     assert dict(used)[48] == 6 and dict(used)[50] == 10
     assert scheduler.pool.peak == 10
+
+
+@pytest.mark.parametrize(("batched", "together"), [(False, 1), (True, 3)])
+def test_texts_of_a_full_gpu_start_together(batched: bool, together: int) -> None:
+    """While all rows are in use and windows wait, one row that is free waits for two more."""
+    rows, count = 24, 90
+    scheduler = make(Search(), rows + 9, 1000, rows=rows, batched=batched)
+    script, starts, plan = Script(scheduler, random.Random(0), 0.05, 0.0), [], scheduler.plan
+    for _ in range(count):
+        scheduler.submit(OneAnswer(), window(4, 40))
+
+    def seen(max_batch: int, synchronous: bool) -> Plan:
+        full, planned = not scheduler.main_group.room, plan(max_batch, synchronous)
+        ready = any(scheduler.tickets(TicketState.READY))
+        starts.append((full, ready, [len(start.tickets) for start in planned.start]))
+        return planned
+
+    scheduler.plan = seen  # type: ignore[method-assign]
+    while not scheduler.idle:
+        for ticket in script.step():
+            scheduler.reply(ticket, None)
+    assert sum(script.started.values()) == count
+    while_others_wait = [sizes for _, ready, sizes in starts if ready and sizes]
+    assert while_others_wait and min(map(sum, while_others_wait)) == together
+    assert all(size <= 3 for *_, sizes in starts for size in sizes)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_windows_wait_for_the_encoder_to_be_free(batched: bool) -> None:
+    """Then those that came meanwhile are encoded in one pass; no pass is larger than it may be."""
+    scheduler = make(Search(), 20, 1000, batched=batched)
+    encoded = []
+    for arriving in (1, 2, 2, 0, 7):
+        for _ in range(arriving):
+            scheduler.submit(OneAnswer(), window(4))
+        plan = scheduler.plan(4, synchronous=False)
+        encoded.append(len(plan.encode))
+        if len(encoded) == 3:
+            assert not scheduler.update(Results(encoded=list(scheduler.by_slot.values())))
+    assert encoded == ([1, 0, 4, 0, 4] if batched else [1, 2, 2, 0, 7])
