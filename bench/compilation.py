@@ -85,8 +85,9 @@ class Variant:
     configuration for float16 also serves bfloat16; `latent8` computes in float16 only.
 
     Of the others: `combine` and `combine_mapped` end a split attention, here of the widest model
-    and of the most parts; `add_norm` follows a block or is the first, and before self-attention it
-    keeps the row, as it is or in float8; `choose_token` has rules of timestamps or has none.
+    and of the most parts; `add_norm` follows a block or is the first, before self-attention it
+    keeps the row, as it is or in float8, and in the encoder it adds biases that the stream lacks;
+    `choose_token` has rules of timestamps or has none.
     """
 
     kernel: str
@@ -121,6 +122,8 @@ def other_variants() -> Iterator[Variant]:
         yield Variant("combine_mapped", dtype)
         for addend, write in product(((), ("HAS_ADDEND",)), writes):
             yield Variant("add_norm", dtype, None, (*addend, *write))
+        if dtype in HALVES:
+            yield Variant("add_norm", dtype, None, ("HAS_SHIFT",))
     yield Variant("choose_token", "float32")
     yield Variant("choose_token", "float32", None, ("RULES",))
 
@@ -185,6 +188,7 @@ def _launch(
         names = ("x", "addend", "total", "normed", "cache", "factors", "ids", "positions")
         pointers = dict.fromkeys((*names, "column_scales", "offset"), kind)
         pointers |= {"weight": "*fp32", "bias": "*fp32"}
+        pointers["shift"] = "*fp32" if "HAS_SHIFT" in variant.flags else kind
         if "HAS_WRITE" in variant.flags:
             pointers |= {"ids": "*i64", "positions": "*i64"}
         if "FP8" in variant.flags:

@@ -173,17 +173,18 @@ class Kernels:
         weight: Tensor,
         bias: Tensor,
         write: CacheWrite | None = None,
+        shift: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """x + addend and its layer norm, which `write` also stores in a cache; see `norm.add_norm`.
 
-        x, addend: [R, d] or [B, T, d]; weight, bias: [d]. Returns total and normed, like x.
+        x, addend: [R, d] or [B, T, d]; weight, bias, shift: [d]. Returns total and normed, like x.
         """
 
         def by_triton() -> tuple[Tensor, Tensor]:
             """total and normed."""
             from slimwhisper.kernels.gpu.norm import add_norm_by_triton
 
-            return add_norm_by_triton(x, addend, weight, bias, write)
+            return add_norm_by_triton(x, addend, weight, bias, write, shift)
 
         def in_c() -> tuple[Tensor, Tensor] | None:
             """total and normed."""
@@ -196,8 +197,8 @@ class Kernels:
             return add_norm_in_c(self.library, x, addend, weight, bias, where)
 
         paths: list[tuple[str, Callable[[], tuple[Tensor, Tensor] | None]]]
-        paths = [("torch", lambda: add_norm(x, addend, weight, bias, write))]
-        if self.library is not None:
+        paths = [("torch", lambda: add_norm(x, addend, weight, bias, write, shift))]
+        if self.library is not None and shift is None:
             paths.insert(0, ("c", in_c))
         if self.triton_device is not None and weight.dtype == torch.float32:
             paths.insert(0, ("triton", by_triton))

@@ -35,14 +35,20 @@ class CacheWrite:
     offset: Tensor | None = None  # [d]
 
     def write(self, normed: Tensor) -> None:
-        """Store normed [R, d]."""
+        """Store normed [R, d], or [B, T, d] with R = B T."""
+        normed = normed.flatten(0, -2)
         if self.column_scales is not None:
             normed = scale_columns(normed, self.column_scales, self.offset)
         self.latent.write((self.ids, self.positions), normed)
 
 
 def add_norm(
-    x: Tensor, addend: Tensor | None, weight: Tensor, bias: Tensor, write: CacheWrite | None = None
+    x: Tensor,
+    addend: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    write: CacheWrite | None = None,
+    shift: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The sum and its layer norm.
 
@@ -50,12 +56,14 @@ def add_norm(
         x, addend: [R, d] or [B, T, d], one dtype; None: nothing is added. The addend
             is overwritten: its memory, which is still in a CPU's caches, may hold the sum.
         weight, bias: [d], at least float32.
-        write: where to store the normed rows as well; only with [R, d].
+        write: where to store the normed rows as well.
+        shift: [d], at least float32, added to every row before the norm, but not to the sum.
     Returns:
         total and normed, like x.
     """
     total = x if addend is None else addend.add_(x)
     wide = total.to(weight.dtype)
+    wide = wide if shift is None else wide + shift
     normed = F.layer_norm(wide, wide.shape[-1:], weight, bias).to(x.dtype)
     if write is not None:
         write.write(normed)

@@ -33,6 +33,7 @@ def add_norm_kernel(
     normed,
     weight,  # [d] float32
     bias,
+    shift,
     cache,  # [rows, T, d]; of a float8 latent its bytes
     factors,  # [rows, T] float32, in float8
     ids,
@@ -46,6 +47,7 @@ def add_norm_kernel(
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
     HAS_ADDEND: tl.constexpr,
+    HAS_SHIFT: tl.constexpr,
     HAS_WRITE: tl.constexpr,
     FP8: tl.constexpr,
 ):
@@ -61,6 +63,8 @@ def add_norm_kernel(
         rounded = sum_.to(DTYPE)
         tl.store(total + index, rounded, mask=valid)
         sum_ = rounded.to(tl.float32)
+    if HAS_SHIFT:
+        sum_ += tl.load(shift + column, mask=valid, other=0.0)
     centred = tl.where(valid, sum_ - tl.sum(sum_, 0) / D, 0.0)
     scale = tl.rsqrt(tl.sum(centred * centred, 0) / D + epsilon)
     w = tl.load(weight + column, mask=valid, other=0.0)
@@ -85,7 +89,12 @@ def add_norm_kernel(
 
 
 def add_norm_by_triton(
-    x: Tensor, addend: Tensor | None, weight: Tensor, bias: Tensor, write: CacheWrite | None = None
+    x: Tensor,
+    addend: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    write: CacheWrite | None = None,
+    shift: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`slimwhisper.kernels.norm.add_norm` on the device: x [R, d] or [B, T, d], same results but
     for rounding.
@@ -112,6 +121,7 @@ def add_norm_by_triton(
         normed,
         weight,
         bias,
+        unused if shift is None else shift,
         cache,
         factors,
         ids,
@@ -125,6 +135,7 @@ def add_norm_by_triton(
         D=width,
         BLOCK_D=triton.next_power_of_2(width),
         HAS_ADDEND=addend is not None,
+        HAS_SHIFT=shift is not None,
         HAS_WRITE=write is not None,
         FP8=fp8,
         num_warps=4,

@@ -102,6 +102,16 @@ class SelfLayer(Buffers, ABC):
         Shorter texts are padded on the right; later steps overwrite the padding.
         """
 
+    def prompt_write(self, rows: Rows, tokens: int) -> CacheWrite | None:
+        """Where the norm before a prompt stores its tokens [R, T], which `attend_prompt` then
+        reads; None: `prefill` stores them.
+        """
+        return None
+
+    def attend_prompt(self, x: Tensor) -> Tensor:
+        """`prefill` of tokens that the norm has stored: x [R, T, d] -> [R, T, d]."""
+        raise NotImplementedError(f"{type(self).__name__} has no prompt_write")
+
     def cache_write(self, step: DecodeStep) -> CacheWrite | None:
         """Where the norm before `step` stores the step's tokens; None: `step` stores them."""
         return None
@@ -166,6 +176,8 @@ class PagedLayer(SelfLayer):
         if self.page != PAGE:  # a NaN of the previous text would pass the mask of some forms
             for t in self.tensors:
                 t[rows.ids] = 0
+        elif rows.locations is not None:
+            return rows.locations
         positions = torch.arange(tokens, device=rows.ids.device).expand(len(rows.ids), tokens)
         return self.locations(rows, positions)
 

@@ -131,17 +131,18 @@ class LatentCross(CrossLayer):
         """x [R, T, d] -> [R, T, d], in the cheaper of the two orders."""
         attention, (_, t, d) = self.attention, x.shape
         tokens = rows.rows_per_slot * t
-        latent, slots = rows.of_slots(self.store.latent)
         bias = self.store.position_bias
+        slots = None
         if bias is not None:
-            bias, _ = rows.of_slots(bias)
+            bias, slots = rows.of_slots(bias)
         prompt_on_gpu = t > 1 and x.device.type == "cuda"
         if prefers_latent(tokens, attention.heads, d, GPU_COST if prompt_on_gpu else 1):
+            latent, slots = rows.of_slots(self.store.latent)
             reads = rows.audio_reads(slots, latent.values.shape[1], x.dtype)
             return attention.attend(x, latent, replace(reads, position_bias=bias))
-        if slots is not None:
-            latent, bias = latent[slots], None if bias is None else bias[slots]
-        plain = latent.dequantized(x.dtype)
+        if bias is not None and slots is not None:
+            bias = bias[slots]
+        plain = rows.copied(self.store.latent, x.dtype)
         if (hidden := rows.audio_bias(plain.shape[1], x.dtype)) is not None:
             bias = hidden if bias is None else bias + hidden
         q = attention.queries(x)  # [R, T, h, d_k]
@@ -188,18 +189,36 @@ class LatentSelf(PagedLayer):
         """x [R, T, d] -> [R, T, d]; stores latents [R, T, d]."""
         latent = latent_of(self.attention.weights, x)
         self.latent.write(self.begin(rows, x.shape[1]), latent)
+        return self._attend_prompt(x, latent)
+
+    def attend_prompt(self, x: Tensor) -> Tensor:
+        """x [R, T, d] -> [R, T, d]."""
+        return self._attend_prompt(x, latent_of(self.attention.weights, x))
+
+    def _attend_prompt(self, x: Tensor, latent: Tensor) -> Tensor:
+        """x, latent [R, T, d] -> [R, T, d]."""
         # always by heads: K and V cost 4 l d^2, little next to cross-attention's 4 p d^2
         mixed = self.attention.by_heads(self.attention.queries(x), latent, causal=True)
         return self.attention.output(mixed)
 
     def cache_write(self, step: DecodeStep) -> CacheWrite | None:
         """Of forms that store the normed token itself, or in float8."""
-        weights = self.attention.weights
-        if weights.project is not None:
+        return self._write_at(*self.step_locations(step)) if self._stores_norm else None
+
+    def prompt_write(self, rows: Rows, tokens: int) -> CacheWrite | None:
+        """Of the same forms."""
+        if not self._stores_norm:
             return None
-        return CacheWrite(
-            self.latent, *self.step_locations(step), weights.column_scales, weights.offset
-        )
+        pages, indices = self.begin(rows, tokens)
+        return self._write_at(pages.flatten(), indices.flatten())
+
+    @property
+    def _stores_norm(self) -> bool:
+        return self.attention.weights.project is None
+
+    def _write_at(self, pages: Tensor, indices: Tensor) -> CacheWrite:
+        weights = self.attention.weights
+        return CacheWrite(self.latent, pages, indices, weights.column_scales, weights.offset)
 
     def step(self, x: Tensor, step: DecodeStep) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]; stores the tokens' latents [R, d], reads step.extent a row."""

@@ -1,7 +1,7 @@
 """The rows of a decoder call: which texts it works on, and what they read."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TypeVar
 
@@ -13,6 +13,14 @@ from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.reads import Reads
 
 Store = TypeVar("Store", Tensor, Latent)  # [slots or rows, ...]
+
+
+@dataclass(slots=True)
+class _Copy:
+    """What a call copied last of a store: the layers that share the store read the same copy."""
+
+    source: Latent | None = None
+    values: Tensor | None = None  # [W, T, d]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,9 @@ class Rows:
     # the first id, the first slot, if they are consecutive: they are then read without a copy
     first_row: int | None = None
     first_slot: int | None = None
+    # page, and index within it, of each prompt token, [R, T] int64
+    locations: tuple[Tensor, Tensor] | None = None
+    _copy: _Copy = field(default_factory=_Copy)
 
     @staticmethod
     def block(
@@ -68,6 +79,14 @@ class Rows:
         """How many adjacent rows share a slot."""
         return self.group * self.tokens
 
+    def with_prompts(self, tokens: int) -> "Rows":
+        """The rows with the locations of their prompts' tokens, found once for all layers."""
+        if self.table is None:
+            return self
+        positions = torch.arange(tokens, device=self.ids.device).repeat(len(self.ids), 1)
+        pages = self.table.gather(1, positions // PAGE)
+        return replace(self, locations=(pages, positions % PAGE))
+
     def prompt_lengths(self, tokens: int) -> Tensor:
         """[R] int64: lengths of prompts [R, tokens] without their padding."""
         return torch.full_like(self.ids, tokens) if self.lengths is None else self.lengths
@@ -102,6 +121,17 @@ class Rows:
         if self.first_slot is None:
             return store, self.slots
         return store[self.first_slot : self.first_slot + len(self.slots)], None
+
+    def copied(self, latent: Latent, dtype: torch.dtype) -> Tensor:
+        """The windows' latents [W, T, d] in `dtype`; a view where they are consecutive and have it.
+        Layers that share a store, one after the other, get the same tensor.
+        """
+        copy = self._copy
+        if copy.source is not latent or copy.values is None:
+            some, slots = self.of_slots(latent)
+            some = some if slots is None else some[slots]
+            copy.source, copy.values = latent, some.dequantized(dtype)
+        return copy.values
 
     def of_rows(self, store: Store) -> tuple[Store, Tensor | None]:
         """What to read of a store [rows, ...] by text, once for all tokens of a text: a view

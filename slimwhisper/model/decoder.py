@@ -107,11 +107,15 @@ class Decoder:
         no positions. Where `rows` has no lengths, no text is padded.
         """
         assert recorder is None or positions is None
-        rows = cache.cross.with_lengths(rows)
-        every = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        count = tokens.shape[1]
+        rows = cache.cross.with_lengths(rows).with_prompts(count)
+        every = torch.arange(count, device=tokens.device).expand_as(tokens)
         x = Residual(self.embed(tokens, every), self.kernels)
         for layer, block in enumerate(self.blocks):
-            x.add(cache.self_.layers[layer].prefill(x.normed(block.self_norm), rows))
+            self_ = cache.self_.layers[layer]
+            write = self_.prompt_write(rows, count)
+            normed = x.normed(block.self_norm, write)
+            x.add(self_.prefill(normed, rows) if write is None else self_.attend_prompt(normed))
             if positions is not None and layer == len(self.blocks) - 1:
                 x.keep(positions)  # the caches have all of the others
             normed = x.normed(block.cross_norm)

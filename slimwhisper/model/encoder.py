@@ -13,7 +13,14 @@ from slimwhisper.kernels.cpu.library import intercepted
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.encoder_rows import BlockWeights, encoder_rows, reads_tiles
 from slimwhisper.kernels.heads import encoder_attention
-from slimwhisper.kernels.linear import Weight, at_least_float32, linear, pack, packed_width
+from slimwhisper.kernels.linear import (
+    Weight,
+    at_least_float32,
+    half_on_gpu,
+    linear,
+    pack,
+    packed_width,
+)
 from slimwhisper.model.layers import MLP, LayerNorm, Linear, Residual, Source
 from slimwhisper.types import Dims
 
@@ -22,8 +29,8 @@ LEAST_FRAMES = 384  # with fewer, oneDNN's convolutions in float32 have other bi
 
 @dataclass(frozen=True, slots=True)
 class _Convolution:
-    """Over three positions, and GELU. It rounds to bfloat16 where the model computes so, or in
-    int8, on a CPU that multiplies bfloat16 fast: then it is a product with packed weights.
+    """Over three positions, and GELU. It is a product with a matrix on a GPU in half precision, and
+    in bfloat16 where the model computes so, or in int8, on a CPU that multiplies bfloat16 fast.
     """
 
     weight: Weight  # [out, in, 3], or for products [out, 3 in]
@@ -33,19 +40,23 @@ class _Convolution:
     @staticmethod
     def read(source: Source, stride: int) -> "_Convolution":
         weight, bias = source.tensor("weight"), source.tensor("bias")
+        matrix = weight.transpose(1, 2).flatten(1)
+        if half_on_gpu(matrix):
+            return _Convolution(matrix, bias, stride)
         if source.int8 or source.dtype == torch.bfloat16:
-            matrix = weight.transpose(1, 2).flatten(1).bfloat16()
+            matrix = matrix.bfloat16()
             if packed_width(matrix) is not None:
                 return _Convolution(pack(matrix), bias.bfloat16(), stride)
         return _Convolution(weight, bias, stride)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [B, T, in] -> [B, T / stride, out]."""
-        if isinstance(self.weight, Tensor):
+        if isinstance(self.weight, Tensor) and self.weight.ndim == 3:
             channels = x.transpose(1, 2)
             y = F.conv1d(channels, self.weight, self.bias, stride=self.stride, padding=1)
             return F.gelu(y).transpose(1, 2)
-        windows = F.pad(x.bfloat16(), (0, 0, 1, 1)).unfold(1, 3, self.stride)  # [B, T, in, 3]
+        padded = F.pad(x.to(self.bias.dtype), (0, 0, 1, 1))
+        windows = padded.unfold(1, 3, self.stride)  # [B, T, in, 3]
         return linear(windows.transpose(2, 3).flatten(2), self.weight, self.bias, gelu=True)
 
 
@@ -72,26 +83,37 @@ class _EncoderBlock:
     heads: int
     mlp: MLP
     rounded: bool  # attention in bfloat16
+    joint: Linear | None  # query, key and value in one product
 
     @staticmethod
     def read(source: Source, heads: int) -> "_EncoderBlock":
         attn = source / "attn"
+        query, value = (Linear.read(attn / name) for name in ("query", "value"))
+        key = Linear.read(attn / "key", bias=False)  # a key bias cancels in the softmax
+        joint = Linear.joined(query, key, value)
+        if joint is not None:
+            query, key, value = joint.split(3)
         return _EncoderBlock(
             LayerNorm.read(source / "attn_ln"),
-            Linear.read(attn / "query"),
-            Linear.read(attn / "key", bias=False),  # a key bias cancels in the softmax
-            Linear.read(attn / "value"),
+            query,
+            key,
+            value,
             Linear.read(attn / "out"),
             heads,
             MLP.read(source),
             source.int8 and torch.cpu.get_capabilities().get("avx512_bf16", False),
+            joint,
         )
 
     def __call__(self, x: Residual) -> None:
         """Add to x, [B, p, d]."""
         normed = x.normed(self.norm)
-        x.add(self.out(self.attend(self.query(normed), self.key(normed), self.value(normed))))
-        x.add(self.mlp(x.normed(self.mlp.norm)))
+        if self.joint is not None:
+            parts = self.joint(normed).chunk(3, dim=-1)
+        else:
+            parts = self.query(normed), self.key(normed), self.value(normed)
+        x.add_product(self.attend(*parts), self.out)
+        x.add_mlp(self.mlp)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """[B, p, d] each -> [B, p, d], before the output's projection."""
@@ -158,7 +180,8 @@ class Encoder:
         assert fits, f"mel of shape {tuple(mel.shape)}, not [B, {mels}, up to {most}]"
         x = self._convolve(mel.to(self.device, self.dtype).transpose(1, 2))
         # contiguous: the sum would keep a transposed layout, which makes every layer slower
-        x = (x + self.positions[: x.shape[1]]).to(self.dtype).contiguous()
+        out = torch.empty(x.shape, dtype=self.dtype, device=self.device)
+        x = torch.add(x, self.positions[: x.shape[1]], out=out)  # rounded once
         if self.rows and not intercepted():
             return self._by_rows(x)
         stream = Residual(x, self.kernels)

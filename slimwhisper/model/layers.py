@@ -14,6 +14,7 @@ from slimwhisper.kernels.linear import (
     Tiled,
     Weight,
     at_least_float32,
+    half_on_gpu,
     linear,
     pack,
     packed_width,
@@ -73,6 +74,28 @@ class Linear:
             return Linear(Tiled.of(weight), bias)
         return Linear(pack(weight, source.small_batches), bias)
 
+    @staticmethod
+    def joined(*layers: "Linear") -> "Linear | None":
+        """Layers [out, in] that read the same x as one, [n out, in], where its larger product is
+        faster; else None.
+        """
+        if not all(layer.accumulates for layer in layers):
+            return None
+        pairs = [(w, b) for w, b in (layer.pair for layer in layers) if isinstance(w, Tensor)]
+        biases = [w.new_zeros(len(w)) if b is None else b for w, b in pairs]
+        return Linear(torch.cat([w for w, _ in pairs]), torch.cat(biases))
+
+    def split(self, count: int) -> "list[Linear]":
+        """The layers of which it was joined; they share its memory."""
+        assert isinstance(self.weight, Tensor) and self.bias is not None
+        parts = zip(self.weight.chunk(count), self.bias.chunk(count), strict=True)
+        return [Linear(weight, bias) for weight, bias in parts]
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether its product can be added to a tensor in place, for the price of the product."""
+        return isinstance(self.weight, Tensor) and self.first is None and half_on_gpu(self.weight)
+
     @property
     def pair(self) -> tuple[Weight, Tensor | None]:
         """weight and bias."""
@@ -117,11 +140,34 @@ class Residual:
         """x [R, d] or [B, T, d]."""
         self.x, self.kernels = x, kernels
         self._addend: Tensor | None = None
+        self._shift: Tensor | None = None  # [d]: what every row lacks, the biases of `add_product`
 
     def add(self, y: Tensor) -> None:
         """Add y, of the stream's shape; its memory may be used for the sum."""
         assert self._addend is None, "a norm is read before the next block adds"
         self._addend = y
+
+    def add_product(self, y: Tensor, layer: Linear) -> None:
+        """Add layer(y), y [..., in]. On a GPU in half precision the product is added in place, so
+        that the next norm reads one tensor, and writes one; the bias is left to the norms.
+        """
+        if not layer.accumulates:
+            self.add(layer(y))
+            return
+        assert isinstance(layer.weight, Tensor) and self._addend is None
+        total = self.x.view(-1, self.x.shape[-1])
+        torch.addmm(total, y.flatten(0, -2), layer.weight.T, out=total)
+        if layer.bias is not None:
+            wide = at_least_float32(self.x.dtype)
+            self._shift = layer.bias.to(wide) if self._shift is None else self._shift + layer.bias
+
+    def add_mlp(self, mlp: "MLP") -> None:
+        """Add an MLP of the norm of the sum so far."""
+        normed, down = self.normed(mlp.norm), mlp.down
+        if down is None:
+            self.add(mlp(normed))
+        else:
+            self.add_product(mlp.parts[0][0](normed, gelu=True), down)
 
     def keep(self, positions: Tensor) -> None:
         """Go on with some tokens of [B, T, d] alone: positions [B, n] int64."""
@@ -132,7 +178,9 @@ class Residual:
     def normed(self, norm: LayerNorm, write: CacheWrite | None = None) -> Tensor:
         """The norm of the sum so far, of the stream's shape. write: where to store it as well."""
         addend, self._addend = self._addend, None
-        self.x, normed = self.kernels.add_norm(self.x, addend, norm.weight, norm.bias, write)
+        self.x, normed = self.kernels.add_norm(
+            self.x, addend, norm.weight, norm.bias, write, self._shift
+        )
         return normed
 
 
@@ -170,6 +218,13 @@ class MLP:
             matrices = up_part.weight, down_part
             block = MLPBlock.of(library(source.dtype), *matrices, bias, down_bias)
         return MLP(LayerNorm.read(norm), parts, down_bias, first, last, block)
+
+    @property
+    def down(self) -> Linear | None:
+        """4 d -> d, if there is one product, of all hidden values."""
+        if self.first or self.last or self.block or len(self.parts) > 1:
+            return None
+        return Linear(self.parts[0][1], self.down_bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The normed x [..., d] -> [..., d], to add to the residual stream."""

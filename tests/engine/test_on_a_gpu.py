@@ -99,10 +99,10 @@ def launches(
 
 BESIDE = 11  # kernels of the decoder outside its layers
 # kernels a layer
-LAUNCHES, LAUNCHES_BESIDE = 16, 33  # of a decoder layer in a step, and of a step besides its layers
+LAUNCHES, LAUNCHES_BESIDE = 15, 33  # of a decoder layer in a step, and of a step besides its layers
 CEILINGS = dict.fromkeys(("slim", "slim fp8", "baseline"), LAUNCHES) | {
-    "option1": 18,
-    "option2": 18,
+    "option1": 17,
+    "option2": 17,
 }
 
 

@@ -40,14 +40,16 @@ def cache_write(width: int, rows: int, dtype: torch.dtype, fp8: bool) -> CacheWr
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 64), (5, 384), (2, 3, 1280)], ids=str)
 @pytest.mark.parametrize("adds", [True, False])
-def test_sum_and_norm(shape: tuple[int, ...], dtype: torch.dtype, adds: bool) -> None:
+@pytest.mark.parametrize("shifts", [True, False])
+def test_sum_and_norm(shape: tuple[int, ...], dtype: torch.dtype, adds: bool, shifts: bool) -> None:
     x = 3 * normal(*shape, dtype=dtype) + 1
     addend = normal(*shape, seed=1, dtype=dtype) if adds else None
     weight, bias = affine(shape[-1])
-    total, normed = add_norm_by_triton(x, addend, weight, bias)
-    expected_total, expected = add_norm(x, addend, weight, bias)
+    shift = normal(shape[-1], seed=2) if shifts else None
+    total, normed = add_norm_by_triton(x, addend, weight, bias, None, shift)
+    expected_total, expected = add_norm(x, addend, weight, bias, None, shift)
     assert torch.equal(total, expected_total)  # the stream is rounded once, as before
-    exact = expected_total.double()
+    exact = expected_total.double() + (0 if shift is None else shift.double())
     exact = F.layer_norm(exact, exact.shape[-1:], weight.double(), bias.double())
     own = (expected.double() - exact).abs().max()
     rounding = exact.abs().max() * torch.finfo(torch.float32).eps

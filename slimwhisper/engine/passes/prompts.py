@@ -20,7 +20,9 @@ from slimwhisper.kernels.graphs import Graphs, bucket_of
 from slimwhisper.model.decoder import ScoreRecorder
 from slimwhisper.model.model import Model
 
-LENGTHS = (4, 32, 64, 128, 256)  # of padded prompts; a longer one has the context's
+# of padded prompts; text before a window has at most 223 tokens, and one with a draft may have the
+# context's
+LENGTHS = (4, 32, 64, 128, 232)
 # numbers of a prompt before its pages and its tokens: row, slot, length, two positions
 HEAD = 5
 

@@ -113,7 +113,8 @@ def add_norm_(a: Arguments) -> None:
             column_scales, offset = a["column_scales"], a["offset"]
         write = CacheWrite(latent, a["ids"], a["positions"], column_scales, offset)
     addend = a["addend"].clone() if a["HAS_ADDEND"] else None
-    total, normed = add_norm(a["x"], addend, a["weight"], a["bias"], write)
+    shift = a["shift"] if a["HAS_SHIFT"] else None
+    total, normed = add_norm(a["x"], addend, a["weight"], a["bias"], write, shift)
     a["normed"].copy_(normed)
     if addend is not None:
         a["total"].copy_(total)

@@ -1,0 +1,70 @@
+"""The encoder on a GPU in half precision: products that add in place, and apply GELU."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from slimwhisper.model.encoder import Encoder
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.pretend.cuda import pretend_cuda
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+HALVES = [torch.float16, torch.bfloat16]
+DIMS = tiny_dims(width=128, heads=2, audio_layers=3)
+LAUNCHES = 9  # of a layer: two norms, four products, attention, and the biases twice
+
+
+def encoded(device: torch.device, dtype: torch.dtype, mel: Tensor) -> Tensor:
+    """[2, p, d] float64, with biases that matter."""
+    state = random_state(DIMS, seed=0)
+    for name, tensor in state.items():
+        if name.startswith("encoder.") and name.endswith(".bias"):
+            state[name] = tensor + 0.3
+    encoder = Encoder(state, DIMS, device, dtype)
+    assert all((b.joint is None) == (device.type == "cpu") for b in encoder.blocks)
+    joints = [b.joint.weight for b in encoder.blocks if b.joint is not None]
+    for block, joint in zip(encoder.blocks, joints, strict=False):
+        assert isinstance(joint, Tensor) and isinstance(block.query.weight, Tensor)
+        assert block.query.weight.data_ptr() == joint.data_ptr()  # the weights are kept once
+    return encoder(mel).cpu().double()
+
+
+def assert_as_near(device: torch.device, dtype: torch.dtype) -> None:
+    """No further from float64 than PyTorch's layers, one after the other."""
+    mel = torch.randn(2, 80, 3000, generator=torch.Generator().manual_seed(0))
+    exact = encoded(CPU, torch.float64, mel)
+    plain, found = ((encoded(d, dtype, mel) - exact).norm() for d in (CPU, device))
+    assert 0 < found <= 1.1 * plain
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_as_near_as_layer_by_layer(dtype: torch.dtype) -> None:
+    with pretend_cuda():
+        assert_as_near(CUDA, dtype)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a GPU")
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_on_a_gpu(dtype: torch.dtype) -> None:
+    assert_as_near(CUDA, dtype)
+
+
+def test_launches() -> None:
+    counted = []
+    with pretend_cuda() as gpu:
+        for layers in (2, 3):
+            dims = tiny_dims(width=128, heads=2, audio_layers=layers)
+            encoder = Encoder(random_state(dims, seed=0), dims, CUDA, torch.float16)
+            mel = torch.zeros(2, 80, 3000, device=CUDA)
+            with gpu.counting() as counts:
+                encoder(mel)
+            counted.append(counts.kernels)
+    layer = counted[1] - counted[0]
+    assert layer.total() == LAUNCHES, layer
+
+
+def test_the_product_that_applies_gelu() -> None:
+    """It is private to PyTorch."""
+    gone = f"torch {torch.__version__} has no _addmm_activation: kernels/linear.py must do without"
+    assert hasattr(torch.ops.aten, "_addmm_activation"), gone
