@@ -7,6 +7,8 @@ SLIMWHISPER_NATIVE=0 leaves the library out.
 import os
 import shlex
 import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -24,7 +26,7 @@ SOURCES = (
     "threads",
 )
 HEADERS = ("bfloat16", "integers", "norm", "threads", "tiles", "vectors")
-OPTIONS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-fPIC", "-shared", "-s")
+OPTIONS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-fPIC")
 NATIVE = os.environ.get("SLIMWHISPER_NATIVE") != "0"
 LIBRARY = Extension(
     "slimwhisper.kernels.cpu._native",
@@ -47,21 +49,36 @@ class BuildLibrary(build_ext):
         log = target.with_name("native.txt")
         target.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
-        compiler = shlex.split(os.environ.get("CC", "cc"))
-        flags = shlex.split(os.environ.get("CFLAGS", ""))
-        command = [*compiler, *OPTIONS, *flags, "-o", str(target), *ext.sources, "-lm"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-        except OSError as error:
-            reason = f"{compiler[0]}: {error.strerror}"
-        else:
-            if done.returncode == 0:
-                return
-            lines = done.stderr.splitlines()
-            error = next((line for line in lines if "error" in line), "".join(lines[:1]))
-            reason = f"{compiler[0]} failed: {error.strip()}"
+        reason = self._compile(ext.sources, target)
+        if reason is None:
+            return
         log.write_text(f"{reason}\n", encoding="utf-8")
         self.warn(f"built WITHOUT compiled kernels, about half the speed on a CPU: {reason}")
+
+    def _compile(self, sources: Sequence[str], target: Path) -> str | None:
+        """Several files at a time; returns why it failed."""
+        compiler = shlex.split(os.environ.get("CC", "cc"))
+        flags = shlex.split(os.environ.get("CFLAGS", ""))
+        folder = Path(self.build_temp)
+        folder.mkdir(parents=True, exist_ok=True)
+        objects = [str(folder / f"{Path(source).stem}.o") for source in sources]
+
+        def run(*arguments: str) -> str | None:
+            try:
+                command = [*compiler, *OPTIONS, *flags, *arguments]
+                done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+            except OSError as error:
+                return f"{compiler[0]}: {error.strerror}"
+            if done.returncode == 0:
+                return None
+            lines = done.stderr.splitlines()
+            error = next((line for line in lines if "error" in line), "".join(lines[:1]))
+            return f"{compiler[0]} failed: {error.strip()}"
+
+        steps = [("-c", source, "-o", made) for source, made in zip(sources, objects, strict=True)]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            failed = next(filter(None, pool.map(lambda step: run(*step), steps)), None)
+        return failed or run("-shared", "-s", "-o", str(target), *objects, "-lm")
 
 
 class TagWheel(bdist_wheel):

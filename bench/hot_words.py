@@ -40,7 +40,7 @@ from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims, Options
 
 SIZES = {"tiny": (384, 6, 4), "base": (512, 8, 6), "small": (768, 12, 12)}  # width, heads, layers
-TEXTS, STEPS, PHRASES = 16, 60, (0, 100, 5000)
+TEXTS, STEPS, PHRASES = 16, 60, 5000
 BONUSES = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
 SNR = (10.0, 5.0, 0.0, -5.0)  # dB, of noise
 
@@ -81,16 +81,18 @@ def seconds_of_steps(model: Model, windows: list[Window], search: Search) -> lis
 
 def cost(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
-    print("| CPU time of a step of 16 texts, ms | none | 100 phrases | 5,000 phrases |")
+    counts = 0, args.phrases // 50, args.phrases
+    several = " | ".join(f"{count:,} phrases" for count in counts[1:])
+    print(f"| CPU time of a step of 16 texts, ms | none | {several} |")
     print("|---|---|---|---|")
     for name, beams in product(args.sizes, (None, 5)):
         model = random_model(*SIZES[name])
         vocabulary, search = model.vocabulary, Search(beams=beams)
         sot, mel = vocabulary.tokenizer("en").sot_sequence, torch.zeros(80, 3000)
         windows = []
-        for count in PHRASES:
+        for count in counts:
             words = phrases(vocabulary, count)
-            options = Options(sample_len=STEPS, hot_words=words, without_timestamps=True)
+            options = Options(sample_len=args.steps, hot_words=words, without_timestamps=True)
             windows.append(Window(mel, tuple(sot), 0, make_rules(model.dims, options, vocabulary)))
         rounds = [seconds_of_steps(model, windows, search) for _ in range(args.rounds)]
         ratios = [[t / times[0] - 1 for t in times] for times in rounds]
@@ -136,11 +138,10 @@ def found(args: argparse.Namespace) -> None:
         texts = [tokenizer.decode(list(a.tokens)).lower() for a in answers]  # type: ignore[union-attr]
         return ["".join(c if c.isalpha() else " " for c in text).split() for text in texts]
 
-    others = phrases(vocabulary, 5000)
+    others = phrases(vocabulary, args.phrases)
     without = words_of(0.0, (), args.beams)
-    print(
-        "| bonus | found where spoken | written where not spoken | texts that 5,000 others change |"
-    )
+    changing = f"texts that {args.phrases:,} others change"
+    print(f"| bonus | found where spoken | written where not spoken | {changing} |")
     print("|---|---|---|---|")
     for bonus in args.bonuses:
         spoken = right = silent = wrong = 0
@@ -163,6 +164,7 @@ def main() -> None:
     command = commands.add_parser("cost")
     command.add_argument("--rounds", type=int, default=3)
     command.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    command.add_argument("--steps", type=int, default=STEPS)
     command.set_defaults(run=cost)
     command = commands.add_parser("found")
     command.add_argument("--audio", type=Path, required=True)
@@ -171,6 +173,8 @@ def main() -> None:
     command.add_argument("--beams", type=int)
     command.add_argument("--bonuses", nargs="+", type=float, default=BONUSES)
     command.set_defaults(run=found)
+    for command in commands.choices.values():
+        command.add_argument("--phrases", type=int, default=PHRASES, help="of the longest list")
     args = parser.parse_args()
     args.run(args)
 

@@ -85,13 +85,14 @@ def test_silence() -> None:
 @needs_recordings
 def test_hot_words() -> None:
     """What a large bonus finds and invents; a step costs something."""
-    few = ("--speech", "20", "--bonuses", "0", "12")
+    few = ("--speech", "20", "--bonuses", "0", "12", "--phrases", "100")
     table = output("hot_words.py", "found", "--audio", str(FSDD), *few)
     none, large = (line.split("|")[1:-1] for line in table.splitlines()[-2:])
     assert (none[0].strip(), none[3].strip()) == ("none", "0 of 20")
     assert large[1].strip() == "100.0%"
     assert float(large[2].strip(" %")) > float(none[2].strip(" %"))
-    table = output("hot_words.py", "cost", "--sizes", "tiny", "--rounds", "1")
+    few = ("--sizes", "tiny", "--rounds", "1", "--steps", "8", "--phrases", "100")
+    table = output("hot_words.py", "cost", *few)
     assert [line.split("|")[1].strip() for line in table.splitlines()[2:]] == [
         *("tiny", "tiny, 5 beams"),
     ]

@@ -174,7 +174,7 @@ def test_short_utterances_and_an_engine_that_fails(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     command = [sys.executable, str(BENCH / "peers.py"), "--seconds", "3", "--tokens", "5"]
     command += ["--engines", "openai-whisper,transformers,slimwhisper", "--dtypes", "float32"]
-    command += ["--batches", "1", "--files", "1", "--rounds", "2", "--results", str(file)]
+    command += ["--batches", "1", "--files", "1", "--rounds", "1", "--results", str(file)]
     environment = os.environ | {"PYTHONPATH": str(broken.parent)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 1 and "failed: tiny, transformers" in done.stderr
@@ -182,6 +182,6 @@ def test_short_utterances_and_an_engine_that_fails(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert sum("error" in row for row in rows) == 1
     measured = [row for row in rows if "error" not in row]
-    assert [row["engine"] for row in measured] == ["openai-whisper", "slimwhisper"] * 2
+    assert [row["engine"] for row in measured] == ["openai-whisper", "slimwhisper"]
     assert all(row["fewest_tokens"] == row["most_tokens"] == 5 for row in measured)
     assert all(row["seconds"] == 3 for row in measured)

@@ -137,7 +137,7 @@ class Residual:
     """
 
     def __init__(self, x: Tensor, kernels: Kernels) -> None:
-        """x [R, d] or [B, T, d]."""
+        """x [R, d] or [B, T, d]; `add_product` writes to it."""
         self.x, self.kernels = x, kernels
         self._addend: Tensor | None = None
         self._shift: Tensor | None = None  # [d]: what every row lacks, the biases of `add_product`

@@ -281,11 +281,11 @@ def test_windows_wait_for_pages(
     """
     requests = [
         replace(w, rules=replace(w.rules, sample_len=100))  # type: ignore[type-var]
-        for w in short_windows(14, temperatures=temperatures)
+        for w in short_windows(10, temperatures=temperatures)
     ]
     expected = decode(model, requests, 3, search)
     pages = (search or Search()).least_pages(SHORT.n_text_ctx)
-    engine = Engine(model, VOCABULARY, 12, search, pages=pages)
+    engine = Engine(model, VOCABULARY, 9, search, pages=pages)
     done = run(engine, dict(enumerate(requests)))
     assert_same([done[i][0] for i in range(len(requests))], expected)
     assert engine.scheduler.preemptions and engine.pool.peak > 0.8 * pages

@@ -29,7 +29,7 @@ def compiled(*flags: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_it_compiles_without_spills() -> None:
-    """Every configuration, for some capability."""
+    """A tenth of the variants; bench/compilation.py compiles all."""
     made = compiled()
     assert len(made) == len(jobs(every=False))
     for one in made:
@@ -70,8 +70,8 @@ def test_each_way_of_launching_is_compiled() -> None:
 
 
 def test_some_are_of_every_kind() -> None:
-    """All ways of launching, for all capabilities, in less than a third of the jobs."""
+    """All ways of launching, for all capabilities, in less than a sixth of the jobs."""
     some = jobs(every=False)
     assert ways(some) == ways(jobs())
     assert {at for at, v in some if v.kernel == "latent"} == set(SHARED)
-    assert set(some) < set(jobs()) and 3 * len(some) < len(jobs())
+    assert set(some) < set(jobs()) and 6 * len(some) < len(jobs())

@@ -1,5 +1,6 @@
 """kernels/cpu by every compiler that is installed, for x86-64 and, in an emulator, for ARM."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.support.paths import ROOT
 X86 = ("gcc", *(f"gcc-{n}" for n in range(9, 16)), "clang", *(f"clang-{n}" for n in range(14, 21)))
 ARM = "aarch64-linux-gnu-gcc"
 FLAGS = (
-    "-O3",
+    "-O2",  # it is installed with -O3, which takes these compilers three times as long
     "-fno-math-errno",
     "-fno-trapping-math",
     "-Wno-psabi",
@@ -42,12 +43,14 @@ def normed(x: Tensor, addend: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def compilers() -> list[object]:
-    """Those of X86 and ARM, which skip where they are not installed."""
-    missing = pytest.mark.skipif
-    found = [
-        pytest.param(name, marks=missing(shutil.which(name) is None, reason=f"no {name}"))
-        for name in X86
-    ]
+    """Those of X86 and ARM, which skip where they are not installed, each once."""
+    missing, found, seen = pytest.mark.skipif, [], set[str]()
+    for name in X86:
+        program = os.path.realpath(path) if (path := shutil.which(name)) else None
+        reason = f"no {name}" if program is None else f"{name} is {program}"
+        skip = missing(program is None or program in seen, reason=reason)
+        found.append(pytest.param(name, marks=skip))
+        seen.add(program or "")
     arm = shutil.which(ARM) is None or shutil.which("qemu-aarch64") is None
     return [*found, pytest.param(ARM, marks=missing(arm, reason=f"no {ARM} and qemu-aarch64"))]
 

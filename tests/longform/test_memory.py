@@ -28,9 +28,9 @@ checkpoint = Checkpoint("random", dims, random_state(dims, seed=0))
 model = Model(checkpoint, torch.device("cpu"), torch.float32, (cross, own))
 tokenizer = get_tokenizer(dims)
 rules = make_rules(dims, Options(sample_len=6))
-mel = torch.randn(80, 3000, generator=torch.Generator().manual_seed(0))
+encoded = torch.randn(1500, 384, generator=torch.Generator().manual_seed(0))
 engine = Engine(model, get_vocabulary(dims), slots)
-engine.run([Window(mel, tokenizer.sot_sequence, 0, rules)] * slots)
+engine.run([Window(encoded, tokenizer.sot_sequence, 0, rules)] * slots)
 status = Path("/proc/self/status").read_text()  # ru_maxrss would begin with the parent's peak
 peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024
 texts = engine.pool.peak * engine.runner.pages.page_bytes
@@ -48,7 +48,7 @@ def measure(cross: str, own: str, slots: int) -> dict[str, int]:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_peak_memory_grows_by_what_is_used() -> None:
     """The audio's cache, and the pages of the texts: of a context that is not used, nothing."""
-    few, many = 8, 104  # the encoder's own peak varies by as much as four windows take
+    few, many = 8, 104
     grown = {}
     for name, cross, own in (("slim", "e", "x"), ("baseline", "kv", "kv")):
         small, large = (measure(cross, own, slots) for slots in (few, many))
