@@ -86,10 +86,12 @@ class Wyoming:
             pass
         finally:
             connection.close()
-            self._tasks.discard(task)
             writer.close()
             try:
                 async with asyncio.timeout(1):
                     await writer.wait_closed()
             except (ConnectionError, TimeoutError):
+                pass
+            finally:  # also when the server waits no longer; until then it waits for this
                 writer.transport.abort()
+                self._tasks.discard(task)

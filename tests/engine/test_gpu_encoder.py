@@ -31,12 +31,12 @@ def test_windows_are_encoded_together_before_there_are_rows() -> None:
 
         engine.runner.encoder.begin = counted  # type: ignore[method-assign]
         (window,) = requests(1)
-        for _ in range(40):
+        for _ in range(28):
             engine.submit(owner, window)
         while not engine.idle:
             engine.step()
             assert len(engine.scheduler.main_group.tickets) <= 2
-    assert len(owner.answers) == 40 and encoded == [12, 12, 12, 4]
+    assert len(owner.answers) == 28 and encoded == [12, 12, 4]
 
 
 def test_a_stream_waits_for_what_it_reads() -> None:
