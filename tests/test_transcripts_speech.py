@@ -119,7 +119,7 @@ def test_half_precision_says_the_same(
 ) -> None:
     options: dict[str, Any] = {"dtype": "bfloat16", "cache": cache, "audio_window": "full"}
     model = slimwhisper.load_model(digits_path, "cpu", **options)
-    some = slice(0, None, 3 if cache == "slim" else 9)
+    some = slice(None) if cache == "slim" else slice(0, None, 3)
     found = transcribe_each(model, corpus.audio[some])
     other = [
         name

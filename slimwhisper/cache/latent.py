@@ -131,13 +131,12 @@ class LatentCross(CrossLayer):
         """x [R, T, d] -> [R, T, d], in the cheaper of the two orders."""
         attention, (_, t, d) = self.attention, x.shape
         tokens = rows.rows_per_slot * t
+        latent, slots = rows.of_slots(self.store.latent)
         bias = self.store.position_bias
-        slots = None
         if bias is not None:
-            bias, slots = rows.of_slots(bias)
+            bias, _ = rows.of_slots(bias)
         prompt_on_gpu = t > 1 and x.device.type == "cuda"
         if prefers_latent(tokens, attention.heads, d, GPU_COST if prompt_on_gpu else 1):
-            latent, slots = rows.of_slots(self.store.latent)
             reads = rows.audio_reads(slots, latent.values.shape[1], x.dtype)
             return attention.attend(x, latent, replace(reads, position_bias=bias))
         if bias is not None and slots is not None:

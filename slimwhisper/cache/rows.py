@@ -15,6 +15,11 @@ from slimwhisper.kernels.reads import Reads
 Store = TypeVar("Store", Tensor, Latent)  # [slots or rows, ...]
 
 
+def _located(table: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Page, and index within it, of the tokens at positions [texts, n]: table [texts, pages]."""
+    return table.gather(1, positions // PAGE), positions % PAGE
+
+
 @dataclass(slots=True)
 class _Copy:
     """What a call copied last of a store: the layers that share the store read the same copy."""
@@ -84,8 +89,7 @@ class Rows:
         if self.table is None:
             return self
         positions = torch.arange(tokens, device=self.ids.device).repeat(len(self.ids), 1)
-        pages = self.table.gather(1, positions // PAGE)
-        return replace(self, locations=(pages, positions % PAGE))
+        return replace(self, locations=_located(self.table, positions))
 
     def prompt_lengths(self, tokens: int) -> Tensor:
         """[R] int64: lengths of prompts [R, tokens] without their padding."""
@@ -163,8 +167,8 @@ class DecodeStep:
         """
         locations = None
         if rows.table is not None:
-            pages = rows.table.gather(1, positions.view(-1, rows.tokens) // PAGE)
-            locations = pages.flatten(), positions % PAGE
+            pages, indices = _located(rows.table, positions.view(-1, rows.tokens))
+            locations = pages.flatten(), indices.flatten()
         if full:
             return DecodeStep(rows, positions, extent, None, None, locations)
 

@@ -152,7 +152,7 @@ class Scheduler:
         """
         count = min(self.free, len(self.waiting))
         if count < max_batch:
-            busy = self.batched and any(True for _ in self.tickets(TicketState.ENCODING))
+            busy = self.batched and any(self.tickets(TicketState.ENCODING))
             return 0 if full or busy else count
         return count - count % max_batch if self.batched else count
 

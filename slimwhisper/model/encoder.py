@@ -40,11 +40,10 @@ class _Convolution:
     @staticmethod
     def read(source: Source, stride: int) -> "_Convolution":
         weight, bias = source.tensor("weight"), source.tensor("bias")
-        matrix = weight.transpose(1, 2).flatten(1)
-        if half_on_gpu(matrix):
-            return _Convolution(matrix, bias, stride)
+        if half_on_gpu(weight):
+            return _Convolution(weight.transpose(1, 2).flatten(1), bias, stride)
         if source.int8 or source.dtype == torch.bfloat16:
-            matrix = matrix.bfloat16()
+            matrix = weight.transpose(1, 2).flatten(1).bfloat16()
             if packed_width(matrix) is not None:
                 return _Convolution(pack(matrix), bias.bfloat16(), stride)
         return _Convolution(weight, bias, stride)

@@ -113,7 +113,7 @@ def make(
 @pytest.mark.parametrize("batched", [False, True])
 def test_no_page_is_lost_in_any_order(search: Search, batched: bool) -> None:
     """10,000 random submissions, retries, stops and steps, with pages for two windows."""
-    rng = random.Random(0)
+    rng = random.Random(2 if batched else 0)
     width = max(search.beams or 1, search.samples)
     scheduler = make(search, 6, 2 * width * CONTEXT // PAGE, batched=batched)
     script, answered, given_up = Script(scheduler, rng, 0.005, 0.5), [], set()
@@ -129,7 +129,7 @@ def test_no_page_is_lost_in_any_order(search: Search, batched: bool) -> None:
             ticket = answered.pop(rng.randrange(len(answered)))
             again = rng.choice([0.0, 0.5, None, None])
             scheduler.reply(ticket, None if again is None else Retry(Attempt(again)))
-    assert scheduler.preemptions > 2
+    assert scheduler.preemptions > 3
     while not scheduler.idle:
         for ticket in script.step() + answered:
             scheduler.reply(ticket, None)
@@ -177,9 +177,9 @@ def test_texts_of_a_full_gpu_start_together(batched: bool, together: int) -> Non
         scheduler.submit(OneAnswer(), window(4, 40))
 
     def seen(max_batch: int, synchronous: bool) -> Plan:
-        full, planned = not scheduler.main_group.room, plan(max_batch, synchronous)
+        planned = plan(max_batch, synchronous)
         ready = any(scheduler.tickets(TicketState.READY))
-        starts.append((full, ready, [len(start.tickets) for start in planned.start]))
+        starts.append((ready, [len(start.tickets) for start in planned.start]))
         return planned
 
     scheduler.plan = seen  # type: ignore[method-assign]
@@ -187,9 +187,9 @@ def test_texts_of_a_full_gpu_start_together(batched: bool, together: int) -> Non
         for ticket in script.step():
             scheduler.reply(ticket, None)
     assert sum(script.started.values()) == count
-    while_others_wait = [sizes for _, ready, sizes in starts if ready and sizes]
+    while_others_wait = [sizes for ready, sizes in starts if ready and sizes]
     assert while_others_wait and min(map(sum, while_others_wait)) == together
-    assert all(size <= 3 for *_, sizes in starts for size in sizes)
+    assert all(size <= 3 for _, sizes in starts for size in sizes)
 
 
 @pytest.mark.parametrize("batched", [False, True])
