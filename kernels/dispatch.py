@@ -287,6 +287,6 @@ def _hopper(device: torch.device, limits: TritonDevice | None) -> TritonDevice |
     """The limits of a device that runs the kernels for Hopper, or None."""
     if limits is None or device.type != "cuda" or torch.version.hip:
         return None
-    from slimwhisper.kernels.gpu.hopper import CAPABILITY, has_compiler
+    from slimwhisper.kernels.gpu.driver import CAPABILITY, has_bindings
 
-    return limits if limits.capability == CAPABILITY and has_compiler() else None
+    return limits if limits.capability == CAPABILITY and has_bindings() else None

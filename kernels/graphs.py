@@ -19,6 +19,8 @@ from typing import Protocol
 
 import torch
 
+from slimwhisper.kernels.gpu import driver
+
 logger = logging.getLogger("slimwhisper.kernels")
 
 Body = Callable[[], None]
@@ -32,14 +34,22 @@ _unused: dict[tuple[int, str], list[torch.cuda.Stream]] = defaultdict(list)  # f
 
 
 def stream_of(device: torch.device, role: str) -> torch.cuda.Stream:
-    """The stream on which all engines of the process run a role on a device. role: of `PRIORITIES`.
+    """The stream on which all engines of the process run a role on a device.
 
     One stream, so that graphs of engines in several threads never run at the same time.
+
+    role: of `PRIORITIES`, or "beside": an encoder's on half of the GPU, if `driver.can_divide`.
     """
     key = (device.index or 0, role)
     if key not in _streams:
-        _streams.setdefault(key, torch.cuda.Stream(device, priority=PRIORITIES[role]))
+        _streams.setdefault(key, _new_stream(device, role))
     return _streams[key]
+
+
+def _new_stream(device: torch.device, role: str) -> torch.cuda.Stream:
+    if role == "beside":
+        return driver.partition_stream(device)
+    return torch.cuda.Stream(device, priority=PRIORITIES[role])
 
 
 class CaptureStream:
@@ -50,7 +60,7 @@ class CaptureStream:
         try:
             self.stream = self._unused.pop()
         except IndexError:
-            self.stream = torch.cuda.Stream(device, priority=PRIORITIES[role])
+            self.stream = _new_stream(device, role)
 
     def __del__(self) -> None:
         if hasattr(self, "stream"):
@@ -80,7 +90,7 @@ class CUDAGraphs:
     """Records CUDA graphs that share one memory pool, as they never run at the same time."""
 
     def __init__(self, device: torch.device, role: str = "decoder") -> None:
-        """role: of `PRIORITIES`."""
+        """role: as in `stream_of`."""
         self.device = device
         self.pool = torch.cuda.graph_pool_handle()
         self.capture = CaptureStream(device, role)

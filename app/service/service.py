@@ -235,7 +235,7 @@ class Service:
             since = time.monotonic()
             shared.fill(live=bool(self.streams.open))
             self.counts.steps += 1
-            self.counts.filled_slots += shared.engine.slots - shared.engine.free
+            self.counts.filled_slots += shared.engine.filled
             preempted = shared.engine.preemptions
             for job, outcome in shared.batch.step():
                 self._end(job, outcome)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,10 @@ import torch
 from torch import Tensor
 
 from slimwhisper.kernels.gpu.combine import PartialSums, combine_and_map, empty_by_head
+from slimwhisper.kernels.gpu.driver import CAPABILITY, checked
 from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.reads import ALL, Reads
 
-CAPABILITY = 90  # its instructions are those of 9.0 alone
 TILE = 64  # positions that a block computes with at a time
 COLUMNS = 64  # of a chunk of the latent in shared memory
 TEAM = 128  # threads of each of three teams
@@ -118,14 +117,6 @@ class Variant:
         )
 
 
-def has_compiler() -> bool:
-    """Whether `cuda-bindings` is installed, which PyTorch's CUDA builds bring with NVRTC."""
-    try:
-        return find_spec("cuda.bindings.nvrtc") is not None
-    except ModuleNotFoundError:
-        return False
-
-
 def variant_of(queries: Tensor, latent: Latent, reads: Reads) -> Variant | None:
     """The kernel for a call of `attend`, or None if there is none: several lengths for the rows of
     a window, position_bias, another dtype or width, or more queries than fit.
@@ -218,7 +209,7 @@ def launch(
     arguments = (*pointers, *numbers), ARGUMENTS
     stream = torch.cuda.current_stream().cuda_stream
     shape = (*grid, 1, 3 * TEAM, 1, 1, variant.shared)
-    _checked(driver.cuLaunchKernel(kernel, *shape, stream, arguments, 0))
+    checked(driver.cuLaunchKernel(kernel, *shape, stream, arguments, 0))
 
 
 @cache
@@ -226,10 +217,10 @@ def _load(variant: Variant, device: int) -> Any:
     """The kernel on a device, which is the current one."""
     from cuda.bindings import driver
 
-    module = _checked(driver.cuModuleLoadData(compile_for(variant)))
-    kernel = _checked(driver.cuModuleGetFunction(module, b"attend"))
+    module = checked(driver.cuModuleLoadData(compile_for(variant)))
+    kernel = checked(driver.cuModuleGetFunction(module, b"attend"))
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _checked(driver.cuFuncSetAttribute(kernel, attribute, variant.shared))
+    checked(driver.cuFuncSetAttribute(kernel, attribute, variant.shared))
     return kernel
 
 
@@ -242,26 +233,18 @@ def compile_for(variant: Variant) -> bytes:
         options = [f"--gpu-architecture=sm_{CAPABILITY}a".encode(), b"--std=c++17"]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         if status.value:
-            log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
-            _checked(nvrtc.nvrtcGetProgramLog(program, log))
+            log = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
+            checked(nvrtc.nvrtcGetProgramLog(program, log))
             raise RuntimeError(f"{status.name}: {log.decode().strip()}")
-        code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
-        _checked(nvrtc.nvrtcGetCUBIN(program, code))
+        code = b" " * checked(nvrtc.nvrtcGetCUBINSize(program))
+        checked(nvrtc.nvrtcGetCUBIN(program, code))
         return code
 
 
 @contextmanager
 def _program(nvrtc: Any, source: str) -> Iterator[Any]:
-    program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"hopper_latent.cu", 0, [], []))
+    program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"hopper_latent.cu", 0, [], []))
     try:
         yield program
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-
-
-def _checked(answer: tuple[Any, ...]) -> Any:
-    """The result of a call of NVRTC or of the driver. Raises RuntimeError with its status."""
-    status, *result = answer
-    if status.value:
-        raise RuntimeError(f"{status.name} ({status.value})")
-    return result[0] if result else None

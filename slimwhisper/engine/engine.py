@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from slimwhisper.cache.decoder_cache import CrossCache
 from slimwhisper.cache.pool import PAGE, PagePool
 from slimwhisper.engine.drafting.draft_length import LENGTHS
 from slimwhisper.engine.group_runner import GroupRunner
@@ -29,6 +30,7 @@ from slimwhisper.tokens.vocabulary import Vocabulary
 # Windows encoded, or aligned, together on a GPU, and texts started together: it bounds the
 # activations.
 ENCODE_BATCH = 12
+AHEAD, AHEAD_BYTES = 64, 2**29  # of windows that a GPU encodes before they can start, at most
 # Of live streams, encoded ahead on a CPU. With 2, prompts are read one by one.
 LIVE_PREFETCH = 4
 CPU_POSITIONS = 1500  # encoded together; the activations of more do not fit a CPU's caches
@@ -39,6 +41,14 @@ def choose_encode_batch(model: Model) -> int:
     if model.device.type != "cpu":
         return ENCODE_BATCH
     return min(max(CPU_POSITIONS // model.dims.n_audio_ctx, 1), ENCODE_BATCH)
+
+
+def slots_ahead(model: Model, slots: int) -> int:
+    """How many windows a GPU encodes before there are rows for them: it encodes several at a time
+    much faster, and the encoder works while texts that began together are decoded.
+    """
+    each = CrossCache(model.plan, 1, model.dims.n_audio_ctx, torch.device("meta")).nbytes()
+    return max(min(slots, AHEAD, AHEAD_BYTES // each), 2 * choose_encode_batch(model))
 
 
 class Engine:
@@ -83,11 +93,10 @@ class Engine:
                 f"window may need {least}; give at least {least / max(pages, 1):.1f} times as much"
             )
         self.pool = PagePool(pages)
-        # a GPU encodes windows before they can start, as it encodes several at a time much faster
         self.slots = slots
         gpu = model.device.type == "cuda"
         if gpu and slots:  # without, as an engine that is not used has none
-            self.slots += 2 * self.encode_batch
+            self.slots += slots_ahead(model, slots)
         self.scheduler = Scheduler(self.slots, self.pool, context, self.search, main_group, gpu)
         if gpu:  # the weights come by the caller's stream
             loaded = torch.cuda.current_stream(model.device)
@@ -124,6 +133,11 @@ class Engine:
     def free(self) -> int:
         """Free slots."""
         return self.scheduler.free
+
+    @property
+    def filled(self) -> int:
+        """How many windows have a slot, of those that can be decoded together."""
+        return min(self.slots - self.free, self.batch_size)
 
     def unencoded(self, owners: Container[Owner]) -> int:
         """How many windows of some owners wait for the encoder, or are in it."""

@@ -1,9 +1,10 @@
 """One row group on the device: its rows, its sampler, and its steps, eager or as CUDA graphs."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import DecoderCache
@@ -14,6 +15,7 @@ from slimwhisper.engine.rows import RowState, StepBatch
 from slimwhisper.engine.sampling import Sampler
 from slimwhisper.engine.snapshots import Snapshot
 from slimwhisper.engine.tickets import Move, RowGroup, Ticket
+from slimwhisper.engine.uploads import upload
 from slimwhisper.engine.verification import AcceptedPrefix
 from slimwhisper.kernels.graphs import Graphs, bucket_of
 from slimwhisper.model.model import Model
@@ -53,16 +55,39 @@ class GroupRunner:
         drafted = self.speculation.drafter.nbytes() if self.speculation else 0
         return sum(layer.nbytes() for layer in self.cache.self_.by_row) + drafted
 
-    def move(self, move: Move) -> None:
-        """Move a window's rows; see `Move`."""
+    def move(self, moves: Sequence[Move]) -> None:
+        """Move windows' rows, one window after the other; see `Move`."""
         self._batch, speculation = None, self.speculation
-        if move.saved is not None:
-            saved, row = move.saved, move.target * self.state.width
-            saved.resume = tuple(self.state.texts.sampled[row, : saved.count].tolist())
-        if speculation is not None:
-            speculation.acceptance.move(move.source, move.target)
+        sources: dict[int, int] = {}  # of each window that has changed, whose rows it has
+        for move in moves:
+            if move.saved is not None:
+                saved, row = move.saved, sources.get(move.target, move.target) * self.state.width
+                saved.resume = tuple(self.state.texts.sampled[row, : saved.count].tolist())
+            if speculation is not None:
+                speculation.acceptance.move(move.source, move.target)
+            source = sources.pop(move.source, move.source)
+            if move.source != move.target:
+                sources[move.target] = source
         extra = () if speculation is None else speculation.by_row()
-        self.state.move(move.source, move.target, extra, self.sampler.by_window(True))
+        by_row = *self.state.by_row(), *extra
+        by_window = *self.state.by_window(), *self.sampler.by_window(True)
+        for (to, of), tensors in zip(self._moved(sources), (by_window, by_row), strict=False):
+            for t in tensors:
+                t[to] = t[of]
+        self.state.free(moves[-1].source)
+
+    def _moved(self, sources: Mapping[int, int]) -> Sequence[tuple[slice | Tensor, slice | Tensor]]:
+        """Where to and where from, of windows and of rows: slices for one, as they take less."""
+        width = self.state.width
+        if not sources:
+            return ()
+        if len(sources) == 1:
+            ((to, of),) = sources.items()
+            return [(slice(to * n, to * n + n), slice(of * n, of * n + n)) for n in (1, width)]
+        windows = [np.array([*some]) for some in (sources, sources.values())]
+        rows = [(w[:, None] * width + np.arange(width)).ravel() for w in windows]
+        found = upload(self.state.table.device, *windows, *rows)
+        return (found[0], found[1]), (found[2], found[3])
 
     def start(
         self,

@@ -160,20 +160,10 @@ class RowState:
         self.positions[block].clamp_(max=self.context - 1)
         self.stamps.count[block].clamp_(max=self.limit - 1)
 
-    def move(
-        self, source: int, target: int, by_row: Sequence[Tensor], by_window: Sequence[Tensor]
-    ) -> None:
-        """Window `source` moves to the rows of window `target`. by_row, by_window: the tensors to
-        move that are kept elsewhere.
-        """
-        width = self.width
-        if source != target:
-            for t in (*self.by_row(), *by_row):
-                t[target * width :][:width] = t[source * width :][:width]
-            for t in (*self.by_window(), *by_window):
-                t[target] = t[source]
-        rows, (row, page) = slice(source * width, (source + 1) * width), self.scratch
-        self.table[rows], self.locations.ids[rows] = page, row
+    def free(self, first: int) -> None:
+        """Windows first, first + 1 ... are unused."""
+        row, page = self.scratch
+        self.locations.ids[first * self.width :], self.table[first * self.width :] = row, page
 
     def locations_of(self, tickets: Sequence[Ticket]) -> list[NDArray[np.int64]]:
         """Where n windows are in the caches, for `put_locations`: the pages of their rows

@@ -91,13 +91,16 @@ class Runner:
         for group in plan.step:
             if group not in self.group_runners:
                 self.add(group)
-        for move in plan.moves:
-            self.group_runners[move.group].move(move)
+        for group in {move.group for move in plan.moves}:
+            self.group_runners[group].move([m for m in plan.moves if m.group is group])
         self._upload_pages(plan)
         max_batch = self.encoder.max_batch
         for first in range(0, len(plan.align), max_batch):
             results.answers += self._align(plan.align[first : first + max_batch])
-        self.encode(plan.encode, results)
+        # a GPU gets its step first: to hand over audio takes the host milliseconds
+        late = self.encoder.stream is not None and not plan.idle
+        if not late:
+            self.encode(plan, results)
         # with one slot, or an encoder in parallel, its memory is reused soon
         if plan.encode and self.cross.slots > 1 and self.encoder.synchronous:
             self._heap.trim()
@@ -108,6 +111,8 @@ class Runner:
             self._start(start, results)
         for group in plan.step:
             self.group_runners[group].step(group.tickets)
+        if late:
+            self.encode(plan, results)
         self._steps += 1
         for group in plan.step:
             if self._steps % self.check_every == 0 or any(t.full for t in group.tickets):
@@ -193,14 +198,14 @@ class Runner:
 
     # -- audio ---------------------------------------------------------------------------------
 
-    def encode(self, tickets: Sequence[Ticket], results: Results) -> None:
+    def encode(self, plan: Plan, results: Results) -> None:
         """Start to encode new windows, and store what has been encoded."""
-        new, known = self.encoder.divide(tickets)
+        new, known = self.encoder.divide(plan.encode)
         max_batch = self.encoder.max_batch
         for part in self.encoder.batches(new):
             firsts = [sharing[0] for sharing in part]
             mels = [t.window.mel for t in firsts if t.window.mel is not None]
-            self.encoder.begin(firsts, torch.stack(mels))
+            self.encoder.begin(firsts, mels, not plan.starved)
             for ticket in chain.from_iterable(sharing[1:] for sharing in part):
                 self.encoder.join(ticket)
             self._receive(results, wait=False)
@@ -209,7 +214,7 @@ class Runner:
             features = torch.stack([output for _, output in some])
             features = features.to(self.model.device, self.model.dtype)
             self._store([t for t, _ in some], features, results)
-        for ticket in tickets:
+        for ticket in plan.encode:
             ticket.window = ticket.window.without_mel()
         self._receive(results, wait=False)
 

@@ -144,6 +144,7 @@ class Scheduler:
             elif not (hold and self.group_of(ticket.window) is self.main_group):
                 self._start(ticket, plan, max_batch)
         plan.step = [group for group in self.groups if group.tickets]
+        plan.starved = bool(self.main_group.room) and not any(self.tickets(TicketState.READY))
         return plan
 
     def _encode_count(self, max_batch: int, full: bool) -> int:
@@ -151,10 +152,9 @@ class Scheduler:
         they could not start yet, or while others are in the encoder.
         """
         count = min(self.free, len(self.waiting))
-        if count < max_batch:
-            busy = self.batched and any(self.tickets(TicketState.ENCODING))
-            return 0 if full or busy else count
-        return count - count % max_batch if self.batched else count
+        if self.batched:
+            count = 0 if any(self.tickets(TicketState.ENCODING)) else min(count, max_batch)
+        return 0 if full and count < max_batch else count
 
     def _may_hold(self, max_batch: int) -> bool:
         """Whether the few rows that are free may wait until more are, to start several texts."""

@@ -111,6 +111,7 @@ class Plan:
     pages: list[tuple[RowGroup, int, int, int]] = field(default_factory=list)  # row, index, page
     align: list[Ticket] = field(default_factory=list)
     encode: list[Ticket] = field(default_factory=list)
+    starved: bool = False  # rows wait for what is encoded
     languages: list[Ticket] = field(default_factory=list)
     start: list[TextStart] = field(default_factory=list)
     step: list[RowGroup] = field(default_factory=list)  # with the texts that start in this step

@@ -62,9 +62,11 @@ class Batch(Generic[Source]):
         on_segments: OnSegments | None = None,
         slots: int | None = None,
     ) -> None:
-        """slots: the most of the engine's slots to use; None: all."""
+        """slots: windows decoded together; None: as many as the engine can."""
         self.engine, self.on_segments = engine, on_segments
-        self.unused = 0 if slots is None else engine.slots - slots  # slots to leave free
+        self.unused = 0  # slots to leave free
+        if slots not in (None, engine.batch_size):  # else also those that a GPU encodes ahead
+            self.unused = engine.slots - slots
         self.running: dict[BatchEntry, Source] = {}  # in the order in which they last got a slot
         self._owners: dict[BatchEntry, set[SessionOwner]] = {}  # in a slot
         self._paused: dict[BatchEntry, deque[tuple[AnySession, Window]]] = {}
@@ -72,13 +74,13 @@ class Batch(Generic[Source]):
 
     @property
     def slots(self) -> int:
-        """How many slots may be used."""
-        return self.engine.slots - self.unused
+        """How many windows may be decoded together."""
+        return min(self.engine.slots - self.unused, self.engine.batch_size)
 
     @property
     def filled(self) -> int:
-        """How many slots the next step uses."""
-        return self.engine.slots - self.engine.room
+        """How many of them there are in the next step."""
+        return min(self.engine.slots - self.engine.room, self.slots)
 
     def add(self, source: Source, recording: BatchEntry) -> Transcript | None:
         """Add a recording. Returns its transcript if there is nothing to decode."""

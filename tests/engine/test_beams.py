@@ -114,7 +114,7 @@ def search_all(
             results[ticket.owner] = snapshot.result(index, penalty)
         for ticket in [t for t in group.tickets if t.owner in results]:
             ticket.state = TicketState.ANSWERED
-            runner.move(Move(group, *group.remove(ticket)))
+            runner.move([Move(group, *group.remove(ticket))])
         if not group.tickets:
             return results
         runner.step(group.tickets)

@@ -7,9 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.engine.engine import ENCODE_BATCH, Engine
+from slimwhisper.cache.decoder_cache import CrossCache
+from slimwhisper.engine import engine as engine_module
+from slimwhisper.engine.engine import ENCODE_BATCH, Engine, slots_ahead
 from slimwhisper.engine.passes.encoder import AsyncEncoder
 from slimwhisper.engine.tickets import Ticket
+from slimwhisper.kernels.graphs import stream_of
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.device import Forbidden
 from tests.support.pretend.models import made, requests
@@ -25,9 +28,9 @@ def test_windows_are_encoded_together_before_there_are_rows() -> None:
         assert (engine.batch_size, engine.slots) == (2, 2 + 2 * ENCODE_BATCH)
         begin = engine.runner.encoder.begin
 
-        def counted(tickets: Sequence[Ticket], mel: Tensor) -> None:
+        def counted(tickets: Sequence[Ticket], mels: Sequence[Tensor], beside: bool) -> None:
             encoded.append(len(tickets))
-            begin(tickets, mel)
+            begin(tickets, mels, beside)
 
         engine.runner.encoder.begin = counted  # type: ignore[method-assign]
         (window,) = requests(1)
@@ -60,7 +63,7 @@ def test_the_encoder_is_recorded_for_each_number_of_windows() -> None:
             with gpu.counting() as counts:
                 for some in (slice(0, 3), slice(3, 5)):
                     tickets = [Ticket(i, w, i, slot=i) for i, w in enumerate(asked)][some]
-                    encoder.begin(tickets, mels[some])
+                    encoder.begin(tickets, list(mels[some]))
             assert counts.kernels["conv1d"] == (0 if turn == 2 else 4)
             assert not counts.reads
             found: dict[int, Tensor] = {}
@@ -70,8 +73,64 @@ def test_the_encoder_is_recorded_for_each_number_of_windows() -> None:
             for slot, features in found.items():
                 torch.testing.assert_close(features, expected[slot])
         whole = made(("e", "x"), CPU).dims.window_frames
-        assert sorted(encoder.graphs.recorded) == [(2, whole), (3, whole)]
-        assert encoder.graphs.failure is None
+        assert sorted(encoder.graphs["encoder"].recorded) == [(2, whole), (3, whole)]
+        assert encoder.graphs["encoder"].failure is None
+
+
+@pytest.mark.parametrize("divides", [True, False])
+def test_half_of_the_gpu_encodes_what_no_row_waits_for(divides: bool) -> None:
+    """The same buffers serve both halves, one after the other, and the graphs of both."""
+    asked = requests(4)
+    mels = [w.mel for w in asked if w.mel is not None]
+    expected = made(("e", "x"), CPU).encoder(torch.stack(mels))
+    with pretend_cuda(divides=divides):
+        encoder = AsyncEncoder(made(("e", "x")), 2)
+        for _ in range(3):
+            for first, beside in ((0, False), (2, True)):
+                some = slice(first, first + 2)
+                tickets = [Ticket(i, w, i, slot=i) for i, w in enumerate(asked)][some]
+                encoder.begin(tickets, mels[some], beside)
+            found = [f.cpu() for _ in range(2) for _, f in encoder.completed(wait=True)]
+            torch.testing.assert_close(torch.cat(found), expected)
+        recorded = {role: len(graphs.recorded) for role, graphs in encoder.graphs.items()}
+        assert recorded == ({"encoder": 1, "beside": 1} if divides else {"encoder": 1})
+        if divides:
+            streams = [stream_of(torch.device("cuda", 0), role) for role in ("encoder", "beside")]
+            assert streams[0].number != streams[1].number  # type: ignore[attr-defined]
+
+
+def test_the_encoder_leaves_half_of_the_gpu_to_full_rows() -> None:
+    """While rows are free it has all of it."""
+    owner, rooms = Asker(), list[tuple[bool, int]]()
+    with pretend_cuda():
+        engine = Engine(made(("e", "x"), torch.device("cuda"), layers=1), VOCABULARY, 16)
+        begin, group = engine.runner.encoder.begin, engine.scheduler.main_group
+
+        def counted(tickets: Sequence[Ticket], mels: Sequence[Tensor], beside: bool) -> None:
+            rooms.append((beside, group.room))
+            begin(tickets, mels, beside)
+
+        engine.runner.encoder.begin = counted  # type: ignore[method-assign]
+        (window,) = requests(1)
+        for _ in range(60):
+            engine.submit(owner, window)
+        while not engine.idle:
+            engine.step()
+    assert len(owner.answers) == 60
+    assert {beside for beside, _ in rooms} == {True, False}
+    assert all(room == 0 for beside, room in rooms if beside)
+
+
+def test_how_many_windows_are_encoded_ahead() -> None:
+    """Up to as many as there are rows, where their audio is small."""
+    small, large = (made(forms, CPU) for forms in (("e", "x"), ("kv", "kv")))
+    assert [slots_ahead(small, n) for n in (1, 24, 40, 64, 256)] == [24, 24, 40, 64, 64]
+    size = CrossCache(large.plan, 1, large.dims.n_audio_ctx).nbytes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_module, "AHEAD_BYTES", 30 * size)
+        assert [slots_ahead(large, n) for n in (1, 64, 256)] == [24, 30, 30]
+        patch.setattr(engine_module, "AHEAD_BYTES", 3 * size)
+        assert slots_ahead(large, 64) == 24
 
 
 def test_others_decode_while_a_window_is_encoded() -> None:

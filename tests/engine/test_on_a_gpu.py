@@ -189,7 +189,7 @@ def test_an_admission_is_one_upload_and_one_graph() -> None:
         started: list[Counter[str]] = []
         tickets = engine.group_runners[0].group.tickets
         while not engine.idle:
-            before, encoded = list(tickets), engine.runner.encoder.graphs._seen.copy()
+            before, encoded = list(tickets), engine.runner.encoder.graphs["encoder"]._seen.copy()
             with gpu.counting() as counts:
                 engine.step()
             assert not counts.reads - Counter({"event.synchronize": 1})

@@ -13,7 +13,7 @@ from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.passes import encoder
 from slimwhisper.engine.passes.outputs import EncoderOutputs
 from slimwhisper.engine.requests import Search, Window
-from slimwhisper.engine.tickets import Results
+from slimwhisper.engine.tickets import Results, Ticket
 from slimwhisper.model.model import Model
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import made, requests
@@ -164,9 +164,9 @@ def test_one_that_is_given_up_does_not_take_the_other_with_it(
         engine.keep(outputs := EncoderOutputs(ROOM))
         owners = Asker(), Asker()
         engine.submit(owners[0], first)
-        engine.runner.encode(engine.scheduler.plan(2, synchronous=False).encode, Results())
+        engine.runner.encode(engine.scheduler.plan(2, synchronous=False), Results())
         engine.submit(owners[1], second)
-        engine.runner.encode(engine.scheduler.plan(2, synchronous=False).encode, Results())
+        engine.runner.encode(engine.scheduler.plan(2, synchronous=False), Results())
         engine.stop(owners[:1])
         assert outputs.hits == 1 and engine.free == 2 and not outputs.nbytes
         release.set()
@@ -194,9 +194,9 @@ def test_on_a_gpu_too() -> None:
         batches: list[int] = []
         begin = engine.runner.encoder.begin
 
-        def counted(tickets: Sequence[object], mel: Tensor) -> None:
-            batches.append(len(mel))
-            begin(tickets, mel)  # type: ignore[arg-type]
+        def counted(tickets: Sequence[Ticket], mels: Sequence[Tensor], beside: bool) -> None:
+            batches.append(len(mels))
+            begin(tickets, mels, beside)
 
         engine.runner.encoder.begin = counted  # type: ignore[method-assign]
         alone = run(engine, dict(enumerate(pairs)))

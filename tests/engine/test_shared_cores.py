@@ -98,7 +98,7 @@ def test_windows_that_are_given_up_while_they_are_encoded(four: None) -> None:
         engine.submit(owners[1], second)
         threading.Thread(target=lambda: started.wait(10) and release.set()).start()
         plan = engine.scheduler.plan(2, synchronous=False)
-        engine.runner.encode(plan.encode, Results())
+        engine.runner.encode(plan, Results())
         engine.stop(owners[:1])
         while not engine.idle:
             engine.step()

@@ -9,13 +9,12 @@ from torch import Tensor
 
 from bench.compilation import SHARED, resources
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.gpu import hopper
+from slimwhisper.kernels.gpu import driver, hopper
+from slimwhisper.kernels.gpu.driver import CAPABILITY, has_bindings
 from slimwhisper.kernels.gpu.hopper import (
-    CAPABILITY,
     Variant,
     attend,
     compile_for,
-    has_compiler,
     variant_of,
 )
 from slimwhisper.kernels.gpu.latent import split_latent_reference
@@ -33,7 +32,7 @@ from tests.support.pretend.cuda import pretend_cuda
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 on_hopper = pytest.mark.skipif(
-    not (HOPPER and has_compiler()), reason="no GPU of compute capability 9.0, or no cuda-bindings"
+    not (HOPPER and has_bindings()), reason="no GPU of compute capability 9.0, or no cuda-bindings"
 )
 OFFICIAL = [(width, heads) for width, heads in WIDTHS.items() if width >= 384]
 CASES = [  # windows, rows of one, positions, splits
@@ -180,7 +179,7 @@ def test_without_a_compiler_or_a_driver(
         monkeypatch.setattr(hopper, "launch", fails)
         with caplog.at_level(logging.WARNING):
             found = [kernels.latent(*args).cpu() for _ in range(2)]
-        monkeypatch.setattr(hopper, "has_compiler", lambda: False)
+        monkeypatch.setattr(driver, "has_bindings", lambda: False)
         assert Kernels(PRETENDED, torch.float16).hopper is None
     assert all(bool((f == 1).all()) for f in found)
     assert dict(kernels.used) == {("latent", "triton"): 2}
@@ -200,7 +199,7 @@ def compiled() -> list[Variant]:
     return sorted(found, key=str)
 
 
-@pytest.mark.skipif(not has_compiler(), reason="no cuda-bindings")
+@pytest.mark.skipif(not has_bindings(), reason="no cuda-bindings")
 @pytest.mark.parametrize(
     "variant",
     [

@@ -23,6 +23,8 @@ from slimwhisper.model.model import Model
 from slimwhisper.option_checks import make_options
 from slimwhisper.types import Transcript
 from tests.support.parity import differences
+from tests.support.pretend import models
+from tests.support.pretend.cuda import pretend_cuda
 from tests.support.sounds import noise_bursts
 from tests.support.windows import DIMS, random_model
 
@@ -212,6 +214,7 @@ def test_memory_for_texts(network: Model) -> None:
 
 OPTIONS = make_options(DIMS, "random", language="en", sample_len=5, temperature=0.0)
 SEARCH = search_of(OPTIONS)
+SHORT = ArraySamples(noise_bursts(0.8, 1))
 
 
 def recording(seconds: float, seed: int, **options: object) -> Recording:
@@ -252,6 +255,23 @@ def test_a_short_recording_does_not_wait_for_a_long_one(network: Model) -> None:
     assert texts["long"] == alone(network, 65, 1)
     assert texts["longer"] == alone(network, 95, 2)
     assert texts["short"] == alone(network, 20, 3)
+
+
+def test_a_gpu_encodes_ahead_for_a_batch() -> None:
+    """Of as many windows as the engine decodes, but not of fewer."""
+    with pretend_cuda():
+        network = models.made(("e", "x"), torch.device("cuda"), layers=1)
+        pool = EnginePool(network)
+        for slots, filled in ((3, 8), (1, 1)):
+            with pool.lend(SEARCH, slots) as engine:
+                assert engine.batch_size == 3 and engine.slots == 27
+                batch: Batch[str] = Batch(engine, None, slots)
+                for seed in range(8):
+                    batch.add(str(seed), Recording(SHORT, network.dims, OPTIONS))
+                batch.fill()
+                assert engine.slots - engine.room == filled
+                assert batch.slots == batch.filled == slots
+                assert len(run(batch)) == 8
 
 
 def test_pieces_of_one_recording_leave_room_for_others(

@@ -21,6 +21,7 @@ from slimwhisper.audio.threads import use_threads, usual_threads
 from slimwhisper.engine.passes.outputs import EncoderOutputs
 from slimwhisper.engine.tickets import Ticket, TicketState
 from slimwhisper.engine.uploads import upload
+from slimwhisper.kernels.gpu import driver
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, stream_of
 from slimwhisper.model.model import Model
 from slimwhisper.types import MEL_FRAMES_PER_POSITION
@@ -48,8 +49,9 @@ class AsyncEncoder:
         if model.device.type == "cuda":
             self.stream = stream_of(model.device, "encoder")
             self.stream.wait_stream(torch.cuda.current_stream(model.device))  # for the weights
-            # in a pool of its own: a step's graph runs at the same time
-            self.graphs = Graphs(CUDAGraphs(model.device, "encoder"))
+            roles = ("encoder", "beside") if driver.can_divide(model.device) else ("encoder",)
+            # in pools of their own: a step's graph runs at the same time
+            self.graphs = {role: Graphs(CUDAGraphs(model.device, role)) for role in roles}
             dims = model.dims
             shape = (max_batch, dims.n_mels, 2 * dims.n_audio_ctx)
             with torch.cuda.stream(self.stream):
@@ -145,31 +147,44 @@ class AsyncEncoder:
                 return True
         return False
 
-    def begin(self, tickets: Sequence[Ticket], mel: Tensor) -> None:
-        """Start to encode the tickets' mel [G, n_mels, 2 q]; on a GPU, returns immediately."""
+    def begin(
+        self, tickets: Sequence[Ticket], mels: Sequence[Tensor], beside: bool = False
+    ) -> None:
+        """Start to encode the tickets' mels, each [n_mels, 2 q]; on a GPU, returns immediately.
+
+        beside: on half of the GPU, if it can be divided: the steps beside it have the other half.
+        """
         numbered, audio = list(enumerate(tickets)), [t.audio for t in tickets]
         if self._thread is not None:  # one by one: the first can start while the next is encoded
-            for i, ticket in enumerate(tickets):
-                future = self._thread.submit(self._encode, mel[i : i + 1])
+            for ticket, mel in zip(tickets, mels, strict=True):
+                future = self._thread.submit(self._encode, mel.unsqueeze(0))
                 self._batches.append(_Batch([(0, ticket)], [ticket.audio], future, None))
             return
         if self.stream is None:
-            self._batches.append(_Batch(numbered, audio, self.model.encoder(mel), None))
+            features = self.model.encoder(torch.stack(tuple(mels)))
+            self._batches.append(_Batch(numbered, audio, features, None))
             return
-        pinned = mel.pin_memory()  # else the host would wait for the stream's earlier work
-        count, frames = len(mel), mel.shape[2]
+        count, frames = len(mels), mels[0].shape[1]
+        # pinned, else the host would wait for the stream's earlier work; torch keeps the memory
+        pinned = torch.empty((count, *mels[0].shape), dtype=mels[0].dtype, pin_memory=True)
+        torch.stack(tuple(mels), out=pinned)
         inputs = self._mel[:count, :, :frames]
         outputs = self._features[:count, : frames // MEL_FRAMES_PER_POSITION]
 
         def encode() -> None:
             outputs.copy_(self.model.encoder(inputs))
 
-        with torch.cuda.stream(self.stream):
+        device = self.model.device
+        role = "beside" if beside and "beside" in self.graphs else "encoder"
+        stream = stream_of(device, role)
+        for other in self.graphs.keys() - {role}:
+            stream.wait_stream(stream_of(device, other))  # the buffers are the same
+        with torch.cuda.stream(stream):
             inputs.copy_(pinned, non_blocking=True)
-            self.graphs.run((count, frames), encode)
+            self.graphs[role].run((count, frames), encode)
             features = outputs.clone()  # the next batch may come before it is read
             done = torch.cuda.Event()
-            done.record(self.stream)
+            done.record(stream)
         self._batches.append(_Batch(numbered, audio, features, done))
 
     def completed(self, wait: bool) -> Iterator[tuple[list[Ticket], Tensor]]:

@@ -25,7 +25,16 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from slimwhisper.kernels.gpu import choose_token, combine, heads, hopper, latent, latent8, norm
+from slimwhisper.kernels.gpu import (
+    choose_token,
+    combine,
+    driver,
+    heads,
+    hopper,
+    latent,
+    latent8,
+    norm,
+)
 from tests.support.pretend.device import (
     GPU,
     Forbidden,
@@ -125,9 +134,11 @@ def _without_options(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def pretend_cuda(
-    count: int = 1, memory: int = 80 << 30, interpreted: bool = False
+    count: int = 1, memory: int = 80 << 30, interpreted: bool = False, divides: bool = True
 ) -> Iterator[GPU]:
-    """`count` devices with `memory` bytes each, for this thread and those it starts."""
+    """`count` devices with `memory` bytes each, for this thread and those it starts. divides:
+    whether their multiprocessors can be divided.
+    """
     gpu = GPU(memory)
     interceptor = Interceptor(gpu)
     properties = SimpleNamespace(
@@ -166,6 +177,11 @@ def pretend_cuda(
         index = gpu.current if device is None or device.index is None else device.index
         gpu.streams[index, priority] += 1
         number = 1 + gpu.streams[index, priority] % 32 + 32 * -priority
+        return gpu.pool.setdefault((index, number), PretendStream(gpu, index, number))
+
+    def make_partition_stream(device: torch.device) -> PretendStream:
+        """A new one each time."""
+        index, number = device.index or 0, 1000 + len(gpu.pool)
         return gpu.pool.setdefault((index, number), PretendStream(gpu, index, number))
 
     def of_index(found: Any) -> Callable[..., Any]:
@@ -220,7 +236,12 @@ def pretend_cuda(
                 )
                 changed.enter_context(patch.object(module, name, kernel))
         changed.enter_context(patch.object(hopper, "launch", hopper_launch(gpu)))
-        changed.enter_context(patch.object(hopper, "has_compiler", lambda: not interpreted))
+        for name, value in {
+            "has_bindings": lambda: not interpreted,
+            "can_divide": lambda _: divides,
+            "partition_stream": make_partition_stream,
+        }.items():
+            changed.enter_context(patch.object(driver, name, value))
         changed.enter_context(patch.object(threading.Thread, "run", run_thread))
         # operators in inference mode would not be taken apart as they are elsewhere
         changed.enter_context(patch.object(torch.inference_mode, "__enter__", _no_grad_begins))
