@@ -61,6 +61,8 @@ def _green_context(index: int) -> Any:
         kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
         whole = checked(driver.cuDeviceGetDevResource(device, kind))
         count = int(SHARE * whole.sm.smCount) // UNIT * UNIT
+        if not count:  # a small part of a GPU
+            return None
         groups, _, _ = checked(driver.cuDevSmResourceSplitByCount(1, whole, 0, count))
         described = checked(driver.cuDevResourceGenerateDesc(groups[:1], 1))
         flags = driver.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM

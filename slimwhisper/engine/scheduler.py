@@ -148,8 +148,9 @@ class Scheduler:
         return plan
 
     def _encode_count(self, max_batch: int, full: bool) -> int:
-        """How many windows to encode now; fewer than `max_batch` wait for more if it is `full`, as
-        they could not start yet, or while others are in the encoder.
+        """How many windows to encode now. If it is `full`, fewer than `max_batch` wait for more, as
+        they could not start yet. A GPU encodes one batch at a time, as the host would wait to
+        launch a second one.
         """
         count = min(self.free, len(self.waiting))
         if self.batched:

@@ -55,7 +55,7 @@ def fresh() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("multiprocessors", "half"), [(132, 64), (114, 56), (78, 32), (None, None)]
+    ("multiprocessors", "half"), [(132, 64), (114, 56), (78, 32), (14, None), (None, None)]
 )
 @pytest.mark.parametrize("capability", [(9, 0), (8, 9)])
 def test_hopper_is_divided(

@@ -55,6 +55,10 @@ class Engine:
     shared: bool = False
 
     @property
+    def batch_size(self) -> int:
+        return self.slots
+
+    @property
     def free(self) -> int:
         return self.slots - len(self.inside)
 

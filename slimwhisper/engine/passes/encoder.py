@@ -1,8 +1,9 @@
 """The encoder: asynchronous on a GPU, on a stream of its own; synchronous on a CPU.
 
-The encoder is bound by arithmetic and a decode step by memory, so that they share a GPU well. The
-windows that are being encoded hold their slots; the others keep decoding. Each number of windows
-has a graph, as launching an encoder of 32 layers takes milliseconds of the host's time.
+The windows that are being encoded hold their slots; the others keep decoding. The encoder is bound
+by arithmetic and a decode step by memory: while all rows decode, the encoder has half of a GPU that
+can be divided. Each number of windows has a graph, as launching an encoder of 32 layers takes
+milliseconds of the host's time.
 
 For live streams, a CPU with several cores encodes in a separate thread: no decode step waits for
 the encoder, and small operations do not wait for each other's threads. Recordings alone are faster
