@@ -109,7 +109,7 @@ def compare_overlap(shape: str, args: argparse.Namespace, rows: Rows) -> int:
         engine.runner.encoder = AsyncEncoder(model, engine.encode_batch)  # it has not encoded yet
         for number in range(args.steps):
             if overlap and number % 8 == 0:
-                engine.runner.encoder.begin((), mel[: 1 + number // 8 % 8], number % 16 > 0)
+                engine.runner.encoder.begin((), list(mel[: 1 + number // 8 % 8]), number % 16 > 0)
             engine.step()
         synchronize(model.device)  # the steps have a stream of their own
         return engine.group_runners[0].state.texts.sampled[: args.slots].cpu()

@@ -70,6 +70,9 @@ def downloads(shown: BrowserPage, *formats: str) -> dict[str, str]:
     Chromium allows a page only a few downloads in a row.
     """
     links = {format: first_card(shown).get_by_text(format, exact=True) for format in formats}
+    links[formats[0]].scroll_into_view_if_needed()
+    # rows that come into view get their height, which moves the link; within a click, it is lost
+    shown.page.evaluate("new Promise((then) => requestAnimationFrame(() => setTimeout(then, 100)))")
     with shown.page.expect_download() as download:
         links[formats[0]].click()
     texts = {formats[0]: download.value.path().read_text()}
