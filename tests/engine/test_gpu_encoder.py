@@ -21,25 +21,33 @@ from tests.support.windows import CPU, VOCABULARY, Asker
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
 
 
+def encoded(slots: int, windows: int) -> list[tuple[int, bool, int]]:
+    """The batches of an engine's encoder: windows, whether half of the GPU encodes them, and how
+    many rows are free then. All windows are the same.
+    """
+    engine = Engine(made(("e", "x"), torch.device("cuda"), layers=1), VOCABULARY, slots)
+    assert (engine.batch_size, engine.slots) == (slots, slots + 2 * ENCODE_BATCH)
+    owner, batches = Asker(), list[tuple[int, bool, int]]()
+    begin, group = engine.runner.encoder.begin, engine.scheduler.main_group
+
+    def noted(tickets: Sequence[Ticket], mels: Sequence[Tensor], beside: bool) -> None:
+        batches.append((len(tickets), beside, group.room))
+        begin(tickets, mels, beside)
+
+    engine.runner.encoder.begin = noted  # type: ignore[method-assign]
+    (window,) = requests(1)
+    for _ in range(windows):
+        engine.submit(owner, window)
+    while not engine.idle:
+        engine.step()
+        assert len(group.tickets) <= slots
+    assert len(owner.answers) == windows
+    return batches
+
+
 def test_windows_are_encoded_together_before_there_are_rows() -> None:
-    owner, encoded = Asker(), list[int]()
     with pretend_cuda():
-        engine = Engine(made(("e", "x"), torch.device("cuda"), layers=1), VOCABULARY, 2)
-        assert (engine.batch_size, engine.slots) == (2, 2 + 2 * ENCODE_BATCH)
-        begin = engine.runner.encoder.begin
-
-        def counted(tickets: Sequence[Ticket], mels: Sequence[Tensor], beside: bool) -> None:
-            encoded.append(len(tickets))
-            begin(tickets, mels, beside)
-
-        engine.runner.encoder.begin = counted  # type: ignore[method-assign]
-        (window,) = requests(1)
-        for _ in range(28):
-            engine.submit(owner, window)
-        while not engine.idle:
-            engine.step()
-            assert len(engine.scheduler.main_group.tickets) <= 2
-    assert len(owner.answers) == 28 and encoded == [12, 12, 4]
+        assert [count for count, *_ in encoded(2, 28)] == [12, 12, 4]
 
 
 def test_a_stream_waits_for_what_it_reads() -> None:
@@ -101,24 +109,10 @@ def test_half_of_the_gpu_encodes_what_no_row_waits_for(divides: bool) -> None:
 
 def test_the_encoder_leaves_half_of_the_gpu_to_full_rows() -> None:
     """While rows are free it has all of it."""
-    owner, rooms = Asker(), list[tuple[bool, int]]()
     with pretend_cuda():
-        engine = Engine(made(("e", "x"), torch.device("cuda"), layers=1), VOCABULARY, 16)
-        begin, group = engine.runner.encoder.begin, engine.scheduler.main_group
-
-        def counted(tickets: Sequence[Ticket], mels: Sequence[Tensor], beside: bool) -> None:
-            rooms.append((beside, group.room))
-            begin(tickets, mels, beside)
-
-        engine.runner.encoder.begin = counted  # type: ignore[method-assign]
-        (window,) = requests(1)
-        for _ in range(60):
-            engine.submit(owner, window)
-        while not engine.idle:
-            engine.step()
-    assert len(owner.answers) == 60
-    assert {beside for beside, _ in rooms} == {True, False}
-    assert all(room == 0 for beside, room in rooms if beside)
+        batches = encoded(16, 60)
+    assert {beside for _, beside, _ in batches} == {True, False}
+    assert all(room == 0 for _, beside, room in batches if beside)
 
 
 def test_how_many_windows_are_encoded_ahead() -> None:
