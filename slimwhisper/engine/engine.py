@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from slimwhisper.cache.decoder_cache import CrossCache
 from slimwhisper.cache.pool import PAGE, PagePool
 from slimwhisper.engine.drafting.draft_length import LENGTHS
 from slimwhisper.engine.group_runner import GroupRunner
@@ -47,8 +46,8 @@ def slots_ahead(model: Model, slots: int) -> int:
     """How many windows a GPU encodes before there are rows for them: it encodes several at a time
     much faster, and the encoder works while texts that began together are decoded.
     """
-    each = CrossCache(model.plan, 1, model.dims.n_audio_ctx, torch.device("meta")).nbytes()
-    return max(min(slots, AHEAD, AHEAD_BYTES // each), 2 * choose_encode_batch(model))
+    fitting = AHEAD_BYTES // model.audio_bytes(1)
+    return max(min(slots, AHEAD, fitting), 2 * choose_encode_batch(model))
 
 
 class Engine:

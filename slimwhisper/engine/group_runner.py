@@ -68,19 +68,21 @@ class GroupRunner:
             source = sources.pop(move.source, move.source)
             if move.source != move.target:
                 sources[move.target] = source
-        extra = () if speculation is None else speculation.by_row()
-        by_row = *self.state.by_row(), *extra
-        by_window = *self.state.by_window(), *self.sampler.by_window(True)
-        for (to, of), tensors in zip(self._moved(sources), (by_window, by_row), strict=False):
-            for t in tensors:
-                t[to] = t[of]
+        if sources:
+            windows, rows = self._moved(sources)
+            for tensors, (to, of) in (
+                (self.state.by_row(), rows),
+                (() if speculation is None else speculation.by_row(), rows),
+                (self.state.by_window(), windows),
+                (self.sampler.by_window(True), windows),
+            ):
+                for t in tensors:
+                    t[to] = t[of]
         self.state.free(moves[-1].source)
 
     def _moved(self, sources: Mapping[int, int]) -> Sequence[tuple[slice | Tensor, slice | Tensor]]:
         """Where to and where from, of windows and of rows: slices for one, as they take less."""
         width = self.state.width
-        if not sources:
-            return ()
         if len(sources) == 1:
             ((to, of),) = sources.items()
             return [(slice(to * n, to * n + n), slice(of * n, of * n + n)) for n in (1, width)]

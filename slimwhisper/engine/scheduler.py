@@ -74,7 +74,8 @@ class Scheduler:
 
     def tickets(self, *states: TicketState) -> Iterator[Ticket]:
         """The tickets in one of these states."""
-        return (t for t in chain(self.waiting, self.by_slot.values()) if t.state in states)
+        waiting = self.waiting if TicketState.WAITING in states else ()
+        return (t for t in chain(waiting, self.by_slot.values()) if t.state in states)
 
     def submit(self, owner: Owner, window: Window, front: bool = False) -> None:
         """Queue a window; front: before all others."""

@@ -75,8 +75,8 @@ def choose_pages(model: Model, search: Search, slots: int) -> int | None:
         return min(model.cache_memory // page_bytes, search.most_pages(context, slots))
     if not page_bytes or model.device.type != "cuda":
         return None
-    audio = CrossCache(model.plan, slots, model.dims.n_audio_ctx, torch.device("meta")).nbytes()
-    free = int(PAGES_SHARE * (free_bytes(model.device) - audio)) // page_bytes
+    free = free_bytes(model.device) - model.audio_bytes(slots)
+    free = int(PAGES_SHARE * free) // page_bytes
     return max(min(search.usual_pages(context, slots), free), search.least_pages(context))
 
 

@@ -130,6 +130,11 @@ class Model:
         cache.cross.put(rows.slots, features.to(self.device, self.dtype))
         return self.decoder.logits(self.decoder.prefill(tokens, rows, cache))
 
+    def audio_bytes(self, slots: int) -> int:
+        """Bytes of `allocate_cross`."""
+        meta = torch.device("meta")
+        return CrossCache(self.plan, slots, self.dims.n_audio_ctx, meta).nbytes()
+
     def bytes_per_window(self) -> int:
         """Bytes of one more slot with one row."""
         frames, length = self.dims.n_audio_ctx, self.dims.n_text_ctx

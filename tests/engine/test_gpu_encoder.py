@@ -47,7 +47,7 @@ def encoded(slots: int, windows: int) -> list[tuple[int, bool, int]]:
 
 def test_windows_are_encoded_together_before_there_are_rows() -> None:
     with pretend_cuda():
-        assert [count for count, *_ in encoded(2, 28)] == [12, 12, 4]
+        assert [count for count, *_ in encoded(2, 40)] == [12, 12, 12, 4]
 
 
 def test_a_stream_waits_for_what_it_reads() -> None:
