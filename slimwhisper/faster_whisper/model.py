@@ -148,7 +148,9 @@ class WhisperModel:
         samples = _samples(audio)
         probability, probs = 1.0, None
         if arguments["language_detection_segments"] > 1 and arguments["language"] is None:
-            signal = samples.read(0, len(samples))
+            clips = self.whisper.make_options(clip_timestamps=options["clip_timestamps"])
+            start = round(next(iter(clips.clip_seconds), 0.0) * SAMPLE_RATE)
+            signal = samples.read(min(start, len(samples)), len(samples))
             language, probability, probs = self.detect_language(
                 signal,
                 None,

@@ -29,7 +29,8 @@ class SpeechSegmenter:
         self._buffers, self._emit = buffers, emit
         self.setup = self.next_setup = setup
         self.activity = VoiceActivity(setup.live.vad_threshold, setup.live.silence_duration_ms)
-        self.pending: Samples = np.empty(0, np.float32)  # less than a block
+        self._pending: deque[Samples] = deque()  # not processed
+        self.waiting = 0  # how many samples these are
         self._padding: Samples = np.empty(0, np.float32)  # the last samples processed
         self._earliest_start = 0  # of the next buffer, in samples since the stream began
         self._utterance: Utterance | None = None  # the current one
@@ -63,11 +64,29 @@ class SpeechSegmenter:
             audio.speech_end = self.activity.speech_end
         self._padding = sound[len(sound) - min(self.setup.padding, len(sound)) :].copy()
 
+    def enqueue(self, samples: Samples) -> None:
+        """Keep samples [n] until they are processed; they are not copied."""
+        self._pending.append(samples)
+        self.waiting += len(samples)
+
+    def take(self, size: int) -> Samples:
+        """The next `size` of the waiting samples."""
+        block = np.empty(size, np.float32)
+        self.waiting -= size
+        filled = 0
+        while filled < size:
+            piece = self._pending.popleft()
+            part = piece[: size - filled]
+            block[filled : filled + len(part)] = part
+            filled += len(part)
+            if len(rest := piece[len(part) :]):  # a short one is copied, to free a long piece
+                self._pending.appendleft(rest.copy() if len(rest) < size else rest)
+        return block
+
     def process_pending(self) -> None:
-        """Process the pending samples, which are less than a block."""
-        block, self.pending = self.pending, self.pending[:0]
-        if len(block):
-            self.process(block)
+        """Process the waiting samples, which are less than a block."""
+        if self.waiting:
+            self.process(self.take(self.waiting))
 
     def commit(self) -> None:
         """`Stream.commit`, once the pending samples are processed."""

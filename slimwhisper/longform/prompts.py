@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from slimwhisper.errors import OptionError
+from slimwhisper.tokens.vocabulary import text_ranges
 from slimwhisper.types import Dims, Options
 
 if TYPE_CHECKING:
@@ -42,8 +43,10 @@ class Prompts:
             self._start = len(self._tokens)
 
     def text(self) -> str:
-        """The text of all segments."""
-        return self._tokenizer.decode(self._tokens[self._initial :])
+        """The text of all segments, without the special tokens that a model may put into it."""
+        texts = text_ranges(self._tokenizer)
+        tokens = (t for t in self._tokens[self._initial :] if any(t in ids for ids in texts))
+        return self._tokenizer.decode(list(tokens))
 
     def of_window(self, tokenizer: "Tokenizer") -> tuple[tuple[int, ...], int]:
         """The next window's prompt, and the index of <|startoftranscript|> in it.

@@ -56,9 +56,9 @@ class Recording:
         """
         self._alignment = ScriptAlignment(script) if script else None
         if script:
-            for name in ("channels", "diarize", "sentences", "vad_filter"):
-                if getattr(options, name):
-                    raise OptionError(f"{name} cannot be used to align a text; leave it out")
+            for refused in ("channels", "diarize", "sentences", "vad_filter"):
+                if getattr(options, refused):
+                    raise OptionError(f"{refused} cannot be used to align a text; leave it out")
             options = replace(options, word_timestamps=True, word_times="fine", drop=())
         self.options, self._samples, decoding = options, samples, options
         self.seconds_of_speech = self.seconds

@@ -6,6 +6,7 @@ the engine, and receive its answers.
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -132,22 +133,17 @@ class Session:
     def _run(
         self, clips: Sequence[Clip] | None, has_speech: Callable[[int, int], bool] | None
     ) -> Steps:
-        """Detect the language, then decode window after window."""
+        """Decode window after window; the first tells the language, if that is not known."""
+        spans = self._windows(clips, has_speech)
+        first = next(spans, None)
         in_slot: Clip | None = None  # the audio in the engine's slot: start and frames
         if self.language is None:
-            # from the recording's first 30 s, as in `whisper`; with `clips`, from the first clip's
-            start = clips[0][0] if clips else 0
-            in_slot = (start, self.dims.window_frames)
-            if self.options.audio_window == "auto":
-                in_slot = (start, max(min(self.dims.window_frames, self.mel.frames - start), 1))
+            in_slot = self._audio_of_language(first, cut=clips is None)
             self.language, self.language_probs = yield from self._detect_language(in_slot)
         else:
             self._set_language(self.language)
         self.prompts = Prompts(self.state.tokenizer, self.dims, self.options)
-        for span in self._windows(clips):
-            if has_speech is not None and not has_speech(span.start, span.start + span.frames):
-                self.state.seek += span.frames
-                continue
+        for span in chain([] if first is None else [first], spans):
             encoded = (span.start, span.frames) == in_slot
             in_slot = None
             if self.options.multilingual and not encoded:
@@ -155,15 +151,35 @@ class Session:
                 encoded = True
             yield from self._window(span, encoded)
 
-    def _windows(self, clips: Sequence[Clip] | None) -> Iterator[WindowSpan]:
-        """The windows of the clips, each at what `seek` is when the one before it is done."""
+    def _windows(
+        self, clips: Sequence[Clip] | None, has_speech: Callable[[int, int], bool] | None
+    ) -> Iterator[WindowSpan]:
+        """The windows of the clips that are decoded, each at what `seek` is when the one before it
+        is done.
+        """
+        window = self.dims.window_frames
         for start, stop in clips_of(self.options, self.mel.frames) if clips is None else clips:
             self.state.seek = start
             while (seek := self.state.seek) < stop:
-                window = self.dims.window_frames
-                yield WindowSpan(seek, min(window, stop - seek), self.mel.frames, window)
+                frames = min(window, stop - seek)
+                if has_speech is None or has_speech(seek, seek + frames):
+                    yield WindowSpan(seek, frames, self.mel.frames, window)
+                else:
+                    self.state.seek += frames
 
     # -- the language --------------------------------------------------------------------------
+
+    def _audio_of_language(self, first: WindowSpan | None, *, cut: bool) -> Clip:
+        """The audio that the language is detected in: 30 s, as in `whisper`, but from the first
+        window that is decoded on. first: None: there is none. cut: leave out, too, what follows a
+        clip that ends within them.
+        """
+        start, window = 0 if first is None else first.start, self.dims.window_frames
+        if first is not None and cut and start + first.frames < self.mel.frames:
+            return start, first.frames
+        if self.options.audio_window == "auto":
+            window = max(min(window, self.mel.frames - start), 1)
+        return start, window
 
     def _detect_language(
         self, audio: Clip

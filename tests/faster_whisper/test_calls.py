@@ -253,6 +253,11 @@ def test_languages(multilingual: WhisperModel) -> None:
         audio, beam_size=1, temperature=0, max_new_tokens=1, **several
     )
     assert info.language == found[0] and info.language_probability == pytest.approx(found[1])
+    later = multilingual.detect_language(audio[window:], **several)  # type: ignore[arg-type]
+    assert later[2] != found[2]
+    clip = {"beam_size": 1, "temperature": 0, "max_new_tokens": 1, "clip_timestamps": "30"}
+    _, info = multilingual.transcribe(audio, **clip, **several)  # type: ignore[arg-type]
+    assert (info.language, info.all_language_probs) == (later[0], later[2])
     mel = np.concatenate(list(multilingual._windows(audio[: 2 * window], None, False, None)), -1)
     assert multilingual.detect_language(features=mel)[0] == code
     assert "de" in multilingual.supported_languages

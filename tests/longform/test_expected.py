@@ -3,16 +3,19 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
+from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.cli import build_parser
 from slimwhisper.engine.drafting.speculation import Acceptance
 from slimwhisper.errors import OptionError
 from slimwhisper.jobs.decoding_flags import options_of
 from slimwhisper.longform.expected import expected_tokens, read_expected
+from slimwhisper.longform.recording import Recording
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Options
 from tests.support.paths import SAMPLES
@@ -39,6 +42,16 @@ def test_a_file_or_a_folder(tmp_path: Path) -> None:
         file.truncate(5 << 20)
     with pytest.raises(OptionError, match="more than 4,194,304"):
         read_expected(Options(expected=str(script)), "talk")
+
+
+def test_the_text_is_that_of_the_recording_that_is_aligned(tmp_path: Path) -> None:
+    (tmp_path / "talk.txt").write_text("good morning", encoding="utf-8")
+    options = Options(expected=str(tmp_path))
+    samples = ArraySamples(np.zeros(16_000, np.float32))
+    recording = Recording(samples, session(4).dims, options, name="talk", script=["morning"])
+    assert recording.sessions[0]._expected == expected_tokens(VOCABULARY, "good morning", None)
+    with pytest.raises(OptionError, match="sentences cannot be used to align a text"):
+        Recording(samples, session(4).dims, Options(sentences=True), script=["morning"])
 
 
 def test_tokens() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from slimwhisper.engine.requests import Decoded, Languages, Retry, Window
 from slimwhisper.errors import OptionError, SlimWhisperError
@@ -14,7 +15,16 @@ from slimwhisper.longform.session import Session, clips_of
 from slimwhisper.tokens.vocabulary import get_tokenizer
 from slimwhisper.types import Options
 from tests.support.checkpoints import tiny_dims
-from tests.support.sessions import HELLO, TOKENIZER, WORLD, answer, request, session, stamp
+from tests.support.sessions import (
+    HELLO,
+    TOKENIZER,
+    WORLD,
+    Frames,
+    answer,
+    request,
+    session,
+    stamp,
+)
 
 
 def test_a_window_that_does_not_advance_is_left_behind() -> None:
@@ -75,6 +85,52 @@ def test_windows_as_long_as_their_audio(seconds: float) -> None:
         if not state.done:
             rest = seconds - state.position / 100
             assert frames_of(state) == min(max(math.ceil(rest), 1), 30) * 100
+
+
+@pytest.mark.parametrize(
+    ("options", "speech", "start", "frames"),
+    [
+        ({}, (0, 7000), 0, 3000),
+        ({}, (3200, 7000), 3000, 3000),  # 30 s of silence before it
+        ({}, (6100, 7000), 6000, 3000),  # 60 s, in a window that is not full
+        ({}, (7000, 7000), 0, 3000),  # there is no speech at all
+        ({"clip_timestamps": "31.5"}, None, 3150, 3000),
+        ({"clip_timestamps": (31.5, 40)}, None, 3150, 850),  # what follows is not decoded
+        ({"clip_timestamps": (50, 60, 3, 5)}, None, 5000, 1000),
+        ({"clip_timestamps": (10, 60)}, (4100, 7000), 4000, 2000),
+        ({"clip_timestamps": "90"}, None, 0, 3000),  # after the end
+    ],
+)
+def test_the_language_is_that_of_the_first_window_decoded(
+    options: dict[str, Any], speech: tuple[int, int] | None, start: int, frames: int
+) -> None:
+    chosen = Options(**options)
+
+    def has_speech(first: int, last: int) -> bool:
+        assert speech is not None
+        return first < speech[1] and last > speech[0]
+
+    finder = has_speech if speech else None
+    state = Session(Frames(70, None), tiny_dims(), chosen, has_speech=finder)
+    heard = request(state).mel
+    assert heard is not None
+    expected = Frames(70, None).window(start, frames)
+    assert torch.equal(heard, expected)
+    state.accept(Languages({"en": 0.2, "es": 0.8}))
+    assert state.transcript().language == "es"
+    if not state.done:  # and it is the first that is decoded
+        window = request(state)
+        assert window.mel is None or torch.equal(window.mel[:, 0], expected[:, 0])
+
+
+def test_a_text_has_no_special_tokens() -> None:
+    dims = tiny_dims()
+    state = session(30, dims, language="en")
+    polish = get_tokenizer(dims).to_language_token("pl")
+    hello = get_tokenizer(dims).encode(" hello")
+    begin = get_tokenizer(dims).timestamp_begin
+    state.accept(answer(begin, *hello, polish, *hello, begin + 100))
+    assert state.transcript().text == state.segments[0].text == " hello hello"
 
 
 def frames_of(state: Session) -> int:
