@@ -95,7 +95,7 @@ class SlimWhisper(ModelWithVariants):
         verbose: bool | None = None,
         batch_size: int | None = None,
         **options: Any,
-    ) -> dict[str, Any]:
+    ) -> Transcript:
         """Transcribe one recording of any length.
 
         Arguments:
@@ -106,7 +106,7 @@ class SlimWhisper(ModelWithVariants):
                 or with `channels`, None: 2.
             options: the fields of `slimwhisper.Options`, `whisper`'s names and defaults.
         Returns:
-            `whisper`'s dictionary: "text", "segments", "language".
+            `whisper`'s dictionary, "text", "segments", "language", with the same as attributes.
         Raises:
             AudioError, OptionError.
         """
@@ -133,7 +133,7 @@ class SlimWhisper(ModelWithVariants):
             for _, result in outcomes:
                 if isinstance(result, SlimWhisperError):
                     raise result
-                return result.as_dict()
+                return result
         raise AssertionError("one source gives one result")
 
     def transcribe_many(
@@ -189,7 +189,7 @@ class SlimWhisper(ModelWithVariants):
 
     def align(
         self, audio: AudioSource, text: str | Path | Sequence[str], **options: Any
-    ) -> dict[str, Any]:
+    ) -> Transcript:
         """Find where a known text is spoken in a recording of any length.
 
         Arguments:
@@ -197,7 +197,7 @@ class SlimWhisper(ModelWithVariants):
             text: of which each line becomes a segment, as it is: a string, lines, or the path of a
                 text, an .srt, a .vtt or an .lrc, whose own times are ignored.
         Returns:
-            a dictionary as `transcribe`'s, with words. A line that is not in the audio has no
+            as `transcribe`, with words. A line that is not in the audio has no
             length, and stands in "flags" as "not_in_audio". "unscripted" lists the speech that is
             not in the text: "start", "end", and what was heard as "text".
         Raises:
@@ -206,7 +206,7 @@ class SlimWhisper(ModelWithVariants):
         ((_, result),) = self.transcribe_many([audio], script=as_lines(text), **options)
         if isinstance(result, SlimWhisperError):
             raise result
-        return result.as_dict()
+        return result
 
     def decode(
         self, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any

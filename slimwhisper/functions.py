@@ -6,12 +6,13 @@ from torch import Tensor
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import AudioSource
+from slimwhisper.types import Transcript
 
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult
 
 
-def transcribe(model: SlimWhisper, audio: AudioSource, **options: Any) -> dict[str, Any]:
+def transcribe(model: SlimWhisper, audio: AudioSource, **options: Any) -> Transcript:
     """`model.transcribe(audio, ...)`, called as `whisper.transcribe`."""
     return model.transcribe(audio, **options)
 

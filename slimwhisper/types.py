@@ -104,9 +104,15 @@ class Span:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Transcript:
-    """One file's result."""
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Transcript(dict[str, Any]):
+    """One recording's result: `whisper.transcribe`'s dictionary, with attributes.
+
+    The keys are "text", "segments" and "language"; beside them, if there are any, "flags", which
+    has those of each segment by its id, "unscripted" and "dropped". Segments are dictionaries there
+    with the keys of `whisper`'s, as programs refuse others; "speaker" and "token_logprobs" only if
+    they were requested. Keys may be changed; the attributes stay what was heard.
+    """
 
     text: str
     segments: list[Segment]
@@ -115,43 +121,45 @@ class Transcript:
     dropped: Sequence[Segment] = ()  # left out of the text and the segments by `Options.drop`
     others: tuple[Transcript, ...] = ()  # the other answers to the recording, by `variants`
 
-    def as_dict(self) -> dict[str, Any]:
-        """`whisper.transcribe`'s result dictionary: text, segments, language; and beside them
-        "flags", which has those of each segment that has any, by the segment's id, and
-        "unscripted" and "dropped", if there are any.
-
-        Segments have the keys of `whisper`'s: programs refuse others. "speaker" and
-        "token_logprobs" are there only if they were requested.
-        """
+    def __post_init__(self) -> None:
         segments = self.segment_rows()
         flags = {s["id"]: s.pop("flags") for s in segments if "flags" in s}
-        result: dict[str, Any] = {"text": self.text, "segments": segments}
-        result["language"] = self.language
+        self.update(text=self.text, segments=segments, language=self.language)
         if flags:
-            result["flags"] = flags
+            self["flags"] = flags
         if self.unscripted:
-            result["unscripted"] = [asdict(span) for span in self.unscripted]
-        return result | self.dropped_rows()
+            self["unscripted"] = [asdict(span) for span in self.unscripted]
+        self.update(self.dropped_rows())
+
+    def __repr__(self) -> str:
+        """One line."""
+        text = self.text if len(self.text) <= 60 else f"{self.text[:60]}..."
+        return f"Transcript({text!r}, {len(self.segments)} segments, language={self.language!r})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """A plain dictionary of the same keys and values."""
+        return dict(self)
 
     def segment_rows(self) -> list[dict[str, Any]]:
         """The segments with all that is known of them; keys without a value are left out."""
-        return _rows(self.segments)
+        return [_row(segment) for segment in self.segments]
 
     def dropped_rows(self) -> dict[str, list[dict[str, Any]]]:
         """The dropped segments, as `segment_rows`, under the key "dropped"; {}: there are none."""
-        return {"dropped": _rows(self.dropped)} if self.dropped else {}
+        return {"dropped": [_row(s) for s in self.dropped]} if self.dropped else {}
 
 
-def _rows(segments: Sequence[Segment]) -> list[dict[str, Any]]:
-    rows = [asdict(segment) for segment in segments]
-    for segment in rows:
-        for key in ("words", "speaker", "token_logprobs"):
-            if segment[key] is None:
-                del segment[key]
-        segment["flags"] = list(segment["flags"])
-        if not segment["flags"]:
-            del segment["flags"]
-        for word in segment.get("words", ()):
-            if word["speaker"] is None:
-                del word["speaker"]
-    return rows
+def _row(of: Segment | Word) -> dict[str, Any]:
+    """The fields, those without a value left out; what is in them is copied."""
+    row: dict[str, Any] = {}
+    for name in of.__slots__:
+        value = getattr(of, name)
+        if name == "flags":
+            value = list(value) or None
+        elif name == "words" and value is not None:
+            value = [_row(word) for word in value]
+        elif isinstance(value, list):
+            value = value.copy()
+        if value is not None:
+            row[name] = value
+    return row

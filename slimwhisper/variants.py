@@ -12,7 +12,7 @@ from slimwhisper.longform.batch import KEPT_BYTES, BatchEntry, transcribe_varian
 from slimwhisper.longform.channels import make_recording
 from slimwhisper.longform.engine_pool import EnginePool, search_of
 from slimwhisper.speakers.diarize import prepare
-from slimwhisper.types import SAMPLE_RATE, Options
+from slimwhisper.types import SAMPLE_RATE, Options, Transcript
 
 
 class ModelWithVariants(LoadedModel):
@@ -35,7 +35,7 @@ class ModelWithVariants(LoadedModel):
         sample_rate: int = SAMPLE_RATE,
         batch_size: int | None = None,
         **options: Any,
-    ) -> list[dict[str, Any]]:
+    ) -> list[Transcript]:
         """Several results for one recording: the same as separate calls, with less work, because
         windows that are the same are encoded once.
 
@@ -44,7 +44,7 @@ class ModelWithVariants(LoadedModel):
                 "translate"}]; they replace those in `options`.
             audio, sample_rate, batch_size, options: as in `transcribe`.
         Returns:
-            a dictionary as `transcribe`'s for each of the variants.
+            a result as `transcribe`'s for each of the variants.
         Raises:
             AudioError, OptionError.
         """
@@ -52,7 +52,7 @@ class ModelWithVariants(LoadedModel):
         samples = self._read(audio, chosen[0], sample_rate=sample_rate)
         parts = (samples, chosen, self._maker(audio), batch_size)
         try:
-            return [result.as_dict() for result in transcribe_variants(self._engines, *parts)]
+            return transcribe_variants(self._engines, *parts)
         finally:
             for each in samples.values() if isinstance(samples, Mapping) else [samples]:
                 each.close()

@@ -5,6 +5,7 @@ import copy
 import gc
 import gzip
 import inspect
+import json
 import pickle
 import subprocess
 import sys
@@ -53,6 +54,26 @@ def run(module: Any, path: Path, audio: np.ndarray) -> dict[str, Any]:
     names: dict[str, Any] = {"whisper": module, "path": str(path), "audio": audio, "torch": torch}
     exec(SCRIPT, names)
     return names
+
+
+def test_one_result_for_one_recording_and_for_many(digits_path: Path) -> None:
+    """It reads as `whisper`'s dictionary, and has attributes."""
+    model, source = slimwhisper.load_model(str(digits_path)), SAMPLES / "phone-number.wav"
+    alone = model.transcribe(str(source), word_timestamps=True)
+    ((_, found),) = model.transcribe_many([source], word_timestamps=True)
+    assert not isinstance(found, slimwhisper.SlimWhisperError) and found == alone
+    assert list(found) == ["text", "segments", "language"]
+    assert found["text"] == found.text and found["segments"][0]["start"] == found.segments[0].start
+    assert found["segments"][0]["words"][0]["word"] == " five"
+    read_back = json.loads(json.dumps(found))
+    assert read_back == found == found.as_dict() == {**found}
+    for twin in (copy.copy(found), copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        assert type(twin) is slimwhisper.Transcript and twin == found
+        assert twin.segments == found.segments
+    found["segments"][0]["tokens"].clear()
+    assert found.segments[0].tokens, "a copy"
+    assert repr(found).startswith("Transcript(' five five") and len(repr(found)) < 120
+    assert repr(found) == str(found) and "\n" not in repr(found)
 
 
 @pytest.mark.slow

@@ -190,8 +190,8 @@ class Recording:
 
     def _transcribed(self) -> Transcript:
         self._report()
-        texts = [s.transcript() for s in self.sessions]
-        text, language = "".join(t.text for t in texts), texts[0].language
+        text, language = "".join(s.prompts.text() for s in self.sessions), self.sessions[0].language
+        assert language is not None
         return Transcript(text, self._reported, language)
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ def write_tsv(transcript: Transcript, file: TextIO, layout: Layout) -> None:
 
 def write_json(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     """The result of `transcribe`."""
-    json.dump(transcript.as_dict(), file)
+    json.dump(transcript, file)
 
 
 def write_rttm(transcript: Transcript, file: TextIO, layout: Layout) -> None:

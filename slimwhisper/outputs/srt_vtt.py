@@ -46,7 +46,7 @@ def _cues(
 
     writer = (utils.WriteVTT if vtt else utils.WriteSRT)(output_dir="")
     for speaker, run in runs(transcript):
-        result = Transcript("", run, transcript.language).as_dict()
+        result = Transcript("", run, transcript.language)
         for i, (begin, stop, text) in enumerate(writer.iterate_result(result, dict(layout))):
             yield speaker, i == 0 or bool(layout.get(HIGHLIGHT)), f"{begin} --> {stop}", text
 
