@@ -142,10 +142,9 @@ class LoadedModel:
 
         Raises OptionError for another device.
         """
-        for device in (*devices, *named.values()):
-            if isinstance(device, Tensor):
-                device = device.device
-            elif isinstance(device, int) and not isinstance(device, bool):
+        for given in (*devices, *named.values()):
+            device = given.device if isinstance(given, Tensor) else given
+            if isinstance(device, int) and not isinstance(device, bool):
                 device = f"cuda:{device}"
             if isinstance(device, str | torch.device):
                 self._check_device(device)

@@ -67,9 +67,8 @@ def check_form(kind: type[F], form: FormData) -> F:
     """
     lists = {field.alias for field in kind.model_fields.values() if field.alias}
     values: dict[str, Any] = {}
-    for name, value in form.multi_items():
-        if f"{name}[]" in lists:
-            name += "[]"
+    for sent, value in form.multi_items():
+        name = f"{sent}[]" if f"{sent}[]" in lists else sent
         if value and name in lists:
             values.setdefault(name, []).append(value)
         elif value:

@@ -124,7 +124,8 @@ class Streams:
         if expected is not None:
             with suppress(SlimWhisperError):
                 self._engines.warm_up(expected)
-        for stream, served in list(self.open.items()):
+        for stream in list(self.open):
+            served = self.open[stream]
             try:
                 if stream.closed:
                     self.end(stream, None)

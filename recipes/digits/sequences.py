@@ -233,8 +233,8 @@ class Composer:
             if start >= content - 0.03 or (not cut and end > content):
                 break
             at = round(start * RATE)
-            piece = piece * np.float32(gain * 10 ** rng.uniform(-0.3, 0.3))
-            audio[at : at + len(piece)] += piece[: len(audio) - at]
+            louder = np.float32(gain * 10 ** rng.uniform(-0.3, 0.3))
+            audio[at : at + len(piece)] += piece[: len(audio) - at] * louder
             words.append(SpokenDigit(int(self.digits[i]), start, end))
         if rng.random() < 0.3 and lead > 0.12:  # the end of a word from before the window
             tail = self.bank.word(int(voice[rng.integers(len(voice))]))

@@ -138,8 +138,7 @@ class Excerpts:
         """`regions`: [start, stop) in `samples`; parts outside [0, len) are left out."""
         self._samples = samples
         self._regions: list[tuple[int, int]] = []  # those that touch are one
-        for start, stop in regions:
-            start, stop = max(start, 0), min(stop, len(samples))
+        for start, stop in ((max(a, 0), min(b, len(samples))) for a, b in regions):
             if start < stop and self._regions and self._regions[-1][1] == start:
                 self._regions[-1] = (self._regions[-1][0], stop)
             elif start < stop:

@@ -126,8 +126,8 @@ class GenerationSettings:
             elif isinstance(value, Mapping) or len(values) > 6:
                 text = f"{len(value)} tokens"
             followed = name != "return_timestamps" or value
-            effect = effect if followed else f"not followed: {effect}"
-            rows.append(Setting(name, text, effect, flag, followed))
+            done = effect if followed else f"not followed: {effect}"
+            rows.append(Setting(name, text, done, flag, followed))
         return [*rows, *self.ignored]
 
 

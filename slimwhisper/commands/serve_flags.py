@@ -129,16 +129,16 @@ def add_serve(commands: Any) -> None:
     g.add_argument("--host", default="127.0.0.1", help="address to listen on [%(default)s]")
     g.add_argument("--port", type=int, default=7860, help="[%(default)s]")
     g.add_argument("--root_path", default="", help="its path behind a proxy")
-    for name, help in (("cert", "with the chain of certificates"), ("key", "with its key")):
-        help = f"PEM file {help}, to serve https and wss [http and ws]"
+    for name, content in (("cert", "with the chain of certificates"), ("key", "with its key")):
+        help = f"PEM file {content}, to serve https and wss [http and ws]"
         g.add_argument(f"--tls_{name}", metavar="FILE", help=help)
 
-    for name, secrecy, help in (
+    for name, secrecy, use in (
         ("auth", login, "user:password, for page and API"),
         ("api_key", api_key, "for the API, and the page's password"),
     ):
         variable = f"SLIMWHISPER_{name.upper()}"
-        help = f"{help}; @FILE reads it from a file [{variable}, else none]"
+        help = f"{use}; @FILE reads it from a file [{variable}, else none]"
         g.add_argument(f"--{name}", type=secrecy, default=os.environ.get(variable), help=help)
     g.add_argument(
         "--allow_host",

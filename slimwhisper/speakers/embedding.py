@@ -95,9 +95,8 @@ def turns_of(voices: Voices, speakers: int | None) -> list[Turn]:
     path = refine(vectors, weights.astype(np.float32), labels, SWITCH_COST)
     turns: list[tuple[int, int, str]] = []  # start, stop, speaker
     for (start, stop), speaker in zip(units, map(str, path), strict=True):
-        if turns and turns[-1][2] == speaker and start - turns[-1][1] < MAX_GAP:
-            start = turns.pop()[0]
-        turns.append((start, stop, speaker))
+        goes_on = turns and turns[-1][2] == speaker and start - turns[-1][1] < MAX_GAP
+        turns.append((turns.pop()[0] if goes_on else start, stop, speaker))
     return by_first_speech(Turn(a / SAMPLE_RATE, b / SAMPLE_RATE, name) for a, b, name in turns)
 
 

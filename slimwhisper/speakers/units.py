@@ -68,9 +68,8 @@ def _units(level: NDArray[np.float64], inside: Region) -> list[Region]:
     for start, stop in edges.tolist():
         if start >= inside[1] or stop <= inside[0]:
             continue
-        if units and start - units[-1][1] < MIN_PAUSE:
-            start = units.pop()[0]
-        units.append((start, stop))
+        goes_on = units and start - units[-1][1] < MIN_PAUSE
+        units.append((units.pop()[0] if goes_on else start, stop))
     return [part for unit in _without_short(units) for part in _cut(level, unit)]
 
 

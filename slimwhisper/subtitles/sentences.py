@@ -120,11 +120,11 @@ def _words_within_lines(sources: Sequence[Segment]) -> Iterator[tuple[int, Word]
     """
     space = ""
     for index, segment in enumerate(sources):
-        for word in words_of(segment):
-            if not word.word.strip():
-                space += word.word
+        for piece in words_of(segment):
+            if not piece.word.strip():
+                space += piece.word
                 continue
-            word, space = replace(word, word=space + word.word), ""
+            word, space = replace(piece, word=space + piece.word), ""
             limit = line_columns(word.word)
             if columns(word.word) <= limit:
                 yield index, word

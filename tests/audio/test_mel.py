@@ -75,8 +75,8 @@ def test_windows_in_any_order():
     rng = np.random.default_rng(1)
     starts = [*rng.integers(0, spectrogram.frames, 30), 2999, 3000, 3001, 0, spectrogram.frames - 1]
     for start in map(int, starts):
-        for frames in (3000, int(rng.integers(1, 3000))):
-            frames = min(frames, spectrogram.frames - start)  # as whisper.transcribe asks
+        for most in (3000, int(rng.integers(1, 3000))):
+            frames = min(most, spectrogram.frames - start)  # as whisper.transcribe asks
             actual = spectrogram.window(start, frames)
             assert_close(actual, pad_or_trim(expected[:, start : start + frames], 3000))
             assert not actual[:, frames:].any()

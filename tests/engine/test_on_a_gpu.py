@@ -184,8 +184,8 @@ def test_an_admission_is_one_upload_and_one_graph() -> None:
         for window in requests(1) * 4:
             prompt = (*range(100, 110), *window.prompt)
             rules = replace(window.rules, sample_len=3)  # type: ignore[type-var]
-            window = replace(window, rules=rules, prompt=prompt, sot_index=window.sot_index + 10)
-            engine.submit(owner, window)
+            index = window.sot_index + 10
+            engine.submit(owner, replace(window, rules=rules, prompt=prompt, sot_index=index))
         started: list[Counter[str]] = []
         tickets = engine.group_runners[0].group.tickets
         while not engine.idle:

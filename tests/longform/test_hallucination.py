@@ -144,12 +144,9 @@ def after_stamps(tokens: Sequence[int], seek: int, frames: int) -> tuple[int, bo
 
 def cleared(segments: Sequence[Segment]) -> list[dict[str, Any]]:
     """As whisper's loop does at the end of a window."""
-    result = []
-    for s in segments:
-        if s.start == s.end or not s.text.strip():
-            s = replace(s, text="", tokens=[], words=[])
-        result.append(s)
-    return as_dicts(result)
+    empty = {"text": "", "tokens": [], "words": []}
+    gone = (s.start == s.end or not s.text.strip() for s in segments)
+    return as_dicts([replace(s, **empty) if g else s for s, g in zip(segments, gone, strict=True)])
 
 
 def replay(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:

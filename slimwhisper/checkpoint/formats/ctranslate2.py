@@ -62,8 +62,9 @@ def read_ctranslate2(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     path = inside(folder, CTRANSLATE2)
     variables = _read_variables(path)
     state: dict[str, Tensor] = {}
-    for name, tensor in variables.items():
+    for its_name, tensor in variables.items():
         if tensor.dim():  # else it is a setting
+            name = its_name
             for foreign, openai in _RENAMED:
                 name = name.replace(foreign, openai)
             *scope, parts, leaf = ["", *name.split("/")]
