@@ -1,6 +1,5 @@
 """x W^T + b: in C (`kernels.cpu`), packed for a CPU, in int8, or PyTorch's own."""
 
-import math
 import platform
 from dataclasses import dataclass
 
@@ -8,15 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.kernels.cpu.library import DEPTHS, library
+from slimwhisper.kernels.cpu.library import DEPTHS, library, processor_has
 
 X86 = ("x86_64", "AMD64")
 INT8_PRODUCTS = "onednn" in torch.backends.quantized.supported_engines  # on x86
 PACKED_DEPTH = 384  # products that oneDNN sums in one pass
-BFLOAT16_PRODUCTS = torch.cpu.get_capabilities().get("avx512_bf16", False)
-INT8_AMX = torch.cpu.get_capabilities().get("amx_int8", False)
-# Without AVX512-VNNI, sums of two products of 8 bits overflow: the input is rounded to 7 bits.
-SEVEN_BIT_INPUT = not torch.cpu.get_capabilities().get("avx512_vnni", False)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
@@ -61,15 +56,15 @@ class Tiled:
 @dataclass(frozen=True, slots=True)
 class Quantized:
     """A weight [out, in] in int8 with a factor per output, and its bias; only for `linear`. It has
-    `blocks`, or `packed`, or `unpacked`, or the last two.
+    `blocks`, or `packed`, or `unpacked`.
     """
 
     factors: Tensor  # [out] float32
     bias: Tensor | None  # [out] float32
+    sums: Tensor  # [out] int32, of the rows
     blocks: Tensor | None = None  # for `Library.integers`
-    sums: Tensor | None = None  # [out] int32, with blocks
     packed: Tensor | None = None  # opaque, of oneDNN
-    unpacked: Tensor | None = None  # [out, in] int8, for few rows or, without `packed`, for all
+    unpacked: Tensor | None = None  # [out, in] int8
 
     @property
     def width(self) -> int:
@@ -77,7 +72,7 @@ class Quantized:
         return len(self.factors)
 
     def dequantized(self) -> Tensor:
-        """[out, in] float32; not of a weight that is packed alone."""
+        """[out, in] float32; not of a weight that is packed."""
         integers = self.unpacked
         if integers is None:
             assert self.blocks is not None
@@ -88,66 +83,66 @@ class Quantized:
 Weight = Tensor | Packed | Tiled | Quantized
 
 
-def quantize(weight: Tensor, bias: Tensor | None = None, small_batches: bool = False) -> Quantized:
+def quantize(weight: Tensor, bias: Tensor | None = None) -> Quantized:
     """A float32 weight [out, in], also `in_half`, and bias [out] on a CPU -> integers from -127 to
     127, rounded.
 
-    small_batches: it is also used with few rows.
-
-    `linear` then rounds its input too: to 8 bits, or with few rows to 16, with a factor for each
-    row. With AMX, which oneDNN's products use, or without the functions in C, it rounds to 8 bits
-    with one factor for the whole input; with AMX and few rows, and on processors other than x86,
-    not at all.
+    `linear` then rounds its input too, with a factor for each row: in C to 8 bits, or with few rows
+    to 16; without the functions in C to 8 or 7 bits, and on processors other than x86 not at all.
     """
     weight = weight.float()
     factors = weight.abs().amax(dim=1).clamp_(min=1e-30) / 127
     integers = (weight / factors[:, None]).round_().to(torch.int8)
-    compiled = library()
-    usable = compiled is not None and compiled.has_integers and not INT8_AMX
-    if usable and weight.shape[1] % 16 == 0:
-        sums = integers.sum(1, dtype=torch.int32)
+    sums, compiled = integers.sum(1, dtype=torch.int32), library()
+    if compiled is not None and compiled.has_integers and weight.shape[1] % 16 == 0:
         padded = F.pad(integers, (0, 0, 0, -len(integers) % 16))
         blocks = padded.view(-1, 16, weight.shape[1] // 4, 4).transpose(1, 2)
-        return Quantized(factors, bias, blocks.contiguous(), sums)
-    packed = torch.ops.onednn.qlinear_prepack(integers, None) if INT8_PRODUCTS else None
-    unpacked = integers if not INT8_PRODUCTS or (small_batches and library()) else None
-    return Quantized(factors, bias, packed=packed, unpacked=unpacked)
+        return Quantized(factors, bias, sums, blocks=blocks.contiguous())
+    if INT8_PRODUCTS:
+        packed = torch.ops.onednn.qlinear_prepack(integers, None)
+        return Quantized(factors, bias, sums, packed=packed)
+    return Quantized(factors, bias, sums, unpacked=integers)
 
 
-def _multiply_integers(x: Tensor, weight: Quantized, gelu: bool) -> Tensor:
-    """x W^T + b of integers, then GELU if `gelu`: x [..., in] float32 -> [..., out] float32.
-
-    x is rounded to whole numbers from 0 to 255 times a factor, so that its least and its greatest
-    value, and 0, are among them.
-    """
-    least, greatest = (t.item() for t in torch.aminmax(x))
-    least, greatest = min(least, 0.0), max(greatest, 0.0)
-    factor = max((greatest - least) / (127 if SEVEN_BIT_INPUT else 255), 1e-30)
-    if not math.isfinite(factor):
-        return x.new_full((*x.shape[:-1], len(weight.factors)), math.nan)
-    zero = round(-least / factor)
-    rounded = torch.mul(x, 1 / factor).add_(zero + 0.5).to(torch.uint8)
-    activation, algorithm = ("gelu", "none") if gelu else ("none", "")
-    zeros = torch.zeros(len(weight.factors), dtype=torch.int32)
-    product: Tensor = torch.ops.onednn.qlinear_pointwise(
-        *(rounded, factor, zero, weight.packed, weight.factors, zeros, weight.bias),
-        *(1.0, 0, torch.float32, activation, [], algorithm),
-    )
-    return product
-
-
-def _multiply_blocks(x: Tensor, weight: Quantized, gelu: bool, addend: Tensor | None) -> Tensor:
-    """`linear` with a weight that has blocks: x [..., in] float32 -> [..., out]."""
-    compiled, y = library(), None
-    assert weight.blocks is not None and weight.sums is not None
-    if compiled is not None:
-        operands = weight.blocks, weight.sums, weight.factors, weight.bias
-        y = compiled.integers(x, *operands, addend, gelu)
-    if y is not None:
-        return y
-    y = F.linear(x, weight.dequantized(), weight.bias)  # under a mode that watches operators
+def _multiply_quantized(x: Tensor, weight: Quantized, gelu: bool, addend: Tensor | None) -> Tensor:
+    """`linear` with a weight in int8: x [..., in] float32 -> [..., out]."""
+    y: Tensor | None = None
+    if weight.blocks is not None:
+        if (compiled := library()) is not None:
+            operands = weight.blocks, weight.sums, weight.factors, weight.bias
+            y = compiled.integers(x, *operands, addend, gelu)
+        if y is not None:
+            return y
+    elif weight.packed is not None:
+        y = _by_onednn(x, weight)
+    else:
+        y = _in_c(x, weight.unpacked, weight.bias, factors=weight.factors)
+    if y is None:  # a mode watches operators, or C does not read the weight
+        y = F.linear(x, weight.dequantized(), weight.bias)
     y = y if addend is None else y + addend
     return F.gelu(y) if gelu else y
+
+
+def _by_onednn(x: Tensor, weight: Quantized) -> Tensor:
+    """x W^T + b of integers, in two products: x [..., in] float32 -> [..., out] float32.
+
+    Every row is rounded to whole numbers from 0 to 255 times its step, so that its least and its
+    greatest value, and 0, are among them. Without AVX512-VNNI, sums of two products of 8 bits
+    overflow, and they are from 0 to 127.
+    """
+    most = 255 if processor_has("avx512_vnni") else 127
+    least, greatest = torch.aminmax(x, dim=-1, keepdim=True)
+    least, greatest = least.clamp_(max=0), greatest.clamp_(min=0)
+    steps = ((greatest - least) / most).clamp_(min=1e-30)
+    steps.masked_fill_(~steps.isfinite(), torch.nan)
+    zeros = (-least / steps).round_()
+    rounded = torch.div(x, steps).add_(zeros).round_().clamp_(max=most).to(torch.uint8)
+    product: Tensor = torch.ops.onednn.qlinear_pointwise(
+        *(rounded, 1.0, 0, weight.packed, weight.factors, torch.zeros_like(weight.sums), None),
+        *(1.0, 0, torch.float32, "none", [], ""),
+    )
+    product.addcmul_(zeros, weight.sums * weight.factors, value=-1).mul_(steps)
+    return product if weight.bias is None else product.add_(weight.bias)
 
 
 def half_on_gpu(tensor: Tensor) -> bool:
@@ -203,7 +198,7 @@ def packed_width(weight: Tensor, small_batches: bool = False) -> int | None:
     onednn = torch.backends.mkldnn.is_available() and platform.machine() in X86
     if weight.device.type != "cpu" or not onednn:
         return None
-    if weight.dtype == torch.bfloat16 and BFLOAT16_PRODUCTS and not small_batches:
+    if weight.dtype == torch.bfloat16 and processor_has("avx512_bf16") and not small_batches:
         return weight.shape[1]
     if weight.dtype != torch.float32:
         return None
@@ -227,21 +222,7 @@ def linear(
     """
     if isinstance(weight, Quantized):
         assert bias is None  # it is in the weight
-        if weight.blocks is not None:
-            return _multiply_blocks(x, weight, gelu, addend)
-        fused = gelu and addend is None
-        y = _in_c(
-            x, weight.unpacked, weight.bias, addend, weight.factors, weight.packed is not None
-        )
-        if y is None and weight.packed is None:
-            y = F.linear(x, weight.dequantized(), weight.bias)
-            y = y if addend is None else y + addend
-        elif y is None:
-            y = _multiply_integers(x, weight, fused)
-            if fused:
-                return y
-            y = y if addend is None else y + addend
-        return F.gelu(y) if gelu else y
+        return _multiply_quantized(x, weight, gelu, addend)
     if isinstance(weight, Tiled):
         weight = weight.matrix()
     if isinstance(weight, Tensor):
@@ -284,11 +265,10 @@ def _in_c(
     bias: Tensor | None = None,
     addend: Tensor | None = None,
     factors: Tensor | None = None,
-    small_batches: bool = True,
     unrounded: bool = False,
 ) -> Tensor | None:
     """`Library.linear`, where there is a library and a weight."""
     compiled = library(x.dtype) if x.device.type == "cpu" else None
     if compiled is None or weight is None:
         return None
-    return compiled.linear(x, weight, bias, addend, factors, small_batches, unrounded)
+    return compiled.linear(x, weight, bias, addend, factors, unrounded)

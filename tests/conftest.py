@@ -39,6 +39,15 @@ def speech_folder() -> Path:
 
 
 @pytest.fixture(scope="session")
+def real_base() -> Path:
+    """OpenAI's base, in CTranslate2's format."""
+    path = Path("~/.cache/slimwhisper-real/base").expanduser()
+    if not path.exists():
+        pytest.skip(f"no model at {path}")
+    return path
+
+
+@pytest.fixture(scope="session")
 def random_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Random tiny checkpoints in OpenAI's format: "multilingual" and "english"."""
     folder = tmp_path_factory.mktemp("checkpoints")

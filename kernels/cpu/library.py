@@ -29,10 +29,6 @@ PART_DEPTH = 1536  # products of bfloat16 that are summed at a time, as in produ
 MAX_HEAD = 128  # columns of a head: of an encoder's, and of maps in bfloat16
 POSITIONS = 64  # an encoder's keys and values are padded to a multiple of it
 FINE_ROWS = 8  # rows at most that `integers` rounds to 16 bits
-# rows at most of products with int8 weights as they are: with more, oneDNN's are faster
-INT8_ROWS = 8
-INT8_ROWS_LARGE = 4  # with large weights, such as those of the logits
-LARGE_WEIGHT = 2**22  # elements
 BFLOAT16_ROWS = 32  # rows at most of products in bfloat16: with more, oneDNN's are faster
 AVX2_ROWS = 128  # rows of products with AVX2: with as many, PyTorch's are faster
 BLOCK = 64  # positions that attention reads at a time; a multiple of pages
@@ -53,6 +49,11 @@ def intercepted() -> bool:
     not see calls of C.
     """
     return torch._C._len_torch_dispatch_stack() > 0
+
+
+def processor_has(feature: str) -> bool:
+    """Whether the processor has it, such as "avx512_bf16". All but the C (usable.c) asks here."""
+    return bool(torch.cpu.get_capabilities().get(feature, False))
 
 
 class Library:
@@ -112,19 +113,15 @@ class Library:
         bias: Tensor | None = None,
         addend: Tensor | None = None,
         factors: Tensor | None = None,
-        small_batches: bool = True,
         unrounded: bool = False,
     ) -> Tensor | None:
         """x W^T * factors + bias + addend: x [..., in], weight [out, in] -> [..., out]. With
-        factors [out] the weight is int8, and rows must be few if `small_batches`; without, it may
-        be float16 if x is float32. unrounded: the result is float32.
+        factors [out] the weight is int8; without, it may be float16 if x is float32. unrounded: the
+        result is float32.
         """
         width, depth = weight.shape
         rows = x.numel() // depth
         if not rows or depth % self.depth or intercepted():
-            return None
-        limit = INT8_ROWS if weight.numel() < LARGE_WEIGHT else INT8_ROWS_LARGE
-        if factors is not None and small_batches and rows > limit:
             return None
         if self.dtype == torch.bfloat16 and rows > BFLOAT16_ROWS:
             return None
@@ -275,6 +272,29 @@ def library(dtype: torch.dtype = torch.float32) -> Library | None:
     if os.environ.get("SLIMWHISPER_KERNELS") == "torch" or dtype not in DEPTHS:
         return None
     return _load(NATIVE, dtype)[0]
+
+
+def describe_paths() -> str:
+    """What multiplies here, by dtype: "float32 AVX2, int8 AVX2, bfloat16 PyTorch"."""
+    found = []
+    for name, compiled, function in (
+        ("float32", library(), "multiply_rows"),
+        ("int8", library(), "multiply_integers"),
+        ("bfloat16", library(torch.bfloat16), "multiply_rows"),
+    ):
+        path = "PyTorch"
+        if compiled is not None and function in compiled.functions:
+            symbol = compiled.functions[function].__name__
+            path = _INSTRUCTIONS.get(symbol, "AVX2" if compiled.has_integers else "C")
+        found.append(f"{name} {path}")
+    return ", ".join(found)
+
+
+_INSTRUCTIONS = {
+    "multiply_rows_wide": "AVX-512",
+    "multiply_integers_wide": "AVX512-VNNI",
+    "multiply_rows_bf16": "AVX512-BF16",
+}
 
 
 def why_not_compiled() -> str:

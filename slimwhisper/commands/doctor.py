@@ -174,7 +174,7 @@ def _kernels() -> Check:
     """The kernels that are used; on a GPU, one is run."""
     import torch
 
-    from slimwhisper.kernels.cpu.library import why_not_compiled
+    from slimwhisper.kernels.cpu.library import describe_paths, why_not_compiled
     from slimwhisper.kernels.dispatch import Kernels
     from slimwhisper.kernels.latent import Latent
 
@@ -182,7 +182,8 @@ def _kernels() -> Check:
         kernels = Kernels(torch.device("cpu"), torch.float32)
         fast = kernels.library is not None or kernels.triton_device is not None
         slow = f"one window at a time is about half as fast: {why_not_compiled()}"
-        return Check(kernels.describe(), fast or None, "" if fast else slow)
+        value = f"{kernels.describe()}; {describe_paths()}"
+        return Check(value, fast or None, "" if fast else slow)
     kernels = Kernels(torch.device("cuda"), torch.float16)
     latent = torch.ones((1, 16, 384), device="cuda", dtype=torch.float16)
     ones = kernels.latent(latent[0, :6, None], Latent(latent), 1.0)

@@ -52,15 +52,20 @@ def loudness(mel: Tensor, positions: int) -> NDArray[np.float64]:
     return above
 
 
-def word_borders(attention: NDArray[np.float64], mel: Tensor) -> NDArray[np.float64]:
+def word_borders(
+    attention: NDArray[np.float64], mel: Tensor, first: int = 0, stop: int | None = None
+) -> NDArray[np.float64]:
     """[N, 2] seconds: where each word begins and ends, in order and without overlaps.
 
-    attention [N, p], from `word_attention`; mel [n_mels, 2 p or more] of the same audio. More words
-    than positions share the audio evenly.
+    attention [N, p], from `word_attention`; mel [n_mels, 2 p or more] of the same audio. first,
+    stop: the positions that the words may have; `None`: to the end. More words than positions share
+    the audio evenly.
     """
     count, positions = attention.shape
-    if count > positions:
-        edges = np.linspace(0, positions * POSITION, count + 1)
+    stop = positions if stop is None else min(max(stop, 1), positions)
+    first = min(first, stop - 1)
+    if count > stop - first:
+        edges = np.linspace(first * POSITION, stop * POSITION, count + 1)
         return np.stack([edges[:-1], edges[1:]], axis=1)
     kernel = KERNEL / KERNEL.sum()
     half = len(kernel) // 2
@@ -73,6 +78,7 @@ def word_borders(attention: NDArray[np.float64], mel: Tensor) -> NDArray[np.floa
     scores = np.empty((2 * count + 1, positions))
     scores[0::2] = np.log(beside) - np.logaddexp(0, odds)
     scores[1::2] = np.log(share) - np.logaddexp(0, -odds)
+    scores[1::2, :first] = scores[1::2, stop:] = -np.inf
     path = _likeliest(scores)
     firsts = np.searchsorted(path, np.arange(1, 2 * count, 2))
     lasts = np.searchsorted(path, np.arange(1, 2 * count, 2), side="right")
@@ -96,5 +102,5 @@ def _likeliest(scores: NDArray[np.float64]) -> NDArray[np.int64]:
     state = states - 1 if best[-1] >= best[-2] else states - 2
     for position in range(positions - 1, -1, -1):
         path[position] = state
-        state -= came[position, state]
+        state -= int(came[position, state])  # a state is larger than int8 holds
     return path

@@ -47,7 +47,7 @@ def pieces_of(
         begin = max(before.start - MARGIN, (before.free_from + before.start) / 2)
         end = min(after.end + MARGIN, (after.end + after.free_until) / 2)
         start = min(max(round(begin * FRAMES_PER_SECOND), 0), max(frames - 2, 0))
-        last = min(max(round(end * FRAMES_PER_SECOND), start + 2), start + window)
+        last = max(min(round(end * FRAMES_PER_SECOND), frames, start + window), start + 2)
         yield Piece(tuple(words[first:stop]), tuple(tokens[first:stop]), start, last)
         first = stop
 

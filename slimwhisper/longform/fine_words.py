@@ -8,10 +8,10 @@ import numpy as np
 from torch import Tensor
 
 from slimwhisper.engine.requests import Alignment
-from slimwhisper.forced_alignment.borders import word_attention, word_borders
+from slimwhisper.forced_alignment.borders import POSITION, word_attention, word_borders
 from slimwhisper.forced_alignment.script import word_key
 from slimwhisper.longform.hallucination import WindowSpan
-from slimwhisper.types import Segment, Word
+from slimwhisper.types import FRAMES_PER_SECOND, Segment, Word
 
 if TYPE_CHECKING:  # it imports numba, which is slow to start
     from whisper.tokenizer import Tokenizer
@@ -23,11 +23,14 @@ def with_fine_times(
     tokenizer: "Tokenizer",
     mel: Tensor,
     span: WindowSpan,
+    stop: int,
+    before: float,
 ) -> list[Segment]:
     """A window's segments; their words begin and end where the sound does.
 
     The words are those of `words.time_segments`: the first of the alignment's text, in order. mel
-    [n_mels, 3000]: the window's.
+    [n_mels, 3000]: the window's. stop: the mel frame of the recording where the text ends: what is
+    said after it is the next window's. before: where the words before them end, in seconds.
     """
     texts, tokens = tokenizer.split_to_word_tokens(list(alignment.text))
     names, counts = list[str](), list[int]()  # of words; punctuation belongs to its neighbour
@@ -40,7 +43,10 @@ def with_fine_times(
             counts.append(len(piece))
     if not names:
         return list(segments)
-    borders = word_borders(word_attention(alignment, counts, span.frames), mel) + span.offset
+    positions = round((before - span.offset) / POSITION), (stop - span.start) // 2
+    attention = word_attention(alignment, counts, span.frames)
+    borders = word_borders(attention, mel, max(positions[0], 0), positions[1])
+    borders = np.minimum(borders, span.frames / FRAMES_PER_SECOND) + span.offset
     stops = np.cumsum([len(name) for name in names])  # in the text
     begin, result = 0, list[Segment]()
     for segment in segments:
@@ -52,7 +58,7 @@ def with_fine_times(
             times = float(borders[first, 0]), float(borders[last, 1])
             words.append(replace(word, start=round(times[0], 2), end=round(times[1], 2)))
             begin = end
-        if words:
+        if words and segment.start < segment.end:  # else its text will go, as in whisper
             segment = replace(segment, start=words[0].start, end=words[-1].end, words=words)
         result.append(segment)
     return result

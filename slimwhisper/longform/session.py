@@ -256,7 +256,8 @@ class Session:
             state.last_speech = timed.last_speech
             if options.word_times == "fine" and alignment is not None:
                 audio = self.mel.window(span.start, span.frames)
-                new = with_fine_times(new, alignment, state.tokenizer, audio, span)
+                stop, before = max(cut.seek, seek), self.segments[-1].end if self.segments else 0.0
+                new = with_fine_times(new, alignment, state.tokenizer, audio, span, stop, before)
         # a window whose text is just <|0.00|><|0.00|> would be decoded in an endless loop
         state.seek = seek if seek > span.start else span.start + span.frames
         if not dropped:

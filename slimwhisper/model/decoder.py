@@ -60,9 +60,7 @@ class Decoder:
         self.embedding = in_half(self._padded(source.tensor("token_embedding.weight")))  # [V, d]
         tied = OUTPUT not in state  # the embedding serves the logits too
         output = self.embedding if tied else self._padded(state[OUTPUT].to(device, dtype))
-        self.head = (
-            quantize(output, small_batches=True) if int8 else pack(output, small_batches=True)
-        )
+        self.head = quantize(output) if int8 else pack(output, small_batches=True)
         self.positions = source.tensor("positional_embedding", at_least_float32(dtype))
         self.blocks = []
         for i in range(dims.n_text_layer):

@@ -81,7 +81,7 @@ class _EncoderBlock:
     out: Linear
     heads: int
     mlp: MLP
-    rounded: bool  # attention in bfloat16
+    rounded: bool  # attention in bfloat16, where C has it
     joint: Linear | None  # query, key and value in one product
 
     @staticmethod
@@ -100,7 +100,7 @@ class _EncoderBlock:
             Linear.read(attn / "out"),
             heads,
             MLP.read(source),
-            source.int8 and torch.cpu.get_capabilities().get("avx512_bf16", False),
+            source.int8,
             joint,
         )
 

@@ -69,7 +69,7 @@ class Linear:
     def of(source: Source, weight: Tensor, bias: Tensor | None = None) -> "Linear":
         """weight [out, in], bias [out], in the form in which the source's layers multiply."""
         if source.int8:
-            return Linear(quantize(weight, bias, source.small_batches), None)
+            return Linear(quantize(weight, bias), None)
         if source.tiled:
             return Linear(Tiled.of(weight), bias)
         return Linear(pack(weight, source.small_batches), bias)

@@ -5,13 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from whisper.tokenizer import get_tokenizer
 
 import slimwhisper
 from recipes.digits.voices import RATE
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cli import main
+from slimwhisper.engine.requests import Alignment
 from slimwhisper.errors import OptionError
-from tests.support.paths import SAMPLES
+from slimwhisper.longform.fine_words import with_fine_times
+from slimwhisper.longform.hallucination import WindowSpan
+from slimwhisper.types import Segment, Word
+from tests.support.paths import SAMPLES, SHARED
 from tests.support.spoken import EXPECTED, joined, sequence, spoken_words
 
 PHONE = SAMPLES / "phone-number.wav"
@@ -112,6 +118,44 @@ def test_fine_word_times_change_no_text(model: SlimWhisper) -> None:
     errors = np.abs(borders_of(fine) - borders)
     assert (errors <= 0.1).mean() >= 0.95 and (errors <= 0.05).mean() >= 0.8
     assert (np.abs(borders_of(usual) - borders) <= 0.1).mean() < 0.8, "whisper's are coarser"
+
+
+def test_fine_times_leave_text_without_length_as_it_is() -> None:
+    """Whisper removes it."""
+    tokenizer = get_tokenizer(multilingual=False)
+    text = tuple(tokenizer.encode(" one two"))
+    scores = torch.zeros(1, 1 + len(text) + 1, 100)
+    segments = [
+        Segment(i, 0, time, end, word, [], 0.0, 0.0, 0.0, 0.0, [Word(word, time, end, 0.5)])
+        for i, (word, time, end) in enumerate([(" one", 0.1, 0.4), (" two", 0.4, 0.4)])
+    ]
+    alignment = Alignment(text, 1, scores, (0.5,) * len(text))
+    span = WindowSpan(100, 200, 300)
+    mel = torch.zeros(80, 3000)
+    first, second = with_fine_times(segments, alignment, tokenizer, mel, span, 300, 0.0)
+    assert 1.0 <= first.start < first.end <= 3.0
+    assert second == segments[1]
+
+
+@pytest.mark.slow
+def test_a_window_that_ends_between_sentences(real_base: Path) -> None:
+    """Its last word does not take the sound of the next window's; more than 64 words."""
+    recording = SHARED / "speech/katiesteve.flac"
+    if not recording.exists():
+        pytest.skip(f"no recording at {recording}")
+    model = slimwhisper.load_model(real_base, device="cpu")
+    fine = model.transcribe(recording, word_timestamps=True, word_times="fine", beam_size=5)
+    assert {s["seek"] for s in fine["segments"]} == {0, 2534}
+    borders = borders_of(fine)
+    assert (np.diff(borders.ravel()) >= 0).all()
+    truth = [[24.7, 25.5], [26.5, 26.7], [26.7, 27.3], [27.5, 27.6]]
+    np.testing.assert_allclose(borders[-9:-5], truth, atol=0.2)
+    lines = [segment["text"].strip() for segment in fine["segments"]]
+    aligned = model.align(recording, lines)
+    assert "flags" not in aligned and aligned["segments"][-1]["end"] <= 29.49
+    for line, segment in zip(aligned["segments"], fine["segments"], strict=True):
+        assert line["start"] == pytest.approx(segment["start"], abs=0.1)
+        assert line["end"] == pytest.approx(segment["end"], abs=0.1)
 
 
 # -- the command ---------------------------------------------------------------------------------

@@ -41,6 +41,13 @@ def test_borders_are_where_the_sound_is(noise: float) -> None:
     np.testing.assert_allclose(found, np.array(words) * POSITION)
 
 
+@pytest.mark.parametrize("count", [64, 100, 300])
+def test_as_many_words_as_a_window_of_speech_has(count: int) -> None:
+    words = [(5 * i + 2, 5 * i + 5) for i in range(count)]
+    found = word_borders(attention_to(words, 5 * count), scene(words, 5 * count))
+    np.testing.assert_allclose(found, np.array(words) * POSITION)
+
+
 def test_words_without_a_pause_are_parted_by_attention() -> None:
     words = [(10, 30), (30, 44), (44, 70)]
     found = word_borders(attention_to(words, 90), scene([(10, 70)], 90))
@@ -54,6 +61,16 @@ def test_words_share_what_is_too_short_for_them() -> None:
     np.testing.assert_allclose(found[:, 1] - found[:, 0], 3 * POSITION / 5)
     assert (found[1:, 0] == found[:-1, 1]).all()
     assert word_borders(np.ones((1, 1)), scene([], 1)).tolist() == [[0, POSITION]]
+
+
+def test_words_stay_where_the_text_is() -> None:
+    """What sounds before and after it is the text of other windows."""
+    words = [(30, 42), (60, 90)]
+    mel = scene([(5, 20), *words, (95, 110)], 110)
+    found = word_borders(attention_to(words, 110), mel, 25, 93)
+    np.testing.assert_allclose(found, np.array(words) * POSITION)
+    found = word_borders(attention_to(words, 110), mel, 35, 36)
+    np.testing.assert_allclose(found, np.array([(35, 35.5), (35.5, 36)]) * POSITION)
 
 
 def test_the_path_is_the_best_of_all() -> None:

@@ -114,7 +114,7 @@ def test_pieces_fit_and_have_all_words_once(tokenizer: object) -> None:
         words.append(HeardWord(word, f" {word}", at, at + 0.4))
         at += 0.4
     result = match(words_of([text]), words)
-    parts = pieces(result, tokenizer, at)
+    parts = pieces(result, tokenizer, at + 0.01)
     assert [w.word.key for p in parts for w in p.words] == text.split()
     for part in parts:
         assert 0 < part.stop - part.start <= 3000
@@ -131,3 +131,9 @@ def test_a_piece_ends_before_strangers_and_long_pauses(tokenizer: object) -> Non
     late = heard("and runs away", start=20.0)
     result = match(words_of(LINES), [*heard(" ".join(LINES[:2])), *late])
     assert len(pieces(result, tokenizer, 30)) == 2
+
+
+def test_a_piece_ends_with_the_recording(tokenizer: object) -> None:
+    result = match(words_of(LINES), heard(" ".join(LINES)))
+    end = max(word.end for word in result.placed)
+    assert pieces(result, tokenizer, end - 0.2)[-1].stop == round(100 * (end - 0.2))

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from slimwhisper.kernels import linear as linear_module
 from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import (
     AVX2_ROWS,
-    INT8_ROWS,
-    INT8_ROWS_LARGE,
     Library,
+    describe_paths,
     library,
     why_not_compiled,
 )
@@ -60,7 +60,7 @@ def test_many_rows_without_avx_512(c: Library) -> None:
     torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("rows", range(1, INT8_ROWS + 1))
+@pytest.mark.parametrize("rows", range(1, 9))
 def test_integers_with_factors(c: Library, threads: int, rows: int) -> None:
     weight = torch.randint(-127, 128, (37, 96), generator=torch.Generator().manual_seed(0))
     x, factors, bias = noise(rows, 96), noise(37, seed=1).abs(), noise(37, seed=2)
@@ -188,10 +188,6 @@ def test_scores_far_apart_and_alike(c: Library) -> None:
 
 def test_what_it_leaves_to_pytorch(c: Library) -> None:
     weight, maps, z = noise(8, 64), noise(2, 16, 32), noise(1, 9, 32)
-    assert c.linear(noise(INT8_ROWS + 1, 64), weight.to(torch.int8), factors=noise(8)) is None
-    large = torch.ones(65536, 64, dtype=torch.int8)
-    assert c.linear(noise(INT8_ROWS_LARGE, 64), large, factors=noise(65536)) is not None
-    assert c.linear(noise(INT8_ROWS_LARGE + 1, 64), large, factors=noise(65536)) is None
     assert c.linear(noise(1, 8), noise(64, 8).T) is None, "not contiguous"
     assert c.linear(noise(1, 40), noise(8, 40)) is None, "no multiple of 16"
     assert c.linear(noise(1, 64).double(), weight) is None
@@ -208,18 +204,16 @@ def test_what_it_leaves_to_pytorch(c: Library) -> None:
 
 
 @needs_library
-@pytest.mark.parametrize("rows", [1, INT8_ROWS, INT8_ROWS + 1, 70])
+@pytest.mark.parametrize("rows", [1, 9, 70])
 def test_linear_takes_it(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For any number of rows in float32, for few in int8 without AVX512-VNNI."""
+    """For any number of rows; in int8 as on ARM."""
     assert compiled is not None
     monkeypatch.setattr(compiled, "has_integers", False)
+    monkeypatch.setattr(linear_module, "INT8_PRODUCTS", False)
     weight, bias, addend, calls = noise(40, 64), noise(40, seed=1), noise(rows, 40, seed=3), []
     run = compiled.functions["multiply_rows"]
     monkeypatch.setitem(compiled.functions, "multiply_rows", spied(calls, run))
-    kept, quantized = (
-        pack(weight, small_batches=True),
-        quantize(weight.clone(), bias, small_batches=True),
-    )
+    kept, quantized = pack(weight, small_batches=True), quantize(weight.clone(), bias)
     assert isinstance(kept, Tensor) and isinstance(quantized, Quantized)
     assert kept.data_ptr() == weight.data_ptr(), "no copy"
     x = noise(rows, 64, seed=2)
@@ -229,7 +223,7 @@ def test_linear_takes_it(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == 1
     rounded = linear(x, quantized, gelu=True, addend=addend)
     torch.testing.assert_close(rounded.double(), expected, atol=0.5, rtol=0)
-    assert len(calls) == (2 if rows <= INT8_ROWS else 1)
+    assert len(calls) == 2
 
 
 @pytest.mark.skipif(packed_width(noise(40, 64)) is None, reason="oneDNN packs no weights here")
@@ -238,6 +232,18 @@ def test_what_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(pack(noise(40, 40), small_batches=True), Packed), "no multiple of 16"
     monkeypatch.setattr("slimwhisper.kernels.linear.library", lambda *_: None)
     assert isinstance(pack(noise(40, 64), small_batches=True), Packed), "not compiled"
+
+
+def test_what_multiplies_here(c: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        module, "library", lambda dtype=torch.float32: c if dtype == c.dtype else None
+    )
+    if c.is_avx2:
+        assert describe_paths() == "float32 AVX2, int8 AVX2, bfloat16 PyTorch"
+    elif c.has_integers:
+        assert describe_paths().startswith("float32 AVX-512, int8 AVX")
+    monkeypatch.setattr(module, "library", lambda *_: None)
+    assert describe_paths() == "float32 PyTorch, int8 PyTorch, bfloat16 PyTorch"
 
 
 def spied(calls: list[tuple[object, ...]], function):  # type: ignore[no-untyped-def]

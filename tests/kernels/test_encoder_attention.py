@@ -79,19 +79,14 @@ def test_what_it_leaves_to_pytorch(c: Library) -> None:
 
 @pytest.mark.parametrize("amx", [False, True])
 def test_which_of_them_is_taken(c: Library, amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "AMX", amx)
-    monkeypatch.setattr(heads, "library", lambda *_: c)
+    """C's, also where int8 lets it round; but not in bfloat16 with AMX, nor in float64."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": amx})
+    monkeypatch.setattr(heads, "library", lambda dtype: c if dtype == c.dtype else None)
     taken: list[str] = []
-    run = c.encoder_attention
+    run, attend = c.encoder_attention, heads.head_attention
     monkeypatch.setattr(c, "encoder_attention", lambda *a: (taken.append("c"), run(*a))[1])
-    for name in ("head_attention", "rounded_head_attention"):
-        function = getattr(heads, name)
-        monkeypatch.setattr(heads, name, lambda *a, n=name, f=function: (taken.append(n), f(*a))[1])
-    q = noise(1, 20, 2, 64, dtype=c.dtype)
-    assert encoder_attention(q, q, q).shape == q.shape
-    assert taken == ["head_attention" if amx and c.dtype == BFLOAT16 else "c"]
-    if c.dtype == BFLOAT16:
-        encoder_attention(*(q.float(),) * 3, rounded=True)
-        assert taken[1:] == ["rounded_head_attention" if amx else "c"]
-    encoder_attention(*(q.double(),) * 3)
-    assert taken[-1] == "head_attention"
+    monkeypatch.setattr(heads, "head_attention", lambda *a: (taken.append("torch"), attend(*a))[1])
+    q = noise(1, 20, 2, 64)
+    for operand, rounded in ((q.to(c.dtype), False), (q, True), (q.double(), True)):
+        assert encoder_attention(operand, operand, operand, rounded).shape == q.shape
+    assert taken == ["torch" if amx and c.dtype == BFLOAT16 else "c", "c", "torch"]

@@ -21,11 +21,14 @@ from tests.support.checkpoints import random_state, tiny_dims
 KINDS = pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
 CPU = torch.device("cpu")
 DIMS = tiny_dims(width=128, heads=2)
+AMX = dict.fromkeys(("amx_tile", "amx_int8", "amx_bf16"), True)
 
 
 @pytest.fixture(params=["wide", "narrow"], autouse=True)
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Library:
-    """With AVX-512, where the processor has it, and with AVX2."""
+    """With AVX-512, where the processor has it, as if there were AMX; and with AVX2."""
+    claimed = AMX if request.param == "wide" else {}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: claimed)
     if library() is None:
         pytest.skip("kernels/cpu is not compiled here")
     variant = Library(NATIVE, wide=request.param == "wide")
@@ -139,7 +142,7 @@ def test_which_encoders_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Encoder(state, DIMS, CPU, torch.bfloat16).rows
     wide = PART + 16
     assert not encoder_rows([block(32, 64)], (noise(wide), noise(wide)))
-    monkeypatch.setattr(linear_module, "INT8_AMX", True)
-    assert not Encoder(state, DIMS, CPU, torch.float32, int8=True).rows
-    monkeypatch.setattr(encoder_rows_module, "library", lambda *_: None)
+    for user in (encoder_rows_module, linear_module):
+        monkeypatch.setattr(user, "library", lambda *_: None)
     assert not Encoder(state, DIMS, CPU, torch.float32).rows
+    assert not Encoder(state, DIMS, CPU, torch.float32, int8=True).rows

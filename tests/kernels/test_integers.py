@@ -10,10 +10,14 @@ from slimwhisper.kernels import linear as linear_module
 from slimwhisper.kernels.cpu.library import FINE_ROWS, NATIVE, Library, library
 from slimwhisper.kernels.linear import Quantized, linear, quantize
 
+AMX = dict.fromkeys(("amx_tile", "amx_int8", "amx_bf16"), True)
+
 
 @pytest.fixture(params=["wide", "narrow"], autouse=True)
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Library:
-    """With AVX512-VNNI, where the processor has it, and with AVX2."""
+    """With AVX512-VNNI, where the processor has it, as if there were AMX; and with AVX2."""
+    claimed = AMX if request.param == "wide" else {}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: claimed)
     if library() is None:
         pytest.skip("kernels/cpu is not compiled here")
     variant = Library(NATIVE, wide=request.param == "wide")
@@ -90,11 +94,10 @@ def test_linear_takes_it(compiled: Library, monkeypatch: pytest.MonkeyPatch) -> 
     calls, run = [], compiled.functions["multiply_integers"]
     spy = lambda *a: (calls.append(a), run(*a))  # noqa: E731
     monkeypatch.setitem(compiled.functions, "multiply_integers", spy)
-    monkeypatch.setattr(linear_module, "_multiply_integers", lambda *_: pytest.fail("oneDNN"))
+    monkeypatch.setattr(linear_module, "_by_onednn", lambda *_: pytest.fail("oneDNN"))
     for rows in (1, FINE_ROWS, FINE_ROWS + 1, 300):
-        for small_batches in (False, True):
-            linear(noise(rows, 64), quantize(noise(40, 64), small_batches=small_batches))
-    assert len(calls) == 8
+        linear(noise(rows, 64), quantize(noise(40, 64)))
+    assert len(calls) == 4
 
 
 def test_where_operators_are_watched() -> None:
@@ -109,15 +112,13 @@ def test_where_operators_are_watched() -> None:
 
 
 @pytest.mark.skipif(not linear_module.INT8_PRODUCTS, reason="oneDNN's products are for x86")
-@pytest.mark.parametrize("reason", ["AMX", "depth", "older processor"])
+@pytest.mark.parametrize("reason", ["depth", "older processor"])
 def test_weights_for_onednn(
     compiled: Library, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if reason == "AMX":
-        monkeypatch.setattr(linear_module, "INT8_AMX", True)
-    elif reason == "older processor":
+    if reason == "older processor":
         monkeypatch.setattr(compiled, "has_integers", False)
-    quantized = quantize(noise(40, 40 if reason == "depth" else 64), small_batches=True)
+    quantized = quantize(noise(40, 40 if reason == "depth" else 64))
     assert quantized.blocks is None and quantized.packed is not None
 
 

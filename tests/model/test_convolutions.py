@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from slimwhisper.kernels import linear as linear_module
+from slimwhisper.kernels.cpu.library import processor_has
 from slimwhisper.kernels.linear import Packed
 from slimwhisper.model import encoder as encoder_module
 from slimwhisper.model.encoder import LEAST_FRAMES, Encoder
@@ -21,7 +21,7 @@ def test_convolutions(dtype: torch.dtype, int8: bool) -> None:
     bfloat16; in float32 they are PyTorch's.
     """
     narrow = int8 or dtype == torch.bfloat16
-    if narrow and not linear_module.BFLOAT16_PRODUCTS:
+    if narrow and not processor_has("avx512_bf16"):
         pytest.skip("a processor without AVX512-BF16")
     state, x = random_state(DIMS, seed=0), torch.randn(2, 400, 80)
     encoder = Encoder(state, DIMS, CPU, dtype, int8)
@@ -49,7 +49,7 @@ def test_silence_is_convolved_once(
     dtype: torch.dtype, int8: bool, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever it begins, in the longest of the windows, the result is that of all frames."""
-    if dtype == torch.bfloat16 and not linear_module.BFLOAT16_PRODUCTS:
+    if dtype == torch.bfloat16 and not processor_has("avx512_bf16"):
         pytest.skip("a processor without AVX512-BF16")
     torch.manual_seed(0)
     encoder, seen = Encoder(random_state(DIMS, seed=0), DIMS, CPU, dtype, int8), []
