@@ -2,35 +2,44 @@
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, fields
 from difflib import get_close_matches
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from slimwhisper.checkpoint.settings import GenerationSettings, Setting
 from slimwhisper.errors import OptionError
 from slimwhisper.options import OptionHelp, Options
 from slimwhisper.speakers.choice import as_pairs, check_speakers
+from slimwhisper.tokens.languages import asks_detection
 from slimwhisper.tokens.spellings import read_hot_words, spellings
-from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
+from slimwhisper.tokens.vocabulary import (
+    Vocabulary,
+    get_vocabulary,
+    language_code,
+    prompt_tokens,
+)
 from slimwhisper.trust import REASONS
 from slimwhisper.types import Dims
+
+if TYPE_CHECKING:
+    from whisper.tokenizer import Tokenizer
 
 IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
 TUPLES = (
     *("temperature", "clip_timestamps", "suppress_tokens", "languages", "initial_prompt", "drop"),
     *("channel_names", "hot_words"),
 )
+PROMPTS = ("initial_prompt", "prefix", "hotwords")
+MOST_PROMPT = 1_000_000  # characters: a second's work, for the few at the end that count
 ENGLISH = {"language": "en", "task": "transcribe", "multilingual": False}
 # types of options that have no bounds: what is taken for them, and in words
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "str": ((str,), "a text"),
-    "bool": ((Integral, np.bool_), "True or False"),
+    "bool": ((Integral,), "True or False"),
     "int": ((Integral,), "a whole number"),
     "float": ((Real,), "a number"),
     "tuple": ((tuple,), "a list"),
@@ -58,10 +67,13 @@ def make_options(
     if values.pop("prompt", None) is not None:  # one of `whisper`'s, which replaces it as well
         raise OptionError("prompt: every window has its own here; give initial_prompt, or decode")
     check_names(Options, (key for key in values if key not in IGNORED))
+    values = plain_values(values)
     for key in TUPLES:
         value = values.get(key)
         if isinstance(value, Sequence) and not isinstance(value, str):
             values[key] = tuple(value)
+    if isinstance(values.get("languages"), tuple) and any(map(asks_detection, values["languages"])):
+        values["languages"] = ()
     if "known_speakers" in values:
         values["known_speakers"] = as_pairs(values["known_speakers"] or ())
     words = values.pop("hot_words", None)
@@ -78,11 +90,36 @@ def make_options(
     options = Options(**{k: v for k, v in values.items() if k not in IGNORED})
     _check_clips(options)
     check_rows(options)
+    for key in PROMPTS:
+        length = len(getattr(options, key) or ())
+        if length > MOST_PROMPT:
+            raise OptionError(f"{key} has {length:,} characters; give at most {MOST_PROMPT:,}")
     _check_search(options)
     check_flags(options.drop)
     check_speakers(options)
     _check_model(options, dims, name, vocabulary)
     return options
+
+
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by name as they enter: numbers and arrays of numpy and torch as Python's, and None
+    for a language that is to be detected.
+    """
+    plain = {name: plain_value(value) for name, value in values.items()}
+    if asks_detection(plain.get("language")):
+        plain["language"] = None
+    return plain
+
+
+def plain_value(value: Any) -> Any:
+    """A number or an array [...] of numpy or torch, also in a list, as Python's: a list for [n]."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if type(value) in (list, tuple):
+        return type(value)(map(plain_value, value))
+    if type(value) is dict:
+        return {key: plain_value(each) for key, each in value.items()}
+    return value
 
 
 def _defaults(
@@ -245,9 +282,23 @@ def _check_model(options: Options, dims: Dims, name: str, vocabulary: Vocabulary
         if "translate" not in vocabulary.tasks:
             raise OptionError(f"{name}: its vocabulary has no <|translate|>; use task='transcribe'")
     _check_tokens(options, name, vocabulary)
+    prefix_tokens(vocabulary.tokenizer(), dims, options)
     limit = dims.n_text_ctx // 2
     if options.sample_len is not None and not 1 <= options.sample_len <= limit:
         raise OptionError(f"sample_len {options.sample_len!r} is not between 1 and {limit}")
+
+
+def prefix_tokens(tokenizer: "Tokenizer", dims: Dims, options: Options) -> list[int]:
+    """The tokens that every window's text begins with. Raises OptionError if they are too many."""
+    half = dims.n_text_ctx // 2
+    tokens = prompt_tokens(tokenizer, options.prefix)
+    # all of them if that is 0, as in `whisper.decode`
+    tokens = tokens[options.sample_len - half if options.sample_len else 0 :]
+    most = dims.n_text_ctx - half - 8
+    if len(tokens) > most:
+        what = f"prefix: {len(tokens)} tokens leave no room for the text; give at most {most}"
+        raise OptionError(what)
+    return tokens
 
 
 def _check_tokens(options: Options, name: str, vocabulary: Vocabulary) -> None:

@@ -9,6 +9,8 @@ from slimwhisper.errors import OptionError
 from slimwhisper.faster_whisper.types import TranscriptionOptions, VadOptions
 from slimwhisper.faster_whisper.utils import get_logger
 from slimwhisper.faster_whisper.vad import option_fields
+from slimwhisper.option_checks import plain_values
+from slimwhisper.options import TASKS
 from slimwhisper.tokens.suppression import suppressed_tokens
 from slimwhisper.types import CHUNK_SECONDS
 
@@ -53,8 +55,13 @@ def choose_device(device: str, device_index: int | list[int]) -> str | None:
     return f"{device}:{indices[0]}" if device == "cuda" else device
 
 
-def for_the_model(arguments: Arguments, model: SlimWhisper) -> Arguments:
-    """The arguments, with what an English-only model cannot do replaced, and logged."""
+def for_the_model(call: Arguments, model: SlimWhisper) -> Arguments:
+    """The arguments of a `transcribe`, as our options take them, with what an English-only model
+    cannot do replaced, and logged. Raises OptionError. call: its local names.
+    """
+    arguments = plain_values({k: v for k, v in call.items() if k not in ("self", "audio")})
+    if arguments["task"] not in TASKS:
+        raise OptionError(f"task {arguments['task']!r} is not one of: {', '.join(TASKS)}")
     if model.is_multilingual:
         return arguments
     replaced = {"language": "en", "task": "transcribe", "multilingual": False}

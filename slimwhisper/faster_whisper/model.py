@@ -28,6 +28,7 @@ from slimwhisper.faster_whisper.tokenizer import HubTokenizer, Tokenizer
 from slimwhisper.faster_whisper.types import Segment, TranscriptionInfo, VadOptions
 from slimwhisper.faster_whisper.utils import check_hub_arguments, get_logger
 from slimwhisper.faster_whisper.vad import get_speech_timestamps
+from slimwhisper.tokens.vocabulary import prompt_tokens
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE
 from slimwhisper.windows import detect_languages
 
@@ -128,11 +129,8 @@ class WhisperModel:
 
         audio: a path, a binary file object, or float32 [n] at 16 kHz.
         """
-        arguments = {
-            name: value for name, value in locals().items() if name not in ("self", "audio")
-        }
-        arguments, vad = for_the_model(arguments, self.whisper), None
-        if vad_filter and clip_timestamps == "0":
+        arguments, vad = for_the_model(locals(), self.whisper), None
+        if vad_filter and arguments["clip_timestamps"] == "0":
             vad = vad_options(arguments, VadOptions())
         options = options_of(arguments, vad, self.whisper) | {"vad_filter": vad is not None}
         return self.begin(audio, arguments, options, vad)
@@ -245,7 +243,7 @@ class WhisperModel:
     ) -> list[int]:
         """The tokens before a window's text."""
         most = self.max_length // 2 - 1
-        hints = tokenizer.encode(" " + hotwords.strip())[:most] if hotwords and not prefix else []
+        hints = [] if prefix else prompt_tokens(tokenizer, hotwords)[:most]
         before = [*hints, *previous_tokens[-most:]]
         prompt = [tokenizer.sot_prev, *before] if before else []
         prompt += tokenizer.sot_sequence
@@ -254,7 +252,7 @@ class WhisperModel:
         if prefix:
             if not without_timestamps:
                 prompt.append(tokenizer.timestamp_begin)
-            prompt += tokenizer.encode(" " + prefix.strip())[:most]
+            prompt += prompt_tokens(tokenizer, prefix)[:most]
         return [token for token in prompt if token is not None]
 
 

@@ -119,11 +119,8 @@ def _has_spaces(text: str) -> bool:
 
 
 def _encoded(vocabulary: Vocabulary, tokenizer: object, text: str) -> tuple[int, ...]:
-    try:
-        tokens = tuple(tokenizer.encode(text))  # type: ignore[attr-defined]
-        same = tokenizer.decode(list(tokens)) == text  # type: ignore[attr-defined]
-    except ValueError:  # it names a special token
-        tokens, same = (), False
+    tokens = tuple(tokenizer.encode(text))  # type: ignore[attr-defined]
+    same = tokenizer.decode(list(tokens)) == text  # type: ignore[attr-defined]
     if not (same and tokens and all(map(vocabulary.is_text, tokens))):
         what = "is not text that this model can write; leave it out"
         raise OptionError(f"hot_words: {text.strip()[:40]!r} {what}")
