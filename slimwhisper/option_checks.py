@@ -8,33 +8,24 @@ from difflib import get_close_matches
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slimwhisper.checkpoint.settings import GenerationSettings, Setting
 from slimwhisper.errors import OptionError
 from slimwhisper.options import OptionHelp, Options
 from slimwhisper.speakers.choice import as_pairs, check_speakers
 from slimwhisper.tokens.languages import asks_detection
+from slimwhisper.tokens.prompts import check_lengths, prefix_tokens
 from slimwhisper.tokens.spellings import read_hot_words, spellings
-from slimwhisper.tokens.vocabulary import (
-    Vocabulary,
-    get_vocabulary,
-    language_code,
-    prompt_tokens,
-)
+from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
 from slimwhisper.trust import REASONS
 from slimwhisper.types import Dims
-
-if TYPE_CHECKING:
-    from whisper.tokenizer import Tokenizer
 
 IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
 TUPLES = (
     *("temperature", "clip_timestamps", "suppress_tokens", "languages", "initial_prompt", "drop"),
     *("channel_names", "hot_words"),
 )
-PROMPTS = ("initial_prompt", "prefix", "hotwords")
-MOST_PROMPT = 1_000_000  # characters: a second's work, for the few at the end that count
 ENGLISH = {"language": "en", "task": "transcribe", "multilingual": False}
 # types of options that have no bounds: what is taken for them, and in words
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -90,10 +81,7 @@ def make_options(
     options = Options(**{k: v for k, v in values.items() if k not in IGNORED})
     _check_clips(options)
     check_rows(options)
-    for key in PROMPTS:
-        length = len(getattr(options, key) or ())
-        if length > MOST_PROMPT:
-            raise OptionError(f"{key} has {length:,} characters; give at most {MOST_PROMPT:,}")
+    check_lengths(options)
     _check_search(options)
     check_flags(options.drop)
     check_speakers(options)
@@ -286,19 +274,6 @@ def _check_model(options: Options, dims: Dims, name: str, vocabulary: Vocabulary
     limit = dims.n_text_ctx // 2
     if options.sample_len is not None and not 1 <= options.sample_len <= limit:
         raise OptionError(f"sample_len {options.sample_len!r} is not between 1 and {limit}")
-
-
-def prefix_tokens(tokenizer: "Tokenizer", dims: Dims, options: Options) -> list[int]:
-    """The tokens that every window's text begins with. Raises OptionError if they are too many."""
-    half = dims.n_text_ctx // 2
-    tokens = prompt_tokens(tokenizer, options.prefix)
-    # all of them if that is 0, as in `whisper.decode`
-    tokens = tokens[options.sample_len - half if options.sample_len else 0 :]
-    most = dims.n_text_ctx - half - 8
-    if len(tokens) > most:
-        what = f"prefix: {len(tokens)} tokens leave no room for the text; give at most {most}"
-        raise OptionError(what)
-    return tokens
 
 
 def _check_tokens(options: Options, name: str, vocabulary: Vocabulary) -> None:

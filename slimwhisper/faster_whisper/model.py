@@ -28,7 +28,7 @@ from slimwhisper.faster_whisper.tokenizer import HubTokenizer, Tokenizer
 from slimwhisper.faster_whisper.types import Segment, TranscriptionInfo, VadOptions
 from slimwhisper.faster_whisper.utils import check_hub_arguments, get_logger
 from slimwhisper.faster_whisper.vad import get_speech_timestamps
-from slimwhisper.tokens.vocabulary import prompt_tokens
+from slimwhisper.tokens.prompts import prompt_tokens
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE
 from slimwhisper.windows import detect_languages
 

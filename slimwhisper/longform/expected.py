@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from slimwhisper.forced_alignment.script import read_text
-from slimwhisper.tokens.vocabulary import Vocabulary, prompt_tokens
+from slimwhisper.tokens.prompts import prompt_tokens
+from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Options
 
 SUFFIX = ".txt"

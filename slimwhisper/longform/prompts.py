@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from slimwhisper.option_checks import prefix_tokens
-from slimwhisper.tokens.vocabulary import prompt_tokens
+from slimwhisper.tokens.prompts import prefix_tokens, prompt_tokens
 from slimwhisper.types import Dims, Options
 
 if TYPE_CHECKING:

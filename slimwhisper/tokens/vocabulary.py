@@ -4,7 +4,7 @@
 those of a model's files.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
@@ -126,15 +126,6 @@ def get_vocabulary(dims: Dims) -> Vocabulary:
         sot_prev=t.sot_prev,
         is_whispers=True,
     )
-
-
-def prompt_tokens(tokenizer: "Tokenizer", text: str | Sequence[int] | None) -> list[int]:
-    """The tokens of a text that stands before a window's, or those that are given. The names of
-    special tokens in it, such as "<|en|>", are text as well.
-    """
-    if isinstance(text, str):
-        return list(tokenizer.encode(" " + text.strip())) if text else []
-    return list(text or ())
 
 
 def language_code(language: str, vocabulary: Vocabulary, any_model: bool = False) -> str:
