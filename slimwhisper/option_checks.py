@@ -14,6 +14,7 @@ from slimwhisper.checkpoint.settings import GenerationSettings, Setting
 from slimwhisper.errors import OptionError
 from slimwhisper.options import OptionHelp, Options
 from slimwhisper.speakers.choice import as_pairs, check_speakers
+from slimwhisper.text import not_one_of
 from slimwhisper.tokens.languages import asks_detection
 from slimwhisper.tokens.prompts import check_lengths, prefix_tokens
 from slimwhisper.tokens.spellings import read_hot_words, spellings
@@ -165,7 +166,7 @@ def check_rows(options: Any) -> None:
         if value == row.default or (value is None and (may_be_none or limits.low is None)):
             continue
         if limits.choices and value not in limits.choices:
-            raise OptionError(f"{row.name} {value!r} is not one of: {', '.join(limits.choices)}")
+            raise OptionError(f"{row.name} {not_one_of(value, limits.choices, ':')}")
         if limits.low is not None:
             _check_bounds(row.name, value, str(row.type).startswith("int"), limits)
         else:
@@ -213,7 +214,7 @@ def check_flags(names: Iterable[str]) -> None:
     """Raise OptionError for a name in `Options.drop` that is not a flag's."""
     for name in names:
         if name not in REASONS:
-            raise OptionError(f"drop {name!r} is not one of: {', '.join(REASONS)}")
+            raise OptionError(f"drop {not_one_of(name, REASONS, ':')}")
 
 
 def _check_clips(options: Options) -> None:

@@ -11,6 +11,7 @@ from slimwhisper.faster_whisper.utils import get_logger
 from slimwhisper.faster_whisper.vad import option_fields
 from slimwhisper.option_checks import plain_values
 from slimwhisper.options import TASKS
+from slimwhisper.text import not_one_of
 from slimwhisper.tokens.suppression import suppressed_tokens
 from slimwhisper.types import CHUNK_SECONDS
 
@@ -37,9 +38,7 @@ COMPUTE_TYPES = {  # CTranslate2's: ours; None: our default for the device
 def choose_dtype(compute_type: str) -> str | None:
     """The dtype of `load_model` for one of CTranslate2's compute types. Raises OptionError."""
     if compute_type not in COMPUTE_TYPES:
-        raise OptionError(
-            f"compute_type {compute_type!r} is not one of: {', '.join(COMPUTE_TYPES)}"
-        )
+        raise OptionError(f"compute_type {not_one_of(compute_type, COMPUTE_TYPES)}")
     return COMPUTE_TYPES[compute_type]
 
 
@@ -61,7 +60,7 @@ def for_the_model(call: Arguments, model: SlimWhisper) -> Arguments:
     """
     arguments = plain_values({k: v for k, v in call.items() if k not in ("self", "audio")})
     if arguments["task"] not in TASKS:
-        raise OptionError(f"task {arguments['task']!r} is not one of: {', '.join(TASKS)}")
+        raise OptionError(f"task {not_one_of(arguments['task'], TASKS)}")
     if model.is_multilingual:
         return arguments
     replaced = {"language": "en", "task": "transcribe", "multilingual": False}

@@ -28,7 +28,6 @@ from slimwhisper.faster_whisper.tokenizer import HubTokenizer, Tokenizer
 from slimwhisper.faster_whisper.types import Segment, TranscriptionInfo, VadOptions
 from slimwhisper.faster_whisper.utils import check_hub_arguments, get_logger
 from slimwhisper.faster_whisper.vad import get_speech_timestamps
-from slimwhisper.tokens.prompts import prompt_tokens
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE
 from slimwhisper.windows import detect_languages
 
@@ -243,7 +242,7 @@ class WhisperModel:
     ) -> list[int]:
         """The tokens before a window's text."""
         most = self.max_length // 2 - 1
-        hints = [] if prefix else prompt_tokens(tokenizer, hotwords)[:most]
+        hints = tokenizer.encode(" " + hotwords.strip())[:most] if hotwords and not prefix else []
         before = [*hints, *previous_tokens[-most:]]
         prompt = [tokenizer.sot_prev, *before] if before else []
         prompt += tokenizer.sot_sequence
@@ -252,7 +251,7 @@ class WhisperModel:
         if prefix:
             if not without_timestamps:
                 prompt.append(tokenizer.timestamp_begin)
-            prompt += prompt_tokens(tokenizer, prefix)[:most]
+            prompt += tokenizer.encode(" " + prefix.strip())[:most]
         return [token for token in prompt if token is not None]
 
 

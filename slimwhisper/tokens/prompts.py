@@ -1,4 +1,4 @@
-"""Texts of the user's that stand before a window's text, as tokens."""
+"""Users' texts as tokens."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,12 +21,15 @@ def check_lengths(options: Options) -> None:
             raise OptionError(f"{what}; give at most {MOST_CHARACTERS:,}")
 
 
+def encode_text(tokenizer: "Tokenizer", text: str) -> list[int]:
+    """The tokens of a user's text, in which "<|en|>" is text as well."""
+    return list(tokenizer.encode(text, disallowed_special=()))
+
+
 def prompt_tokens(tokenizer: "Tokenizer", text: str | Sequence[int] | None) -> list[int]:
-    """The tokens of a text that stands before a window's, or those that are given. The names of
-    special tokens in it, such as "<|en|>", are text as well.
-    """
+    """The tokens of a text that stands before a window's, or those that are given."""
     if isinstance(text, str):
-        return list(tokenizer.encode(" " + text.strip())) if text else []
+        return encode_text(tokenizer, " " + text.strip()) if text else []
     return list(text or ())
 
 
