@@ -19,7 +19,7 @@ from slimwhisper.commands.serve_flags import add_serve
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.jobs.decoding_flags import join_tasks
 from slimwhisper.jobs.flags import add_transcribe
-from slimwhisper.text import escape_line, install_command
+from slimwhisper.text import did_you_mean, escape_line, install_command
 
 DESCRIPTION = "Speech to text with Whisper, and a decoder cache about twenty times smaller."
 
@@ -46,13 +46,24 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = list(sys.argv[1:] if args is None else args)
+        flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
         for i, word in enumerate(words):
-            if word == "--":
+            if word == "--" or (self._subparsers and not word.startswith("-")):
                 break
             name, equals, value = word[2:].partition("=")
             if word.startswith("--") and " " not in name:
-                words[i] = f"--{name.replace('-', '_')}{equals}{value}"
+                flag = f"--{name.replace('-', '_')}"
+                words[i] = f"{flag}{equals}{value}"
+                if not any(each.startswith(flag) for each in flags):
+                    self.error(f"unrecognized arguments: {flag}{did_you_mean(flag, flags, '--')}")
         return super().parse_known_args(join_tasks(words), namespace)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += did_you_mean(value, map(str, action.choices or ()))
+            raise
 
     def error(self, message: str) -> NoReturn:
         """Print one line with the error and how to get help."""
@@ -87,9 +98,13 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit status.
 
-    0: success; 1: something failed; 2: wrong usage; 130, 143: stopped by a signal.
+    0: success, or help; 1: something failed; 2: wrong usage; 130, 143: stopped by a signal.
     """
-    arguments = build_parser().parse_args(argv)
+    parser = build_parser()
+    if not (sys.argv[1:] if argv is None else argv):
+        parser.print_help()
+        return 0
+    arguments = parser.parse_args(argv)
     command = arguments.command
     if command == "transcribe" and arguments.engine == "ray":
         command = "transcribe on ray"

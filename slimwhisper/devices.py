@@ -11,6 +11,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import indexed
 from slimwhisper.kernels.linear import INT8_PRODUCTS
+from slimwhisper.text import not_one_of
 from slimwhisper.types import DEFAULT_DTYPES, DTYPES
 
 INT8 = "int8"
@@ -83,7 +84,7 @@ def as_dtype(dtype: str | torch.dtype, *also_allowed: str) -> torch.dtype:
     dtypes: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
     chosen = dtypes.get(dtype) if isinstance(dtype, str) else dtype
     if chosen not in (*dtypes.values(), torch.float64):
-        raise OptionError(f"dtype {dtype!r} is not one of {', '.join((*DTYPES, *also_allowed))}")
+        raise OptionError(f"dtype {not_one_of(dtype, (*DTYPES, *also_allowed))}")
     return chosen
 
 

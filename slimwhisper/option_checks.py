@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, fields
 from difflib import get_close_matches
 from functools import cache
@@ -10,12 +10,13 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from slimwhisper.checkpoint.settings import GenerationSettings, Setting
 from slimwhisper.errors import OptionError
 from slimwhisper.options import OptionHelp, Options
 from slimwhisper.speakers.choice import as_pairs, check_speakers
+from slimwhisper.text import not_one_of
+from slimwhisper.tokens.languages import asks_detection
+from slimwhisper.tokens.prompts import check_lengths, prefix_tokens
 from slimwhisper.tokens.spellings import read_hot_words, spellings
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
 from slimwhisper.trust import REASONS
@@ -30,7 +31,7 @@ ENGLISH = {"language": "en", "task": "transcribe", "multilingual": False}
 # types of options that have no bounds: what is taken for them, and in words
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "str": ((str,), "a text"),
-    "bool": ((Integral, np.bool_), "True or False"),
+    "bool": ((Integral,), "True or False"),
     "int": ((Integral,), "a whole number"),
     "float": ((Real,), "a number"),
     "tuple": ((tuple,), "a list"),
@@ -58,10 +59,13 @@ def make_options(
     if values.pop("prompt", None) is not None:  # one of `whisper`'s, which replaces it as well
         raise OptionError("prompt: every window has its own here; give initial_prompt, or decode")
     check_names(Options, (key for key in values if key not in IGNORED))
+    values = plain_values(values)
     for key in TUPLES:
         value = values.get(key)
         if isinstance(value, Sequence) and not isinstance(value, str):
             values[key] = tuple(value)
+    if isinstance(values.get("languages"), tuple) and any(map(asks_detection, values["languages"])):
+        values["languages"] = ()
     if "known_speakers" in values:
         values["known_speakers"] = as_pairs(values["known_speakers"] or ())
     words = values.pop("hot_words", None)
@@ -78,11 +82,33 @@ def make_options(
     options = Options(**{k: v for k, v in values.items() if k not in IGNORED})
     _check_clips(options)
     check_rows(options)
+    check_lengths(options)
     _check_search(options)
     check_flags(options.drop)
     check_speakers(options)
     _check_model(options, dims, name, vocabulary)
     return options
+
+
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by name as they enter: numbers and arrays of numpy and torch as Python's, and None
+    for a language that is to be detected.
+    """
+    plain = {name: plain_value(value) for name, value in values.items()}
+    if asks_detection(plain.get("language")):
+        plain["language"] = None
+    return plain
+
+
+def plain_value(value: Any) -> Any:
+    """A number or an array [...] of numpy or torch, also in a list, as Python's: a list for [n]."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if type(value) in (list, tuple):
+        return type(value)(map(plain_value, value))
+    if type(value) is dict:
+        return {key: plain_value(each) for key, each in value.items()}
+    return value
 
 
 def _defaults(
@@ -140,7 +166,7 @@ def check_rows(options: Any) -> None:
         if value == row.default or (value is None and (may_be_none or limits.low is None)):
             continue
         if limits.choices and value not in limits.choices:
-            raise OptionError(f"{row.name} {value!r} is not one of: {', '.join(limits.choices)}")
+            raise OptionError(f"{row.name} {not_one_of(value, limits.choices, ':')}")
         if limits.low is not None:
             _check_bounds(row.name, value, str(row.type).startswith("int"), limits)
         else:
@@ -188,7 +214,7 @@ def check_flags(names: Iterable[str]) -> None:
     """Raise OptionError for a name in `Options.drop` that is not a flag's."""
     for name in names:
         if name not in REASONS:
-            raise OptionError(f"drop {name!r} is not one of: {', '.join(REASONS)}")
+            raise OptionError(f"drop {not_one_of(name, REASONS, ':')}")
 
 
 def _check_clips(options: Options) -> None:
@@ -245,6 +271,7 @@ def _check_model(options: Options, dims: Dims, name: str, vocabulary: Vocabulary
         if "translate" not in vocabulary.tasks:
             raise OptionError(f"{name}: its vocabulary has no <|translate|>; use task='transcribe'")
     _check_tokens(options, name, vocabulary)
+    prefix_tokens(vocabulary.tokenizer(), dims, options)
     limit = dims.n_text_ctx // 2
     if options.sample_len is not None and not 1 <= options.sample_len <= limit:
         raise OptionError(f"sample_len {options.sample_len!r} is not between 1 and {limit}")

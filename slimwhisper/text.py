@@ -2,6 +2,8 @@
 
 import re
 import unicodedata
+from collections.abc import Iterable
+from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
 from typing import TextIO
@@ -47,6 +49,21 @@ def error_line(error: BaseException, kind: bool = False) -> str:
     """An exception's message without its errno; with `kind`, after the name of its type."""
     text = " ".join(str(getattr(error, "strerror", None) or error).split())
     return f"{type(error).__name__}: {text[:300]}" if kind else text
+
+
+def did_you_mean(word: object, names: Iterable[str], prefix: str = "") -> str:
+    """ "; did you mean transcribe?" for the name that a word is nearest to; else "". All of them
+    begin with the prefix.
+    """
+    bare = [name.removeprefix(prefix) for name in names]
+    near = get_close_matches(str(word).lower().removeprefix(prefix), bare, n=1)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
+
+
+def not_one_of(word: object, names: Iterable[str], sign: str = "") -> str:
+    """ "'text' is not one of txt, vtt; did you mean txt?"."""
+    names = list(names)
+    return f"{word!r} is not one of{sign} {', '.join(names)}{did_you_mean(word, names)}"
 
 
 def install_command(extra: str) -> str:

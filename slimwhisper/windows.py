@@ -14,7 +14,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.longform.engine_pool import EnginePool, search_of
 from slimwhisper.longform.prompts import Prompts
-from slimwhisper.option_checks import make_options
+from slimwhisper.option_checks import make_options, plain_values
 from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import Dims, Options
 
@@ -46,9 +46,9 @@ def decode_windows(
     requested = replace(options or DecodingOptions(), **changes)
     plain, model = DecodingOptions(), engines.model
     # a value that equals whisper's default follows the model's settings, unless `changes` sets it
-    names = [f.name for f in fields(requested) if f.name != "prompt"]
-    all_values = {name: getattr(requested, name) for name in names}
+    all_values = plain_values({f.name: getattr(requested, f.name) for f in fields(requested)})
     values = {k: v for k, v in all_values.items() if k in changes or v != getattr(plain, k)}
+    values["initial_prompt"] = values.pop("prompt", None)
     if requested.task == "lang_id":
         del values["task"]
     chosen = make_options(model.dims, model.name, model.vocabulary, model.settings, **values)
@@ -65,9 +65,9 @@ def decode_windows(
             for audio, language, p in zip(features, languages, probs, strict=True)
         ]
     else:
-        texts = _texts(engines, features, chosen, requested.prompt, languages)
+        texts = _texts(engines, features, chosen, languages)
         results = [
-            replace(text, language=requested.language or text.language, language_probs=p)
+            replace(text, language=all_values["language"] or text.language, language_probs=p)
             for text, p in zip(texts, probs, strict=True)
         ]
     return results[0] if mel.ndim == 2 else results
@@ -87,10 +87,9 @@ def _texts(
     engines: EnginePool,
     features: Tensor,
     chosen: Options,
-    prompt: str | Sequence[int] | None,
     languages: Sequence[str],
 ) -> "list[DecodingResult]":
-    """The texts of windows [B, p, d], each in its own language; prompt: the text before."""
+    """The texts of windows [B, p, d], each in its own language."""
     from whisper import DecodingResult
 
     model = engines.model
@@ -99,8 +98,6 @@ def _texts(
     for number, (window, language) in enumerate(zip(features, languages, strict=True)):
         tokenizer = model.vocabulary.tokenizer(language, chosen.task)
         prompts = Prompts(tokenizer, model.dims, chosen)
-        text = tokenizer.encode(" " + prompt.strip()) if isinstance(prompt, str) else prompt
-        prompts.add(list(text or ()), keep=True)
         attempt = Attempt(chosen.temperatures[0], (chosen.seed, number))
         windows.append(Window(window, *prompts.of_window(tokenizer), rules, attempt))
         tokenizers.append(tokenizer)

@@ -11,6 +11,7 @@ import torch
 
 import slimwhisper
 from slimwhisper.cache.forms import cross_names, self_names
+from slimwhisper.cli import RUN, build_parser
 from slimwhisper.outputs.formats import formats_of
 from tests.support.command import Run
 from tests.support.parity import differences
@@ -143,7 +144,13 @@ def bad(tmp_path: Path) -> Path:
         ("GOOD -o GOOD/x", "cannot be written"),
         ("GOOD --device cuda:99", "cannot be used"),
         ("GOOD --cache fast", "'fast' is not one of baseline"),
-        ("GOOD --modle tiny", "unrecognized arguments"),
+        ("GOOD --modle tiny", "unrecognized arguments: --modle; did you mean --model?"),
+        ("GOOD --langauge=en", "did you mean --language?"),
+        ("GOOD --strict-cach --cache-dtpye fp8", "did you mean --cache_dtype?"),
+        ("GOOD --output_format srtt", "did you mean srt?"),
+        ("GOOD --task transcrib", "did you mean transcribe?"),
+        ("GOOD --cross_cache laten", "is not one of kv"),
+        ("GOOD --colour red", "unrecognized arguments: --colour; see"),
         ("GOOD --cache option1 --strict-cache", "not exact"),
         ("GOOD --suppress_tokens a", "give token ids"),
     ],
@@ -166,6 +173,33 @@ def test_bad_input_is_one_line(
     assert says in lines[0]
     assert lines[0].startswith("slimwhisper")
     assert not out.exists() or not list(out.iterdir())
+
+
+@pytest.mark.parametrize("command", RUN.keys() - {"transcribe on ray"})
+def test_a_mistyped_flag_or_command_gets_a_suggestion(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """Every flag of every command, without one of its letters."""
+    parser = build_parser()
+    (commands,) = [a.choices for a in parser._actions if isinstance(a.choices, dict)]
+    words = [(f"{command[:2]}{command[3:]}", command)]
+    for flag in commands[command]._option_string_actions:
+        if len(flag) > 6:
+            words.append((f"{command} {flag[:4]}{flag[5:]} x", flag))
+    for line, meant in words:
+        with pytest.raises(SystemExit, match="2"):
+            parser.parse_args(line.split())
+        assert f"did you mean {meant}?" in capsys.readouterr().err, line
+
+
+def test_without_a_command_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(capsys)
+    assert run.status == 0 and not run.err
+    assert run.out.startswith("usage: slimwhisper") and "--version" in run.out
+    assert Run(capsys, "--verson").err == (
+        "slimwhisper: unrecognized arguments: --verson; did you mean --version?; see slimwhisper "
+        "--help\n"
+    )
 
 
 def test_inspect(capsys: pytest.CaptureFixture[str], model: str, recording: Path) -> None:

@@ -6,8 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.errors import OptionError
+from slimwhisper.live.setup import live_options
+from slimwhisper.longform.expected import expected_tokens
+from slimwhisper.longform.prompts import Prompts
 from slimwhisper.option_checks import make_options
 from slimwhisper.tokens.spellings import parse_hot_words, spellings
 from slimwhisper.tokens.vocabulary import get_vocabulary
@@ -48,7 +53,8 @@ def refusal(dims: Dims, **values: Any) -> str:
         ({"hot_words": ["Ann"] * 10_001}, "10,001 phrases", "at most 10,000"),
         ({"hot_words": ["Ann\tmuch"]}, "'much'", "from 0 to 20 after the tab"),
         ({"hot_words": ["Ann\t21"]}, "'21'", "from 0 to 20 after the tab"),
-        ({"hot_words": ["<|en|>"]}, "'<|en|>'", "text that this model can write"),
+        ({"initial_prompt": "five " * 10**6}, "5,000,000 characters", "give at most 1,000,000"),
+        ({"prefix": "five " * 300}, "300 tokens", "give at most 216"),
         ({"hot_words": ["Ann", 5]}, "line 2 is 5", "give a text"),
         ({"hot_words": 5}, "5", "give a text or a list"),
         ({"hot_words": "no/such/file"}, "no/such/file cannot be read", "give a text file"),
@@ -62,13 +68,14 @@ def refusal(dims: Dims, **values: Any) -> str:
         ({"language": "xx"}, "'xx'", "use a code such as 'en'"),
         ({"language": "Germann"}, "'Germann'", "did you mean german"),
         ({"languages": ("de", "xx")}, "'xx'", "use a code such as 'en'"),
+        ({"language": np.str_("xx")}, "'xx'", "use a code such as 'en'"),
         ({"languages": "de"}, "'de'", "give a list"),
         ({"languages": ["de"], "language": "de"}, "language", "not both"),
         ({"vad_threshold": 1.0, "parallel": True}, "1.0", "between 0 and 1"),
         ({"vad_speech_pad_ms": 5}, "needs", "vad_filter or parallel"),
         ({"sample_len": 225}, "225", "between 1 and 224"),
     ],
-    ids=lambda v: ",".join(f"{k}={x}" for k, x in v.items()) if isinstance(v, dict) else "",
+    ids=lambda v: str(v)[:60] if isinstance(v, dict) else "",
 )
 def test_what_is_wrong_and_what_would_work(values: dict[str, Any], value: str, remedy: str) -> None:
     message = refusal(MULTILINGUAL, **values)
@@ -158,14 +165,63 @@ def test_wrong_types_are_named(values: dict[str, Any], message: str) -> None:
         assert message in refusal(dims, **values)
 
 
-def test_types_that_are_as_good() -> None:
-    made = make_options(
-        ENGLISH,
-        logprob_threshold=np.float32(-1.5),
-        word_timestamps=np.bool_(True),
-        initial_prompt=[1936],
-    )
-    assert made.word_timestamps and made.logprob_threshold == -1.5
+@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+def test_numbers_and_arrays_of_numpy_and_torch_are_as_good(kind: Any) -> None:
+    values = {
+        "temperature": (0.0, 0.5),
+        "clip_timestamps": (0.0, 2.0),
+        "initial_prompt": (1936, 11),
+        "suppress_tokens": (-1,),
+        "beam_size": 2,
+        "best_of": 3,
+        "seed": 4,
+        "sample_len": 50,
+        "logprob_threshold": -1.5,
+        "patience": 1.0,
+        "word_timestamps": True,
+        "hallucination_silence_threshold": 2.0,
+        "hot_word_bonus": 1.5,
+    }
+    expected = make_options(ENGLISH, **values)
+    given = {name: kind(value) for name, value in values.items()}
+    assert make_options(ENGLISH, **given) == expected
+    given["temperature"] = [kind(each) for each in values["temperature"]]  # type: ignore[attr-defined]
+    assert make_options(ENGLISH, **given) == expected
+    assert "beam_size 0 is not" in refusal(ENGLISH, beam_size=kind(0))
+
+
+@pytest.mark.parametrize("word", ["auto", "Auto", " AUTO ", "", "und", "None"])
+def test_the_word_auto_detects_the_language(word: str) -> None:
+    detected = make_options(MULTILINGUAL)
+    for values in (
+        {"language": word},
+        {"languages": [word]},
+        {"languages": np.array(["de", word])},
+    ):
+        assert make_options(MULTILINGUAL, **values) == detected
+    own = GenerationSettings(language="de")
+    assert make_options(MULTILINGUAL, settings=own, language=word).language is None
+    assert make_options(ENGLISH, language=word).language is None
+    assert live_options(language=word).language is None
+
+
+@pytest.mark.parametrize("name", ["initial_prompt", "prefix", "hotwords", "hot_words", "expected"])
+def test_names_of_special_tokens_are_text(name: str) -> None:
+    """In every text of a user's, wherever it goes."""
+    text, vocabulary = "five <|en|> <|0.00|> <|endoftext|>", get_vocabulary(MULTILINGUAL)
+    tokenizer = vocabulary.tokenizer()
+    if name == "expected":
+        tokens = expected_tokens(vocabulary, text, text)
+    elif name == "hot_words":
+        tokens = spellings(vocabulary, make_options(MULTILINGUAL, hot_words=[text]).hot_words, 2.0)[
+            0
+        ].tokens
+    else:
+        prompts = Prompts(tokenizer, MULTILINGUAL, make_options(MULTILINGUAL, **{name: text}))
+        prompt, start = prompts.of_window(tokenizer)
+        tokens = prompt[start + 3 :] if name == "prefix" else prompt[1:start]
+    assert all(map(vocabulary.is_text, tokens))
+    assert tokenizer.decode(list(tokens)).strip().startswith(text)
 
 
 def test_a_misspelt_name_gets_a_suggestion() -> None:

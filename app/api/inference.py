@@ -12,6 +12,7 @@ from slimwhisper.app.api.fields import Text, UploadForm, check_form, invalid, on
 from slimwhisper.app.api.request import TranscriptionRequest, choose_model
 from slimwhisper.app.service.models import Models
 from slimwhisper.jobs.decoding_flags import temperatures
+from slimwhisper.tokens.languages import asks_detection
 
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 MAX_ROWS = 8  # beams or samples, as in whisper.cpp
@@ -73,7 +74,7 @@ class InferenceForm(UploadForm):
     def options(self) -> dict[str, Any]:
         """The fields as `slimwhisper.Options`."""
         options: dict[str, Any] = {
-            "language": None if self.language == "auto" else self.language,
+            "language": None if asks_detection(self.language) else self.language,
             "initial_prompt": self.prompt,
             "carry_initial_prompt": self.carry_initial_prompt or None,
             "condition_on_previous_text": None if self.max_context else False,

@@ -32,6 +32,7 @@ from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.options import CHANNELS, ON_FAILURE
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.speakers.choice import require
+from slimwhisper.tokens.languages import asks_detection
 from slimwhisper.tokens.spellings import HIGHEST, hot_word_lines, parse_hot_words
 
 FILE_FORMATS = tuple(name for name in FORMATS if name not in ("txt", "json"))  # of `outputs`
@@ -172,7 +173,7 @@ class TranscriptionForm(UploadForm):
         options = {
             "initial_prompt": self.prompt,
             "hotwords": ", ".join(self.keywords),
-            "language": None if self.language == "auto" else self.language,
+            "language": None if asks_detection(self.language) else self.language,
             "languages": self.languages,
             "temperature": self.temperature,
             "sentences": self.sentences,

@@ -15,6 +15,7 @@ from slimwhisper.app.api.request import TranscriptionRequest
 from slimwhisper.outputs.formats import FORMATS, write_transcript
 from slimwhisper.outputs.layout import SENTENCES
 from slimwhisper.tokens.openai import byte_letters
+from slimwhisper.tokens.prompts import prompt_tokens
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Segment, Transcript
 
@@ -143,7 +144,7 @@ class FinishedTranscript:
         """Tokens of this model: encoder positions, the prompt, and the decoded tokens."""
         options, tokenizer = self.request.options, self.vocabulary.tokenizer()
         prompts = (options.get("initial_prompt"), options.get("hotwords"))
-        text = sum(len(tokenizer.encode(" " + p.strip())) for p in prompts if p)
+        text = sum(len(prompt_tokens(tokenizer, p)) for p in prompts)
         audio = math.ceil(self.seconds * POSITIONS_PER_SECOND)
         sampled = sum(len(s.tokens) for s in self.transcript.segments)
         return {

@@ -34,6 +34,7 @@ from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.speakers.choice import missing
 from slimwhisper.text import install_command
+from slimwhisper.tokens.languages import asks_detection, whispers_code
 
 FORMATS = {"audio/pcm": "PCM_16", "audio/pcmu": "ULAW", "audio/pcma": "ALAW"}
 PCM_RATES = (24_000, 16_000)
@@ -60,12 +61,10 @@ MAX_UNKNOWN, MAX_NAME = 20, 40  # names of unknown fields in `warnings`, and the
 
 
 def _language(language: str | None) -> str | None:
-    from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
-
-    if not language:
+    if language is None or asks_detection(language):
         return None
-    code = TO_LANGUAGE_CODE.get(language.lower(), language.lower())
-    if code not in LANGUAGES:
+    code = whispers_code(language)
+    if code is None:
         raise invalid("not a language's code, such as 'en' or 'de'")
     return code
 

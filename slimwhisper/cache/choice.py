@@ -3,6 +3,7 @@
 from slimwhisper.cache.file import looks_like_file, read_header
 from slimwhisper.cache.forms import FORMS, PRESETS, check_form, cross_names, form_of, self_names
 from slimwhisper.errors import CacheError, OptionError
+from slimwhisper.text import not_one_of
 
 CACHE_DTYPES = ("fp8",)
 
@@ -10,10 +11,8 @@ CACHE_DTYPES = ("fp8",)
 def check_cache(cache: str) -> str:
     """The argument, if it is a preset's name or the path of a file. Raises `OptionError`."""
     if cache not in PRESETS and not looks_like_file(cache):
-        raise OptionError(
-            f"cache: {cache!r} is not one of {', '.join(PRESETS)}, and not a file from slimwhisper "
-            "calibrate"
-        )
+        what = f"cache: no file of slimwhisper calibrate, and {not_one_of(cache, PRESETS)}"
+        raise OptionError(what)
     return cache
 
 
@@ -48,8 +47,7 @@ def choose_forms(
                 raise OptionError(f"{option}: {cache} has both forms; leave {option} out")
         return _forms_of_file(cache)
     if cache_dtype not in (None, *CACHE_DTYPES):
-        names = ", ".join(CACHE_DTYPES)
-        raise OptionError(f"cache_dtype: {cache_dtype!r} is not one of {names}")
+        raise OptionError(f"cache_dtype: {not_one_of(cache_dtype, CACHE_DTYPES)}")
     cross, self_ = PRESETS[cache]
     try:
         option = "cross_cache"

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from slimwhisper.cache.settings import describe_settings, parse_settings, split_spec
 from slimwhisper.errors import OptionError
+from slimwhisper.text import not_one_of
 
 Code = str | Callable[..., Any]  # a function or class, or "module:name"
 
@@ -218,7 +219,7 @@ def _listed(exact: bool) -> list[Form]:
 def check_form(spec: str, names: tuple[str, ...]) -> str:
     """The canonical spec; its form must be one of `names`. Raises `OptionError`."""
     if split_spec(spec)[0] not in names:
-        raise OptionError(f"{spec!r} is not one of {', '.join(names)}")
+        raise OptionError(not_one_of(spec, names))
     try:
         return canonical(spec)
     except ValueError as error:

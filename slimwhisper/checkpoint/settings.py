@@ -13,6 +13,7 @@ from slimwhisper.checkpoint.alignment_heads import Heads, parse_head_pairs
 from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import JSONFields, read_json_of
 from slimwhisper.options import AUDIO_WINDOWS, TASKS
+from slimwhisper.tokens.openai import with_new_names
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
@@ -192,7 +193,8 @@ class _TokenFields(JSONFields):
             return None
         if not all(map(self._is_token, value.values())):
             raise self.invalid(key, f"not a mapping from names to token ids below {self.size}")
-        return {_bare(name): t for name, t in value.items()}
+        tokens = with_new_names({f"<|{_bare(name)}|>": t for name, t in value.items()})
+        return {_bare(name): t for name, t in tokens.items()}
 
     def position_pairs(self, key: str) -> tuple[tuple[int, int | None], ...]:
         """Pairs of a position and a token, or None for no token."""

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,8 @@ class Tokens:
 
     ids: Mapping[str, int]  # of all tokens, by name
     special: frozenset[str]  # no text
-    make: Callable[[], "FastTokenizer"]  # raises Exception for files that do not fit together
+    # with these tokens as no text; raises Exception for files that do not fit together
+    make: Callable[[Set[str]], "FastTokenizer"]
 
 
 def read_tokens(folder: Path) -> Tokens | None:
@@ -41,10 +42,11 @@ def read_tokens(folder: Path) -> Tokens | None:
         ids |= {str(a["content"]): int(a["id"]) for a in added}
         special = frozenset(str(a["content"]) for a in added if a.get("special", False))
 
-    def make() -> "FastTokenizer":
+    def make(special: Set[str]) -> "FastTokenizer":
         from tokenizers import Tokenizer as FastTokenizer
 
-        return FastTokenizer.from_str(json.dumps(content))
+        rows = [a | {"special": a["content"] in special} for a in added]
+        return FastTokenizer.from_str(json.dumps(content | {"added_tokens": rows}))
 
     return Tokens(ids, special, make)
 
@@ -65,7 +67,7 @@ def _read_older(folder: Path) -> Tokens | None:
     special = {name for name in more if json.dumps(name) in named}
     special |= {name for name in every if re.fullmatch(r"<\|.*\|>", name)}
 
-    def make() -> "FastTokenizer":
+    def make(special: Set[str]) -> "FastTokenizer":
         from slimwhisper.tokens.byte_level import byte_level_tokenizer
 
         pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
@@ -76,14 +78,18 @@ def _read_older(folder: Path) -> Tokens | None:
     return Tokens(every, frozenset(special), make)
 
 
-def fast_tokenizer(folder: Path, tokens: Tokens) -> "FastTokenizer":
-    """The tokenizer, with exactly the ids in the files. Raises CheckpointError."""
+def fast_tokenizer(folder: Path, tokens: Tokens, special: Set[str]) -> "FastTokenizer":
+    """The tokenizer, with exactly the ids in the files. Raises CheckpointError.
+
+    special: the tokens that are no text. In a text, their names are text all the same.
+    """
     try:
-        fast = tokens.make()
+        fast = tokens.make(special)
     except Exception as error:  # it raises plain Exceptions
         reason = " ".join(str(error).split())[:200]
         message = f"{folder}: the tokenizer cannot be read: {reason}; copy it again"
         raise load_error(message) from error
+    fast.encode_special_tokens = True
     for name, i in tokens.ids.items():
         if fast.token_to_id(name) != i:
             what = f"{name[:40]!r} should have id {i}, but ids before it are missing"

@@ -15,7 +15,7 @@ from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.settings import GenerationSettings, Setting
 from slimwhisper.checkpoint.tokenizer import TOKENIZER, Tokens, fast_tokenizer, read_tokens
 from slimwhisper.options import TASKS
-from slimwhisper.tokens.openai import OLD_NAMES, full_table, is_openai_table, suppressed
+from slimwhisper.tokens.openai import is_openai_table, suppressed, with_new_names
 from slimwhisper.tokens.vocabulary import (
     SIZES,
     TIMESTAMPS,
@@ -59,11 +59,10 @@ def read_vocabulary(
 
 
 def _is_whispers(tokens: Tokens, dims: Dims) -> bool:
-    """Whether they are openai-whisper's, with all special tokens; timestamps may be missing."""
+    """Whether they are openai-whisper's, and none was added."""
     t = get_tokenizer(dims)
-    named = {OLD_NAMES.get(name, name) for name in tokens.ids}
-    special = {name for name in t.special_tokens if not _TIMESTAMP.fullmatch(name)}
-    return special <= named and is_openai_table(tokens.ids, full_table(t))
+    added = (name for name, i in tokens.ids.items() if i > t.eot and name not in tokens.special)
+    return all(map(_TIMESTAMP.fullmatch, added)) and is_openai_table(tokens.ids, t)
 
 
 def _whispers(dims: Dims, settings: GenerationSettings) -> Vocabulary | None:
@@ -105,7 +104,7 @@ def _whispers(dims: Dims, settings: GenerationSettings) -> Vocabulary | None:
 def _of_tokens(
     folder: Path, dims: Dims, tokens: Tokens, settings: GenerationSettings
 ) -> Vocabulary:
-    ids = {OLD_NAMES.get(name, name): i for name, i in tokens.ids.items()}
+    ids = with_new_names(tokens.ids)
     size = dims.n_vocab
     too_large = [name for name, i in ids.items() if not 0 <= i < size]
     if too_large:
@@ -143,7 +142,8 @@ def _of_tokens(
     from slimwhisper.tokens.tokenizer import FolderEncoding, FolderTokenizer
 
     # read it now, so that a damaged file is refused when the model is loaded
-    encoding = FolderEncoding(fast_tokenizer(folder, tokens), eot, size)
+    no_text = {name for name, i in tokens.ids.items() if not any(i in part for part in texts)}
+    encoding = FolderEncoding(fast_tokenizer(folder, tokens, no_text), eot, size)
 
     @lru_cache(maxsize=256)
     def tokenizer(language: str | None, task: str) -> "Tokenizer":

@@ -9,6 +9,9 @@ from slimwhisper.errors import OptionError
 from slimwhisper.faster_whisper.types import TranscriptionOptions, VadOptions
 from slimwhisper.faster_whisper.utils import get_logger
 from slimwhisper.faster_whisper.vad import option_fields
+from slimwhisper.option_checks import plain_values
+from slimwhisper.options import TASKS
+from slimwhisper.text import not_one_of
 from slimwhisper.tokens.suppression import suppressed_tokens
 from slimwhisper.types import CHUNK_SECONDS
 
@@ -35,9 +38,7 @@ COMPUTE_TYPES = {  # CTranslate2's: ours; None: our default for the device
 def choose_dtype(compute_type: str) -> str | None:
     """The dtype of `load_model` for one of CTranslate2's compute types. Raises OptionError."""
     if compute_type not in COMPUTE_TYPES:
-        raise OptionError(
-            f"compute_type {compute_type!r} is not one of: {', '.join(COMPUTE_TYPES)}"
-        )
+        raise OptionError(f"compute_type {not_one_of(compute_type, COMPUTE_TYPES)}")
     return COMPUTE_TYPES[compute_type]
 
 
@@ -53,8 +54,13 @@ def choose_device(device: str, device_index: int | list[int]) -> str | None:
     return f"{device}:{indices[0]}" if device == "cuda" else device
 
 
-def for_the_model(arguments: Arguments, model: SlimWhisper) -> Arguments:
-    """The arguments, with what an English-only model cannot do replaced, and logged."""
+def for_the_model(call: Arguments, model: SlimWhisper) -> Arguments:
+    """The arguments of a `transcribe`, as our options take them, with what an English-only model
+    cannot do replaced, and logged. Raises OptionError. call: its local names.
+    """
+    arguments = plain_values({k: v for k, v in call.items() if k not in ("self", "audio")})
+    if arguments["task"] not in TASKS:
+        raise OptionError(f"task {not_one_of(arguments['task'], TASKS)}")
     if model.is_multilingual:
         return arguments
     replaced = {"language": "en", "task": "transcribe", "multilingual": False}

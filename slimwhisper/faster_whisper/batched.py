@@ -79,14 +79,11 @@ class BatchedInferencePipeline:
         clip_timestamps: dictionaries of "start" and "end", in seconds. batch_size: the engine,
         which other threads share, chooses its own.
         """
-        arguments = {
-            name: value for name, value in locals().items() if name not in ("self", "audio")
-        }
-        whisper = self.model.whisper
-        arguments = for_the_model(arguments | UNUSED, whisper)
-        if isinstance(temperature, list | tuple):
-            arguments["temperature"] = list(temperature)[:1]
-        clips = [second for clip in clip_timestamps or () for second in _edges(clip)]
+        arguments, whisper = locals() | UNUSED, self.model.whisper
+        arguments = for_the_model(arguments, whisper)
+        if isinstance(arguments["temperature"], list | tuple):
+            arguments["temperature"] = list(arguments["temperature"])[:1]
+        clips = [second for clip in arguments["clip_timestamps"] or () for second in _edges(clip)]
         arguments["clip_timestamps"] = clips or "0"
         vad = None
         if vad_filter and not clips:

@@ -13,6 +13,7 @@ from slimwhisper.engine.requests import Attempt, Decoded, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.engine_pool import search_of
+from slimwhisper.option_checks import plain_value
 from slimwhisper.windows import as_windows, detect_languages
 
 
@@ -83,6 +84,7 @@ class CTranslate2Calls:
     ) -> list[GenerationResult]:
         """The text of each window after its prompt of token ids. Raises OptionError."""
         model, vocabulary = self._model, self._model.network.vocabulary
+        prompts = [list(plain_value(prompt)) for prompt in prompts]
         if length_penalty != 1:
             raise OptionError(f"length_penalty {length_penalty!r}: only 1 is supported")
         samples = sampling_topk != 1
@@ -94,13 +96,13 @@ class CTranslate2Calls:
             repetition_penalty=repetition_penalty,
             no_repeat_ngram_size=no_repeat_ngram_size,
             suppress_blank=suppress_blank,
-            suppress_tokens=tuple(suppress_tokens or ()),
+            suppress_tokens=tuple(plain_value(suppress_tokens) or ()),
             max_initial_timestamp=max_initial_timestamp_index * 0.02,
             without_timestamps=all(vocabulary.no_timestamps in prompt for prompt in prompts),
         )
         rules, attempt = make_rules(model.dims, options, vocabulary), options.temperatures[0]
         windows = [
-            Window(mel, tuple(prompt), list(prompt).index(vocabulary.sot), rules, Attempt(attempt))
+            Window(mel, tuple(prompt), prompt.index(vocabulary.sot), rules, Attempt(attempt))
             for mel, prompt in zip(features.mels, prompts, strict=True)
         ]
         with model._engines.lend(search_of(options), len(windows)) as engine:

@@ -128,11 +128,8 @@ class WhisperModel:
 
         audio: a path, a binary file object, or float32 [n] at 16 kHz.
         """
-        arguments = {
-            name: value for name, value in locals().items() if name not in ("self", "audio")
-        }
-        arguments, vad = for_the_model(arguments, self.whisper), None
-        if vad_filter and clip_timestamps == "0":
+        arguments, vad = for_the_model(locals(), self.whisper), None
+        if vad_filter and arguments["clip_timestamps"] == "0":
             vad = vad_options(arguments, VadOptions())
         options = options_of(arguments, vad, self.whisper) | {"vad_filter": vad is not None}
         return self.begin(audio, arguments, options, vad)

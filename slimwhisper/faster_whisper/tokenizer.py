@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from slimwhisper.tokens.prompts import encode_text
 from slimwhisper.tokens.vocabulary import Vocabulary, language_code
 from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 
@@ -28,7 +29,7 @@ class HubTokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Encoded:
         """Special tokens are never added."""
-        return Encoded(self._plain.encode(text))
+        return Encoded(encode_text(self._plain, text))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Without special tokens, and without timestamps."""
@@ -43,7 +44,7 @@ class HubTokenizer:
         special = self._plain.special_tokens.get(token)
         if special is not None:
             return special
-        ids = self._plain.encode(token)
+        ids = encode_text(self._plain, token)
         return ids[0] if len(ids) == 1 else None
 
 
@@ -103,7 +104,7 @@ class Tokenizer:
         return tuple(self._inner.non_speech_tokens)
 
     def encode(self, text: str) -> list[int]:
-        return self._inner.encode(text)
+        return encode_text(self._inner, text)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text; other tokens are left out."""

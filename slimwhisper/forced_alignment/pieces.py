@@ -12,6 +12,7 @@ from slimwhisper.engine.requests import Align, Alignment, Answer, Request, Windo
 from slimwhisper.forced_alignment.borders import word_attention, word_borders, word_means
 from slimwhisper.forced_alignment.matching import PlacedWord
 from slimwhisper.subtitles.characters import is_spaceless
+from slimwhisper.tokens.prompts import encode_text
 from slimwhisper.types import FRAMES_PER_SECOND, Word
 
 if TYPE_CHECKING:  # it imports numba, which is slow to start
@@ -38,7 +39,7 @@ def pieces_of(
 ) -> Iterator[Piece]:
     """Cut placed words into pieces, at pauses. frames: of the recording; window: mel frames."""
     # the context holds no longer word, and none is spoken
-    tokens = [tuple(tokenizer.encode(_spoken(word))[:MOST_TOKENS]) for word in words]
+    tokens = [tuple(encode_text(tokenizer, _spoken(word))[:MOST_TOKENS]) for word in words]
     room = window / FRAMES_PER_SECOND - 2 * MARGIN
     first = 0
     while first < len(words):

@@ -9,6 +9,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.flags import FlagGroup, add_options, add_voices, boolean, codes, none_or
 from slimwhisper.options import TASKS
 from slimwhisper.speakers.choice import named_file
+from slimwhisper.text import did_you_mean
 from slimwhisper.types import Options
 
 GROUPS = {  # titles, and the text below them
@@ -85,8 +86,9 @@ def tasks(text: str) -> str | tuple[str, ...]:
     """A task, or all of `TASKS`, in their order."""
     names = codes(text)
     if not names or not set(names) <= set(TASKS):
+        near = did_you_mean(text, TASKS)
         choices = f"{', '.join(TASKS)}, or both: {' '.join(TASKS)}"
-        raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {choices})")
+        raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {choices}){near}")
     chosen = tuple(name for name in TASKS if name in names)
     return chosen[0] if len(chosen) == 1 else chosen
 

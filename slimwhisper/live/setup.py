@@ -8,7 +8,7 @@ from slimwhisper.engine.requests import Rules
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import LiveOptions
-from slimwhisper.option_checks import check_names, check_rows, make_options
+from slimwhisper.option_checks import check_names, check_rows, make_options, plain_values
 from slimwhisper.speakers.choice import as_pairs, check_known, require
 from slimwhisper.tokens.vocabulary import Vocabulary, language_code
 from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES, Dims, Options
@@ -92,6 +92,7 @@ class UpdateSettings:
 def live_options(**values: Any) -> LiveOptions:
     """LiveOptions of these values. Raises OptionError for unknown names and invalid values."""
     check_names(LiveOptions, values)
+    values = plain_values(values)
     if "known_speakers" in values:
         values["known_speakers"] = as_pairs(values["known_speakers"] or ())
     options = LiveOptions(**values)

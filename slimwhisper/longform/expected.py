@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from slimwhisper.forced_alignment.script import read_text
+from slimwhisper.tokens.prompts import prompt_tokens
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Options
 
@@ -29,8 +30,5 @@ def expected_tokens(vocabulary: Vocabulary, expected: str, hotwords: str | None)
     words = " ".join(expected.split())
     if not words:
         return ()
-    encode = vocabulary.tokenizer().encode
-    tokens = list(encode(f" {words}"))
-    if hotwords and hotwords.strip():
-        tokens += encode(f" {hotwords.strip()}")
-    return tuple(tokens)
+    tokenizer = vocabulary.tokenizer()
+    return (*prompt_tokens(tokenizer, words), *prompt_tokens(tokenizer, (hotwords or "").strip()))

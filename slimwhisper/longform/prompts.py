@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from slimwhisper.errors import OptionError
+from slimwhisper.tokens.prompts import prefix_tokens, prompt_tokens
 from slimwhisper.tokens.vocabulary import text_ranges
 from slimwhisper.types import Dims, Options
 
@@ -16,25 +16,13 @@ class Prompts:
     def __init__(self, tokenizer: "Tokenizer", dims: Dims, options: Options) -> None:
         self._tokenizer, self._options = tokenizer, options
         self._limit = dims.n_text_ctx // 2 - 1  # most tokens of previous text
-
-        def encode(text: str | tuple[int, ...] | None) -> list[int]:
-            if isinstance(text, tuple):
-                return list(text)
-            return tokenizer.encode(" " + text.strip()) if text else []
-
-        self._tokens = encode(options.initial_prompt)  # followed by all segments' tokens
+        # followed by all segments' tokens
+        self._tokens = prompt_tokens(tokenizer, options.initial_prompt)
         self._initial = len(self._tokens)
         self._start = 0  # of the text that conditions the next window
-        self._hotwords = [] if options.prefix else encode(options.hotwords)[: self._limit]
-        self._prefix = encode(options.prefix)
-        most = dims.n_text_ctx // 2 - (options.sample_len or dims.n_text_ctx // 2)
-        self._prefix = self._prefix[-most:]  # all of it if that is 0, as in `whisper.decode`
-        longest = self._limit + len(self._prefix) + 8
-        if longest >= dims.n_text_ctx:
-            raise OptionError(
-                f"prefix: {len(self._prefix)} tokens leave no room for the text; "
-                f"give at most {dims.n_text_ctx - self._limit - 9}"
-            )
+        self._prefix = prefix_tokens(tokenizer, dims, options)
+        hotwords = None if self._prefix else options.hotwords
+        self._hotwords = prompt_tokens(tokenizer, hotwords)[: self._limit]
 
     def add(self, tokens: list[int], keep: bool) -> None:
         """Add a window's tokens; `keep`: they condition the next window."""

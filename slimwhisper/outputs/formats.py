@@ -14,6 +14,7 @@ from slimwhisper.outputs.layout import SPEAKERS, Layout
 from slimwhisper.outputs.lrc import write_lrc
 from slimwhisper.outputs.srt_vtt import write_srt, write_vtt
 from slimwhisper.subtitles.cues import label
+from slimwhisper.text import not_one_of
 from slimwhisper.types import Segment, Transcript
 
 Write = Callable[[Transcript, TextIO, Layout], None]
@@ -77,7 +78,7 @@ def write_transcript(
     Raises OptionError for an unknown format.
     """
     if format not in FORMATS:
-        raise OptionError(f"output format {format!r} is not one of {', '.join(FORMATS)}")
+        raise OptionError(f"output format {not_one_of(format, FORMATS)}")
     FORMATS[format].write(transcript, file, layout or {})
 
 

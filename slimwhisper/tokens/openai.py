@@ -1,6 +1,6 @@
 """OpenAI's token tables by the size of the vocabulary, for comparing and writing other formats."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,13 @@ from slimwhisper.types import Dims
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer
 
-OLD_NAMES = {"<|nocaptions|>": "<|nospeech|>"}  # in files of 2022
+# names that files of 2022 have, or other programs give
+OLD_NAMES = {
+    "<|nocaptions|>": "<|nospeech|>",
+    "<|iw|>": "<|he|>",
+    "<|jv|>": "<|jw|>",
+}
+USED = ("startoftranscript", "translate", "transcribe", "startofprev", "nospeech", "notimestamps")
 
 
 def openai_tokenizer(dims: Dims) -> "Tokenizer | None":
@@ -64,9 +70,24 @@ def full_table(tokenizer: "Tokenizer") -> list[str]:
     return [*map(spelled, text_tokens(tokenizer)), *special_tokens(tokenizer)]
 
 
-def is_openai_table(tokens: Mapping[str, int], table: Sequence[str]) -> bool:
-    """Whether token -> id agrees with `table`, and has all of its text tokens."""
-    ids = {token: i for i, token in enumerate(table)}
-    text = table[: table.index("<|endoftext|>")]
-    agrees = all(ids.get(OLD_NAMES.get(token, token)) == i for token, i in tokens.items())
-    return agrees and all(token in tokens for token in text if token)
+def with_new_names(ids: Mapping[str, int]) -> dict[str, int]:
+    """Token -> id, with openai-whisper's names for those that have had others."""
+    renamed = {new: ids[old] for old, new in OLD_NAMES.items() if old in ids and new not in ids}
+    return {name: i for name, i in ids.items() if OLD_NAMES.get(name) not in renamed} | renamed
+
+
+def is_openai_table(ids: Mapping[str, int], tokenizer: "Tokenizer") -> bool:
+    """Whether token -> id are openai-whisper's as far as they decide a text: all tokens of text,
+    and the special ones that are used. Timestamps are found by their place; a language's name
+    counts only where the model has several.
+    """
+    ids, special = with_new_names(ids), special_tokens(tokenizer)
+    text = map(spelled, text_tokens(tokenizer))
+    expected = {token: i for i, token in enumerate(text) if token or token in ids}
+    names = (*USED, *(tokenizer.all_language_codes if tokenizer.language else ()))
+    used = {"<|endoftext|>": tokenizer.eot} | {f"<|{n}|>": special[f"<|{n}|>"] for n in names}
+    stamps = {name: i for name, i in special.items() if i >= tokenizer.timestamp_begin}
+    expected |= used | {name: i for name, i in stamps.items() if name in ids}
+    taken = {*range(tokenizer.eot), *used.values()}
+    others = [i for name, i in ids.items() if name not in expected]
+    return all(ids.get(n) == i for n, i in expected.items()) and taken.isdisjoint(others)

@@ -8,12 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.errors import OptionError
+from slimwhisper.tokens.prompts import encode_text
 from slimwhisper.tokens.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from whisper.tokenizer import Tokenizer
 
 MOST_PHRASES = 10_000
 LONGEST = 200  # characters of a phrase
@@ -118,12 +123,9 @@ def _has_spaces(text: str) -> bool:
     return hangul or not (wide or any(first <= code <= last for first, last in UNSPACED))
 
 
-def _encoded(vocabulary: Vocabulary, tokenizer: object, text: str) -> tuple[int, ...]:
-    try:
-        tokens = tuple(tokenizer.encode(text))  # type: ignore[attr-defined]
-        same = tokenizer.decode(list(tokens)) == text  # type: ignore[attr-defined]
-    except ValueError:  # it names a special token
-        tokens, same = (), False
+def _encoded(vocabulary: Vocabulary, tokenizer: "Tokenizer", text: str) -> tuple[int, ...]:
+    tokens = tuple(encode_text(tokenizer, text))
+    same = tokenizer.decode(list(tokens)) == text
     if not (same and tokens and all(map(vocabulary.is_text, tokens))):
         what = "is not text that this model can write; leave it out"
         raise OptionError(f"hot_words: {text.strip()[:40]!r} {what}")

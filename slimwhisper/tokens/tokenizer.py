@@ -4,13 +4,15 @@ Import it only where such a model is loaded: `whisper` and `tokenizers` are slow
 """
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import groupby
 from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
+from slimwhisper.errors import CheckpointError
 from slimwhisper.tokens.whisper_package.tokenizer import Tokenizer
 
 _SECONDS = 0.02  # from one timestamp token to the next
@@ -24,22 +26,38 @@ _SPECIAL = {  # attributes of whisper's Tokenizer
 }
 
 
+@contextmanager
+def _panics_as_errors() -> Iterator[None]:
+    """Turns a panic of `tokenizers`, which no `except Exception` sees, into a CheckpointError: its
+    regular expressions give up after many steps, and patterns come from the model's files.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        reason = f"{error}".splitlines()[0][:200]
+        remedy = "correct the patterns in its tokenizer.json"
+        raise CheckpointError(f"the model's tokenizer fails: {reason}; {remedy}") from None
+
+
 class FolderEncoding:
     """The calls of `tiktoken.Encoding` that `whisper`'s Tokenizer makes."""
 
     def __init__(self, fast: FastTokenizer, eot: int, size: int) -> None:
         """size: ids from 0 up; some may have no token."""
-        fast.encode_special_tokens = True  # in a prompt, "<|en|>" is text
         fast.no_truncation()
         fast.no_padding()
         self.fast, self.eot_token, self.n_vocab = fast, eot, size
 
     def encode(self, text: str, **_: Any) -> list[int]:
-        return list(self.fast.encode(text, add_special_tokens=False).ids)
+        with _panics_as_errors():
+            return list(self.fast.encode(text, add_special_tokens=False).ids)
 
     def decode(self, tokens: Sequence[int], **_: Any) -> str:
         """The text of tokens; ids that have none are left out."""
-        return str(self.fast.decode(list(tokens), skip_special_tokens=False))
+        with _panics_as_errors():
+            return str(self.fast.decode(list(tokens), skip_special_tokens=False))
 
 
 class FolderTokenizer(Tokenizer):  # type: ignore[misc]  # whisper has no types

@@ -6,13 +6,13 @@ those of a model's files.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from slimwhisper.errors import OptionError
 from slimwhisper.options import TASKS
+from slimwhisper.tokens.languages import language_hint, possible_codes, whispers_code
 from slimwhisper.types import Dims
 
 if TYPE_CHECKING:
@@ -129,20 +129,23 @@ def get_vocabulary(dims: Dims) -> Vocabulary:
 
 
 def language_code(language: str, vocabulary: Vocabulary, any_model: bool = False) -> str:
-    """A code ("de"), token ("<|de|>") or English name ("German") -> the code.
+    """A code ("de", "deu"), token ("<|de|>"), English name ("German") or tag ("de-AT") -> the code.
 
     Raises `OptionError` for a language that the model, or any model of Whisper's, does not know.
     """
-    from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
-
-    name = language.lower().removeprefix("<|").removesuffix("|>")
-    codes = tuple(vocabulary.languages.values()) or ("en",)
-    code = name if name in codes else TO_LANGUAGE_CODE.get(name, name)
-    if code in codes or (any_model and code in LANGUAGES):
+    own = {code.lower(): code for code in vocabulary.languages.values()} or {"en": "en"}
+    for code in possible_codes(language):
+        if code in own:
+            return own[code]
+    code = whispers_code(language)
+    if code is None:
+        hint = language_hint(language)
+        raise OptionError(f"language {language!r} is not a language of Whisper; {hint}")
+    if any_model:
         return code
-    if code in LANGUAGES:
-        reason = "not in this model" if vocabulary.languages else "this model is English-only"
-        raise OptionError(f"language {language!r}: {reason}; choose a multilingual model, or 'en'")
-    matches = get_close_matches(name, [*LANGUAGES, *TO_LANGUAGE_CODE, *codes], n=3)
-    hint = f"did you mean {', '.join(matches)}?" if matches else "use a code such as 'en' or 'de'"
-    raise OptionError(f"language {language!r} is not a language of Whisper; {hint}")
+    if not vocabulary.languages:
+        reason = "this model is English-only; choose a multilingual model, or 'en'"
+    else:
+        models = "large-v3, or another model" if code == "yue" else "a model"
+        reason = f"{code!r} is not in this model; choose {models} that has it"
+    raise OptionError(f"language {language!r}: {reason}")

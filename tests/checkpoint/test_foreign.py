@@ -11,11 +11,13 @@ import torch
 from huggingface_hub import constants
 
 from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.tokens.openai import full_table, is_openai_table
+from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Dims
 from tests.support import oracle
 from tests.support.checkpoints import assert_equal, fill_cache, random_state, refusal, tiny_dims
 from tests.support.foreign import ct2_variables, ggml_bytes, ggml_tensor, save_ct2, tokenizer_of
-from tests.support.hf_folders import visible
+from tests.support.hf_folders import dims_of, trained_table, visible, weights_of
 
 DIMS = tiny_dims(width=8, heads=2, audio_layers=2, text_layers=3)
 STATE = random_state(DIMS, seed=3)
@@ -181,6 +183,103 @@ def test_ctranslate2_cut_anywhere(tmp_path: Path, tokens: list[str]) -> None:
         assert "truncated or damaged CTranslate2 file" in refusal(folder), cut
     (folder / "model.bin").write_bytes(data + b"more")
     assert "4 bytes follow the last variable" in refusal(folder)
+
+
+Tokens = list[str]
+
+
+def named(**names: str) -> Callable[[Tokens], Tokens]:
+    """Special tokens of other names."""
+    spelled = {f"<|{old}|>": new for old, new in names.items()}
+    return lambda tokens: [spelled.get(token, token) for token in tokens]
+
+
+def swapped(a: str, b: str) -> Callable[[Tokens], Tokens]:
+    return named(**{a: f"<|{b}|>", b: f"<|{a}|>"})
+
+
+def stamped(form: str) -> Callable[[Tokens], Tokens]:
+    """Timestamps of other names; "": left out."""
+
+    def change(tokens: Tokens) -> Tokens:
+        names = [form.format(i * 0.02) for i in range(1501)]
+        return tokens[:-1501] + (names if form else [])
+
+    return change
+
+
+def at(index: int, token: str) -> Callable[[Tokens], Tokens]:
+    return lambda tokens: [*tokens[:index], token, *tokens[index + 1 :]]
+
+
+# what a folder's list has instead of openai-whisper's tokens; read with English, with all languages
+LISTS: dict[str, tuple[Callable[[Tokens], Tokens], bool, bool]] = {
+    "whisper's": (lambda tokens: tokens, True, True),
+    "nocaptions": (named(nospeech="<|nocaptions|>"), True, True),
+    "iw": (named(he="<|iw|>"), True, True),
+    "jv": (named(jw="<|jv|>", he="<|iw|>", nospeech="<|nocaptions|>"), True, True),
+    "startoflm": (named(startoflm="<|startoflanguagemodel|>"), True, True),
+    "no timestamps": (stamped(""), True, True),
+    "other timestamps": (stamped("<|ts_{:.3f}|>"), True, True),
+    "padding for timestamps": (stamped("<pad>"), True, True),
+    "some timestamps": (lambda tokens: tokens[:-600], True, True),
+    "other names of languages": (named(de="<|german|>", fr="<|unused_1|>"), True, False),
+    "swapped languages": (swapped("de", "fr"), True, False),
+    "two tokens of a language": (named(de="<|en|>"), True, False),
+    "another text": (at(1000, "Ġslimwhisper"), False, False),
+    "swapped texts": (lambda t: [*t[:500], t[501], t[500], *t[502:]], False, False),
+    "a text in place of <|endoftext|>": (at(50_256, "Ġslimwhisper"), False, False),
+    "too few": (lambda tokens: tokens[:50_000], False, False),
+    "no <|nospeech|>": (named(nospeech="<|extra|>"), False, False),
+    "no <|notimestamps|>": (named(notimestamps="<|extra|>"), False, False),
+    "no <|startofprev|>": (named(startofprev="<|extra|>"), False, False),
+    "no <|startoftranscript|>": (named(startoftranscript="<|extra|>"), False, False),
+    "swapped tasks": (swapped("transcribe", "translate"), False, False),
+    "swapped marks": (swapped("startofprev", "startoftranscript"), False, False),
+    "shifted timestamps": (lambda t: [*t[:-1501], "<|x|>", *t[-1501:-1]], False, False),
+}
+
+
+@pytest.mark.parametrize("dims", [ENGLISH, DIMS, LARGE], ids=["51864", "51865", "51866"])
+def test_which_lists_of_tokens_are_whispers(tmp_path: Path, dims: Dims) -> None:
+    """By the tokens that decide a text, in both files that folders have had, with any ends of
+    lines; and the same for the tokens of a Hugging Face folder.
+    """
+    folder = save_ct2(tmp_path / "m", ct2_variables(dims, random_state(dims, seed=3)), [])
+    listed, lines = folder / "vocabulary.json", folder / "vocabulary.txt"
+    listed.unlink()
+    plain = full_table(tokenizer_of(dims))
+    for case, (change, *read) in LISTS.items():
+        tokens, is_read = change(plain), read[dims.is_multilingual]
+        ids = {token: i for i, token in enumerate(tokens)}
+        if "padding" not in case:  # a name of several tokens is none there
+            assert is_openai_table(ids, tokenizer_of(dims)) is is_read, case
+        lines.write_text("\n".join(tokens) + "\n", encoding="utf-8")
+        if not is_read:
+            assert "not OpenAI's" in refusal(folder), case
+            continue
+        found = load_checkpoint(folder).tokens
+        assert found.is_whispers and found.timestamps == get_vocabulary(dims).timestamps, case
+    for text in ("\n".join(plain), "\r\n".join([*plain, ""]), "\ufeff" + "\n".join(plain)):
+        lines.write_bytes(text.encode())
+        assert load_checkpoint(folder).tokens.is_whispers
+    listed.write_text(json.dumps(plain))
+    assert load_checkpoint(folder).tokens.is_whispers
+
+
+def test_ctranslate2_with_other_tokens_is_read_by_its_tokenizer(tmp_path: Path) -> None:
+    """As faster-whisper does; the list and the tokenizer must be of one model."""
+    table = trained_table()
+    dims = dims_of(table)
+    state = weights_of(table, dims)
+    names = list(table.ids)
+    folder = save_ct2(tmp_path / "m", ct2_variables(dims, state), names)
+    assert "no tokenizer.json" in refusal(folder)
+    table.save(folder)
+    tokens = load_checkpoint(folder).tokens
+    assert not tokens.is_whispers and [*tokens.languages.values()] == ["en", "de", "xx"]
+    (folder / "vocabulary.json").write_text(json.dumps(at(300, "Ġslimwhisper")(names)))
+    assert "token 300 is 'Ġslimwhisper', but in tokenizer.json" in refusal(folder)
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,11 @@ def renamed(table: Table, old: str, new: str) -> Table:
 
 @pytest.mark.parametrize(("n_vocab", "old"), [(51_864, True), (51_866, False)])
 def test_whispers_own_table_stays_the_fast_one(tmp_path: Path, n_vocab: int, old: bool) -> None:
-    """Also in older folders: <|nocaptions|>, and no timestamps among the tokens."""
+    """Also in older folders: <|nocaptions|>, <|iw|>, and no timestamps among the tokens."""
     table = whisper_table(n_vocab)
     if old:
-        table = renamed(table, "<|nospeech|>", "<|nocaptions|>")
+        for now, then in (("nospeech", "nocaptions"), ("he", "iw"), ("jw", "jv")):
+            table = renamed(table, f"<|{now}|>", f"<|{then}|>")
         names = tuple(n for n in table.special if n not in STAMPS)
         table = replace(table, special=names, size=n_vocab)
     suppressed = [*get_tokenizer(replace(tiny_dims(), n_vocab=n_vocab)).non_speech_tokens]
@@ -97,7 +98,9 @@ def test_a_trained_table_encodes_as_tokenizers_does(tmp_path: Path) -> None:
         for text in (" the quick brown fox", " Boxkämpfer", "日本"):
             assert tokenizer.encode(text) == fast.encode(text).ids
             assert tokenizer.decode(tokenizer.encode(text)) == text
-        assert tokenizer.decode(tokenizer.encode(" <|en|>")) == " <|en|>", "no prompt makes it one"
+        for name in ("<|en|>", "<|0.00|>", "<|endoftext|>"):  # no prompt makes it one
+            tokens = tokenizer.encode(f" {name}")
+            assert all(map(found.is_text, tokens)) and tokenizer.decode(tokens) == f" {name}"
         names = ("<|startoftranscript|>", "<|xx|>", "<|translate|>")
         assert tokenizer.sot_sequence == tuple(TABLE.ids[n] for n in names)
         assert tuple(found.languages.values()) == ("en", "de", "xx")

@@ -22,6 +22,7 @@ from slimwhisper.engine.rules import (
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.tokens.languages import OTHER_NAMES
 from slimwhisper.tokens.suppression import numerals, suppressed_tokens
 from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, language_code
 from slimwhisper.types import Options
@@ -252,16 +253,65 @@ def test_bad_suppress_tokens(wanted: str | tuple[int, ...]) -> None:
         suppressed_tokens(VOCABULARY, wanted)
 
 
-def test_languages_by_code_and_name() -> None:
-    assert language_code("de", VOCABULARY) == language_code("German", VOCABULARY) == "de"
-    assert language_code("en", ENGLISH) == "en"
-    for name, known, message in (
-        ("Germann", VOCABULARY, "did you mean"),
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("en", "en EN en-US en_GB en_US.UTF-8 eng English english(US) <|en|>"),
+        ("de", "de-CH de-AT DE_de deu ger German Deutsch"),
+        ("pt", "pt-BR pt_PT por Portuguese"),
+        ("zh", "zh-CN zh-TW zh-Hant-TW zho chi cmn cmn-Hans-CN Mandarin"),
+        ("fr", "fr_FR fr-CA fra fre"),
+        ("es", "spa es-419 Castilian"),
+        ("ja", "jpn ja-JP jp"),
+        ("he", "iw iw-IL heb <|iw|>"),
+        ("jw", "jw jv jav <|jv|> Javanese"),
+        ("id", "in ind"),
+        ("yi", "ji yid"),
+        ("no", "nb nb-NO nob nor"),
+        ("tl", "fil fil-PH tgl"),
+        ("fa", "fas per farsi"),
+        ("haw", "haw haw-US Hawaiian"),
+    ],
+)
+def test_languages_by_code_name_and_tag(code: str, names: str) -> None:
+    for name in names.split():
+        assert language_code(name, VOCABULARY) == code, name
+        assert language_code(f" {name} ", VOCABULARY) == code, name
+
+
+def test_every_language_has_its_own_codes_of_three_letters() -> None:
+    """Of ISO 639, as `transformers` and files of films name them; none of two languages."""
+    from whisper.tokenizer import LANGUAGES
+
+    rows = [row.split() for row in OTHER_NAMES.strip().replace("|", "\n").splitlines()]
+    names = [name for _, *others in rows for name in others]
+    assert len(names) == len({*names}) and not {*names} & {*LANGUAGES}
+    assert {code for code, *_ in rows} | {"haw", "yue"} == {*LANGUAGES}
+    assert all(any(len(name) == 3 for name in others) for _, *others in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "message"),
+    [
+        ("Germann", VOCABULARY, "did you mean german\\?"),
+        ("Duetsch", VOCABULARY, "did you mean deutsch or dutch\\?"),
+        ("xx", VOCABULARY, "use a code such as 'en'"),
+        ("sp", VOCABULARY, "use a code such as 'en'"),  # no code is like another
+        ("en,de", VOCABULARY, "use a code such as 'en'"),
         ("de", ENGLISH, "English-only"),
-        ("Cantonese", VOCABULARY, "Cantonese"),  # large-v3's vocabulary has it
-    ):
-        with pytest.raises(OptionError, match=message):
-            language_code(name, known)
+        ("yue", VOCABULARY, "'yue' is not in this model; choose large-v3, or another model"),
+        ("Cantonese", VOCABULARY, "'yue' is not in this model"),
+    ],
+)
+def test_languages_that_are_not_known(name: str, known: Vocabulary, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        language_code(name, known)
+
+
+def test_a_models_own_code_comes_first() -> None:
+    known = replace(VOCABULARY, languages={1: "nb", 2: "zh-TW", 3: "zh"})
+    assert language_code("nb", known) == "nb" and language_code("zh_tw", known) == "zh"
+    assert language_code("ZH-tw", known) == "zh-TW" and language_code("zh-CN", known) == "zh"
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)

@@ -16,7 +16,8 @@ from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import inside, reading
 from slimwhisper.checkpoint.formats.binary import OTHER_TABLE, BinaryFile
 from slimwhisper.checkpoint.formats.hugging_face import tie_output
-from slimwhisper.tokens.openai import full_table, is_openai_table, openai_tokenizer
+from slimwhisper.checkpoint.tokenizer import TOKENIZER, read_tokens
+from slimwhisper.tokens.openai import is_openai_table, openai_tokenizer
 from slimwhisper.types import Dims
 
 CTRANSLATE2 = "model.bin"  # the weights
@@ -57,7 +58,7 @@ def read_ctranslate2(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     """OpenAI's name -> tensor, matrices [out, in], in the file's dtype.
 
     Raises CheckpointError for int8 and int16 weights, for another model than Whisper, for a
-    vocabulary that is not OpenAI's, and for damaged files.
+    vocabulary that is neither OpenAI's nor that of a tokenizer.json, and for damaged files.
     """
     path = inside(folder, CTRANSLATE2)
     variables = _read_variables(path)
@@ -135,18 +136,27 @@ def _dims(variables: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Dims:
 
 
 def _check_vocabulary(folder: Path, dims: Dims) -> None:
-    """Raise unless the folder's tokens are OpenAI's; `validate` refuses other vocabulary sizes."""
-    tokenizer = openai_tokenizer(dims)
-    if tokenizer is None:
-        return
+    """Raise unless the folder's tokens are OpenAI's, or those of its own tokenizer.json; `validate`
+    refuses other sizes of a vocabulary without one.
+    """
     listed, lines = (inside(folder, name) for name in CTRANSLATE2_TOKENS)
     file = listed if listed.is_file() else lines
+    own, openai = read_tokens(folder), openai_tokenizer(dims)
+    if openai is None and own is None:
+        return
     if not file.is_file():
         raise load_error(f"{folder}: has no vocabulary.json; copy the whole folder again")
     with reading(file, "the vocabulary cannot be read"):
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
         tokens = json.loads(text) if file is listed else text.removesuffix("\n").split("\n")
     if not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens):
         raise load_error(f"{listed}: is not a list of tokens; copy it again")
-    if not is_openai_table({t: i for i, t in enumerate(tokens)}, full_table(tokenizer)):
+    names = {} if own is None else {i: name for name, i in own.ids.items()}
+    for i, token in enumerate(tokens):
+        name = names.get(i, token)
+        if name != token and not (name[:1] == token[:1] == "<"):  # special tokens have two names
+            what = f"token {i} is {token[:40]!r}, but in {TOKENIZER} {name[:40]!r}"
+            raise load_error(f"{file}: {what}; copy both files of one model")
+    ids = {token: i for i, token in reversed([*enumerate(tokens)])}
+    if own is None and openai is not None and not is_openai_table(ids, openai):
         raise load_error(f"{folder}: {OTHER_TABLE}")
