@@ -1,5 +1,6 @@
 """Formats names, times, sizes and errors for messages."""
 
+import codecs
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -11,6 +12,13 @@ from typing import TextIO
 WIDTH = 24  # characters of a shortened name
 # change the direction of the text after them, so that a name may look like another one
 DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+NO_TEXT = frozenset(map(chr, {*range(32), 127} - set(b"\a\b\t\n\f\r\x1b")))  # as for file(1)
 
 
 def clock(seconds: float) -> str:
@@ -30,6 +38,25 @@ def escape_line(text: object) -> str:
         else c
         for c in str(text)
     )
+
+
+def text_encoding(head: bytes) -> str | None:
+    """The encoding of a text that begins with these bytes; None: they are no text.
+
+    UTF-8, also with bytes that are not (names of files may have any), or UTF-16, by its mark or
+    because at least half of it is Latin.
+    """
+    marked = [name for mark, name in MARKS.items() if head.startswith(mark)]
+    for name in marked or ("utf-8", "utf-16-le", "utf-16-be"):
+        decoder = codecs.getincrementaldecoder(name)("strict" if "16" in name else "replace")
+        try:
+            text = decoder.decode(head)  # the last character may be cut
+        except UnicodeDecodeError:
+            continue
+        latin = sum(c < "\u0100" for c in text)
+        if NO_TEXT.isdisjoint(text) and (marked or name == "utf-8" or 2 * latin >= len(text)):
+            return name
+    return None
 
 
 def replace_unencodable(text: str, stream: TextIO) -> str:

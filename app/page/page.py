@@ -18,6 +18,7 @@ from slimwhisper.app.page.gradio_internals import Blocks
 from slimwhisper.app.page.handlers import MOST_BEAMS, Handlers
 from slimwhisper.app.page.live_route import live_formats
 from slimwhisper.app.service.models import Models
+from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.options import MOST_SPEAKERS
 from slimwhisper.speakers.choice import BACKENDS, missing
@@ -115,7 +116,7 @@ def _inputs() -> Arguments:
         files = gr.File(
             label="Audio or video files",
             file_count="multiple",
-            file_types=["audio", "video"],
+            file_types=["audio", "video", *sorted(AUDIO_SUFFIXES)],
             height=168,
             elem_id="sw-files",
             scale=3,

@@ -5,10 +5,29 @@ vulnerabilities are in those (CVE-2026-8461, CVE-2026-125267). Recordings of spe
 few below. All others are disabled, including those for pictures.
 """
 
+import os
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+
+from slimwhisper.text import text_encoding
+
+# of dff, ds2, dsf, dv, mxf, shn, sph, tak and wtv no demuxer is allowed: they have to be converted,
+# which a folder's job says of each
 AUDIO_SUFFIXES = frozenset(
-    ".3g2 .3gp .aac .ac3 .aif .aifc .aiff .amr .ape .asf .au .avi .caf .dts .eac3 .flac .flv .m2ts"
-    " .m4a .m4b .m4v .mka .mkv .mov .mp2 .mp3 .mp4 .mpeg .mpg .mpga .mts .oga .ogg .ogv .opus .spx"
-    " .tta .w64 .wav .webm .wma .wmv .wv".split()
+    ".3g2 .3ga .3gp .3gp2 .3gpp .3gpp2 .aac .ac3 .adts .aif .aifc .aiff .amr .ape .asf .au .avi"
+    " .awb .bwf .caf .dff .divx .ds2 .dsf .dss .dts .dtshd .dv .eac3 .ec3 .f4a .f4b .f4v .flac"
+    " .flv .gsm .isma .ismv .latm .loas .m1a .m2a .m2t .m2ts .m4a .m4b .m4p .m4r .m4v .mk3d .mka"
+    " .mkv .mov .mp+ .mp1 .mp2 .mp3 .mp4 .mpa .mpc .mpe .mpeg .mpg .mpga .mts .mxf .oga .ogg .ogm"
+    " .ogv .ogx .opus .qt .ra .rf64 .rm .rmvb .shn .snd .sph .spx .tak .thd .tod .tp .trp .ts .tta"
+    " .vob .voc .vro .w64 .wav .wave .weba .webm .wm .wma .wmv .wtv .wv .xvid .xwma".split()
+)
+MAYBE_TEXT = frozenset((".mts", ".ts"))  # TypeScript's suffixes, too
+HEAD = 512  # bytes that show whether a file is text
+# folders of deleted files, thumbnails and the like, in small letters; others begin with a dot
+TRASH = frozenset(
+    "#recycle|#snapshot|$recycle.bin|@eadir|@recycle|__macosx|lost+found|recycler|"
+    "system volume information".split("|")
 )
 
 # FFmpeg's names: `ffmpeg -demuxers`; some demuxers have several.
@@ -35,3 +54,45 @@ DECODERS = frozenset(
 LIVE_CONTAINERS = frozenset("hls mpegts rtp rtsp sdp".split())
 PROTOCOLS = frozenset("crypto http httpproxy https rtp tcp tls udp".split())
 ADDRESSES = ("http", "https", "rtsp", "udp", "rtp")  # schemes
+
+
+class Selection:
+    """Chooses the recordings among the files of folders, stores and archives, which nobody named,
+    and counts the other files.
+    """
+
+    def __init__(self) -> None:
+        self.left_out: Counter[str] = Counter()  # suffix in small letters, or "hidden" -> files
+
+    def takes(
+        self, path: str, read_head: Callable[[], bytes] | None = None, hidden: bool = False
+    ) -> bool:
+        """Whether a file is a recording: not hidden, and with the suffix of one. If the suffix is
+        TypeScript's, too, its first `HEAD` bytes decide; None: it is a local file. hidden: hidden
+        files were asked for.
+        """
+        suffix = os.path.splitext(path)[1].lower()  # noqa: PTH122  (faster than Path, for millions of files)
+        kind = suffix or "without a suffix"
+        if not hidden and is_hidden(os.path.basename(path)):  # noqa: PTH119
+            kind = "hidden"
+        elif suffix in AUDIO_SUFFIXES:
+            head = None if suffix not in MAYBE_TEXT else read_head() if read_head else _head(path)
+            if head is None or text_encoding(head) is None:
+                return True
+        self.left_out[kind] += 1
+        return False
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder of this name, which nobody named, is hidden or trash. (macOS writes
+    `._talk.wav` beside `talk.wav`, which has no sound.)
+    """
+    return name.startswith(".") or name.lower() in TRASH
+
+
+def _head(path: str) -> bytes:
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # it may be a pipe
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read(HEAD) or b""
+    return b""

@@ -4,18 +4,19 @@ No tree is ever in memory as a whole: each folder is listed when the walk reache
 """
 
 import glob
+import logging
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from typing import BinaryIO, Literal
+from typing import Literal
 
-from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.formats import Selection, is_hidden
 from slimwhisper.errors import AudioError, SlimWhisperError
-from slimwhisper.outputs.formats import FORMATS
+from slimwhisper.jobs.output_names import Listing
+from slimwhisper.jobs.standard_input import NAME, StandardInput
 from slimwhisper.storage.digest_set import Digests, digest_of
 from slimwhisper.storage.files import InputFile
 from slimwhisper.storage.fingerprints import Fingerprint
@@ -24,8 +25,12 @@ OUTSIDE = Path("outside")  # subfolder for the outputs of recordings from outsid
 EMPTY = {
     "folder": "no audio or video files in this folder; check the path",
     "glob": "matches no audio or video files; check the pattern",
-    "list": "no paths on standard input; pipe a list in, with one path per line",
+    "list": "nothing on standard input; pipe in a recording, or a list with one path per line",
 }
+
+SEPARATORS = tuple(filter(None, (os.sep, os.altsep)))
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,32 +38,35 @@ class Argument:
     """One argument; outputs mirror the folders below `base`, which is absolute."""
 
     text: str
-    kind: Literal["file", "folder", "glob", "list", "missing"]
+    kind: Literal["file", "folder", "glob", "list", "stdin", "missing"]
     base: Path
 
 
 class Inputs:
     """The recordings that the arguments name.
 
-    An argument is a file, a folder, a glob, or `-` for a list on standard input.
+    An argument is a file, a folder, a glob, or `-` for a recording or a list on standard input.
     """
 
     def __init__(
         self,
         arguments: Iterable[str],
-        stdin: BinaryIO | None = None,
+        stdin: StandardInput | None = None,
         endings: Sequence[str] = ("",),
     ) -> None:
-        """endings: a recording's outputs have its output name with each of them."""
+        """stdin: for the argument `-`. endings: a recording's outputs have its output name with
+        each of them.
+        """
         self._stdin, self._endings = stdin, endings
+        self.selection = Selection()
         # the last folder listed for a file in it
         self._listing = lru_cache(1)(partial(Listing.of, endings=endings))
         self._walked: set[Path] = set()  # absolute folders of a glob or list
-        self._arguments = [_classify(text) for text in dict.fromkeys(arguments)]
+        self._arguments = [_classify(text, stdin) for text in dict.fromkeys(arguments)]
         kinds = [a.kind for a in self._arguments]
         self.is_job = bool({"folder", "glob", "list"} & set(kinds))
-        self.is_list = "list" in kinds  # standard input can be read only once
-        self.is_one_file = kinds == ["file"]
+        self.is_list = "list" in kinds
+        self.is_one_file = kinds in (["file"], ["stdin"])
         self._base = self._common_base()
 
     def files(self) -> Iterator[InputFile | AudioError]:
@@ -77,22 +85,47 @@ class Inputs:
             case "missing":
                 yield AudioError(f"{argument.text}: no such file; check the path")
             case "file":
-                yield self._file(Path(argument.text))
+                path = Path(argument.text)
+                if path.is_fifo() and not argument.text.startswith("/dev/"):  # as of `<(command)`
+                    logger.warning("%s: a pipe; it is read once a program writes to it", path)
+                yield self._file(path)
+            case "stdin":
+                assert self._stdin is not None
+                recording, output = self._stdin.recording(), self._file(Path(NAME)).output
+                yield InputFile(recording, output, recording.fingerprint)
             case "folder":
                 yield from self._walk(Path(argument.text))
             case "glob":
                 # "*.dat" means all such files; "talks/*" means the recordings among the files
                 suffix = Path(argument.text).suffix
                 any_file = bool(suffix) and not glob.has_magic(suffix)
+                named = set(Path(argument.text).parts)
+                dots = any(part.startswith(".") for part in named - {os.pardir})
                 # matches as the shell does, lazily; Path.glob includes hidden files
                 for text in glob.iglob(argument.text, recursive=True):  # noqa: PTH207
                     path = Path(text)
-                    if any_file or is_audio(text) or _kind(path) == "folder":
+                    if not dots and any(map(is_hidden, set(path.parts) - named)):
+                        continue
+                    take = any_file or _kind(path) == "folder"
+                    if take or self.selection.takes(text, hidden=dots):
                         yield from self._one_of_many(path)
             case "list":
                 assert self._stdin is not None
-                for text in read_list(self._stdin):
-                    yield from self._one_of_many(Path(text))
+                for text in self._stdin.paths():
+                    yield from self._of_list(text)
+
+    def _of_list(self, text: str) -> Iterator[InputFile | AudioError]:
+        """The recordings of one line of a list."""
+        path = Path(text)
+        if _kind(path) != "folder" or self._is_walked(path):
+            yield from self._one_of_many(path)
+        elif not text.endswith(SEPARATORS):
+            remedy = f"write {path}{os.sep} to read all below it, or list only files (find -type f)"
+            yield AudioError(f"{path}: is a folder; {remedy}")
+        elif path.resolve() == Path(path.resolve().anchor):
+            yield AudioError(f"{path}: has all files of this machine; name a folder in it")
+        else:
+            yield from self._one_of_many(path)
 
     def _one_of_many(self, path: Path) -> Iterator[InputFile | AudioError]:
         """The recordings of one path from a list or glob."""
@@ -118,7 +151,9 @@ class Inputs:
         return not self._walked.isdisjoint([absolute, *absolute.parents])
 
     def _walk(self, top: Path) -> Iterator[InputFile | AudioError]:
-        """All recordings below a folder; does not follow links to folders."""
+        """All recordings below a folder, but for hidden ones and trash; does not follow links to
+        folders.
+        """
         unlisted: list[OSError] = []
 
         def errors() -> Iterator[AudioError]:
@@ -130,9 +165,10 @@ class Inputs:
 
         for folder, folders, files in os.walk(top, onerror=unlisted.append):
             yield from errors()
-            folders.sort()
+            folders[:] = sorted(name for name in folders if not is_hidden(name))
             output_folder = self._output_folder(_absolute(Path(folder)))
-            for name, output in Listing(files, folders, self._endings).outputs.items():
+            listing = Listing(folder, files, folders, self._endings, self.selection)
+            for name, output in listing.outputs.items():
                 path = Path(folder, name)
                 if _kind(path) != "special":  # a broken link is reported when it is opened
                     yield InputFile(path, str(output_folder / output), Fingerprint.of(path))
@@ -161,7 +197,7 @@ class Inputs:
         None for plain files with distinct names: their outputs go into the output folder itself.
         """
         existing = [a for a in self._arguments if a.kind != "missing"]
-        if all(a.kind == "file" for a in existing):
+        if all(a.kind in ("file", "stdin") for a in existing):
             paths = [_absolute(Path(a.text)) for a in existing]
             outputs = [self._listing(p.parent).output_of(p.name) for p in paths]
             names = [(output + end).casefold() for output in outputs for end in self._endings]
@@ -185,26 +221,6 @@ def distinct(
         yield entry
 
 
-def read_list(stream: BinaryIO) -> Iterator[str]:
-    """The paths of a list, as they arrive: one per line, or NUL-separated (`find -print0`)."""
-    # read1 returns what has arrived, without waiting for a full block
-    read = getattr(stream, "read1", stream.read)
-    separator = remainder = b""
-    while chunk := read(1 << 16):
-        remainder += chunk
-        if not separator:
-            separator = b"\0" if b"\0" in remainder else b"\n" if b"\n" in remainder else b""
-        if separator:
-            *paths, remainder = remainder.split(separator)
-            yield from filter(None, map(_path_text, paths))
-    if last := _path_text(remainder):
-        yield last
-
-
-def _path_text(path: bytes) -> str:
-    return os.fsdecode(path.removesuffix(b"\r"))
-
-
 def _kind(path: Path) -> Literal["file", "folder", "special"] | None:
     try:
         mode = path.stat().st_mode
@@ -213,9 +229,10 @@ def _kind(path: Path) -> Literal["file", "folder", "special"] | None:
         return None
 
 
-def _classify(text: str) -> Argument:
+def _classify(text: str, stdin: StandardInput | None) -> Argument:
     if text == "-":
-        return Argument(text, "list", Path.cwd())
+        is_list = stdin is None or stdin.is_list
+        return Argument(text if is_list else NAME, "list" if is_list else "stdin", Path.cwd())
     path = Path(text)
     match _kind(path):
         case "folder":
@@ -224,8 +241,10 @@ def _classify(text: str) -> Argument:
             return Argument(text, "file", _absolute(path).parent)
     if not glob.has_magic(text):
         return Argument(text, "missing", Path())
-    while glob.has_magic(str(path)):
+    while glob.has_magic(str(path)) and _kind(path) != "folder":
         path = path.parent
+    if glob.has_magic(str(path)):  # a folder that exists is itself
+        text = f"{glob.escape(str(path))}/{Path(text).relative_to(path)}"
     return Argument(text, "glob", _absolute(path))
 
 
@@ -236,60 +255,3 @@ def _absolute(path: Path) -> Path:
     if os.pardir in path.parts:
         return path.parent.resolve() / path.name
     return path.absolute()
-
-
-class Listing:
-    """The recordings of one folder, sorted, with the names of their outputs. These depend only on
-    what the folder contains, so a resumed job uses the same ones.
-    """
-
-    def __init__(
-        self, files: Iterable[str], folders: Iterable[str], endings: Sequence[str] = ("",)
-    ) -> None:
-        """endings: as of `Inputs`."""
-        self._files, self._endings = sorted(files), endings
-        # "a.mp3" cannot have the output "a.txt" next to a mirrored folder of that name
-        ends = tuple(f".{name}" for name in FORMATS)
-        self._blocked = {Path(f).stem.casefold() for f in folders if f.lower().endswith(ends)}
-        self.outputs = self._distinct(name for name in self._files if is_audio(name))
-
-    @staticmethod
-    def of(folder: Path, endings: Sequence[str] = ("",)) -> "Listing":
-        """The listing of a folder, empty if the folder cannot be listed: it may still be read."""
-        _, folders, files = next(os.walk(folder), ("", [], []))
-        return Listing(files, folders, endings)
-
-    def output_of(self, name: str) -> str:
-        """The output name of any file in the folder.
-
-        Files without an audio suffix must avoid the names of the others.
-        """
-        if name in self.outputs:
-            return self.outputs[name]
-        output = self._distinct({name: None, **dict.fromkeys(self._files)})[name]
-        used = {each for o in self.outputs.values() for each in self._names(o)}
-        while not used.isdisjoint(self._names(output)):
-            output += "_"
-        return output
-
-    def _names(self, output: str) -> list[str]:
-        """The names that an output name stands for, in small letters."""
-        return [(output + ending).casefold() for ending in self._endings]
-
-    def _distinct(self, names: Iterable[str]) -> dict[str, str]:
-        """Name -> output name: without the suffix, or with it where two names would collide."""
-        outputs = {name: Path(name).stem for name in names}
-        while True:
-            counts = Counter(each for output in outputs.values() for each in self._names(output))
-            taken = self._blocked | {output for output, count in counts.items() if count > 1}
-            clashing = [
-                n for n, o in outputs.items() if o != n and not taken.isdisjoint(self._names(o))
-            ]
-            if not clashing:
-                return outputs
-            outputs.update((name, name) for name in clashing)
-
-
-def is_audio(name: str) -> bool:
-    """Whether a name has the suffix of an audio or video file."""
-    return os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES  # noqa: PTH122  (faster than Path, for millions of files)

@@ -120,7 +120,7 @@ def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: L
 
 def _recordings(plan: JobPlan, ledger: Ledger) -> Iterator[InputFile]:
     """The recordings that the arguments name; reports those that cannot be found."""
-    for entry in plan.recordings():
+    for entry in plan.recordings(plan.inputs):
         if isinstance(entry, InputFile):
             yield entry
         else:
@@ -132,10 +132,11 @@ def _recordings(plan: JobPlan, ledger: Ledger) -> Iterator[InputFile]:
 def _start_survey(plan: JobPlan, ledger: Ledger, stack: ExitStack) -> None:
     """Start a thread that adds up the recordings' lengths, if they are shown and can be read."""
     is_shown = ledger.console.has_bar or plan.flags.engine == "ray"
-    if not is_shown or not isinstance(plan.inputs, Inputs) or plan.inputs.is_list:
+    if not is_shown or not isinstance(plan.inputs, Inputs) or plan.stdin is not None:
         return
     end, sink = Event(), ledger.sink
-    files = (entry for entry in plan.recordings() if isinstance(entry, InputFile))
+    entries = plan.recordings(plan.read_inputs())
+    files = (entry for entry in entries if isinstance(entry, InputFile))
     new = (file.local for file in files if file.local and sink.earlier_status(file) is None)
     thread = Thread(target=survey, args=(new, ledger.totals, end), name="survey", daemon=True)
     thread.start()

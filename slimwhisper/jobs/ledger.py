@@ -161,7 +161,8 @@ class Ledger:
         except OutputError as error:
             self.console.error(str(error))
             status = status or 1
-        facts = summary_facts(self.totals, status, self.journal.path if self.journal else None)
+        path = self.journal.path if self.journal else None
+        facts = summary_facts(self.totals, status, path, self._plan.inputs.selection.left_out)
         if (report := self._plan.report) is not None:
             facts["report"] = str(report.path)
         self.console.summary(facts, summary_lines(facts, self.facts))

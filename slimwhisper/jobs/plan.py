@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.errors import OptionError, SlimWhisperError
@@ -15,6 +16,7 @@ from slimwhisper.jobs.journal.identity import accepted_precisions, identify_job,
 from slimwhisper.jobs.journal.journal import Journal
 from slimwhisper.jobs.results.report import JobReport
 from slimwhisper.jobs.results.sinks import PARQUET, Files, Sink, TableSink
+from slimwhisper.jobs.standard_input import StandardInput
 from slimwhisper.outputs.formats import formats_of
 from slimwhisper.outputs.layout import check_layout
 from slimwhisper.storage.files import InputFile
@@ -61,11 +63,20 @@ class JobPlan:
         audio = self.flags.audio
         if are_stored(audio):
             return StoredInputs(audio, self.flags.audio_column)
-        return Inputs(audio, sys.stdin.buffer if "-" in audio else None, self.files.endings)
+        return Inputs(audio, self.stdin, self.files.endings)
 
-    def recordings(self) -> Iterator[InputFile | SlimWhisperError]:
+    @cached_property
+    def stdin(self) -> StandardInput | None:
+        """Standard input, if it is read. Raises OptionError, AudioError."""
+        if "-" not in self.flags.audio:
+            return None
+        if sys.stdin is None:
+            raise OptionError("standard input is closed; pipe in a recording or a list of paths")
+        return StandardInput(sys.stdin.buffer)
+
+    def recordings(self, inputs: Inputs | StoredInputs) -> Iterator[InputFile | SlimWhisperError]:
         """Every recording, once, and an error for each that cannot be found, listed or written."""
-        entries = distinct(self.read_inputs().files())
+        entries = distinct(inputs.files())
         return entries if self.is_table else map(self.files.check_name, entries)
 
     def open_console(self) -> Console:

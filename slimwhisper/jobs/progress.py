@@ -1,11 +1,13 @@
 """Counts a job's files, audio and speed, for its progress and its summary."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.cache.forms import brief
+from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.storage.files import InputFile, StoredFile
 from slimwhisper.text import clock, escape_line, human_size, shorten
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:  # a job with nothing to do does not import torch
     from slimwhisper.api import SlimWhisper
 
 NAMES_SHOWN = 2  # files in progress that the bar names
+KINDS_SHOWN = 8  # suffixes of files that were left out
 
 
 @dataclass(slots=True)
@@ -118,8 +121,14 @@ def model_terms(facts: dict[str, Any] | None, requested_model: str) -> dict[str,
     return terms | {"notes": "; ".join(notes) or "none"}
 
 
-def summary_facts(totals: JobTotals, status: int, journal: Path | str | None) -> dict[str, Any]:
-    """The numbers of a finished job."""
+def summary_facts(
+    totals: JobTotals, status: int, journal: Path | str | None, left_out: Mapping[str, int]
+) -> dict[str, Any]:
+    """The numbers of a finished job. left_out: suffix -> files that were no recordings; those that
+    jobs write do not count.
+    """
+    ours = {*FORMATS, "jsonl"}
+    others = {kind: n for kind, n in left_out.items() if kind.removeprefix(".") not in ours}
     counts = ("done", "failed", "skipped", "failed_earlier", "segments")
     seconds = {"audio_seconds": totals.audio, "elapsed": totals.elapsed, "speed": totals.speed}
     return {
@@ -129,6 +138,7 @@ def summary_facts(totals: JobTotals, status: int, journal: Path | str | None) ->
         **({"dropped": totals.dropped} if totals.dropped else {}),
         **{name: round(value, 3) for name, value in seconds.items()},
         "journal": None if journal is None else str(journal),
+        **({"left_out": others} if others else {}),
     }
 
 
@@ -140,6 +150,11 @@ def summary_lines(facts: dict[str, Any], model: dict[str, Any] | None) -> list[s
         lines.append(f"{flagged} of {of} to check")
     if dropped := facts.get("dropped"):
         lines.append(f"{dropped} segment{'s' * (dropped > 1)} dropped")
+    if left_out := facts.get("left_out"):
+        kinds = sorted(left_out.items(), key=lambda kind: -kind[1])
+        kinds[KINDS_SHOWN:] = [("others", sum(n for _, n in kinds[KINDS_SHOWN:]))]
+        shown = ", ".join(f"{n} {escape_line(kind)}" for kind, n in kinds if n)
+        lines.append(f"left out: {shown}")
     if facts["status"] > 1:
         resume = "; run the same command again to resume" if facts["journal"] else ""
         lines.append(f"stopped early; finished files are saved{resume}")

@@ -10,6 +10,8 @@ from slimwhisper.jobs.progress import JobTotals
 
 def header_seconds(path: Path) -> float:
     """The length of a file's audio according to its header; 0 if unknown or unreadable."""
+    if not path.is_file():  # what is read from a pipe is gone
+        return 0.0
     import av  # slow: a single file needs it for some formats only
 
     # opened by Python, and without protocols, so that FFmpeg cannot treat a name as a URL

@@ -12,7 +12,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.formats import Selection
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.text import install_command
 from slimwhisper.types import Options
@@ -71,7 +71,8 @@ def voices_in(folder: str | PathLike[str]) -> tuple[tuple[str, str], ...]:
         files = sorted(path.iterdir())
     except OSError as error:
         raise OptionError(f"{path}: cannot be read ({error.strerror}); give a folder") from None
-    pairs = tuple((f.stem, str(f)) for f in files if f.suffix.lower() in AUDIO_SUFFIXES)
+    takes = Selection().takes
+    pairs = tuple((f.stem, str(f)) for f in files if takes(str(f)))
     if not pairs:
         raise OptionError(f"{path}: has no recordings; put one of each voice in it, as NAME.wav")
     check_known(pairs)

@@ -3,6 +3,7 @@
 Each is read as a stream. Only the recordings that wait are in memory, see `longest_first`.
 """
 
+import codecs
 import io
 import json
 import os
@@ -10,15 +11,15 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from io import BufferedReader
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import IO, Any
 
-from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.formats import HEAD, Selection, is_hidden
 from slimwhisper.errors import AudioError, DependencyError, SlimWhisperError
 from slimwhisper.storage.files import (
-    BLOCK,
     InputFile,
     StoredFile,
     format_seconds,
@@ -29,9 +30,11 @@ from slimwhisper.storage.fingerprints import Fingerprint
 from slimwhisper.storage.listing import Location, storage_errors
 from slimwhisper.storage.members import MAX_MEMBER, MemberBytes
 from slimwhisper.storage.uris import is_uri, redact_uri
-from slimwhisper.text import install_command
+from slimwhisper.text import install_command, text_encoding
 
 OUTSIDE = "outside"  # folder for the outputs of recordings that are not named relatively
+MAX_SECONDS = 1e9  # of an offset or a duration: 30 years
+SECONDS = ", with duration and offset, if given, in seconds"
 DATA_ROWS = 16  # rows of a table with bytes, read at a time
 NAME_ROWS = 4096  # rows of a table with names, read at a time
 INFO_REQUESTS = 32  # objects whose size and etag are requested at a time
@@ -48,11 +51,19 @@ Reference = tuple[str, str, float | None, tuple[float, float | None] | None]
 class Container:
     """One file that names or contains recordings."""
 
-    def __init__(self, location: Location, file: StoredFile, root: str, column: str | None) -> None:
+    def __init__(
+        self,
+        location: Location,
+        file: StoredFile,
+        root: str,
+        column: str | None,
+        selection: Selection,
+    ) -> None:
         """root: folder for the outputs of recordings inside the file. column: of a table or a
-        manifest, with the recordings; None: common names.
+        manifest, with the recordings; None: common names. selection: chooses an archive's members.
         """
         self._location, self._file, self._root, self._column = location, file, root, column
+        self._takes = selection.takes
 
     def recordings(self) -> Recordings:
         """Every recording, and an error for each that cannot be found or read."""
@@ -64,17 +75,21 @@ class Container:
         except SlimWhisperError as error:
             yield error
 
-    def manifest(self, file: IO[bytes]) -> Recordings:
+    def manifest(self, file: BufferedReader) -> Recordings:
         """JSON lines with the keys of NeMo's manifests (docs.nvidia.com/nemo-framework,
         "Datasets"): audio_filepath, absolute or relative to the manifest, and duration, in seconds.
         With offset, the recording is the excerpt of `duration` seconds from there.
         """
         column = self._column or "audio_filepath"
-        rows = ((n, line) for n, line in enumerate(file, start=1) if line.strip())
-        message = f"line {{}} is not a JSON object with {column}; check the manifest"
+        encoding = text_encoding(file.peek(HEAD)[:HEAD])
+        if encoding is None:
+            raise AudioError(f"{self._file}: is no text, so no manifest; give recordings by name")
+        lines: Iterable[Any] = codecs.getreader(encoding)(file) if "16" in encoding else file
+        rows = ((n, line) for n, line in enumerate(lines, start=1) if line.strip())
+        message = f"line {{}} is not a JSON object with {column}{SECONDS}; check the manifest"
         return self._named_recordings(rows, json.loads, column, message)
 
-    def table(self, file: IO[bytes]) -> Recordings:
+    def table(self, file: BufferedReader) -> Recordings:
         """A parquet table. Its column of recordings has paths or URIs, the bytes of files, or
         Hugging Face's `Audio`: a struct of `bytes` and `path`. With paths, the columns `duration`
         and `offset` are used as in a manifest.
@@ -96,7 +111,7 @@ class Container:
         batches = table.iter_batches(NAME_ROWS if has_names else DATA_ROWS, columns=read)
         rows = enumerate(row for batch in batches for row in batch.to_pylist())
         if has_names:
-            message = "row {} does not name a recording; check the table"
+            message = f"row {{}} does not name a recording{SECONDS}; check the table"
             yield from self._named_recordings(rows, dict, column, message)
             return
         for number, row in rows:
@@ -111,26 +126,28 @@ class Container:
             else:
                 yield AudioError(f"{name}: has no bytes; name the column with --audio_column")
 
-    def tar(self, file: IO[bytes]) -> Recordings:
+    def tar(self, file: BufferedReader) -> Recordings:
         """A tar archive, such as a webdataset shard: the members with the suffix of a recording.
 
         It is read once, from its start, so it may be compressed.
         """
         try:
-            with tarfile.open(fileobj=file, mode="r|*", bufsize=BLOCK) as archive:
+            # with tarfile's small blocks, each of which it unpacks as a whole
+            with tarfile.open(fileobj=file, mode="r|*") as archive:
                 for member in archive:
                     archive.members = []  # type: ignore[attr-defined]  # would grow with the file
-                    suffix = PurePosixPath(member.name).suffix.lower()
-                    if not member.isfile() or suffix not in AUDIO_SUFFIXES:
+                    parts = member.name.split("/")
+                    folders = {part for part in parts[:-1] if part not in (".", "..")}
+                    if not member.isfile() or any(map(is_hidden, folders)):
+                        continue
+                    stream: Any = archive.extractfile(member)
+                    if not self._takes(member.name, lambda: stream.peek(HEAD)[:HEAD]):  # noqa: B023
                         continue
                     name = f"tar://{member.name}::{self._file}"
                     if member.size > MAX_MEMBER:
                         yield AudioError(f"{name}: is larger than 1 GiB; give it as a file")
                         continue
-                    stream = archive.extractfile(member)
-                    assert stream is not None
                     # so that its outputs cannot collide with another member's
-                    parts = member.name.split("/")
                     escapes = ".." in parts or parts[0] in ("", OUTSIDE)
                     path = normpath(member.name) if escapes else member.name
                     output = f"{OUTSIDE}/{safe_relative(path)}" if escapes else safe_relative(path)
@@ -172,15 +189,13 @@ class Container:
 
     def _reference(self, row: dict[str, Any], column: str) -> Reference:
         """The recording that a row names. Raises one of ROW_ERRORS."""
-        path, duration, offset = row[column], row.get("duration"), row.get("offset")
-        seconds = None if duration is None else float(duration)
+        path, seconds, start = row[column], _seconds(row, "duration"), _seconds(row, "offset")
         if not path or "\0" in path:
             raise ValueError
         path.encode() if is_uri(path) else os.fsencode(path)  # ValueError for an invalid name
         address, output = self._resolved(path)
-        if offset is None:
+        if start is None:
             return address, output, seconds, None
-        start = float(offset)
         end = None if seconds is None else start + seconds
         excerpt = format_seconds(start) + ("" if end is None else f"-{format_seconds(end)}")
         return address, f"{output}-{excerpt}", seconds, (start, end)
@@ -200,7 +215,7 @@ class Container:
         return self._location.address_of(address), output
 
 
-READERS: dict[str, Callable[[Container, IO[bytes]], Recordings]] = {
+READERS: dict[str, Callable[[Container, BufferedReader], Recordings]] = {
     ".jsonl": Container.manifest,
     ".json": Container.manifest,
     ".parquet": Container.table,
@@ -228,6 +243,14 @@ def is_container(path: str) -> bool:
 def safe_relative(path: str) -> str:
     """A relative path that stays in its folder: without empty parts, `.` and `..`."""
     return "/".join(part for part in path.split("/") if part not in ("", ".", ".."))
+
+
+def _seconds(row: dict[str, Any], key: str) -> float | None:
+    """A row's duration or offset. Raises one of ROW_ERRORS."""
+    value = row.get(key)
+    if isinstance(value, bool) or not 0 <= float(value or 0) < MAX_SECONDS:
+        raise ValueError
+    return None if value is None else float(value)
 
 
 def _with_fingerprint(row: Reference | SlimWhisperError) -> InputFile | SlimWhisperError:

@@ -1,10 +1,11 @@
 """Finds the recordings of arguments that are URIs or containers, with their outputs' locations."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import PurePosixPath
 from posixpath import commonpath
 
-from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.formats import AUDIO_SUFFIXES, Selection, is_hidden
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.storage.containers import Container, Recordings, is_container, safe_relative
 from slimwhisper.storage.files import InputFile
@@ -30,8 +31,7 @@ class StoredInputs:
     """The recordings of arguments for which `are_stored` is true; the counterpart of `Inputs`.
 
     An argument is a file, a folder (with its subfolders), a pattern, or a container of recordings.
-    Files in a folder count if they have the suffix of a recording. Outputs mirror the tree below
-    the common folder of all arguments.
+    Outputs mirror the tree below the common folder of all arguments.
     """
 
     is_list = is_one_file = False
@@ -40,7 +40,8 @@ class StoredInputs:
         """column: of tables, with the recordings. Raises OptionError, DependencyError."""
         self._locations = [Location(argument) for argument in dict.fromkeys(arguments)]
         self._column = column
-        roots = [(protocol_of(location.uri), _root(location.path)) for location in self._locations]
+        self.selection = Selection()
+        roots = [(protocol_of(location.uri), _root(location)) for location in self._locations]
         if len({protocol for protocol, _ in roots}) > 1:
             raise OptionError("stores of several kinds cannot be mixed; run a job for each kind")
         folders = [root for _, root in roots]
@@ -58,34 +59,42 @@ class StoredInputs:
                 yield error
 
     def _recordings_at(self, location: Location) -> Recordings:
-        def accepts(path: str) -> bool:
-            # not in a folder, where a container may be the result of another job
-            return _is_recording(path) or (is_container(path) and path == location.path)
-
+        named = _is_recording(location.path) or is_container(location.path)
         nothing = True
-        for file in location.files(accepts):
+        for file in location.files(named, partial(self._takes, location)):
             nothing = False
             # with its suffix: a store may have `a.mp3` and `a.wav`, and is too large to search for
             # such pairs
             output = safe_relative(file.path.removeprefix(self._base))
             if is_container(file.path):
-                yield from Container(location, file, output, self._column).recordings()
+                container = Container(location, file, output, self._column, self.selection)
+                yield from container.recordings()
             else:
                 yield InputFile(file, output, file.fingerprint)
         if nothing:
             yield AudioError(f"{redact(location.uri)}: no recordings there; check the address")
+
+    def _takes(self, location: Location, path: str) -> bool:
+        """Whether to read a file that a folder has or a pattern matches."""
+        *folders, name = path.removeprefix(location.top).split("/")
+        if any(map(is_hidden, folders)) and not location.dots:
+            return False
+        suffix = PurePosixPath(location.pattern[-1]).suffix if location.pattern else ""
+        if suffix and not MAGIC.search(suffix):  # "*.dat" means all such files
+            return location.dots or not is_hidden(name)
+        # not in a folder, where a container may be the result of another job
+        if location.pattern and is_container(path) and not path.endswith(".json"):
+            return True
+        return self.selection.takes(path, partial(location.head, path), location.dots)
 
 
 def _is_recording(path: str) -> bool:
     return PurePosixPath(path).suffix.lower() in AUDIO_SUFFIXES
 
 
-def _root(path: str) -> str:
-    """The folder of a path whose tree the outputs mirror."""
-    parts = path.rstrip("/").split("/")
-    for number, part in enumerate(parts):
-        if MAGIC.search(part):
-            return "/".join(parts[:number])
-    if _is_recording(path) or is_container(path):
-        return "/".join(parts[:-1])
-    return "/".join(parts)
+def _root(location: Location) -> str:
+    """The folder of a location whose tree the outputs mirror."""
+    path = location.top.rstrip("/")
+    if not location.pattern and (_is_recording(path) or is_container(path)):
+        return path.rpartition("/")[0]
+    return path

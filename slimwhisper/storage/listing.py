@@ -4,13 +4,15 @@ A tree in S3 is listed page by page. Elsewhere, fsspec lists a folder at a time,
 with the largest folder.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
+from slimwhisper.audio.formats import HEAD, is_hidden
 from slimwhisper.errors import SlimWhisperError, StorageError
 from slimwhisper.storage.files import BLOCK, StoredFile
 from slimwhisper.storage.fingerprints import Fingerprint
@@ -42,6 +44,11 @@ class Location:
         self.uri = uri
         self.is_local = protocol_of(uri) in LOCAL
         self._filesystem, self.path = open_filesystem(uri)
+        parts = self.path.split("/")
+        fixed = len(parts)
+        while MAGIC.search(top := "/".join(parts[:fixed])) and not self._exists(top):
+            fixed -= 1
+        self.top, self.pattern = top, parts[fixed:]  # a folder, and the pattern below it, if any
 
     def uri_of(self, path: str) -> str:
         """The name of a path in the same file system: its URI without credentials, or the absolute
@@ -72,7 +79,7 @@ class Location:
         return self._file(info) if info["type"] == "file" else None
 
     @contextmanager
-    def open(self, path: str) -> Iterator[BinaryIO]:
+    def open(self, path: str) -> Iterator[BufferedReader]:
         """A file's bytes, to be read from the start. Raises StorageError."""
         with storage_errors(self.uri):
             if self.is_local:
@@ -81,31 +88,44 @@ class Location:
                 remote = self._filesystem.open(path, "rb", block_size=BLOCK)
                 file = BufferedReader(remote, LINES)
             with file:
-                yield cast(BinaryIO, file)
+                yield cast(BufferedReader, file)
 
-    def files(self, accepts: Callable[[str], bool]) -> Iterator[StoredFile]:
+    def _exists(self, path: str) -> bool:
+        return self.is_local and os.path.exists(path)  # noqa: PTH110  (False without permission)
+
+    def head(self, path: str) -> bytes:
+        """A file's first bytes. Raises StorageError."""
+        with storage_errors(self.uri):
+            return cast(bytes, self._filesystem.cat_file(path, start=0, end=HEAD))
+
+    @property
+    def dots(self) -> bool:
+        """Whether the pattern names hidden files."""
+        return any(part.startswith(".") for part in self.pattern)
+
+    def files(self, named: bool, takes: Callable[[str], bool]) -> Iterator[StoredFile]:
         """The files of the location. Raises StorageError.
 
-        The location is a file, a folder, of which all files below it are listed whose paths
-        `accepts` allows, or a pattern, in which `**` stands for any folders.
+        The location is a file, a folder, of which all files below it are listed whose paths `takes`
+        allows, or a pattern, in which `**` stands for any folders. named: its path is probably a
+        file's.
         """
-        if MAGIC.search(self.path):
+        if self.pattern:
             from fsspec.utils import glob_translate
 
-            matches = re.compile(glob_translate(self.path)).match
-            parts = self.path.split("/")
-            fixed = next(n for n, part in enumerate(parts) if MAGIC.search(part))
-            depth = None if "**" in parts else len(parts) - fixed - 1
-            tree = self._tree("/".join(parts[:fixed]), depth)
-            yield from (file for file in tree if matches(file.path))
+            top = MAGIC.sub(r"[\g<0>]", self.top)
+            matches = re.compile(glob_translate("/".join([top, *self.pattern]))).match
+            depth = None if "**" in self.pattern else len(self.pattern) - 1
+            tree = self._tree(self.top, depth)
+            yield from (file for file in tree if matches(file.path) and takes(file.path))
             return
-        if accepts(self.path) and (file := self.info(self.path)) is not None:
+        if named and (file := self.info(self.path)) is not None:
             yield file
             return
         nothing = True
         for file in self._tree(self.path, None):
             nothing = False
-            if accepts(file.path):
+            if takes(file.path):
                 yield file
         if nothing and (file := self.info(self.path)) is not None:
             yield file
@@ -131,7 +151,8 @@ class Location:
                     if name == folder:  # a file that lists itself, or S3's marker of a folder
                         continue
                     if info["type"] == "directory" and (depth is None or level < depth):
-                        folders.append((name, level + 1))
+                        if self.dots or not is_hidden(name.rpartition("/")[2]):
+                            folders.append((name, level + 1))
                     # for fsspec, a link to a file is neither a file nor a folder
                     is_file = info["type"] == "file" or (self.is_local and Path(name).is_file())
                     if is_file and (file := self._file(info)) is not None:

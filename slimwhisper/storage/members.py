@@ -6,9 +6,12 @@ from io import BytesIO
 from shutil import copyfileobj
 from tempfile import SpooledTemporaryFile
 from threading import Condition
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from slimwhisper.errors import StorageError
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsRead
 
 MAX_MEMBER = 1 << 30  # bytes of one member
 MAX_RESERVED = 2 * MAX_MEMBER  # bytes of all that wait in this process
@@ -22,7 +25,7 @@ _reserved = 0  # bytes
 class MemberBytes:
     """A member's bytes, which can be moved out once. A pickled copy has its own bytes."""
 
-    def __init__(self, source: IO[bytes], size: int, wait: bool = True) -> None:
+    def __init__(self, source: "SupportsRead[bytes]", size: int, wait: bool = True) -> None:
         """Copies `size` bytes. wait: until other members have been decoded and there is room.
 
         Raises StorageError if the disk is full.
@@ -36,7 +39,7 @@ class MemberBytes:
             self._release()
             if error.errno not in (ENOSPC, EDQUOT):
                 raise
-            what = f"no room for an archive's member in the temporary folder ({error.strerror})"
+            what = f"no room for a recording in the temporary folder ({error.strerror})"
             raise StorageError(f"{what}; free space there, or set TMPDIR") from error
 
     def __reduce__(self) -> tuple[Any, ...]:

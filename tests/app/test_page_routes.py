@@ -22,6 +22,7 @@ from slimwhisper.app.page.transcripts.results import PageResults
 from slimwhisper.app.page.transcripts.views import COLUMNS, outline
 from slimwhisper.app.service.fair_queue import AHEAD
 from slimwhisper.app.service.jobs import Limits, ModelChoice
+from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.audio.samples import ArraySamples
 from tests.support.live import Begin, eventually, held_engines, held_readers
 from tests.support.page_calls import DEFAULTS, PHONE, call, call_begins, upload
@@ -88,8 +89,10 @@ def test_calls_that_the_page_tells_of(client: httpx.Client) -> None:
     ((name, row),) = client.get("/gradio_api/info").json()["named_endpoints"].items()
     assert name == "/transcribe"
     assert [each["parameter_name"] for each in row["parameters"]] == list(DEFAULTS)
-    rows = client.get("/config").json()["dependencies"]
-    assert all(row["queue"] for row in rows if row["backend_fn"])
+    config = client.get("/config").json()
+    assert all(row["queue"] for row in config["dependencies"] if row["backend_fn"])
+    (files,) = (c for c in config["components"] if c["props"].get("elem_id") == "sw-files")
+    assert AUDIO_SUFFIXES <= set(files["props"]["file_types"])
     assert client.post("/gradio_api/run/predict", json={"data": []}).status_code == 404
 
 

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.errors import AudioError
-from slimwhisper.jobs.inputs import Inputs, distinct, read_list
-from slimwhisper.storage.files import InputFile
+from slimwhisper.jobs.inputs import Inputs, distinct
+from slimwhisper.jobs.standard_input import StandardInput
+from slimwhisper.storage.files import InputFile, StoredFile
 from slimwhisper.storage.fingerprints import Fingerprint
+from tests.support.paths import SAMPLES
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +30,7 @@ def touch(*names: str) -> None:
 
 
 def outputs(*arguments: str, stdin: bytes = b"", endings: Sequence[str] = ("",)) -> dict[str, str]:
-    files = distinct(Inputs(arguments, io.BytesIO(stdin), endings).files())
+    files = distinct(Inputs(arguments, StandardInput(io.BytesIO(stdin)), endings).files())
     found = [r for r in files if isinstance(r, InputFile)]
     result = {str(r.path): r.output for r in found}
     names = {(output + ending).casefold() for output in result.values() for ending in endings}
@@ -38,7 +41,7 @@ def outputs(*arguments: str, stdin: bytes = b"", endings: Sequence[str] = ("",))
 
 
 def errors(*arguments: str, stdin: bytes = b"") -> list[str]:
-    found = Inputs(arguments, io.BytesIO(stdin)).files()
+    found = Inputs(arguments, StandardInput(io.BytesIO(stdin))).files()
     return [str(e) for e in found if isinstance(e, AudioError)]
 
 
@@ -178,12 +181,16 @@ def test_globs() -> None:
     touch("in/a/x.mp3", "in/a/notes.txt", "in/b/x.mp3", "in/b/c/y.wav", "in/raw.dat", "in/.h/z.mp3")
     every = {"in/a/x.mp3": "a/x", "in/b/x.mp3": "b/x", "in/b/c/y.wav": "b/c/y"}
     assert outputs("in/**/*.mp3") == {k: v for k, v in every.items() if k.endswith("mp3")}
-    assert outputs("in/**") == every | {"in/.h/z.mp3": ".h/z"}  # `in` itself is among its matches
+    assert outputs("in/**") == every  # `in` itself is among its matches
+    assert outputs("in/.h/*") == outputs("in/.h") == {"in/.h/z.mp3": "z"}
     assert outputs("in/*") == outputs("in/[ab]") == outputs("in/**/*") == every
     assert outputs("in/*.dat") == {"in/raw.dat": "raw"}
     assert outputs("in/b/*", "in/a") == every
     touch("in/lit[e]ral.mp3", "in/literal.mp3")
     assert list(outputs("in/lit[e]ral.mp3")) == ["in/lit[e]ral.mp3"]
+    touch("S [1]/[x]/a.mp3", "S 1/x/a.mp3")
+    assert outputs("S [1]/*/*.mp3") == {"S [1]/[x]/a.mp3": "[x]/a"}
+    assert outputs("S [1]/[x]/*") == {"S [1]/[x]/a.mp3": "a"}
 
 
 @pytest.mark.parametrize("separator", ["\n", "\0", "\r\n"])
@@ -192,7 +199,8 @@ def test_lists(separator: str) -> None:
     touch("in/b/notes.txt")
     away = str(Path("away").absolute())
     os.chdir("in")
-    listed = ["a.mp3", "b", f"{away}/e.wav", "../away/f", "outside/d.wav", "./b/c.wav", "gone.mp3"]
+    listed = ["a.mp3", "b/", f"{away}/e.wav", "../away/f/", "outside/d.wav", "./b/c.wav"]
+    listed += ["gone.mp3"]
     text = separator.join([*listed, "b/notes.txt", ""]).encode()  # as `find` writes it
     root = str(Path.cwd()).lstrip("/")
     assert outputs("-", stdin=text) == {
@@ -203,7 +211,88 @@ def test_lists(separator: str) -> None:
         "outside/d.wav": f"outside/{root}/outside/d",
     }
     assert errors("-", stdin=text) == ["gone.mp3: no such file; check the list"]
-    assert "no paths on standard input" in errors("-", stdin=b"\n")[0]
+    assert "nothing on standard input" in errors("-", stdin=b"\n")[0]
+    assert "nothing on standard input" in errors("-", stdin=b"")[0]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_lists_in_any_encoding(encoding: str) -> None:
+    touch("in/a.mp3", "in/日本語の録音.mp3", "in/ü.mp3")
+    names = ["in/a.mp3", "in/日本語の録音.mp3", "in/ü.mp3"]
+    text = "\r\n".join(names).encode(encoding)
+    assert list(outputs("-", stdin=text)) == names
+    trickled = StandardInput(Trickle(*(text[i : i + 3] for i in range(0, len(text), 3))))  # type: ignore[arg-type]
+    assert list(trickled.paths()) == names
+
+
+@pytest.mark.parametrize(
+    "path", ["in", ".", "..", "/", "//", "/.", "/./", "./../../../../../../../"]
+)
+def test_a_list_walks_only_what_it_names_as_a_folder(path: str) -> None:
+    touch("in/a.mp3")
+    found = list(Inputs(["-"], StandardInput(io.BytesIO(path.encode()))).files())
+    remedy = (
+        "name a folder in it" if Path(path).resolve() == Path("/") and path[-1] == "/" else "is"
+    )
+    assert len(found) == 1 and remedy in str(found[0])
+
+
+HEADS = {
+    "RIFF\\n\\x00": b"RIFF\n\x00WAVEfmt \x10\x00\x00\x00\x01\x00",
+    "wav": (SAMPLES / "phone-number.wav").read_bytes(),
+    "quiet 16-bit": b"/\0.\0" * 9 + bytes(20),
+    "mp3": b"\xff\xfb\x90\x64" + bytes(40),
+    "ID3": b"ID3\x04\x00\x00\x00\x00\x0f\x76TIT2\x00\x00",
+    "adts": bytes.fromhex("fff1508003dffcde02004c61766336302e33312e3130320042202080"),
+    "amr": b"#!AMR\n" + b"|" * 99,
+    "mp4": b"\x00\x00\x00\x20ftypisom\x00\x00\x02\x00",
+    "matroska": b"\x1aE\xdf\xa3\x01\x00\x00\x00",
+    "transport stream": b"G@\x11\x10\x00B\xf0%" + b"\xff" * 60,
+    "asf": bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c"),
+    "silence": bytes(99),
+}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_a_recording_on_standard_input(head: bytes) -> None:
+    for pieces in ([head], [head[i : i + 1] for i in range(len(head))]):
+        stdin = StandardInput(Trickle(*pieces))  # type: ignore[arg-type]
+        inputs = Inputs(["-"], stdin)
+        (found,) = inputs.files()
+        assert isinstance(found, InputFile) and isinstance(found.path, StoredFile)
+        assert found.output == str(found.path) == "stdin" and inputs.is_one_file
+        copy = io.BytesIO()
+        found.path.fetch(copy)
+        assert copy.getvalue() == head
+    touch("stdin.wav")
+    both = Inputs(["-", "stdin.wav"], StandardInput(io.BytesIO(head))).files()
+    assert [one.output for one in both if isinstance(one, InputFile)] == ["stdin_", "stdin"]
+
+
+def test_what_folders_leave_out() -> None:
+    taken = [f"in/x{suffix}" for suffix in sorted(AUDIO_SUFFIXES)]
+    touch(*taken, "in/y.txt", "in/y", "in/y.PDF", "in/z.pdf")
+    for path in ("in/x.ts", "in/x.mts"):
+        Path(path).write_bytes(b"G@\x11\x10\x00" + bytes(400))
+    Path("in/code.ts").write_text("import x from 'y'\n")
+    hidden = (".Trash-1000", "$RECYCLE.BIN", "#recycle", "@eaDir", "lost+found", "__MACOSX", "._x")
+    touch("in/._x.wav", "in/sub/.x.wav", *(f"in/{name}/x.wav" for name in hidden))
+    inputs = Inputs(["in"])
+    found = [str(one.path) for one in inputs.files() if isinstance(one, InputFile)]
+    assert found == taken
+    assert inputs.selection.left_out == {
+        ".txt": 1,
+        "without a suffix": 1,
+        ".pdf": 2,
+        ".ts": 1,
+        "hidden": 2,
+    }
+    assert sorted(outputs("in/*")) == sorted(taken)
+    assert sorted(outputs("in/@eaDir", "in/@eaDir/*", "in/._x.wav")) == [
+        "in/._x.wav",
+        "in/@eaDir/x.wav",
+    ]
+    assert outputs("-", stdin=b"in/._x.wav\n") == {"in/._x.wav": "in/._x"}
 
 
 class Trickle(io.RawIOBase):
@@ -218,11 +307,14 @@ class Trickle(io.RawIOBase):
 
 def test_a_list_is_read_as_it_arrives() -> None:
     stream = Trickle(b"a", b".mp3\nb.mp", b"3\n", b"c.mp3")
-    paths = read_list(stream)  # type: ignore[arg-type]
+    paths = StandardInput(stream).paths()  # type: ignore[arg-type]
     assert next(paths) == "a.mp3" and len(stream.pieces) == 2
     assert next(paths) == "b.mp3" and len(stream.pieces) == 1
     assert list(paths) == ["c.mp3"]
-    assert list(read_list(Trickle(b"a\nb.mp3\0c", b"\n.mp3\0"))) == ["a\nb.mp3", "c\n.mp3"]  # type: ignore[arg-type]
+    assert list(StandardInput(io.BytesIO(b"a\nb.mp3\0c\n.mp3\0")).paths()) == [
+        "a\nb.mp3",
+        "c\n.mp3",
+    ]
 
 
 def test_a_tree_is_walked_lazily(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,7 @@ def test_an_output_that_cannot_be_written_is_tried_again(run: Any, fake_model: F
 
 def test_lists_globs_and_repeats(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = Path("list")
-    listed.write_bytes(b"in/a.wav\nin/b\nin/a.wav\nin/b/a.wav\nin/gone.wav\nin/a.wav\n")
+    listed.write_bytes(b"in/a.wav\nin/b/\nin/a.wav\nin/b/a.wav\nin/gone.wav\nin/a.wav\n")
     with listed.open() as file:
         monkeypatch.setattr(sys, "stdin", file)
         done = run("-")

@@ -1,5 +1,6 @@
 """Signals, the survey of a job's length, and the words of the progress line."""
 
+import os
 import signal
 import threading
 import time
@@ -47,18 +48,22 @@ FACTS = MODEL | {"batch_size": 16, "fallbacks": [], "settings": [], "bytes_per_w
 
 
 def test_lines_about_the_model_and_segments_to_check() -> None:
-    facts = summary_facts(JobTotals(done=1, segments=412, flagged=3), 0, None)
+    facts = summary_facts(JobTotals(done=1, segments=412, flagged=3), 0, None, {})
     smaller = summary_lines(facts, FACTS | {"baseline_bytes_per_window": 8_000_000})
     assert smaller[1:] == [
         "3 of 412 segments to check",
         "tiny on cpu, float32, batch 16; cache e+x: 1.0 MB per window, "
         "8.0 times smaller than the baseline's 8.0 MB",
     ]
-    one = summary_facts(JobTotals(done=1, segments=1, flagged=1), 0, None)
+    one = summary_facts(JobTotals(done=1, segments=1, flagged=1), 0, None, {})
     same = summary_lines(one, FACTS | {"baseline_bytes_per_window": 1_000_000})
     assert same[1] == "1 of 1 segment to check" and same[2].endswith("1.0 MB per window")
-    dropped = summary_facts(JobTotals(done=1, segments=1, dropped=2), 0, None)
-    assert summary_lines(dropped, None)[1:] == ["2 segments dropped"]
+    others = {".srt": 7, "hidden": 1} | {f".{n}": n for n in range(1, 10)}
+    dropped = summary_facts(JobTotals(done=1, segments=1, dropped=2), 0, None, others)
+    assert summary_lines(dropped, None)[1:] == [
+        "2 segments dropped",
+        "left out: 9 .9, 8 .8, 7 .7, 6 .6, 5 .5, 4 .4, 3 .3, 2 .2, 2 others",
+    ]
     waited = FACTS | {"peak_bytes": 5_000_000, "preemptions": 3}
     notes = model_terms(waited, "tiny")["notes"]
     assert "5.0 MB" in notes and "3 times" in notes and "--cache_memory" in notes
@@ -70,7 +75,8 @@ def test_survey(tmp_path: Path) -> None:
         soundfile.write(tmp_path / f"a.{suffix}", np.zeros(24_000, np.float32), 16_000)
     (tmp_path / "text.wav").write_text("words")
     (tmp_path / "empty.wav").touch()
-    names = ("a.wav", "a.flac", "a.mp3", "text.wav", "empty.wav", "gone.wav", ".")
+    os.mkfifo(tmp_path / "pipe.wav")  # it would wait for somebody who writes
+    names = ("a.wav", "a.flac", "a.mp3", "text.wav", "empty.wav", "gone.wav", "pipe.wav", ".")
     totals, end = JobTotals(), threading.Event()
     survey(map(tmp_path.joinpath, names), totals, end)
     assert totals.complete and totals.surveyed == pytest.approx(4.5, abs=0.1)

@@ -30,7 +30,7 @@ def test_a_folder_of_voices() -> None:
     """Each recording is named after its file; the flag adds to `--known_speaker`."""
     folder = Path("voices")
     folder.mkdir()
-    for name in ("Zoë.wav", "Bo Li.mp3", "notes.txt"):
+    for name in ("Zoë.wav", "Bo Li.mp3", "notes.txt", "._Zoë.wav"):
         (folder / name).write_bytes(b"1")
     expected = (("Bo Li", str(folder / "Bo Li.mp3")), ("Zoë", str(folder / "Zoë.wav")))
     assert choice.voices_in(folder) == expected

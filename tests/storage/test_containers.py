@@ -62,7 +62,11 @@ def test_manifests(store: Any, tmp_path: Path) -> None:
     [
         *(b"[]", b"no", b'{"wav": 1}', b"[" * 5000),
         *(rb'{"audio_filepath": "b\u0000.wav"}', rb'{"audio_filepath": "b\ud800.wav"}'),
-        b'{"audio_filepath": "b.wav", "offset": ' + b"1" * 400 + b"}",
+        *(
+            b'{"audio_filepath": "b.wav", "%s": %s}' % (key, value)
+            for key in (b"offset", b"duration")
+            for value in (b"1" * 400, b"NaN", b"Infinity", b"-1", b"true", b'"x"', b"[1]")
+        ),
     ],
 )
 def test_a_bad_line_of_a_manifest_costs_itself_alone(tmp_path: Path, bad: bytes) -> None:
@@ -70,13 +74,26 @@ def test_a_bad_line_of_a_manifest_costs_itself_alone(tmp_path: Path, bad: bytes)
     path = tmp_path / "m.jsonl"
     path.write_bytes(good % b"a" + b"\n" + bad + b"\n" + good % b"c")
     assert problems(str(path)) == [
-        f"{path}: line 3 is not a JSON object with audio_filepath; check the manifest"
+        f"{path}: line 3 is not a JSON object with audio_filepath, with duration and offset, if "
+        "given, in seconds; check the manifest"
     ]
     assert [f.output for f in found(str(path))] == ["a.wav", "c.wav"]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])
+def test_manifests_in_any_encoding(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(
+        lines({"audio_filepath": "ü.wav"}, {"audio_filepath": "b.wav"}).encode(encoding)
+    )
+    assert [f.output for f in found(str(path))] == ["ü.wav", "b.wav"]
+    path.write_bytes((SAMPLES / "phone-number.wav").read_bytes())
+    assert problems(str(path)) == [f"{path}: is no text, so no manifest; give recordings by name"]
+
+
 def test_archives(store: Any) -> None:
     files = {"k/1.wav": b"one", "k/1.txt": b"no", "../2.flac": b"two", "/3.mp3": b"three"}
+    files |= {"k/._1.wav": b"no", "__MACOSX/k/1.wav": b"no", "./k/code.ts": b"import x"}
     fill(
         store, {f"w/s{n}.tar": tar_of(files) for n in range(3)} | {"w/z.tgz": tar_of(files, "w:gz")}
     )

@@ -82,7 +82,16 @@ def test_folders_and_patterns(store: Any) -> None:
     assert not StoredInputs(["memory://b/x/a.mp3"]).is_job
     assert StoredInputs(["memory://b/x"]).is_job
     assert list(listed("memory://b/*/a.wav").values()) == ["x/a.wav", "z/a.wav"]
-    assert set(listed("memory://b/**/?.*").values()) == {*both.values(), "x/n.txt"}
+    assert set(listed("memory://b/**/?.*").values()) == set(both.values())
+    assert list(listed("memory://b/x/*.txt").values()) == ["n.txt"]
+    fill(store, dict.fromkeys(("b/x/._a.mp3", "b/.Trash-1/a.mp3", "b/x/@eaDir/a.mp3"), "hi"))
+    fill(store, {"b/x/code.ts": "import x", "b/x/tv.ts": b"G@\x11\x10\x00"})
+    ts = {"memory://b/x/tv.ts": "x/tv.ts"}
+    assert listed("memory://b") == listed("memory://b/**") == both | ts
+    assert list(listed("memory://b/x/._*").values()) == ["._a.mp3"]
+    inputs = StoredInputs(["memory://b/x"])
+    assert len(list(inputs.files())) == 4
+    assert inputs.selection.left_out == {".txt": 1, ".ts": 1, "hidden": 1}
     assert list(listed("memory://b/x/?.mp3").values()) == ["a.mp3"]
 
 
@@ -96,6 +105,11 @@ def test_patterns_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {f"tar://a.wav::{there}/{n}/s.tar": f"{n}/s.tar/a.wav" for n in range(2)}
     assert listed("shards/*/s.tar") == listed(f"{there}/**/*.tar") == expected
     assert "shards/none.tar: no recordings there" in problems("shards/none.tar")[0]
+    (tmp_path / "shards").rename(tmp_path / "s [1]")  # a folder that exists is no pattern
+    here = f"{tmp_path}/s [1]"
+    expected = {f"tar://a.wav::{here}/{n}/s.tar": f"{n}/s.tar/a.wav" for n in range(2)}
+    assert listed("s [1]/*/s.tar") == expected
+    assert list(listed("s [1]/0/s.tar").values()) == ["s.tar/a.wav"]
     (tmp_path / "talks").mkdir()
     (tmp_path / "talks" / "a.wav").write_bytes(b"x")
     (tmp_path / "talks" / "b.wav").symlink_to("a.wav")

@@ -149,9 +149,9 @@ def test_listing_page_by_page(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> N
         return call_s3(self, method, MaxKeys=10, **request)
 
     monkeypatch.setattr(s3fs.S3FileSystem, "call_s3", ten_names)
-    listed = [f.path for f in Location("s3://box/in").files(lambda _: True)]
+    listed = [f.path for f in Location("s3://box/in").files(False, lambda _: True)]
     assert sorted(listed) == sorted(f"box/in/{n % 7}/{n}.wav" for n in range(25)) and pages == 3
-    assert [f.path for f in Location("s3://box/in/3/*.wav").files(lambda _: True)] == sorted(
+    assert [f.path for f in Location("s3://box/in/3/*.wav").files(False, lambda _: True)] == sorted(
         bucket.glob("box/in/3/*.wav")
     )
     (error,) = StoredInputs(["s3://no-such-bucket/in"]).files()

@@ -3,7 +3,7 @@
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import fsspec
@@ -25,7 +25,7 @@ def store() -> Iterator[Any]:
     filesystem.pseudo_dirs[:] = [""]
 
 
-def fill(store: Any, files: dict[str, str | bytes]) -> None:
+def fill(store: Any, files: Mapping[str, str | bytes]) -> None:
     for name, content in files.items():
         store.pipe_file(f"/{name}", content.encode() if isinstance(content, str) else content)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.formats import Selection, is_hidden
 from slimwhisper.errors import AudioError
 from slimwhisper.text import error_line, escape_line
 
@@ -24,10 +24,14 @@ def find_recordings(arguments: Sequence[str]) -> list[SourceRecording]:
     a folder. Raises AudioError, also where there are none.
     """
     paths: dict[Path, None] = {}
+    takes = Selection().takes
     for argument in arguments:
         top = Path(argument)
         if top.is_dir():
-            every = sorted(p for p in top.rglob("*") if p.suffix.lower() in AUDIO_SUFFIXES)
+            visible = (
+                p for p in top.rglob("*") if not any(map(is_hidden, p.relative_to(top).parts[:-1]))
+            )
+            every = sorted(p for p in visible if takes(str(p)))
             if not every:
                 raise AudioError(f"{escape_line(top)}: has no audio or video files; check the path")
             paths |= dict.fromkeys(every)

@@ -65,6 +65,9 @@ def audio(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(SAMPLES / name, folder)
     (folder / "door-code.txt").write_text("Four, zero; seven EIGHT!\n")
     (folder / "broken.wav").write_text("no sound")
+    (folder / ".hidden").mkdir()
+    for name in ("._broken.wav", ".hidden/a.wav", "code.ts"):
+        (folder / name).write_text("no sound")
     return folder
 
 
