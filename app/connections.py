@@ -15,7 +15,9 @@ from typing import Any
 import h11
 import uvicorn
 from starlette.requests import HTTPConnection
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 from websockets.http11 import MAX_LINE_LENGTH, MAX_NUM_HEADERS
@@ -23,13 +25,16 @@ from websockets.server import ServerProtocol
 
 from slimwhisper.app.api.errors import RETRY_AFTER, APIError
 from slimwhisper.app.api.origins import is_loopback, network_of
+from slimwhisper.app.framing import BodyParser
 
 logger = logging.getLogger("slimwhisper.serve")
 
 MAX_FILES = 65_536  # open files and connections that the server requests of the system
 MAX_CONNECTIONS = 4096
 SHARE = 4  # an address may have a quarter of them
-HEAD = 20.0  # seconds for the head of a request, or the rest of a body that was refused
+HEAD = 20.0  # seconds for the head of a request
+DROPPING = 5.0  # seconds for a client that still sends to read the response
+BLOCK = 1 << 14  # bytes that are parsed at once: h11 limits heads that come in several blocks
 BODY = 30.0  # seconds for the next kB of a body
 UNREAD = 120.0  # seconds in which a client must read some of the response
 BACKLOG = 2048  # connections that wait to be accepted, uvicorn's default
@@ -111,11 +116,14 @@ class Http(H11Protocol):
     """Uvicorn's HTTP connection, within the limits of `Connections`."""
 
     received = 0  # bytes
+    dropping = False  # whether what arrives is not parsed any more
 
     def connection_made(  # type: ignore[override]
         self, transport: asyncio.Transport
     ) -> None:
         """Refuse the connection if there are too many."""
+        self.conn = BodyParser()
+        self._app, self.app = self.app, self._respond
         super().connection_made(transport)
         assert isinstance(self.server_state, Connections)
         if not self.server_state.admit(self.client):
@@ -123,9 +131,37 @@ class Http(H11Protocol):
             transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Count the bytes, to see the progress of a body."""
+        """Count the bytes, to see the progress of a body; the rest of one is dropped unread."""
         self.received += len(data)
-        super().data_received(data)
+        for start in range(0, len(data), BLOCK):
+            if not (self.dropping or self.transport.is_closing()):
+                super().data_received(data[start : start + BLOCK])
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the app. If it responds before the whole body is there, the connection closes, a
+        little later: a client that still sends would not get the response.
+        """
+
+        async def send_or_drop(message: Message) -> None:
+            if message["type"] == "http.response.start" and self.conn.their_state is h11.SEND_BODY:
+                self.dropping = True
+                message = {**message, "headers": [*message["headers"], CLOSE_HEADER]}
+            elif self.dropping and not message.get("more_body"):
+                await send({**message, "more_body": True})
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(DROPPING):
+                        while (await receive())["type"] != "http.disconnect":
+                            pass
+                message = {"type": message["type"]}
+            await send(message)
+
+        await self._app(scope, receive, send_or_drop)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what cannot be parsed. A request that it is the body of gets no other response."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        super().send_400_response(msg)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Refuse a head that `websockets` cannot read: uvicorn would leave it without an answer."""
@@ -147,8 +183,6 @@ class Http(H11Protocol):
         match self.conn.their_state:
             case h11.IDLE if self.timeout_keep_alive_task is None:
                 return ("head", self.cycle), HEAD
-            case h11.SEND_BODY if self.cycle.response_complete:
-                return ("rest", self.cycle), HEAD
             case h11.SEND_BODY if not self._keeps_waiting():
                 return ("body", self.received >> 10), BODY
         return None

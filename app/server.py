@@ -22,6 +22,7 @@ from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.api.request import TranscriptionForm
 from slimwhisper.app.api.routes import make_routers
 from slimwhisper.app.connections import Connections, Http, listen, log_exhaustion
+from slimwhisper.app.framing import WebSocket
 from slimwhisper.app.realtime.messages import MAX_MESSAGE
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
 from slimwhisper.app.realtime.wyoming import Wyoming
@@ -165,7 +166,7 @@ class Server(uvicorn.Server):
             server_header=False,
             backlog=1,  # see `listen`
             http=Http,
-            ws="websockets-sansio",
+            ws=WebSocket,
             ws_max_size=2 * MAX_MESSAGE,  # a character may have several bytes
             ws_ping_timeout=None,  # a session that waits for the engine does not read pongs
             ws_per_message_deflate=False,

@@ -9,7 +9,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -68,7 +68,7 @@ def _decode(name: str, url: str) -> bytes:
 def store_references(
     references: Sequence[SpeakerReference],
     read: Callable[[Path, str], Samples],
-    files: AsyncExitStack,
+    files: ExitStack,
 ) -> tuple[tuple[str, str], ...]:
     """(name, path) of each known speaker; blocks. The paths are valid until `files` is closed.
 

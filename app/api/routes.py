@@ -10,16 +10,17 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.datastructures import FormData
+from starlette.types import Receive, Scope, Send
 
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.api.fields import read_form, refused
+from slimwhisper.app.api.fields import close_files, read_form, refused
 from slimwhisper.app.api.inference import read_inference
 from slimwhisper.app.api.references import REFERENCES, open_path, reference_label, store_references
 from slimwhisper.app.api.request import TranscriptionRequest, display_name, read_request
@@ -86,21 +87,18 @@ class PendingTranscription:
             pass
         return self._result(event).response()
 
-    async def event_stream(self, stack: AsyncExitStack) -> AsyncIterator[str]:
-        """OpenAI's server-sent events: one delta per segment, then the whole text. Closes `stack`
-        at the end.
-        """
+    async def event_stream(self) -> AsyncIterator[str]:
+        """OpenAI's server-sent events: one delta per segment, then the whole text."""
         deltas = Deltas(self._transcription)
-        async with stack:
-            try:
-                while not isinstance(event := await self.next(), JobFinished):
-                    for segment in event.segments if isinstance(event, Progress) else ():
-                        yield _sse(deltas.next(segment, self._vocabulary))
-                for content in self._result(event).last_events():
-                    yield _sse(content)
-            except APIError as error:
-                yield _sse(error.body())
-            yield "data: [DONE]\n\n"
+        try:
+            while not isinstance(event := await self.next(), JobFinished):
+                for segment in event.segments if isinstance(event, Progress) else ():
+                    yield _sse(deltas.next(segment, self._vocabulary))
+            for content in self._result(event).last_events():
+                yield _sse(content)
+        except APIError as error:
+            yield _sse(error.body())
+        yield "data: [DONE]\n\n"
 
     @property
     def _vocabulary(self) -> Vocabulary:
@@ -111,6 +109,22 @@ class PendingTranscription:
     def _result(self, event: JobFinished) -> FinishedTranscript:
         transcript, seconds = event.transcript, event.seconds
         return FinishedTranscript(self._transcription, transcript, seconds, self._vocabulary)
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. `held` is closed at their end, and if the client leaves, even before the
+    first.
+    """
+
+    def __init__(
+        self, events: AsyncIterator[str], held: ExitStack, headers: dict[str, str]
+    ) -> None:
+        super().__init__(events, media_type="text/event-stream", headers=STREAM_HEADERS | headers)
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._held:
+            await super().__call__(scope, receive, send)
 
 
 def failure(transcription: TranscriptionRequest, event: JobFailed) -> APIError:
@@ -152,9 +166,10 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter]:
     async def respond(
         request: Request, read: Callable[[FormData], TranscriptionRequest]
     ) -> Response:
-        async with AsyncExitStack() as stack:
+        with ExitStack() as stack:
             form = await read_form(request)
-            stack.push_async_callback(form.close)
+            # not awaited: once the client has left, Starlette cancels whatever waits
+            stack.callback(asyncio.get_running_loop().run_in_executor, None, close_files, form)
             transcription = read(form)
             transcription.accept = request.headers.get("accept", "")
             if transcription.references:
@@ -167,11 +182,8 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter]:
             await pending.next()  # the recording has been read
             if not transcription.stream:
                 return await pending.full_response()
-            return StreamingResponse(
-                pending.event_stream(stack.pop_all()),
-                media_type="text/event-stream",
-                headers=STREAM_HEADERS | transcription.headers(),
-            )
+            held, events = stack.pop_all(), pending.event_stream()
+            return EventStream(events, held, transcription.headers())
 
     return router, root
 

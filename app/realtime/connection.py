@@ -12,6 +12,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from slimwhisper.app.api.errors import APIError, as_api_error, internal_error
 from slimwhisper.app.api.fields import refused, unsupported
+from slimwhisper.app.framing import Allowance
 from slimwhisper.app.realtime.conversation import (
     Conversation,
     ServerEvent,
@@ -19,7 +20,7 @@ from slimwhisper.app.realtime.conversation import (
     make_id,
     server_event,
 )
-from slimwhisper.app.realtime.messages import Allowance, audio_of, event_id_of, parse_event
+from slimwhisper.app.realtime.messages import audio_of, event_id_of, parse_event
 from slimwhisper.app.realtime.session import (
     SessionConfig,
     from_beta,
@@ -152,7 +153,7 @@ class Connection:
 
     async def _read(self) -> None:
         """Handle the client's events until it disconnects or the session ends."""
-        allowance = Allowance(MAX_EVENTS)
+        allowance = Allowance(MAX_EVENTS, MAX_EVENTS)
         while (message := await self._receive(allowance)) is not None:
             event_id: str | None = None
             try:
@@ -172,7 +173,7 @@ class Connection:
 
     async def _receive(self, allowance: Allowance) -> dict[str, Any] | None:
         """The next message; None at the end of the connection or of the session."""
-        await allowance.wait()
+        await asyncio.sleep(allowance.take())
         deadline = min(self._idle_deadline, self._deadline)
         try:
             async with asyncio.timeout(max(deadline - time.monotonic(), 0)):

@@ -1,9 +1,7 @@
 """Parses a client's messages as events, and limits their size and their rate."""
 
-import asyncio
 import base64
 import binascii
-import time
 from typing import Any
 
 from slimwhisper.app.api.errors import APIError
@@ -43,20 +41,3 @@ def audio_of(event: dict[str, Any]) -> bytes:
         return base64.b64decode(audio, validate=True)
     except (binascii.Error, ValueError) as error:
         raise refused("audio", f"audio is not base64: {error}", "invalid_base64") from None
-
-
-class Allowance:
-    """A token bucket: `wait` delays reading when the rate of messages is exceeded."""
-
-    def __init__(self, per_second: float) -> None:
-        self._per_second = self._tokens = per_second
-        self._refilled = time.monotonic()
-
-    async def wait(self) -> None:
-        """Count a message, and wait until it is allowed."""
-        now = time.monotonic()
-        earned = (now - self._refilled) * self._per_second
-        self._tokens = min(self._tokens + earned, self._per_second) - 1
-        self._refilled = now
-        if self._tokens < 0:
-            await asyncio.sleep(-self._tokens / self._per_second)

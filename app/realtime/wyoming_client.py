@@ -61,6 +61,7 @@ class WyomingClient:
     async def run(self) -> None:
         """Handle the client's events until it disconnects."""
         while True:
+            await asyncio.sleep(0)  # events that are here already must not hold up other clients
             try:
                 async with asyncio.timeout(self._settings.idle_seconds):
                     frame = await read_frame(self._reader)

@@ -25,6 +25,17 @@ def disk_bytes() -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
+def unnamed_bytes() -> int:
+    """Bytes of this process's files without a name in the temporary folder."""
+    total, folder = 0, tempfile.gettempdir()
+    for opened in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            name = str(opened.readlink())
+            if name.startswith(folder) and name.endswith("(deleted)"):
+                total += opened.stat().st_size
+    return total
+
+
 def memory() -> int:
     """Bytes of memory that this process has, without those that it has freed."""
     with suppress(OSError, AttributeError):  # else they come and go with the heap's holes

@@ -1,5 +1,6 @@
 """Bodies: nothing is read for those who may not send it, and no more than the path takes."""
 
+import gc
 import logging
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,7 +11,8 @@ import pytest
 from starlette.datastructures import UploadFile
 
 from slimwhisper.app.api import errors
-from tests.support.live import Live, connected
+from tests.support.harm import unnamed_bytes
+from tests.support.live import Live, connected, eventually, held_engines
 from tests.support.page_calls import JSON, PHONE
 
 FORM = "multipart/form-data; boundary=x"
@@ -117,6 +119,30 @@ def test_a_client_that_leaves_is_no_error(
         connected(keyless, sent).close()
     assert httpx.get(f"{keyless.url}/health").status_code == 200
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+def test_a_client_that_leaves_after_its_upload(
+    keyless: Live, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is closed at once, not when Python happens to look for cycles."""
+    before, files = unnamed_bytes(), {"file": PHONE.read_bytes()}
+    sent = httpx.Request("POST", keyless.url, data={"stream": stream}, files=files)
+    head = "".join(f"{name}: {value}\r\n" for name, value in sent.headers.items())
+    go = held_engines(monkeypatch, 0.01)
+    gc.disable()
+    try:
+        for _ in range(4):
+            data = f"POST {SPEECH} HTTP/1.1\r\n{head}\r\n".encode() + sent.read()
+            with connected(keyless, data) as client:
+                if stream == "true":
+                    assert client.recv(1)
+                else:
+                    assert eventually(lambda: keyless.service.in_flight > 0)
+        assert eventually(lambda: unnamed_bytes() <= before)
+    finally:
+        gc.enable()
+        go.set()
 
 
 def test_a_full_disk_is_reported(

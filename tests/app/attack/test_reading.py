@@ -4,7 +4,6 @@ neither their senders nor clients that disconnect keep others waiting.
 
 import os
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from slimwhisper.app.service.jobs import Job, JobFinished, Limits
 from slimwhisper.app.service.reading import NoRoomError, SampleStore
 from slimwhisper.audio import samples
 from slimwhisper.types import SAMPLE_RATE
+from tests.support.harm import unnamed_bytes
 from tests.support.live import eventually, held_engines
 from tests.support.service_jobs import DIGITS, Make, Upload
 from tests.support.spoken import SAMPLES
@@ -60,28 +60,18 @@ def go(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return held_engines(monkeypatch, 0.01)  # the service keeps reading
 
 
-def stored() -> int:
-    """Bytes in files without a name."""
-    total = 0
-    for opened in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):
-            if str(opened.readlink()).endswith("(deleted)"):
-                total += opened.stat().st_size
-    return total
-
-
 @pytest.mark.slow
 def test_files_that_expand_to_hours(
     make: Make, bomb: Path, small: None, go: threading.Event
 ) -> None:
-    before = stored()
+    before = unnamed_bytes()
     service = make(batch_size=1, limits=Limits(seconds=LONGEST))
     assert bomb.stat().st_size < 10_000 < 110 * BYTES
     bombs = [Upload(service, bomb, "mallory") for _ in range(10)]
     peaks = list[int]()
 
     def only_waiting(waiting: int) -> bool:
-        peaks.append(stored() - before)
+        peaks.append(unnamed_bytes() - before)
         states = service.jobs.states()
         return states["reading"] == 0 and states["waiting"] == waiting
 
@@ -95,7 +85,7 @@ def test_files_that_expand_to_hours(
     assert all(isinstance(h.last, JobFinished) for h in [*bombs[:2], *others])
     for upload in bombs:
         service.cancel(upload.job)
-    assert eventually(lambda: service.in_flight == 0 and stored() == before)
+    assert eventually(lambda: service.in_flight == 0 and unnamed_bytes() == before)
     store = service.reading.store
     assert not (store._reserved or store._retry)
     assert isinstance(Upload(service, bomb, "mallory").last, JobFinished)
