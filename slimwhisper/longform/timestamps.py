@@ -34,21 +34,25 @@ def cut_at_timestamps(
 
     Between two adjacent timestamps, one segment ends and the next begins. The text after the last
     such pair is unfinished, so the next window starts there, unless the text ends with a single
-    timestamp: then nothing follows.
+    timestamp: then nothing follows. Unlike in `whisper`, no segment ends after the recording.
     """
     tokens, timestamps = result.tokens, vocabulary.timestamps
     begin = timestamps.start
     offset, seconds = span.offset, MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND
-    following = span.start + span.frames
+    following, limit = span.start + span.frames, span.content / FRAMES_PER_SECOND
 
     def segment(start: float, end: float, first: int = 0, last: int | None = None) -> Segment:
+        start, end = offset + start, offset + end
+        if end > limit:  # a text after the recording's end keeps a moment of it
+            latest = max(limit - seconds, offset) if start < end else limit
+            start, end = min(start, latest), limit
         piece = tokens[first:last]
         logprobs = result.logprobs[first : first + len(piece)]
         return Segment(
             id=0,
             seek=span.start,
-            start=offset + start,
-            end=offset + end,
+            start=start,
+            end=end,
             text=tokenizer.decode([t for t in piece if vocabulary.is_text(t)]),
             tokens=list(piece),
             temperature=result.temperature,

@@ -10,15 +10,28 @@ import whisper.model
 from torch import Tensor
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.types import Transcript
+from slimwhisper.types import FRAMES_PER_SECOND, HOP_SAMPLES, Transcript
 
 EXACT = ("id", "seek", "start", "end", "text", "tokens", "temperature", "compression_ratio")
 NEAR = ("avg_logprob", "no_speech_prob")  # equal but for rounding
 
 
 def whisper_transcribe(model: Any, audio: np.ndarray, **options: Any) -> dict[str, Any]:
-    """openai-whisper's own transcription in float32, at temperature 0 unless told."""
-    return model.transcribe(audio, fp16=False, **{"temperature": 0, **options})
+    """openai-whisper's own transcription in float32, at temperature 0 unless told, and with what is
+    ours on purpose: `limited`.
+    """
+    result = model.transcribe(audio, fp16=False, **{"temperature": 0, **options})
+    return limited(result, len(audio) // HOP_SAMPLES / FRAMES_PER_SECOND)
+
+
+def limited(result: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """whisper's result, whose segments end with the recording at the latest."""
+    for segment in result["segments"]:
+        if segment["end"] > seconds:
+            latest = max(seconds - 0.02, segment["seek"] / FRAMES_PER_SECOND)
+            latest = latest if segment["start"] < segment["end"] else seconds
+            segment.update(start=min(segment["start"], latest), end=seconds)
+    return result
 
 
 def transcribe_each(
