@@ -78,7 +78,7 @@ def check_body(body: bytes, functions: Container[int], is_stored: Callable[[str]
     if not isinstance(content, dict):
         raise ValueError("the body must be a JSON object")
     index = content.get("fn_index")
-    if index is not None and not (isinstance(index, int) and index in functions):
+    if index is not None and not (type(index) is int and index in functions):
         raise ValueError("unknown function; reload the page")
     level: list[Any] = [content]
     count = depth = 0

@@ -29,8 +29,6 @@ MAX_TOKENS = 1000  # likewise
 MAX_TOKEN = 1_000_000  # the largest id
 MAX_SECONDS = 1e6  # 11 days
 
-NO_STORE = {"Cache-Control": "no-store"}
-
 MakeKey = Callable[[], str]  # raises SlimWhisperError, APIError
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Token = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
@@ -114,7 +112,7 @@ def make_live_router(make_key: MakeKey) -> APIRouter:
             value = await run_in_threadpool(make_key)
         except SlimWhisperError as error:
             raise as_api_error(error) from None
-        return JSONResponse({"value": value}, headers=NO_STORE)
+        return JSONResponse({"value": value})
 
     @router.post("/transcript.{format}")
     async def file(format: str, request: Request) -> Response:

@@ -137,6 +137,15 @@ def test_messages_that_are_too_large(live: Live, size: int, fragments: int) -> N
     assert freed(live)
 
 
+def test_bytes_that_are_no_text(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(live) as websocket:
+        websocket.recv(timeout=10)
+        websocket.send(b"\xff", text=True)
+        with pytest.raises(ConnectionClosed, match="1007"):
+            websocket.recv(timeout=10)
+    assert freed(live) and "Traceback" not in caplog.text
+
+
 def test_a_hundred_connections_opened_and_dropped(live: Live) -> None:
     before = open_files()
     head = (

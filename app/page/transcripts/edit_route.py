@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.page.request_body import MAX_TEXT, RequestBody, clean, read_posted
 from slimwhisper.app.page.transcripts.edits import Changed, ConflictError, Edits
-from slimwhisper.app.page.transcripts.results import GONE, SAFE, PageResults
+from slimwhisper.app.page.transcripts.results import GONE, PRIVATE, PageResults
 from slimwhisper.app.page.transcripts.views import segment_view
 
 MAX_NAME = 100  # characters
@@ -88,4 +88,4 @@ def _answer(edits: Edits, changed: Changed, error: APIError | None = None) -> Re
     }
     if error is not None:
         content |= error.body()
-    return JSONResponse(content, 200 if error is None else error.status, headers=SAFE)
+    return JSONResponse(content, 200 if error is None else error.status, headers=PRIVATE)

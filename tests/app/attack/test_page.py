@@ -179,7 +179,7 @@ def test_calls_that_do_not_fit(
     client: Client, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     index, good = functions(client)["transcribe"], arguments()
-    for wrong in (99, -1, 1.5, "1", [1], {}, 10**30):
+    for wrong in (99, -1, 1.5, "1", [1], {}, 10**30, True):
         answer = post(client, {"data": good, "fn_index": wrong, "session_hash": "a"})
         assert answer.status_code == 400 and "unknown function" in answer.json()["detail"]
     for data in ([], good[:3], good * 2, [None] * 15, [good] * 15):
