@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.fields import check_size
 from slimwhisper.app.page.gradio_internals import NoSuchFunction
 
 FILE_ROUTE = "/gradio_api/file="  # then a path: the address of a file that was sent to the page
@@ -72,6 +73,7 @@ def check_body(body: bytes, functions: Container[int], is_stored: Callable[[str]
     valid Unicode of limited length.
     """
     try:
+        check_size(body)
         content = json.loads(body)
     except (ValueError, RecursionError):
         raise ValueError("the body is not JSON") from None

@@ -61,12 +61,15 @@ class LiveWord(TimedText):
         return Word(space + clean(self.word), self.start, self.end, self.probability)
 
 
+LiveWords = Annotated[list[LiveWord], Field(max_length=MAX_WORDS, fail_fast=True)]
+
+
 class LiveSegment(TimedText):
     """A segment of an utterance."""
 
     text: Text
-    words: list[LiveWord] | None = Field(None, max_length=MAX_WORDS)
-    tokens: list[Token] = Field([], max_length=MAX_TOKENS)
+    words: LiveWords | None = None
+    tokens: list[Token] = Field([], max_length=MAX_TOKENS, fail_fast=True)
     temperature: Unit = 0.0
     avg_logprob: float = 0.0
     compression_ratio: float | None = Field(None, ge=0)
@@ -85,7 +88,7 @@ class LiveTranscript(RequestBody):
     """The posted transcript."""
 
     language: str  # code
-    segments: list[LiveSegment] = Field(max_length=MAX_SEGMENTS)
+    segments: list[LiveSegment] = Field(max_length=MAX_SEGMENTS, fail_fast=True)
 
     def transcript(self) -> Transcript:
         """The transcript for the writers. An open segment has only times and text.

@@ -78,6 +78,7 @@ MESSAGES = [
     (b"\x00\x01", "as text, not as binary"),
     ("{", "is not JSON"),
     ("[" * 10_000, "is not JSON"),
+    ('{"type": [' + "[]," * 60_000 + "1]}", "objects and arrays"),
     ("[]", "is not a JSON object"),
     ('{"type": 1}', "a JSON object with a type"),
     ('{"type": "x"}', "event of clients"),

@@ -21,13 +21,15 @@ MAX_NAME = 100  # characters
 
 Index = Annotated[int, Field(ge=0)]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
+# (segment, its text, the new text)
+Corrections = Annotated[list[tuple[Index, str, Text]], Field(fail_fast=True)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
 
 class EditRequest(RequestBody, strict=True):
     """The body: one of these."""
 
-    texts: list[tuple[Index, str, Text]] | None = None  # (segment, its text, the new text)
+    texts: Corrections | None = None
     speaker: tuple[Name, Name] | None = None  # (name, the new name)
     approve: Index | None = None  # a segment whose flags are removed
     undo: int | None = None  # the revision that is undone
