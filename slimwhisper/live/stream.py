@@ -17,7 +17,6 @@ from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.types import LiveEvent, LiveOptions, SpeakersCorrected
 from slimwhisper.live.utterance import Utterance
-from slimwhisper.live.warming import compile_in_background
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims
 
@@ -65,7 +64,6 @@ class Stream:
         """
         self._model_parts = dims, vocabulary, settings
         setup = UpdateSettings.of(dims, vocabulary, options, settings)
-        compile_in_background()
         self._buffers: deque[SpeechBuffer] = deque()  # not done
         self._events: list[LiveEvent] = []
         self._finished = False

@@ -60,7 +60,7 @@ def assert_separate(
     ids=["greedy", "beams", "samples", "no timestamps", "words"],
 )
 def test_a_translation_costs_no_encoder(
-    model: SlimWhisper, encoded: list[int], options: dict[str, Any], numba: None
+    model: SlimWhisper, encoded: list[int], options: dict[str, Any]
 ) -> None:
     chosen = {"language": "de", "no_speech_threshold": None} | options
     texts = model.transcribe_variants(SHORT, TASKS, **QUICK | chosen)
