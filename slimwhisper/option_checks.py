@@ -12,7 +12,7 @@ from typing import Any
 
 from slimwhisper.checkpoint.settings import GenerationSettings, Setting
 from slimwhisper.errors import OptionError
-from slimwhisper.options import OptionHelp, Options
+from slimwhisper.options import TASKS, OptionHelp, Options
 from slimwhisper.speakers.choice import as_pairs, check_speakers
 from slimwhisper.text import not_one_of
 from slimwhisper.tokens.languages import asks_detection
@@ -135,7 +135,8 @@ def _in_english(values: dict[str, Any], name: str, vocabulary: Vocabulary) -> di
         value = values.get(key)
         if key == "language" and isinstance(value, str):
             value = language_code(value, vocabulary, any_model=True)
-        if value and value != english and isinstance(value, type(english)):
+        known = value in TASKS if key == "task" else isinstance(value, type(english))
+        if value and value != english and known:
             _warn_once(f"{name} is English-only: {key} {english!r} is used, not {values[key]!r}")
             replaced[key] = english
     return values | replaced

@@ -158,6 +158,8 @@ def test_an_english_only_model_warns_and_goes_on(caplog: pytest.LogCaptureFixtur
         ({"initial_prompt": 1936}, "initial_prompt 1936 is of type int; give a text or a list"),
         ({"sample_len": "5"}, "sample_len '5' is of type str; give a whole number"),
         ({"task": 3}, "task 3 is not one of"),
+        ({"task": "rm"}, "task 'rm' is not one of: transcribe, translate"),
+        ({"task": ""}, "task '' is not one of: transcribe, translate"),
     ],
 )
 def test_wrong_types_are_named(values: dict[str, Any], message: str) -> None:
