@@ -73,6 +73,7 @@ def refusal(dims: Dims, **values: Any) -> str:
         ({"languages": ["de"], "language": "de"}, "language", "not both"),
         ({"vad_threshold": 1.0, "parallel": True}, "1.0", "between 0 and 1"),
         ({"vad_speech_pad_ms": 5}, "needs", "vad_filter or parallel"),
+        ({"expected": "no/such/file"}, "no/such/file cannot be read", "give a text file"),
         ({"sample_len": 225}, "225", "between 1 and 224"),
     ],
     ids=lambda v: str(v)[:60] if isinstance(v, dict) else "",
