@@ -125,7 +125,7 @@ def add_options(
     defaults: the command's own, where they differ from the fields'. parsers: of flags that take
     more than the field. arguments: of `add_argument`.
     """
-    parsers = parsers or {}
+    parsers = {"hot_words": _hot_words} | dict(parsers or {})
     for row in fields(kind):
         option_help: OptionHelp = row.metadata["help"]
         if option_help.group:
@@ -137,6 +137,17 @@ def add_options(
                 choices=None if row.name in parsers else option_help.choices or None,
                 **arguments,
             )
+
+
+def _hot_words(path: str) -> str:
+    """The path of a file that has been read and checked, before a model is loaded for it."""
+    from slimwhisper.tokens.spellings import parse_hot_words, read_hot_words
+
+    try:
+        parse_hot_words(read_hot_words(path), bonus=0.0)
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("hot_words: ")) from None
+    return path
 
 
 def add_voices(group: FlagGroup, **arguments: Any) -> None:

@@ -42,7 +42,17 @@ def speech_folder() -> Path:
 @pytest.fixture(scope="session")
 def real_base() -> Path:
     """OpenAI's base, in CTranslate2's format."""
-    path = Path("~/.cache/slimwhisper-real/base").expanduser()
+    return _real("base")
+
+
+@pytest.fixture(scope="session")
+def real_tiny_en() -> Path:
+    """OpenAI's tiny.en, likewise, with a vocabulary of 2022."""
+    return _real("tiny.en")
+
+
+def _real(name: str) -> Path:
+    path = Path("~/.cache/slimwhisper-real", name).expanduser()
     if not path.exists():
         pytest.skip(f"no model at {path}")
     return path

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -22,17 +23,17 @@ from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import expand_user
 from slimwhisper.checkpoint.formats.detect import reader_of
 from slimwhisper.checkpoint.formats.hugging_face import read_folder
-from slimwhisper.checkpoint.formats.openai import fetch_openai, read_openai, read_with_window
+from slimwhisper.checkpoint.formats.openai import fetch_openai, read_openai, read_with_settings
 from slimwhisper.checkpoint.hub import fetch_model, looks_like_hub_id
 from slimwhisper.checkpoint.names import HUB_IDS
 from slimwhisper.checkpoint.settings import (
     DEFAULT_SETTINGS,
     GenerationSettings,
-    checked_audio_window,
+    parse_settings,
     read_settings,
 )
 from slimwhisper.checkpoint.validate import validate
-from slimwhisper.checkpoint.vocabulary import read_vocabulary
+from slimwhisper.checkpoint.vocabulary import openai_vocabulary, read_vocabulary
 from slimwhisper.errors import CheckpointError
 from slimwhisper.tokens.vocabulary import SIZES, Vocabulary, get_vocabulary
 from slimwhisper.tokens.whisper_package import model_urls
@@ -142,9 +143,9 @@ def locate_checkpoint(
 def _read(path: Path, label: str) -> Checkpoint:
     """A file or folder, checked. Raises CheckpointError, OSError."""
     reader = reader_of(path)
-    window: object = None
+    beside: Mapping[str, Any] = {}
     if reader is read_openai:
-        dims, tensors, window = read_with_window(path)
+        dims, tensors, beside = read_with_settings(path)
     else:
         dims, tensors = reader(path)
     if path.is_file() and dims.n_vocab not in SIZES:
@@ -153,13 +154,12 @@ def _read(path: Path, label: str) -> Checkpoint:
     validate(label, dims, tensors)
     state = {name: tensor.detach() for name, tensor in tensors.items()}
     if path.is_file():
-        settings = DEFAULT_SETTINGS
-        if window is not None:
-            window = checked_audio_window(path, window)
-            settings = replace(settings, file=path.name, audio_window=window)
-        return Checkpoint(label, dims, state, official_heads(label, dims), settings=settings)
-    vocabulary, settings = read_vocabulary(path, dims, read_settings(path, dims))
-    heads, folder = settings.alignment_heads, path if reader is read_folder else None
+        settings, folder = parse_settings(path, beside, dims), None
+        vocabulary = openai_vocabulary(dims, settings)
+    else:
+        vocabulary, settings = read_vocabulary(path, dims, read_settings(path, dims))
+        folder = path if reader is read_folder else None
+    heads = settings.alignment_heads or official_heads(label, dims)
     return Checkpoint(label, dims, state, heads, vocabulary, settings, folder)
 
 
