@@ -28,6 +28,7 @@ from slimwhisper.audio.samples import Samples
 from slimwhisper.faster_whisper.types import Segment, Word
 from slimwhisper.loading import load_model
 from slimwhisper.longform.recording import Recording
+from slimwhisper.text import SafeStream
 from slimwhisper.types import Segment as OurSegment
 
 NO_LIMITS = Limits(queue=1_000_000, seconds=1e9)
@@ -120,7 +121,8 @@ class SegmentIterator(Iterator[Segment]):
         self._job, self._events, self._shared = job, events, shared
         self._ready: list[Segment] = []
         self._count, self._ended = 0, False
-        self._bar = tqdm(unit="seconds", disable=not log_progress)
+        err = SafeStream("stderr")
+        self._bar = tqdm(unit="seconds", disable=not log_progress, file=err, dynamic_ncols=True)
         self.close = weakref.finalize(self, shared.service.cancel, job)
         self.close.atexit = False
         while not self._ended and not self._language_known:
