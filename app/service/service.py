@@ -175,7 +175,7 @@ class Service:
             if self._deadline is not None:
                 self.streams.finish(stopping)
             try:
-                self._start(starting)
+                self._start([job for job in starting if not job.ended])
                 self.streams.drain_inboxes()
                 self._work()
                 self.streams.emit_events()
