@@ -3,7 +3,8 @@
 SlimWhisperError
 ├── AudioError        a recording cannot be read (missing, no audio, truncated, not audio; also a
 │   │                 RuntimeError, as in `whisper`)
-│   └── StorageError  the store that has it does not answer, but may do so later
+│   ├── StorageError  the store that has it does not answer, but may do so later
+│   └── ReaderKilledError  the system killed the process that was to read it
 ├── CheckpointError   a model cannot be found, downloaded or loaded (also a RuntimeError)
 ├── CacheError        a cache form is not exact for this checkpoint (`strict_cache`), or a cache
 │                     file is damaged or for another checkpoint
@@ -23,6 +24,10 @@ class AudioError(SlimWhisperError, RuntimeError):
 
 class StorageError(AudioError):
     """A store does not deliver a recording; the recording itself may be fine."""
+
+
+class ReaderKilledError(AudioError):
+    """Something else killed the processes that were to read a recording; it may be fine."""
 
 
 class CheckpointError(SlimWhisperError, RuntimeError):

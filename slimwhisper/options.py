@@ -49,9 +49,9 @@ class Options:
     `hotwords`, `multilingual`, `vad_filter` with its settings, `repetition_penalty`,
     `no_repeat_ngram_size` and `prompt_reset_on_temperature` are faster-whisper's; `languages`,
     `parallel`, `speech_only`, `audio_window`, `seed`, `token_logprobs`, `on_failure`, `drop`,
-    `expected`, `sentences`, `hot_words`, `hot_word_bonus`, and those for speakers and channels are
-    slimwhisper's. A new option needs only a field here: the command line gets its flag, and
-    `make_options` checks its bounds.
+    `expected`, `sentences`, `hot_words`, `hot_word_bonus`, `audio_track`, and those for speakers
+    and channels are slimwhisper's. A new option needs only a field here: the command line gets its
+    flag, and `make_options` checks its bounds.
     """
 
     task: str = decoding(
@@ -189,6 +189,11 @@ class Options:
         None,
         "milliseconds added to speech on both sides [400; with --parallel, 200]",
         **MILLISECONDS,
+    )
+    audio_track: str | int | None = decoding(
+        None,
+        "of several audio tracks, the one to transcribe: a number from 1, or a language such as en "
+        "[the default one]",
     )
     # the flag is among the model's, as `load_model` has the argument, too
     audio_window: str | None = option(

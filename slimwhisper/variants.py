@@ -64,8 +64,8 @@ class ModelWithVariants(LoadedModel):
         if not variants:
             raise OptionError("variants: there are none; give a list of dictionaries of options")
         chosen = [self.make_options(**{**options, **variant}) for variant in variants]
-        if len({(each.channels, each.channel_names) for each in chosen}) > 1:
-            raise OptionError("variants must not differ in channels or channel_names")
+        if len({(each.channels, each.channel_names, each.audio_track) for each in chosen}) > 1:
+            raise OptionError("variants must not differ in channels, channel_names or audio_track")
         for each in chosen:
             prepare(each)
         return chosen
@@ -88,6 +88,7 @@ class ModelWithVariants(LoadedModel):
         source: AudioSource, options: Options, *, split: bool = True, **reading: Any
     ) -> SampleSource:
         """A source's samples or, with `split`, those of its channels if the options want them."""
+        reading["audio_track"] = options.audio_track
         if options.channels is None or not split:
             return load_samples(source, **reading)
         return load_channels(source, options.channel_names, **reading)

@@ -17,6 +17,7 @@ from slimwhisper.errors import (
     CheckpointError,
     DependencyError,
     OptionError,
+    ReaderKilledError,
     SlimWhisperError,
 )
 
@@ -60,6 +61,7 @@ class APIError(HTTPException):
 RESPONSES: dict[type[SlimWhisperError], tuple[int, str, str | None, int | None]] = {
     BusyError: (429, "queue_full", None, RETRY_AFTER),
     StoppingError: (503, "stopping", None, 60),
+    ReaderKilledError: (503, "out_of_memory", None, RETRY_AFTER),
     AudioError: (400, "invalid_audio", "file", None),
     OptionError: (400, "invalid_option", None, None),
     CacheError: (400, "invalid_option", None, None),

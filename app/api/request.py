@@ -1,8 +1,8 @@
 """Checks OpenAI's forms, `/v1/audio/transcriptions` and `/v1/audio/translations`.
 
 The fields are those of openai-python 3.54 (types/audio/transcription_create_params.py), and
-extensions: "channels", "channel_names[]", "sentences", "speech_only", "on_failure", "hot_words" and
-"hot_word_bonus". docs/openai.md lists them all.
+extensions: "channels", "channel_names[]", "sentences", "speech_only", "on_failure", "hot_words",
+"hot_word_bonus" and "audio_track". docs/openai.md lists them all.
 """
 
 from dataclasses import dataclass, field
@@ -45,6 +45,7 @@ MAX_NAME_LENGTH = 200  # characters of a file's name
 MAX_PADDING = 10_000  # milliseconds
 MAX_WARNINGS = 5
 MAX_NAME = 40  # characters of a field's name in a header
+HEADER_SAFE = " ,;.:()'-/"  # of a warning in a header
 
 
 @dataclass(slots=True)
@@ -62,13 +63,17 @@ class TranscriptionRequest:
     stream: bool = False
     references: tuple[SpeakerReference, ...] = ()
     unknown: list[str] = field(default_factory=list)  # fields that were ignored
+    warnings: list[str] = field(default_factory=list)  # about the file
     accept: str = ""  # the header: what the client wants
 
     def headers(self) -> dict[str, str]:
-        """The response's headers: the model that served it, and the ignored fields."""
+        """The response's headers: the model that served it, the ignored fields, and what is odd in
+        the file.
+        """
         headers = {"X-Slimwhisper-Model": quote(self.served_by)}
-        if self.unknown:
-            warnings = [f'unknown field "{quote(n[:MAX_NAME])}" was ignored' for n in self.unknown]
+        warnings = [f'unknown field "{quote(n[:MAX_NAME])}" was ignored' for n in self.unknown]
+        warnings += [quote(text, safe=HEADER_SAFE) for text in self.warnings]
+        if warnings:
             more = len(warnings) - MAX_WARNINGS
             tail = [f"and {more} more"] if more > 0 else []
             headers["X-Slimwhisper-Warning"] = "; ".join([*warnings[:MAX_WARNINGS], *tail])
@@ -146,6 +151,7 @@ class TranscriptionForm(UploadForm):
     on_failure: Annotated[str, one_of(ON_FAILURE)] = "best"
     hot_words: Text = ""  # one a line, as in the file of the command
     hot_word_bonus: float | None = Field(None, ge=0, le=HIGHEST)  # None: the default
+    audio_track: Text | None = None  # a number from 1, or a language
 
     @field_validator("hot_words")
     @classmethod
@@ -185,6 +191,7 @@ class TranscriptionForm(UploadForm):
             "channel_names": self.channel_names,
             "parallel": chunking is not None,
             "hot_words": hot_word_lines(self.hot_words),
+            "audio_track": self.audio_track,
         }
         options = {name: value for name, value in options.items() if value} | (settings or {})
         given = {"speech_only": self.speech_only, "hot_word_bonus": self.hot_word_bonus}

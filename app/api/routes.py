@@ -180,6 +180,8 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter]:
             pending = PendingTranscription(service, request, transcription, settings.timeout)
             stack.callback(service.cancel, pending.job)
             await pending.next()  # the recording has been read
+            label = f"{pending.job.name}: "
+            transcription.warnings += [w.removeprefix(label) for w in pending.job.warnings]
             if not transcription.stream:
                 return await pending.full_response()
             held, events = stack.pop_all(), pending.event_stream()

@@ -108,6 +108,7 @@ class Job:
     on_samples: Callable[[Samples], None] | None = None  # called in a reading thread
     samples: Samples | None = None  # its samples, where they are at hand: `path` is not read
     script: Sequence[str] = ()  # lines of a text to align with it, as in `Recording`
+    warnings: list[str] = field(init=False, default_factory=list)  # of what is odd in its file
     recording: AnyRecording | None = field(init=False, default=None)  # once it has been read
     batch: "Batch[Job] | None" = field(init=False, default=None)  # while it runs
     state: JobState = field(init=False, default=JobState.WAITING)  # changed in the service's thread

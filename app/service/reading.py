@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Job, Limits
 from slimwhisper.audio.channels import Mix, stored_channels
+from slimwhisper.audio.formats import ReadOptions
 from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import SPOOL_SECONDS, Samples, StoredSamples
@@ -138,7 +139,7 @@ class Reading:
             if samples > LONGEST_VOICE * SAMPLE_RATE:
                 raise AudioError(f"{name}: longer than {LONGEST_VOICE} s; send a shorter one")
 
-        return self._readers.read(path, name, on_samples=keep)
+        return self._readers.read(path, name, ReadOptions(None), on_samples=keep)
 
     def close(self) -> None:
         """End the processes and threads."""
@@ -156,7 +157,9 @@ class Reading:
         split = options.channels is not None and not job.script  # `Recording` refuses both
         if samples is None:
             reserve = partial(self.store.reserve, job)
-            samples = self._readers.read(job.path, job.name, split=split, on_samples=reserve)
+            how = ReadOptions(None, split, options.audio_track)
+            report = {"on_samples": reserve, "on_warning": job.warnings.append}
+            samples = self._readers.read(job.path, job.name, how, **report)
             stored = len(samples)
         try:
             self.store.reserve(job, stored, whole=True)

@@ -1,25 +1,27 @@
 """A container's bytes -> pieces of int16 [n], 16 kHz, mono, with FFmpeg's libraries (PyAV)."""
 
-from collections.abc import Iterator
-from fractions import Fraction
-from itertools import chain
-from math import inf
+import logging
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import av
 import numpy as np
-from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.container import InputContainer
-from av.filter import Graph
-from av.packet import Packet
 from av.stream import Disposition
 from numpy.typing import NDArray
 
-from slimwhisper.audio.formats import AUDIO_SUFFIXES, CONTAINERS, DECODERS
-from slimwhisper.audio.headers import last_ogg_page_is_cut, stated_seconds
+from slimwhisper.audio.formats import AUDIO_SUFFIXES, BY_DEFAULT, CONTAINERS, DECODERS, ReadOptions
+from slimwhisper.audio.frames import FFmpegPass, converted
+from slimwhisper.audio.headers import (
+    IN_BYTES,
+    last_ogg_page_is_cut,
+    recordings,
+    stated_seconds,
+)
 from slimwhisper.errors import AudioError
 from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
@@ -33,41 +35,40 @@ ALLOWED = {
 TAGS: dict[str, Any] = (
     {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "replace"}
 )
-GAPLESS = {"flac", "ogg"}  # decoding much less than the duration is damage, not silence
+RAW = {"aac", "ac3", "flac", "mp3", "ogg"}  # formats of which nearly all bytes are audio
 SLACK = 0.25  # seconds by which an intact file may differ from its header: codec delay, padding
+SOURCE_RATE = 2 * 192_000  # samples of a file for each second that a recording may last
+RATES = (1_000, 384_000)  # Hz, of a file
+MAX_CHANNELS = 64  # FFmpeg's own limit for PCM
+MAX_BOXES = 10_000  # of a box of an MP4
+MAX_EDITS = 10_000  # of a track of an MP4; FFmpeg's time for them grows with their square
 REMEDY = "copy the file again"
 FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError)  # Python's two come from file reads
 
+logger = logging.getLogger("slimwhisper")
 
-def decode(
-    name: str,
-    file: BinaryIO,
-    allow_truncated: bool,
-    max_samples: float = inf,
-    split: bool = False,
-) -> Iterator[NDArray[np.int16]]:
-    """Pieces of int16 [n] of `file`, which is at its start. name: for messages, with the suffix.
 
-    max_samples: at the file's own rate, of all channels together. split: int16 [n, channels]
-    instead, not mixed.
+def decode(name: str, file: BinaryIO, how: ReadOptions = BY_DEFAULT) -> Iterator[NDArray[np.int16]]:
+    """Pieces of int16 [n] of `file`, which is at its start; [n, channels] if they are not mixed.
+    name: for messages, with the suffix.
 
     Raises AudioError, in some cases only after the last piece: no audio, more than half of it
-    damaged, truncated without `allow_truncated`, or more than `max_samples`.
+    damaged, truncated, too long, or without the requested track.
     """
     with _open(name, file) as container:
-        stream = choose_stream(name, container)
+        stream = choose_stream(name, container, how.audio_track)
         kind = container.format.name
         stated = stated_seconds(kind, stream, file)
         length = float((stream.duration or 0) * (stream.time_base or 0))
-        run = FFmpegPass()
+        run = FFmpegPass(name)
         samples = 0
-        channels, layout = (stream.channels, stream.layout.name) if split else (1, "mono")
+        channels, layout = (stream.channels, stream.layout.name) if how.split else (1, "mono")
         try:
-            _check_source(name, stream, (stated or 0) * stream.rate * stream.channels, max_samples)
+            _check_header(name, stream, max(stated or 0, length if kind in IN_BYTES else 0), how)
             for piece in converted(run.frames(container, stream), layout):
-                _check_source(name, stream, run.source, max_samples)
+                _check_source(name, stream, run.source, how)
                 samples += len(piece) // channels
-                yield piece.reshape(-1, channels) if split else piece
+                yield piece.reshape(-1, channels) if how.split else piece
         except FFMPEG_ERRORS as error:
             raise AudioError(f"{name}: cannot be decoded ({error_line(error)})") from error
 
@@ -82,38 +83,64 @@ def decode(
         truncated = run.cut_off or (kind == "ogg" and last_ogg_page_is_cut(file))
     else:
         truncated = max(run.end, run.decoded) < stated - SLACK
-    if truncated and not allow_truncated:
+    if truncated and not how.allow_truncated:
         of = "" if stated is None else f"of {stated:.1f} "
+        offer = ", or pass allow_truncated (--allow_truncated True) to transcribe that part"
         raise AudioError(
-            f"{name}: truncated: {readable:.1f} {of}s can be read; {REMEDY}, "
-            "or pass allow_truncated (--allow_truncated True) to transcribe that part"
+            f"{name}: truncated: {readable:.1f} {of}s can be read; {REMEDY}"
+            + ("" if how.allow_truncated is None else offer)
         )
-    if kind in GAPLESS and not truncated and run.decoded < length / 2:
-        raise AudioError(
-            f"{name}: damaged: only {readable:.1f} of {length:.1f} s can be decoded; {REMEDY}"
-        )
+    if truncated or kind not in RAW:
+        return
+    lost = run.bytes * 2 < file.seek(0, os.SEEK_END) - run.first
+    if run.decoded < length / 2 and (kind == "flac" or (kind == "ogg" and lost)):
+        what = f"only {run.decoded:.1f} of {length:.1f} s can be decoded"
+        raise AudioError(f"{name}: damaged: {what}; {REMEDY}")
+    if lost:
+        logger.warning("%s: damaged: most of it is not audio that can be decoded", name)
 
 
 def decode_as(name: str, file: BinaryIO, layout: str, rate: int) -> NDArray[np.int16]:
     """What can be read of `file`, in FFmpeg's channel layout ("mono", "stereo") and at `rate` Hz:
     int16 [n * channels], the channels in turn. Raises AudioError if that is nothing.
     """
-    with _open(name, file) as container:
-        stream = choose_stream(name, container)
-        try:
-            pieces = list(converted(FFmpegPass().frames(container, stream), layout, rate))
-        except FFMPEG_ERRORS as error:
-            raise AudioError(f"{name}: cannot be decoded ({error_line(error)})") from error
+    pieces: list[NDArray[np.int16]] = []
+    for part in recordings(name, file):
+        with _open(name, part) as container:
+            stream = choose_stream(name, container)
+            try:
+                frames = FFmpegPass(name).frames(container, stream)
+                pieces += converted(frames, layout, rate)
+            except FFMPEG_ERRORS as error:
+                raise AudioError(f"{name}: cannot be decoded ({error_line(error)})") from error
     if not pieces:
         raise AudioError(f"{name}: its audio stream holds no samples; {REMEDY} or record it again")
     return np.concatenate(pieces)
 
 
-def _check_source(name: str, stream: AudioStream, samples: float, max_samples: float) -> None:
-    """Raise AudioError if a file has too many samples: at 655 kHz, with 8 channels, an hour takes
-    minutes to decode.
+def _check_header(name: str, stream: AudioStream, seconds: float, how: ReadOptions) -> None:
+    """Raise AudioError for a stream that cannot be a recording of people, or is too long by its
+    header. Warn of one that leaves out its beginning.
     """
-    if samples > max_samples:
+    channels, rate = stream.channels, stream.rate
+    if rate and not (RATES[0] <= rate <= RATES[1] and 1 <= channels <= MAX_CHANNELS):
+        count = channels or "an impossible number of"  # as FFmpeg has it
+        what = f"its header states {count} channels at {rate} Hz"
+        raise AudioError(f"{name}: {what}, which cannot be read; convert it to 16 kHz mono")
+    if seconds > how.seconds:
+        raise AudioError(f"{name}: longer than the limit of {how.seconds / 60:g} min")
+    _check_source(name, stream, seconds * rate * channels, how)
+    head = stream.codec_context.extradata or b""
+    skipped = int.from_bytes(head[10:12], "little") / 48_000 if head[:8] == b"OpusHead" else 0.0
+    if skipped > SLACK:
+        logger.warning("%s: its header leaves out its first %.1f s", name, skipped)
+
+
+def _check_source(name: str, stream: AudioStream, samples: float, how: ReadOptions) -> None:
+    """Raise AudioError if a file has too many samples, of all channels together: at 384 kHz, with 8
+    channels, an hour takes minutes to decode.
+    """
+    if samples > how.seconds * SOURCE_RATE:
         raise AudioError(
             f"{name}: too long for {stream.channels} channels at {stream.rate} Hz; convert it to "
             "16 kHz mono, or send a part of it"
@@ -129,6 +156,8 @@ def _open(name: str, file: BinaryIO) -> InputContainer:
     if suffix not in AUDIO_SUFFIXES:
         suffix = ".mp3" if file.read(3) == b"ID3" else ""
         file.seek(0)
+    if _edit_entries(file) > MAX_EDITS:
+        raise AudioError(f"{name}: has more than {MAX_EDITS:,} edits; convert it to WAV or FLAC")
     reader = SimpleNamespace(name=f"audio{suffix}", read=file.read, seek=file.seek, tell=file.tell)
     try:
         return av.open(reader, mode="r", options=ALLOWED, **TAGS)
@@ -138,11 +167,48 @@ def _open(name: str, file: BinaryIO) -> InputContainer:
         ) from error
 
 
-def choose_stream(name: str, container: InputContainer) -> AudioStream:
-    """The audio stream that the ffmpeg program would choose. Raises AudioError."""
-    streams = container.streams.audio
-    if not streams:
+def _edit_entries(file: BinaryIO) -> int:
+    """The most entries of an edit list in a file, which is left at its start; 0: it has none."""
+    spans = [(0, file.seek(0, os.SEEK_END))]
+    for kind in (b"moov", b"trak", b"edts", b"elst"):
+        spans = [box[1:] for span in spans for box in _boxes(file, *span) if box[0] == kind]
+    counts = []
+    for start, _ in spans:
+        file.seek(start + 4)
+        counts.append(int.from_bytes(file.read(4), "big"))
+    file.seek(0)
+    return max(counts, default=0)
+
+
+def _boxes(file: BinaryIO, at: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
+    """The name, and the start and stop of the content, of each box of an MP4 in a stretch."""
+    for _ in range(MAX_BOXES):
+        file.seek(at)
+        head = file.read(16)
+        size, start = int.from_bytes(head[:4], "big"), at + 8
+        if size == 1:
+            size, start = int.from_bytes(head[8:], "big"), at + 16
+        following = at + size if size else stop
+        if at + 8 > stop or following <= at:
+            return
+        yield head[4:8], start, min(following, stop)
+        at = following
+
+
+def choose_stream(
+    name: str, container: InputContainer, track: str | int | None = None
+) -> AudioStream:
+    """The audio stream that the ffmpeg program would choose; with `track`, a number from 1 or a
+    language, among those. A warning names them if there are several, and none was requested.
+
+    Raises AudioError.
+    """
+    every = container.streams.audio
+    streams = [s for n, s in enumerate(every, 1) if track is None or _is_track(s, n, str(track))]
+    if not every:
         raise AudioError(f"{name}: has no audio stream; give a file with sound")
+    if not streams:
+        raise AudioError(f"{name}: has no audio track {str(track)!r}, only {_tracks(every)}")
     decodable = [s for s in streams if s.codec_context is not None]
     if not decodable:
         raise AudioError(f"{name}: FFmpeg has no decoder for its audio; convert it first")
@@ -150,92 +216,25 @@ def choose_stream(name: str, container: InputContainer) -> AudioStream:
     if not allowed:
         codec = decodable[0].codec_context.name
         raise AudioError(f"{name}: audio codec {codec!r} is not supported; convert it first")
-    return max(allowed, key=lambda s: (bool(s.disposition & Disposition.default), s.channels))
+    chosen = max(allowed, key=lambda s: (bool(s.disposition & Disposition.default), s.channels))
+    if track is None and len(every) > 1:
+        tracks = _tracks(every, chosen)
+        logger.warning("%s: %s; audio_track chooses another", name, tracks)
+    return chosen
 
 
-class FFmpegPass:
-    """One pass over a stream, and its errors."""
-
-    packets = 0
-    broken = 0  # packets that do not decode
-    cut_off = False  # the container could not be read to its end
-    decoded = 0.0  # seconds
-    source = 0  # samples at the file's rate, of all channels together
-    end = 0.0  # seconds on the file's clock, which includes gaps
-
-    def frames(self, container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:
-        """The frames of every packet that decodes."""
-        packets = container.demux(stream)
-        packet: Packet[AudioStream] | None
-        while True:
-            try:
-                packet = next(packets, None)
-            except av.error.FFmpegError:
-                self.cut_off, packet = True, None
-            try:  # after a demuxer error the decoder still holds its last frames
-                frames = stream.decode(None) if packet is None else packet.decode()
-            except av.error.EOFError:  # already flushed
-                frames = []
-            except av.error.FFmpegError:
-                frames = []
-                self.broken += 1
-            self.packets += packet is not None
-            for frame in frames:
-                seconds = frame.samples / frame.sample_rate
-                start = self.end
-                if frame.pts is not None and frame.time_base is not None:
-                    start = float(frame.pts * frame.time_base)
-                self.end = max(self.end, start + seconds)
-                self.decoded += seconds
-                self.source += frame.samples * frame.layout.nb_channels
-                yield frame
-            if packet is None:
-                return
+def _is_track(stream: AudioStream, number: int, track: str) -> bool:
+    """Whether a number or a language stands for a stream."""
+    return track == str(number) or track.lower() == (stream.language or "").lower()
 
 
-def converted(
-    frames: Iterator[AudioFrame], layout: str = "mono", rate: int = SAMPLE_RATE
-) -> Iterator[NDArray[np.int16]]:
-    """Frames of any format -> pieces of int16 [n * channels]; the format may change midway."""
-    graph: Graph | None = None
-    kind = None
-    for frame in chain(frames, (None,)):
-        new_kind = frame and (frame.format.name, frame.layout.name, frame.sample_rate)
-        if new_kind != kind:
-            if graph is not None:
-                yield from _filtered(graph, None)
-            kind, graph = new_kind, (None if frame is None else _converter(frame, layout, rate))
-        if graph is not None:
-            yield from _filtered(graph, frame)
-
-
-def _filtered(graph: Graph, frame: AudioFrame | None) -> Iterator[NDArray[np.int16]]:
-    """The output of `graph` for one frame, or for the end (None): pieces of int16 [n]."""
-    graph.push(frame)
-    while True:
-        try:
-            converted = cast(AudioFrame, graph.pull())
-        except (av.error.BlockingIOError, av.error.EOFError):  # needs more input, or is at its end
-            return
-        yield cast(NDArray[np.int16], converted.to_ndarray()[0])
-
-
-def _converter(frame: AudioFrame, layout: str, rate: int) -> Graph:
-    """A filter graph from frames like this one to 16-bit ones, as in `av.AudioResampler`.
-
-    Unlike there, 16-bit and 8-bit samples are resampled in 16-bit arithmetic, as in the ffmpeg
-    program; PyAV's default is float, which differs by 2 to 4 steps.
-    """
-    graph = Graph()
-    source = graph.add(
-        "abuffer",
-        sample_rate=str(frame.sample_rate),
-        sample_fmt=frame.format.name,
-        channel_layout=frame.layout.name,
-        time_base=str(frame.time_base or Fraction(1, frame.sample_rate)),
-    )
-    options = {"internal_sample_fmt": "s16p"} if frame.format.bytes <= 2 else {}
-    convert = graph.add("aresample", **options)
-    target = graph.add("aformat", sample_fmts="s16", channel_layouts=layout, sample_rates=str(rate))
-    graph.link_nodes(source, convert, target, graph.add("abuffersink")).configure()
-    return graph
+def _tracks(streams: Sequence[AudioStream], taken: AudioStream | None = None) -> str:
+    """A file's audio streams, such as "2 audio tracks: 1 jpn (taken, default), 2 eng"."""
+    rows = []
+    for number, stream in enumerate(streams, 1):
+        default = bool(stream.disposition & Disposition.default)
+        marks = ["taken"] * (stream is taken) + ["default"] * default
+        note = f" ({', '.join(marks)})" if marks else ""
+        language = stream.language if stream.language not in (None, "und") else ""
+        rows.append(f"{number} {language}".strip() + note)
+    return f"{len(rows)} audio track{'s' * (len(rows) > 1)}: {', '.join(rows)}"

@@ -1,4 +1,5 @@
-"""The supported recordings: suffixes, and the demuxers and decoders that FFmpeg may use.
+"""The supported recordings: suffixes, and the demuxers and decoders that FFmpeg may use; and how
+to read one.
 
 FFmpeg has about 900 demuxers and decoders, most of them for old games and cameras, and most of its
 vulnerabilities are in those (CVE-2026-8461, CVE-2026-125267). Recordings of speech need only the
@@ -9,6 +10,8 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
 
 from slimwhisper.text import text_encoding
 
@@ -54,6 +57,19 @@ DECODERS = frozenset(
 LIVE_CONTAINERS = frozenset("hls mpegts rtp rtsp sdp".split())
 PROTOCOLS = frozenset("crypto http httpproxy https rtp tcp tls udp".split())
 ADDRESSES = ("http", "https", "rtsp", "udp", "rtp")  # schemes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How to read a recording."""
+
+    allow_truncated: bool | None = False  # a file that ends early; None: messages do not offer it
+    split: bool = False  # keep the channels, do not mix them
+    audio_track: str | int | None = None  # a number from 1, or a language; None: FFmpeg's choice
+    seconds: float = inf  # the longest recording
+
+
+BY_DEFAULT = ReadOptions()
 
 
 class Selection:

@@ -1,7 +1,10 @@
 """Path, bytes, file object or array -> float32 waveform [n] or `Samples`, 16 kHz, mono.
 
-Files are decoded with FFmpeg's libraries (PyAV), to the same samples that `whisper.load_audio` gets
-from the `ffmpeg` program, which is not needed. Unlike there, a file that ends early is an error.
+Files are decoded with FFmpeg's libraries (PyAV), so the `ffmpeg` program is not needed. The samples
+are those that `whisper.load_audio` gets from the program of the same version: bit for bit of
+lossless files without resampling, else within a few 16-bit steps; a lossy codec's decoder may be
+another one there. Unlike there, the silence before sound that starts late in its file, and in gaps,
+is in the samples, and a file that ends early is an error.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +21,10 @@ import torch
 from numpy.typing import NDArray
 
 from slimwhisper.audio.channels import MAX_CHANNELS, named_channels, stored_channels
+from slimwhisper.audio.formats import ReadOptions
 from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.audio.samples import ArraySamples, Excerpts, Samples, StoredSamples
-from slimwhisper.audio.sources import Source, name_for_messages, open_source, pieces_of
+from slimwhisper.audio.sources import RemoteFile, Source, name_for_messages, open_source, pieces_of
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
@@ -30,24 +33,30 @@ AudioSource = Source | RemoteFile | NDArray[Any] | torch.Tensor
 
 
 def load_audio(
-    file: Source, sr: int = SAMPLE_RATE, *, allow_truncated: bool = False
+    file: Source,
+    sr: int = SAMPLE_RATE,
+    *,
+    allow_truncated: bool = False,
+    audio_track: str | int | None = None,
 ) -> NDArray[np.float32]:
     """Decode the audio of a file: float32 [n] in [-1, 1), 16 kHz, channels mixed to mono.
 
     `file` is a path (never a URL), a file's bytes, or a binary file object, which is read to its
     end and left open. Of several audio streams, the one that the ffmpeg program would choose is
-    decoded: marked as default, then with most channels, then first. Packets that do not decode are
-    skipped, as in the program. `allow_truncated` accepts a file that ends early. `sr` is an
-    argument of `whisper`'s function; it must be 16,000 Hz, the rate of all models.
+    decoded: marked as default, then with most channels, then first; or `audio_track`, a number from
+    1 or a language. Packets that do not decode are silence. `allow_truncated` accepts a file that
+    ends early. `sr` is an argument of `whisper`'s function; it must be 16,000 Hz, the rate of all
+    models.
 
-    Raises AudioError: no such file, no audio in it, more than half of it damaged, or truncated;
-    OptionError for another `sr`.
+    Raises AudioError: no such file, no audio in it, no such track, more than half of it damaged, or
+    truncated; OptionError for another `sr`.
     """
     if sr != SAMPLE_RATE:
         raise OptionError(f"sr={sr!r}: models need {SAMPLE_RATE} Hz; leave sr out, and resample")
     name, opened = open_source(file)
     with opened:
-        samples = np.concatenate(list(pieces_of(name, opened, allow_truncated)))
+        how = ReadOptions(allow_truncated, audio_track=audio_track)
+        samples = np.concatenate(list(pieces_of(name, opened, how)))
     return np.multiply(samples, np.float32(1 / 32768), dtype=np.float32)
 
 
@@ -56,6 +65,7 @@ def load_samples(
     *,
     sample_rate: int = SAMPLE_RATE,
     allow_truncated: bool = False,
+    audio_track: str | int | None = None,
     readers: Readers | None = None,
 ) -> Samples:
     """The samples of `as_waveform`, for reading in parts; the caller closes them.
@@ -69,7 +79,8 @@ def load_samples(
             return ArraySamples(np.zeros(0, np.float32))
         return ArraySamples(as_waveform(source, sample_rate=sample_rate))
     _check_rate(sample_rate, for_file=True)
-    _, samples = _store(source, allow_truncated, readers)
+    how = ReadOptions(allow_truncated, audio_track=audio_track)
+    _, samples = _store(source, how, readers)
     return _excerpt(source, samples)
 
 
@@ -79,6 +90,7 @@ def load_channels(
     *,
     sample_rate: int = SAMPLE_RATE,
     allow_truncated: bool = False,
+    audio_track: str | int | None = None,
     readers: Readers | None = None,
 ) -> dict[str, Samples]:
     """The samples of each channel by its name, in their order. To close one closes all.
@@ -92,23 +104,23 @@ def load_channels(
         waveforms = [as_waveform(row, sample_rate=sample_rate) for row in rows]
         return named_channels(list(map(ArraySamples, waveforms)), names, "audio array")
     _check_rate(sample_rate, for_file=True)
-    name, samples = _store(source, allow_truncated, readers, split=True)
+    how = ReadOptions(allow_truncated, split=True, audio_track=audio_track)
+    name, samples = _store(source, how, readers)
     channels = stored_channels(samples, names, name)
     return {speaker: _excerpt(source, channel) for speaker, channel in channels.items()}
 
 
 def _store(
-    source: Source | RemoteFile, allow_truncated: bool, readers: Readers | None, split: bool = False
+    source: Source | RemoteFile, how: ReadOptions, readers: Readers | None
 ) -> tuple[str, StoredSamples]:
-    """A file's name for messages, and its samples; of its channels in turn, with `split`."""
-    options: dict[str, Any] = {"allow_truncated": allow_truncated, "split": split}
+    """A file's name for messages, and its samples; of its channels in turn, if they are split."""
     if readers is not None and isinstance(source, str | PathLike) and readers.can_read(source):
-        return name_for_messages(fspath(source)), readers.read(source, **options)
+        return name_for_messages(fspath(source)), readers.read(source, how=how)
     name, file = open_source(source)
     with file:
         if readers is not None and readers.count and isinstance(source, RemoteFile):
-            return name, readers.read(file.name, name, **options)
-        return name, StoredSamples(name, pieces_of(name, file, **options))
+            return name, readers.read(file.name, name, how)
+        return name, StoredSamples(name, pieces_of(name, file, how))
 
 
 def stem_of(source: AudioSource) -> str:

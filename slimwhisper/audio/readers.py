@@ -1,12 +1,14 @@
 """Reads files in other processes, so that a decoder's crash or hang fails one recording only, and
 so that decoding does not hold this process's interpreter lock.
 
-A worker reads a file, never a URL, within a memory limit, and sends the samples through a pipe. It
-is killed if it takes too long or sends too much, or if the file is no longer needed. If something
-else kills it, such as a system that is short of memory, another worker tries again.
+A worker reads a file, never a URL, within a memory limit, and sends the samples through a pipe,
+then its warnings. It is killed if it takes too long, by the file's bytes and the audio it has sent,
+or sends too much, or if the file is no longer needed. If something else kills it, such as a system
+that is short of memory, another worker tries again.
 """
 
 import json
+import logging
 import os
 import queue
 import subprocess
@@ -15,36 +17,41 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import asdict, replace
+from logging.handlers import BufferingHandler
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from os import PathLike
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slimwhisper.audio.formats import BY_DEFAULT, ReadOptions
 from slimwhisper.audio.samples import StoredSamples
 from slimwhisper.audio.sources import name_for_messages, open_source, pieces_of
-from slimwhisper.errors import AudioError, SlimWhisperError
+from slimwhisper.errors import AudioError, ReaderKilledError, SlimWhisperError
 from slimwhisper.types import SAMPLE_RATE
 
 MAX_MEMORY = 4 << 30  # bytes of address space of a worker
 TIMEOUT = 3600.0  # seconds for one file: days of audio take minutes, unless a decoder hangs
+# seconds for any file, each megabyte of it, and each hour of its audio; ten times the usual ones
+PATIENCE, PER_MEGABYTE, PER_HOUR = 30.0, 1.0, 120.0
 ATTEMPTS = 2  # at a file whose worker is killed
 KILLED = (-9, -15)  # exit status by SIGKILL and SIGTERM; a decoder that crashes has others
-SOURCE_RATE = 2 * 192_000  # samples of a file for each second that a recording may last
 MESSAGE = 1 << 17  # bytes that a worker collects before it sends them
 MAX_MESSAGE = 1 << 28  # bytes; a longer message shows that a decoder has taken over the worker
 CHECK = 0.1  # seconds between checks while a worker sends nothing
 COMMAND = [sys.executable, "-m", "slimwhisper.audio.readers"]
+MAX_WARNINGS = 100  # of a file
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+logger = logging.getLogger("slimwhisper")
 
 
 class UnreadableError(Exception):
     """A worker's message that it cannot read a file; the worker is still usable."""
-
-
-class KilledError(Exception):
-    """Something else killed a worker."""
 
 
 class ReaderProcess(subprocess.Popen[bytes]):
@@ -76,8 +83,8 @@ class Readers:
     """
 
     def __init__(self, count: int, seconds: float = float("inf"), timeout: float = TIMEOUT) -> None:
-        """count: of workers; 0: none. seconds: longest recording. timeout: seconds to decode a
-        recording.
+        """count: of workers; 0: none. seconds: longest recording. timeout: most seconds to decode
+        a recording.
         """
         self.count, self.seconds, self.timeout = count, seconds, timeout
         self._free: queue.SimpleQueue[ReaderProcess | None] = queue.SimpleQueue()
@@ -98,34 +105,40 @@ class Readers:
         self,
         path: str | PathLike[str],
         name: str | None = None,
+        how: ReadOptions = BY_DEFAULT,
         *,
-        allow_truncated: bool = False,
-        split: bool = False,
         on_samples: Callable[[int], None] = lambda samples: None,
+        on_warning: Callable[[str], None] = lambda text: logger.warning("%s", text),
     ) -> StoredSamples:
-        """A file's samples, mono at 16 kHz. Waits for a free worker.
+        """A file's samples at 16 kHz; channels that are not mixed count together. Waits for a free
+        worker.
 
-        `name` is the file's name in messages; None: its path. `allow_truncated` accepts a file that
-        ends early. `split` keeps the channels, whose samples count together. `on_samples` is
-        called with the number of samples, before more are stored and while waiting; an exception
-        from it ends the reading, and is raised here. Raises AudioError as `load_samples` does, and
-        if the recording is too long or its decoder crashes or hangs.
+        `name` is the file's name in messages; None: its path. `on_samples` is called with the
+        number of samples, before more are stored and while waiting; an exception from it ends the
+        reading, and is raised here. `on_warning` is called with what is odd about the file. Raises
+        AudioError as `load_samples` does, and if the recording is too long or its decoder crashes
+        or hangs; ReaderKilledError if the system does not let a worker live.
         """
         path = os.fspath(path)
         name = name_for_messages(path) if name is None else name
-        request = [path, name, allow_truncated, self.seconds * SOURCE_RATE, split]
-        for _ in range(ATTEMPTS):
-            with suppress(KilledError):
-                return self._read_once(request, name, on_samples)
-        raise AudioError(
-            f"{name}: its decoder was killed {ATTEMPTS} times; free memory, if it is short, and "
-            "try again"
-        )
+        how = replace(how, seconds=min(how.seconds, self.seconds))
+        request = [path, name, asdict(how)]
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self._read_once(request, name, on_samples, on_warning)
+            except ReaderKilledError:
+                if attempt == ATTEMPTS:
+                    raise
+        raise AssertionError
 
     def _read_once(
-        self, request: list[object], name: str, on_samples: Callable[[int], None]
+        self,
+        request: list[Any],
+        name: str,
+        on_samples: Callable[[int], None],
+        on_warning: Callable[[str], None],
     ) -> StoredSamples:
-        """The result of `read`. Raises KilledError."""
+        """The result of `read`, by one worker."""
         worker = self._free.get()
         completed = False
         try:
@@ -133,7 +146,8 @@ class Readers:
                 self._drop(worker)
                 worker = None
             worker = worker or self._start()
-            samples = StoredSamples(name, self._pieces(worker, request, name, on_samples))
+            pieces = self._pieces(worker, request, name, on_samples, on_warning)
+            samples = StoredSamples(name, pieces)
             completed = True
             return samples
         except UnreadableError as error:
@@ -169,20 +183,24 @@ class Readers:
     def _pieces(
         self,
         worker: ReaderProcess,
-        request: list[object],
+        request: list[Any],
         name: str,
         on_samples: Callable[[int], None],
+        on_warning: Callable[[str], None],
     ) -> Iterator[NDArray[np.int16]]:
         """The samples that a worker sends, in pieces of int16 [n] at 16 kHz, or [n, channels]."""
         samples, started, connection = 0, time.monotonic(), worker.connection
         limit = threading.Timer(self.timeout, worker.kill)
         limit.daemon = True
         limit.start()
+        patience = min(self.timeout, PATIENCE + PER_MEGABYTE * _size(request[0]) / 1e6)
         try:
             connection.send_bytes(json.dumps(request).encode())
             while True:
                 while not connection.poll(CHECK):
                     on_samples(samples)
+                    if time.monotonic() - started > patience:
+                        raise TimeoutError
                 if not (data := connection.recv_bytes(MAX_MESSAGE)):
                     break
                 message = np.frombuffer(data, np.int16)
@@ -190,36 +208,48 @@ class Readers:
                 if channels > 1:
                     piece = piece.reshape(-1, channels)
                 samples += piece.size
+                hours = piece.size / SAMPLE_RATE / 3600
+                patience = min(self.timeout, patience + PER_HOUR * hours)
                 if samples > self.seconds * SAMPLE_RATE:
                     minutes = self.seconds / 60
                     together = ", all channels together" if channels > 1 else ""
                     raise AudioError(f"{name}: longer than the limit of {minutes:g} min{together}")
                 on_samples(samples)
                 yield piece
-            error_message = json.loads(connection.recv_bytes(MAX_MESSAGE))
+            error_message, warnings = json.loads(connection.recv_bytes(MAX_MESSAGE))
         except (OSError, EOFError) as error:
             reason = "failed"
             with suppress(subprocess.TimeoutExpired):
-                if time.monotonic() - started > self.timeout:
-                    reason = f"took longer than {self.timeout:g} s"
+                if time.monotonic() - started > patience:
+                    reason = f"took longer than {patience:.0f} s"
                 elif worker.wait(1) in KILLED:
-                    raise KilledError from error
+                    what = f"its decoder was killed {ATTEMPTS} times"
+                    raise ReaderKilledError(
+                        f"{name}: {what}; free memory, if it is short, and try again"
+                    ) from error
             raise AudioError(f"{name}: its decoder {reason}; convert it to WAV or FLAC") from error
         finally:
             limit.cancel()
+        for text in warnings:
+            on_warning(text)
         if error_message:
             raise UnreadableError(error_message)
 
 
-def _send(
-    path: str, name: str, allow_truncated: bool, max_samples: float, split: bool, to: Connection
-) -> str:
+def _size(path: str) -> int:
+    """A file's bytes; 0 if it cannot be asked."""
+    with suppress(OSError, ValueError):
+        return Path(path).stat().st_size
+    return 0
+
+
+def _send(path: str, name: str, how: ReadOptions, to: Connection) -> str:
     """Send a file's samples; returns the error message, or nothing."""
     buffer = bytearray()
     try:
         _, file = open_source(path)
         with file:
-            for piece in pieces_of(name, file, allow_truncated, max_samples, split):
+            for piece in pieces_of(name, file, how):
                 if not buffer:
                     channels = piece.shape[1] if piece.ndim == 2 else 1
                     buffer += np.int16(channels).tobytes()
@@ -247,17 +277,21 @@ def _limit_memory() -> None:
 
 def main() -> None:
     """The worker; its argument is the file descriptor of its end of the connection. In: requests in
-    JSON, [path, name, allow_truncated, most samples of the file, split]. Out, for each: messages of
-    the number of channels and samples, an empty message, and an error message, empty if there is no
-    error.
+    JSON, [path, name, fields of `ReadOptions`]. Out, for each: messages of the number of channels
+    and samples, an empty message, and in JSON [error message, warnings]; the error is empty if
+    there is none.
     """
     _limit_memory()
+    warnings = BufferingHandler(MAX_WARNINGS)
+    logger.addHandler(warnings)
     with suppress(EOFError, OSError), Connection(int(sys.argv[1])) as connection:
         while True:
-            path, name, allow_truncated, max_samples, split = json.loads(connection.recv_bytes())
-            message = _send(path, name, allow_truncated, max_samples, split, connection)
+            path, name, how = json.loads(connection.recv_bytes())
+            warnings.flush()
+            message = _send(path, name, ReadOptions(**how), connection)
+            texts = [record.getMessage() for record in warnings.buffer]
             connection.send_bytes(b"")
-            connection.send_bytes(json.dumps(message).encode())
+            connection.send_bytes(json.dumps([message, texts]).encode())
 
 
 if __name__ == "__main__":

@@ -3,23 +3,36 @@
 import io
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import suppress
-from math import inf
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import IO, BinaryIO, cast
 
 import numpy as np
-import soundfile
 from numpy.typing import NDArray
 
-from slimwhisper.audio.headers import is_plain_wav
-from slimwhisper.audio.remote import RemoteFile
+from slimwhisper.audio.formats import BY_DEFAULT, ReadOptions
+from slimwhisper.audio.headers import plain_samples, recordings
 from slimwhisper.errors import AudioError
 from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
 
 WAV_BLOCK = 1 << 19  # samples per read
+SAMPLE_BYTES = 2  # of int16
+
+
+class RemoteFile(ABC):
+    """A recording that is not a file of this machine, or only a part of one. `str` is its name in
+    messages. It is fetched in the thread that decodes it.
+    """
+
+    local: Path | None = None  # the file of this machine that holds it, if there is one
+    excerpt: tuple[float, float | None] | None = None  # seconds, start and end; None: all
+
+    @abstractmethod
+    def fetch(self, target: IO[bytes]) -> None:
+        """Write the file's bytes. Raises AudioError; StorageError if another try may succeed."""
+
 
 Source = str | os.PathLike[str] | bytes | BinaryIO  # a file, or its bytes
 
@@ -82,48 +95,38 @@ def name_for_messages(path: str) -> str:
 
 
 def pieces_of(
-    name: str,
-    file: BinaryIO,
-    allow_truncated: bool,
-    max_samples: float = inf,
-    split: bool = False,
+    name: str, file: BinaryIO, how: ReadOptions = BY_DEFAULT
 ) -> Iterator[NDArray[np.int16]]:
-    """Pieces of int16 [n] of `file`, which is at its start: at least one sample, or an error.
-
-    max_samples: at the file's own rate, of all channels together. split: do not mix the channels;
-    those of more than one come as int16 [n, channels].
+    """Pieces of int16 [n] of `file`: at least one sample, or an error. If channels are not mixed,
+    those of more than one come as [n, channels].
     """
-    wav = _open_plain_wav(file)
-    if wav is None:
-        from slimwhisper.audio.ffmpeg import decode  # PyAV is slow to import
-
-        yield from decode(name, file, allow_truncated, max_samples, split)
-        return
-    with wav:
-        remaining = wav.frames
-        while remaining:
-            piece = cast(NDArray[np.int16], wav.read(WAV_BLOCK, dtype="int16"))
-            if not piece.size:
-                seconds = remaining / SAMPLE_RATE
-                raise AudioError(
-                    f"{name}: the last {seconds:.1f} s cannot be read; copy the file again"
-                )
-            remaining -= piece.size
+    channels: set[tuple[int, ...]] = set()
+    for part in recordings(name, file):
+        for piece in _pieces_of_one(name, part, how):
+            channels.add(piece.shape[1:])
+            if len(channels) > 1:
+                raise AudioError(f"{name}: recordings with different channels follow each other")
             yield piece
 
 
-def _open_plain_wav(file: BinaryIO) -> soundfile.SoundFile | None:
-    """An intact 16-bit 16 kHz mono WAV, which libsndfile reads many times faster than PyAV.
+def _pieces_of_one(name: str, file: BinaryIO, how: ReadOptions) -> Iterator[NDArray[np.int16]]:
+    """Of one recording. A 16-bit 16 kHz mono WAV is read without PyAV, which takes longer."""
+    plain = plain_samples(file)
+    if plain is None or how.audio_track not in (None, 1, "1"):
+        from slimwhisper.audio.ffmpeg import decode  # PyAV is slow to import
 
-    None for anything else, with `file` at its start: libsndfile never reads other formats, one of
-    which has CVE-2026-37555. A file with warnings in its log ("should be") is left to FFmpeg.
-    """
-    if not is_plain_wav(file):
-        return None
-    with suppress(soundfile.SoundFileError, OSError):
-        wav = soundfile.SoundFile(file)
-        if "should be" not in wav.extra_info and wav.frames:
-            return wav
-        wav.close()
-    file.seek(0)
-    return None
+        yield from decode(name, file, how)
+        return
+    start, stop = plain
+    file.seek(start)
+    left = (stop - start) // SAMPLE_BYTES
+    while left:
+        data = file.read(SAMPLE_BYTES * min(WAV_BLOCK, left))
+        if len(data) < SAMPLE_BYTES:
+            seconds = left / SAMPLE_RATE
+            raise AudioError(
+                f"{name}: the last {seconds:.1f} s cannot be read; copy the file again"
+            )
+        piece = np.frombuffer(data, np.int16, len(data) // SAMPLE_BYTES)
+        left -= piece.size
+        yield piece

@@ -1,5 +1,6 @@
 """Streams: a pipe or an address -> pieces of float32 [n], 16 kHz, mono, as they arrive."""
 
+import logging
 import os
 import struct
 from collections.abc import Iterator
@@ -15,12 +16,11 @@ from slimwhisper.audio.ffmpeg import (
     ALLOWED,
     FFMPEG_ERRORS,
     TAGS,
-    FFmpegPass,
     choose_stream,
-    converted,
 )
 from slimwhisper.audio.formats import ADDRESSES, CONTAINERS, LIVE_CONTAINERS, PROTOCOLS
-from slimwhisper.audio.headers import UNKNOWN_WAV_BYTES
+from slimwhisper.audio.frames import LONGEST_GAP, FFmpegPass, converted
+from slimwhisper.audio.headers import UNKNOWN, is_chunk
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
@@ -40,10 +40,13 @@ PCM = {
 }
 EXTENSIBLE = 0xFFFE  # the format code is in the chunk's extension
 MAX_CHUNK = 1 << 20  # bytes of a WAV before its samples
+LONGEST_LIVE_GAP = 10.0  # seconds of silence; a longer one is a new clock, as in ffmpeg
 TIMEOUT = (15.0, 15.0)  # seconds without an answer, when opening and when reading
 # the first bytes of containers that can be read without seeking; anything else is raw PCM
 CONTAINER_STARTS = (b"fLaC", b"OggS", b"ID3", b"\x1aE\xdf\xa3")
 NO_PROBING = {"probesize": "32", "analyzeduration": "1"}  # for PCM
+
+logger = logging.getLogger("slimwhisper")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ def _pipe_pieces(file: int, name: str, rate: int, channels: int) -> Iterator[NDA
         )
     if pcm.bytes is not None and pipe.bytes < pcm.bytes:
         missing = (pcm.bytes - pipe.bytes) / pcm.frame / pcm.rate
-        raise AudioError(f"{name}: ends {missing:.2f} s before its header says; check its source")
+        logger.warning("%s: ends %.2f s before its header says; check its source", name, missing)
 
 
 def _wav(pipe: "_Pipe", name: str) -> PCMFormat:
@@ -119,7 +122,7 @@ def _wav(pipe: "_Pipe", name: str) -> PCMFormat:
         if kind == b"data":
             if pcm is None:
                 break
-            length = size if 0 < size < UNKNOWN_WAV_BYTES else None
+            length = size if 0 < size < UNKNOWN[4] else None
             pipe.bytes, pipe.remaining = 0, length
             return replace(pcm, bytes=length)
         if size > MAX_CHUNK:
@@ -174,10 +177,10 @@ def _pieces(
 ) -> Iterator[NDArray[np.float32]]:
     """All audio of a container. endless: it should not end. Raises AudioError for an early end."""
     stream = choose_stream(name, container)
-    for other in container.streams:  # do not fetch other qualities of HLS
-        if other is not stream:
+    for other in container.streams:
+        if other is not stream and container.format.name == "hls":  # do not fetch other qualities
             other.discard = Discard.all
-    run, samples = FFmpegPass(), 0
+    run, samples = FFmpegPass(name, LONGEST_LIVE_GAP if endless else LONGEST_GAP), 0
     try:
         for piece in converted(run.frames(container, stream)):
             samples += len(piece)
@@ -221,6 +224,9 @@ class _Pipe:
 
     def read(self, count: int) -> bytes:
         """Some of the next bytes; none at the end."""
+        if self.remaining == 0 and len(head := self.peek(4)) == 4 and not is_chunk(head):
+            logger.warning("the header states less audio than comes through the pipe; all is read")
+            self.remaining = None
         if self.remaining is not None:
             count = min(count, self.remaining)
         if self._head:

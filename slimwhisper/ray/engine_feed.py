@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import AudioSource, as_waveform, load_channels
-from slimwhisper.audio.remote import RemoteFile
+from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.storage.uris import is_uri

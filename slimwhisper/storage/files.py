@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import copyfileobj
 from typing import IO, TypeVar
 
-from slimwhisper.audio.remote import RemoteFile
+from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.errors import AudioError, SlimWhisperError, StorageError
 from slimwhisper.storage.fingerprints import Fingerprint
 from slimwhisper.storage.members import MemberBytes

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from slimwhisper.audio import samples as samples_module
 from slimwhisper.audio.channels import Mix
+from slimwhisper.audio.formats import ReadOptions
 from slimwhisper.audio.load import load_channels, load_samples
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import ArraySamples, Samples
@@ -82,7 +83,7 @@ def test_the_longest_recording_counts_all_channels(tmp_path: Path) -> None:
     try:
         assert len(readers.read(path)) == 32_000
         with pytest.raises(AudioError, match=r"longer than .* min, all channels together"):
-            readers.read(path, split=True)
+            readers.read(path, how=ReadOptions(split=True))
     finally:
         readers.close()
 

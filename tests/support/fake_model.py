@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from slimwhisper.audio.remote import RemoteFile
+from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.longform.engine_pool import TextMemory
 from slimwhisper.types import Segment, Transcript

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from slimwhisper.audio.formats import ReadOptions
 from slimwhisper.audio.sources import open_source, pieces_of
 from slimwhisper.audio.streams import pipe_pieces, url_pieces
 from slimwhisper.commands.live.flags import live_options
@@ -61,7 +62,8 @@ def _open_source(a: argparse.Namespace, stack: ExitStack) -> tuple[Iterator[Piec
         raise OptionError("--rate and --channels are only for raw PCM on standard input; drop them")
     if of_file:
         name, file = open_source(a.source)
-        pieces = _floats(pieces_of(name, stack.enter_context(file), False))
+        how = ReadOptions(allow_truncated=None)  # no flag offers it
+        pieces = _floats(pieces_of(name, stack.enter_context(file), how))
         return (paced(pieces), True) if a.realtime else (pieces, False)
     if a.source != "-":
         name = escape_line(redact_uri(a.source))

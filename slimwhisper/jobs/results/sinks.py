@@ -17,7 +17,13 @@ from functools import lru_cache
 from io import StringIO
 from typing import Any
 
-from slimwhisper.errors import AudioError, OutputError, SlimWhisperError, StorageError
+from slimwhisper.errors import (
+    AudioError,
+    OutputError,
+    ReaderKilledError,
+    SlimWhisperError,
+    StorageError,
+)
 from slimwhisper.jobs.journal.journal import Journal
 from slimwhisper.outputs.formats import write_transcript
 from slimwhisper.outputs.layout import RECORDING
@@ -56,7 +62,7 @@ def write_result(
 ) -> RecordingResult:
     """Write a transcript; the result has the error if that fails."""
     if isinstance(result, SlimWhisperError):
-        unread = isinstance(result, StorageError)
+        unread = isinstance(result, StorageError | ReaderKilledError)
         return RecordingResult("unread" if unread else "failed", result)
     try:
         return RecordingResult("done", result, write(recording, result))

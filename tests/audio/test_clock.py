@@ -1,0 +1,194 @@
+"""Times are the file's clock: where sound starts late, or has gaps, there is silence."""
+
+import io
+import os
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from slimwhisper.audio import frames
+from slimwhisper.audio.load import load_audio, load_channels, load_samples
+from slimwhisper.audio.readers import Readers
+from slimwhisper.audio.samples import Samples
+from slimwhisper.audio.streams import pipe_pieces
+from slimwhisper.errors import AudioError
+from slimwhisper.faster_whisper import decode_audio
+from tests.support.recordings import ffmpeg, needs_ffmpeg, write
+
+pytestmark = needs_ffmpeg
+FILM = ("-f", "lavfi", "-i", "color=c=black:s=32x32:r=5:d=12")
+LATE = {
+    "mkv": ("-c:v", "libx264", "-c:a", "aac"),
+    "mp4": ("-c:v", "libx264", "-c:a", "aac"),
+    "mov": ("-c:v", "mpeg4", "-c:a", "aac", "-movflags", "+frag_keyframe+empty_moov"),
+    "ts": ("-c:v", "libx264", "-c:a", "aac", "-output_ts_offset", "7200"),  # a live recording
+    "webm": ("-c:v", "libvpx", "-c:a", "libopus"),
+    "mpg": ("-c:v", "mpeg2video", "-r", "25", "-c:a", "mp2"),
+    "flv": ("-c:v", "flv", "-c:a", "mp3", "-ar", "44100"),
+    "wmv": ("-c:v", "wmv2", "-c:a", "wmav2"),
+}
+GAP = {"mkv": "libopus", "webm": "libopus", "m4a": "aac", "ts": "aac", "mka": "pcm_u8"}
+
+
+def late(folder: Path, suffix: str, seconds: float = 4) -> Path:
+    """A film of 12 s whose sound, of 2 s, begins late."""
+    path = folder / f"late.{suffix}"
+    inputs = (*FILM, "-itsoffset", str(seconds), "-i", write(folder / "a.wav"))
+    ffmpeg(*inputs, "-map", "0:v", "-map", "1:a", *LATE[suffix], path)
+    return path
+
+
+def with_gap(folder: Path, suffix: str, seconds: float, codec: str | None = None) -> Path:
+    """A recording of 2 s whose clock jumps at 1 s."""
+    path = folder / f"gap.{suffix}"
+    jump = ("-af", f"asetpts='PTS+if(gt(T,1),{seconds}/TB,0)'")
+    ffmpeg("-i", write(folder / "a.wav", 48_000), *jump, "-c:a", codec or GAP[suffix], path)
+    return path
+
+
+def spoken(samples: NDArray[np.float32]) -> list[tuple[float, float]]:
+    """Start and end, in seconds, of what is louder than silence."""
+    loud = np.flatnonzero(np.abs(samples) > 0.05)
+    cuts = np.flatnonzero(np.diff(loud) > 8_000)
+    starts, ends = loud[np.r_[0, cuts + 1]], loud[np.r_[cuts, len(loud) - 1]]
+    return [(a / 16_000, b / 16_000) for a, b in zip(starts, ends, strict=True)]
+
+
+def whole(samples: Samples) -> NDArray[np.float32]:
+    return samples.read(0, len(samples))
+
+
+def piped(path: Path) -> NDArray[np.float32]:
+    out, into = os.pipe()
+
+    def send() -> None:
+        with os.fdopen(into, "wb") as file:
+            file.write(path.read_bytes())
+
+    threading.Thread(target=send).start()
+    try:
+        return np.concatenate(list(pipe_pieces(out, "pipe")))
+    finally:
+        os.close(out)
+
+
+@pytest.mark.parametrize("suffix", LATE)
+def test_sound_that_starts_late(tmp_path: Path, suffix: str) -> None:
+    start, end = spoken(load_audio(late(tmp_path, suffix)))[-1]  # a codec's delay may come first
+    assert start == pytest.approx(4, abs=0.12) and end == pytest.approx(6, abs=0.15)
+
+
+def by_readers(path: Path) -> NDArray[np.float32]:
+    with closing(Readers(1)) as readers:
+        return whole(readers.read(path))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: load_audio(path.read_bytes()),
+        lambda path: load_audio(io.BytesIO(path.read_bytes())),
+        lambda path: whole(load_samples(path)),
+        by_readers,
+        piped,
+        lambda path: decode_audio(str(path)),
+        lambda path: decode_audio(str(path), split_stereo=True)[1],
+    ],
+    ids=["bytes", "object", "samples", "readers", "pipe", "faster-whisper", "its stereo"],
+)
+def test_every_reader_has_the_silence(
+    tmp_path: Path, read: Callable[[Path], NDArray[np.float32]]
+) -> None:
+    path = late(tmp_path, "mkv")
+    assert np.allclose(spoken(read(path)), spoken(load_audio(path)), atol=0.05)
+
+
+def test_channels_are_late_together(tmp_path: Path) -> None:
+    path = tmp_path / "late.mkv"
+    stereo = write(tmp_path / "b.wav", 16_000, 2)
+    ffmpeg(*FILM, "-itsoffset", "4", "-i", stereo, "-map", "0", "-map", "1", "-c:a", "flac", path)
+    for channel in load_channels(path).values():
+        assert spoken(whole(channel))[0][0] == pytest.approx(4, abs=0.12)
+
+
+@pytest.mark.parametrize("suffix", GAP)
+def test_a_gap_is_silence(tmp_path: Path, suffix: str) -> None:
+    (_, end), (start, last) = spoken(load_audio(with_gap(tmp_path, suffix, 6)))
+    assert end == pytest.approx(1, abs=0.1) and start == pytest.approx(7, abs=0.1)
+    assert last == pytest.approx(8, abs=0.1)
+
+
+def test_a_gap_of_an_ogg_file(tmp_path: Path) -> None:
+    """Its clock is that of pages, so the gap may be earlier."""
+    *_, (_, last) = spoken(load_audio(with_gap(tmp_path, "ogg", 6, "libopus")))
+    assert last == pytest.approx(8, abs=0.1)
+
+
+def test_an_avi_states_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "a.avi"
+    ffmpeg(*FILM, "-i", write(tmp_path / "a.wav"), "-c:v", "mpeg4", "-c:a", "pcm_s16le", path)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"auds") + 28  # dwStart, in samples
+    data[at : at + 4] = (4 * 16_000).to_bytes(4, "little")
+    assert spoken(load_audio(bytes(data)))[0][0] == pytest.approx(4, abs=0.12)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "options"),
+    [
+        ("m4a", ("-c:a", "aac", "-ar", "8000")),  # 0.13 s of delay
+        ("mp3", ("-c:a", "libmp3lame", "-ar", "8000")),
+        ("mkv", ("-c:a", "aac", "-ar", "8000")),
+        ("ts", ("-c:a", "aac", "-output_ts_offset", "40000")),
+        ("ogg", ("-c:a", "libopus")),
+        ("webm", ("-c:a", "libopus", "-output_ts_offset", "0.08")),
+        ("mkv", ("-c:a", "libopus", "-af", "asetpts='PTS+0.06*random(1)/TB'")),  # jitter
+    ],
+)
+def test_delays_and_jitter_add_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, options: tuple[str, ...]
+) -> None:
+    path = tmp_path / f"a.{suffix}"
+    ffmpeg("-i", write(tmp_path / "a.wav", 48_000), *options, path)
+    samples = load_audio(path)
+    monkeypatch.setattr(frames, "JITTER", float("inf"))
+    np.testing.assert_array_equal(samples, load_audio(path))
+
+
+@pytest.mark.parametrize("suffix", ["webm", "m4a", "ts"])
+def test_a_clock_that_jumps_by_hours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str
+) -> None:
+    samples = load_audio(with_gap(tmp_path, suffix, 36_000))
+    assert len(samples) < 3 * 16_000
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "its clock jumps from 0:01 to 10:00:01" in line
+
+
+def test_clocks_that_start_again(tmp_path: Path) -> None:
+    """As in recordings of television that were put together."""
+    data = with_gap(tmp_path, "ts", 0).read_bytes()
+    assert len(load_audio(data + data)) == pytest.approx(2 * len(load_audio(data)), abs=1)
+
+
+def test_a_jump_past_the_stated_end_is_not_filled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = with_gap(tmp_path, "webm", 600)
+    data = path.read_bytes()
+    at = data.index(b"\x44\x89\x88") + 3  # the file's duration, in ms
+    path.write_bytes(data[:at] + struct.pack(">d", 2000.0) + data[at + 8 :])
+    assert len(load_audio(path, allow_truncated=True)) < 3 * 16_000
+    assert "its clock jumps" in caplog.text
+
+
+def test_silence_counts_for_the_longest_recording(tmp_path: Path) -> None:
+    path, readers = with_gap(tmp_path, "webm", 100), Readers(1, seconds=60)
+    with closing(readers), pytest.raises(AudioError, match="longer than the limit of 1 min"):
+        readers.read(path)
