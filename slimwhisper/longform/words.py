@@ -226,10 +226,9 @@ def attach_words(
     result = []
     for segment in segments:
         words = _pop_words(rest, len(text_tokens([segment], tokenizer)), offset)
-        segment = _fit(segment, words, median, last_speech)
+        result.append(_fit(segment, words, median, last_speech))
         if words:
-            last_speech = segment.end
-        result.append(segment)
+            last_speech = result[-1].end
     return result
 
 
