@@ -149,7 +149,7 @@ def bad(tmp_path: Path) -> Path:
         ("GOOD --strict-cach --cache-dtpye fp8", "did you mean --cache_dtype?"),
         ("GOOD --output_format srtt", "did you mean srt?"),
         ("GOOD --task transcrib", "did you mean transcribe?"),
-        ("GOOD --cross_cache laten", "is not one of kv"),
+        ("GOOD --cache slm", "did you mean slim?"),
         ("GOOD --colour red", "unrecognized arguments: --colour; see"),
         ("GOOD --cache option1 --strict-cache", "not exact"),
         ("GOOD --suppress_tokens a", "give token ids"),
