@@ -185,8 +185,7 @@ class SlimWhisper(ModelWithVariants):
             return self._load(source, several, script, **reading)
 
         callbacks = Callbacks(on_segments, on_duration, on_step)
-        parts = (load, chosen, slots, callbacks, readers, self._outputs(variants))
-        return transcribe_all(self._engines, sources, *parts)
+        return transcribe_all(self._engines, sources, load, chosen, slots, callbacks, readers)
 
     def align(
         self, audio: AudioSource, text: str | Path | Sequence[str], **options: Any

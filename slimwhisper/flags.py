@@ -253,8 +253,7 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
         type=size,
         metavar="SIZE, such as 2GB",
         help="memory for the cache of texts, in pages of 16 tokens; if it runs out, windows wait "
-        "for each other; what texts cannot use keeps encoder outputs that are used again [the "
-        "context of every window, or the free memory of a GPU]",
+        "for each other [the context of every window, or the free memory of a GPU]",
     )
 
 

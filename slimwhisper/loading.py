@@ -71,8 +71,7 @@ def load_model(
             steps; not with beams (docs/drafts.md).
         cache_memory: bytes for the cache of texts, such as "2GB": pages of 16 tokens, which texts
             take as they grow. If they run out, the youngest windows wait, and start again later.
-            What texts cannot use is for encoder outputs that are used again. None: enough for the
-            context of every window, or a GPU's free memory (docs/caches.md).
+            None: enough for the context of every window, or a GPU's free memory (docs/caches.md).
         audio_window: "auto": windows as long as their audio, several times faster for short ones;
             only for models that were trained with such windows: others then write nonsense.
             "full": windows of 30 s, with silence after the audio. None: as the model's settings

@@ -70,7 +70,7 @@ def test_a_text_and_its_translation(
     recording: Path,
     tmp_path: Path,
 ) -> None:
-    """From one encoding: the files of two separate jobs."""
+    """The files of two separate jobs."""
 
     def written(folder: str, *task: str) -> dict[str, bytes]:
         out = tmp_path / folder
@@ -79,7 +79,6 @@ def test_a_text_and_its_translation(
             capsys, "transcribe", *model, *QUICK, "-o", str(out), "--task", *task, str(recording)
         )
         assert run.status == 0, run.err
-        assert ("encoder outputs were used again" in run.err) == (len(task) > 1)
         return {p.name: p.read_bytes() for p in out.iterdir()}
 
     both = written("both", "transcribe", "translate")

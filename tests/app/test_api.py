@@ -117,10 +117,9 @@ def test_malformed_requests(live: Live) -> None:
 
 
 COUNTERS = (
-    "requests updates merged_updates audio_seconds busy_seconds steps filled_slots preemptions "
-    "encoder_hits"
+    "requests updates merged_updates audio_seconds busy_seconds steps filled_slots preemptions"
 )
-GAUGES = "in_flight streams speed batch_fill slots cache_bytes text_bytes encoder_bytes"
+GAUGES = "in_flight streams speed batch_fill slots cache_bytes text_bytes"
 
 
 def test_health_and_metrics(live: Live) -> None:
