@@ -2,7 +2,7 @@
 of all jobs wait to be transcribed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from slimwhisper.audio.channels import Mix, stored_channels
 from slimwhisper.audio.formats import ReadOptions
 from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.samples import SPOOL_SECONDS, Samples, StoredSamples
+from slimwhisper.audio.samples import SPOOL_SECONDS, Samples, Span, StoredSamples
 from slimwhisper.errors import AudioError
 from slimwhisper.longform.channels import AnyRecording, make_recording
 from slimwhisper.types import SAMPLE_RATE
@@ -158,8 +158,9 @@ class Reading:
         if samples is None:
             reserve = partial(self.store.reserve, job)
             how = ReadOptions(None, split, options.audio_track)
-            report = {"on_samples": reserve, "on_warning": job.warnings.append}
-            samples = self._readers.read(job.path, job.name, how, **report)
+            samples = self._readers.read(
+                job.path, job.name, how, on_samples=reserve, on_warning=job.warnings.append
+            )
             stored = len(samples)
         try:
             self.store.reserve(job, stored, whole=True)
@@ -192,6 +193,11 @@ class _JobSamples:
         if self._job.ended:
             raise EndedError
         return self._samples.read(start, stop)
+
+    @property
+    def silences(self) -> Sequence[Span]:
+        """Those of the samples."""
+        return self._samples.silences
 
     def close(self) -> None:
         self._samples.close()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.audio.samples import Samples, StoredSamples
+from slimwhisper.audio.samples import Samples, Span, StoredSamples
 from slimwhisper.errors import AudioError
 from slimwhisper.types import SAMPLE_RATE
 
@@ -30,6 +30,11 @@ class Channel:
         block = self._stored.read(max(start, 0) * count, max(stop, 0) * count)
         return np.ascontiguousarray(block[self._number :: count])
 
+    @property
+    def silences(self) -> Sequence[Span]:
+        """Those of all channels."""
+        return self._stored.silences
+
     def close(self) -> None:
         """Close the stored samples, and so all channels."""
         self._stored.close()
@@ -48,6 +53,11 @@ class Mix:
         """[stop - start] float32."""
         parts = [channel.read(start, stop) for channel in self._channels]
         return np.mean(parts, axis=0, dtype=np.float32)
+
+    @property
+    def silences(self) -> Sequence[Span]:
+        """Those of all channels."""
+        return self._channels[0].silences
 
     def close(self) -> None:
         for channel in self._channels:

@@ -24,6 +24,7 @@ from slimwhisper.audio.headers import (
 )
 from slimwhisper.errors import AudioError
 from slimwhisper.text import error_line
+from slimwhisper.tokens.languages import whispers_code
 from slimwhisper.types import SAMPLE_RATE
 
 ALLOWED = {
@@ -225,7 +226,8 @@ def choose_stream(
 
 def _is_track(stream: AudioStream, number: int, track: str) -> bool:
     """Whether a number or a language stands for a stream."""
-    return track == str(number) or track.lower() == (stream.language or "").lower()
+    tag = stream.language or ""
+    return track == str(number) or (whispers_code(tag) or tag) == (whispers_code(track) or track)
 
 
 def _tracks(streams: Sequence[AudioStream], taken: AudioStream | None = None) -> str:

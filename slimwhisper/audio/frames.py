@@ -18,6 +18,7 @@ from av.packet import Packet
 from av.stream import Disposition
 from numpy.typing import NDArray
 
+from slimwhisper.audio.samples import silence
 from slimwhisper.errors import AudioError
 from slimwhisper.text import clock
 from slimwhisper.types import SAMPLE_RATE
@@ -62,6 +63,7 @@ class FFmpegPass:
         films = (s for s in container.streams.video if not s.disposition & Disposition.attached_pic)
         packets = container.demux([stream, *films])
         packet: Packet[Any] | None
+        frames: list[AudioFrame]
         while True:
             try:
                 packet = next(packets, None)
@@ -72,7 +74,7 @@ class FFmpegPass:
                     self._origin = min(self._origin, float(packet.pts * packet.time_base))
                 continue
             try:  # after a demuxer error the decoder still holds its last frames
-                frames = stream.decode(None) if packet is None else packet.decode()
+                frames = stream.decode(None) if packet is None else cast(Any, packet.decode())
             except av.error.EOFError:  # already flushed
                 frames = []
             except av.error.FFmpegError:
@@ -138,7 +140,7 @@ def converted(
         elif isinstance(item, float):
             channels, count = AudioLayout(layout).nb_channels, round(item * rate)
             for start in range(0, count, BLOCK * rate):
-                yield np.zeros(min(BLOCK * rate, count - start) * channels, np.int16)
+                yield silence(min(BLOCK * rate, count - start) * channels)
 
 
 def _filtered(graph: Graph, frame: AudioFrame | None) -> Iterator[NDArray[np.int16]]:

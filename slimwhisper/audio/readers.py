@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import queue
+import struct
 import subprocess
 import sys
 import threading
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.audio.formats import BY_DEFAULT, ReadOptions
-from slimwhisper.audio.samples import StoredSamples
+from slimwhisper.audio.samples import StoredSamples, is_silence, silence
 from slimwhisper.audio.sources import name_for_messages, open_source, pieces_of
 from slimwhisper.errors import AudioError, ReaderKilledError, SlimWhisperError
 from slimwhisper.types import SAMPLE_RATE
@@ -38,7 +39,6 @@ MAX_MEMORY = 4 << 30  # bytes of address space of a worker
 TIMEOUT = 3600.0  # seconds for one file: days of audio take minutes, unless a decoder hangs
 # seconds for any file, each megabyte of it, and each hour of its audio; ten times the usual ones
 PATIENCE, PER_MEGABYTE, PER_HOUR = 30.0, 1.0, 120.0
-ATTEMPTS = 2  # at a file whose worker is killed
 KILLED = (-9, -15)  # exit status by SIGKILL and SIGTERM; a decoder that crashes has others
 MESSAGE = 1 << 17  # bytes that a worker collects before it sends them
 MAX_MESSAGE = 1 << 28  # bytes; a longer message shows that a decoder has taken over the worker
@@ -123,13 +123,9 @@ class Readers:
         name = name_for_messages(path) if name is None else name
         how = replace(how, seconds=min(how.seconds, self.seconds))
         request = [path, name, asdict(how)]
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return self._read_once(request, name, on_samples, on_warning)
-            except ReaderKilledError:
-                if attempt == ATTEMPTS:
-                    raise
-        raise AssertionError
+        with suppress(ReaderKilledError):
+            return self._read_once(request, name, on_samples, on_warning)
+        return self._read_once(request, name, on_samples, on_warning)
 
     def _read_once(
         self,
@@ -197,19 +193,22 @@ class Readers:
         try:
             connection.send_bytes(json.dumps(request).encode())
             while True:
-                while not connection.poll(CHECK):
+                ready = connection.poll(CHECK)
+                if time.monotonic() - started > patience:
+                    raise TimeoutError
+                if not ready:
                     on_samples(samples)
-                    if time.monotonic() - started > patience:
-                        raise TimeoutError
+                    continue
                 if not (data := connection.recv_bytes(MAX_MESSAGE)):
                     break
                 message = np.frombuffer(data, np.int16)
                 channels, piece = int(message[0]), message[1:]
+                if channels < 0:  # silence: how long it is
+                    channels, piece = -channels, silence(*struct.unpack("=q", data[2:]))
                 if channels > 1:
                     piece = piece.reshape(-1, channels)
                 samples += piece.size
-                hours = piece.size / SAMPLE_RATE / 3600
-                patience = min(self.timeout, patience + PER_HOUR * hours)
+                patience = min(self.timeout, patience + PER_HOUR / 3600 * piece.size / SAMPLE_RATE)
                 if samples > self.seconds * SAMPLE_RATE:
                     minutes = self.seconds / 60
                     together = ", all channels together" if channels > 1 else ""
@@ -223,10 +222,8 @@ class Readers:
                 if time.monotonic() - started > patience:
                     reason = f"took longer than {patience:.0f} s"
                 elif worker.wait(1) in KILLED:
-                    what = f"its decoder was killed {ATTEMPTS} times"
-                    raise ReaderKilledError(
-                        f"{name}: {what}; free memory, if it is short, and try again"
-                    ) from error
+                    what = "its decoder was killed twice; free memory, if it is short, and"
+                    raise ReaderKilledError(f"{name}: {what} try again") from error
             raise AudioError(f"{name}: its decoder {reason}; convert it to WAV or FLAC") from error
         finally:
             limit.cancel()
@@ -250,13 +247,16 @@ def _send(path: str, name: str, how: ReadOptions, to: Connection) -> str:
         _, file = open_source(path)
         with file:
             for piece in pieces_of(name, file, how):
-                if not buffer:
-                    channels = piece.shape[1] if piece.ndim == 2 else 1
-                    buffer += np.int16(channels).tobytes()
-                buffer += piece.tobytes()
-                if len(buffer) >= MESSAGE:
+                channels = piece.shape[1] if piece.ndim == 2 else 1
+                silent = is_silence(piece)
+                if buffer and (silent or len(buffer) >= MESSAGE):
                     to.send_bytes(buffer)
                     buffer.clear()
+                if silent:
+                    to.send_bytes(struct.pack("=hq", -channels, piece.size))
+                else:
+                    buffer += b"" if buffer else np.int16(channels).tobytes()
+                    buffer += piece.tobytes()
     except SlimWhisperError as error:
         return str(error).replace(path, name)
     except MemoryError:
@@ -278,8 +278,8 @@ def _limit_memory() -> None:
 def main() -> None:
     """The worker; its argument is the file descriptor of its end of the connection. In: requests in
     JSON, [path, name, fields of `ReadOptions`]. Out, for each: messages of the number of channels
-    and samples, an empty message, and in JSON [error message, warnings]; the error is empty if
-    there is none.
+    and samples, or of its negative and how many samples of silence; an empty message; and in JSON
+    [error message, warnings]. The error is empty if there is none.
     """
     _limit_memory()
     warnings = BufferingHandler(MAX_WARNINGS)

@@ -22,11 +22,28 @@ WRITE_SAMPLES = 1 << 20  # per write
 SAMPLE_BYTES = 2  # of int16
 
 
+Span = tuple[int, int]  # samples [start, stop)
+
+
+def silence(count: int) -> NDArray[np.int16]:
+    """A piece [count] of the silence that a file's clock has, without memory: `is_silence`."""
+    return np.broadcast_to(np.int16(0), count)
+
+
+def is_silence(piece: NDArray[np.int16]) -> bool:
+    """Whether a piece is the silence that a file's clock has, and not the file's own."""
+    return not any(piece.strides)
+
+
 class Samples(Protocol):
     """The interface for reading a recording."""
 
     def __len__(self) -> int:
         """The number of samples."""
+
+    @property
+    def silences(self) -> Sequence[Span]:
+        """Where a file has no sound by its clock: before it begins, and in gaps."""
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
         """float32 [stop - start] in [-1, 1]; samples outside [0, len) are left out."""
@@ -37,6 +54,8 @@ class Samples(Protocol):
 
 class ArraySamples:
     """The samples of a float32 array [n], whose memory is shared."""
+
+    silences: Sequence[Span] = ()
 
     def __init__(self, array: NDArray[np.float32]) -> None:
         """array [n], 16 kHz."""
@@ -71,12 +90,18 @@ class StoredSamples:
         self._file: BinaryIO | None = None
         self._lock = threading.Lock()  # of the file's position
         self._length, self.channels = 0, 1
+        self.silences: list[Span] = []  # in samples of one channel
         pending: list[NDArray[np.int16]] = []
         capacity = SPOOL_SECONDS * SAMPLE_RATE
         try:
             for piece in pieces:
                 if piece.ndim == 2:
                     self.channels = piece.shape[1]
+                if is_silence(piece):
+                    start = self._length // self.channels
+                    before = self.silences and self.silences[-1][1] == start
+                    start = self.silences.pop()[0] if before else start
+                    self.silences.append((start, self._length // self.channels + len(piece)))
                 pending.append(piece.reshape(-1))
                 self._length += piece.size
                 capacity -= piece.size
@@ -162,6 +187,15 @@ class Excerpts:
             start = end - offset
             region += 1
         return np.concatenate(parts)
+
+    @property
+    def silences(self) -> Sequence[Span]:
+        """Those of the other samples, as far as they are in the regions."""
+        found = []
+        for at, (start, stop) in zip(self._starts, self._regions, strict=True):
+            spans = ((max(a, start), min(b, stop)) for a, b in self._samples.silences)
+            found += [(a - start + at, b - start + at) for a, b in spans if a < b]
+        return found
 
     def close(self) -> None:
         self._samples.close()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.audio.samples import Samples
+from slimwhisper.audio.samples import Samples, Span
 from slimwhisper.longform.channels import AnyRecording
 from slimwhisper.longform.recording import AnySession
 from slimwhisper.types import Options, Segment, Transcript
@@ -79,6 +79,11 @@ class SharedSamples:
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
         """[stop - start] float32, as of the samples."""
         return self._samples.read(start, stop)
+
+    @property
+    def silences(self) -> Sequence[Span]:
+        """Those of the samples."""
+        return self._samples.silences
 
     def close(self) -> None:
         self._readers -= 1

@@ -94,6 +94,7 @@ class Recording:
             vocabulary=vocabulary,
             expected=read_expected(options, name),
             has_speech=has_speech,
+            silences=[(a // HOP_SAMPLES, b // HOP_SAMPLES) for a, b in decoded.silences],
         )
         self.sessions = [self._session(clips)]
         self._started = 0  # sessions

@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # it imports numba, which is slow to start
     from whisper.tokenizer import Tokenizer
 
 Clip = tuple[int, int]  # mel frames [start, stop)
+LONG_SILENCE = 10 * FRAMES_PER_SECOND  # a model may take what follows it in a window for silence
 
 
 def clips_of(options: Options, content_frames: int) -> list[Clip]:
@@ -79,10 +80,12 @@ class Session:
         vocabulary: Vocabulary | None = None,
         expected: str = "",
         has_speech: Callable[[int, int], bool] | None = None,
+        silences: Sequence[Clip] = (),
     ) -> None:
         """clips: instead of those in the options. language: a code, if already known. vocabulary:
         None: Whisper's for these dimensions. expected: a text that the recording follows.
         has_speech: whether to decode a window, by its first and last mel frame; None: decode all.
+        silences: of the file's clock, in which no window starts, and where long ones end it.
         """
         self.mel, self.dims, self.options = mel, dims, options
         self.vocabulary = vocabulary or get_vocabulary(dims)
@@ -95,6 +98,7 @@ class Session:
             self.language = languages[0]
         self.language_probs: dict[str, float] = {}  # by code; {}: the language was known
         self._expected = expected_tokens(self.vocabulary, expected, options.hotwords)
+        self._silences = silences
         self.state = WindowState(languages)
         self._steps = self._run(clips, has_speech)
         self._request: Request | None = next(self._steps, None)
@@ -160,12 +164,20 @@ class Session:
         window = self.dims.window_frames
         for start, stop in clips_of(self.options, self.mel.frames) if clips is None else clips:
             self.state.seek = start
-            while (seek := self.state.seek) < stop:
-                frames = min(window, stop - seek)
+            while (seek := self._after_silence(self.state.seek)) < stop:
+                self.state.seek = seek
+                long = (a for a, b in self._silences if seek < a and b - a >= LONG_SILENCE)
+                frames = min(window, stop - seek, next(long, stop) - seek)
                 if has_speech is None or has_speech(seek, seek + frames):
                     yield WindowSpan(seek, frames, self.mel.frames, window)
                 else:
                     self.state.seek += frames
+
+    def _after_silence(self, seek: int) -> int:
+        """Where a window starts that would start at `seek`: a model finds no text that begins long
+        after its window's start.
+        """
+        return next((stop for start, stop in self._silences if start <= seek < stop), seek)
 
     # -- the language --------------------------------------------------------------------------
 

@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from slimwhisper import load_model
+from slimwhisper.api import SlimWhisper
 from slimwhisper.audio import frames
 from slimwhisper.audio.load import load_audio, load_channels, load_samples
 from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.samples import Samples
+from slimwhisper.audio.samples import Excerpts, Samples, StoredSamples, silence
 from slimwhisper.audio.streams import pipe_pieces
 from slimwhisper.errors import AudioError
 from slimwhisper.faster_whisper import decode_audio
+from tests.support.paths import SAMPLES
 from tests.support.recordings import ffmpeg, needs_ffmpeg, write
 
 pytestmark = needs_ffmpeg
@@ -33,22 +36,31 @@ LATE = {
     "flv": ("-c:v", "flv", "-c:a", "mp3", "-ar", "44100"),
     "wmv": ("-c:v", "wmv2", "-c:a", "wmav2"),
 }
-GAP = {"mkv": "libopus", "webm": "libopus", "m4a": "aac", "ts": "aac", "mka": "pcm_u8"}
+GAP = {
+    "mkv": "libopus",
+    "webm": "libopus",
+    "m4a": "aac",
+    "ts": "aac",
+    "mka": "pcm_u8",
+    "ogg": "libopus",
+}
 
 
-def late(folder: Path, suffix: str, seconds: float = 4) -> Path:
-    """A film of 12 s whose sound, of 2 s, begins late."""
+def late(folder: Path, suffix: str, sound: Path | None = None) -> Path:
+    """A film of 12 s whose sound, of 2 s or given, begins at 4 s."""
     path = folder / f"late.{suffix}"
-    inputs = (*FILM, "-itsoffset", str(seconds), "-i", write(folder / "a.wav"))
+    inputs = (*FILM, "-itsoffset", "4", "-i", sound or write(folder / "a.wav"))
     ffmpeg(*inputs, "-map", "0:v", "-map", "1:a", *LATE[suffix], path)
     return path
 
 
-def with_gap(folder: Path, suffix: str, seconds: float, codec: str | None = None) -> Path:
-    """A recording of 2 s whose clock jumps at 1 s."""
+def with_gap(
+    folder: Path, suffix: str, seconds: float, at: float = 1, sound: Path | None = None
+) -> Path:
+    """A recording, of 2 s or given, whose clock jumps."""
     path = folder / f"gap.{suffix}"
-    jump = ("-af", f"asetpts='PTS+if(gt(T,1),{seconds}/TB,0)'")
-    ffmpeg("-i", write(folder / "a.wav", 48_000), *jump, "-c:a", codec or GAP[suffix], path)
+    jump = ("-af", f"asetpts='PTS+if(gt(T,{at}),{seconds}/TB,0)'")
+    ffmpeg("-i", sound or write(folder / "a.wav", 48_000), *jump, "-c:a", GAP[suffix], path)
     return path
 
 
@@ -117,7 +129,7 @@ def test_channels_are_late_together(tmp_path: Path) -> None:
         assert spoken(whole(channel))[0][0] == pytest.approx(4, abs=0.12)
 
 
-@pytest.mark.parametrize("suffix", GAP)
+@pytest.mark.parametrize("suffix", sorted({*GAP} - {"ogg"}))
 def test_a_gap_is_silence(tmp_path: Path, suffix: str) -> None:
     (_, end), (start, last) = spoken(load_audio(with_gap(tmp_path, suffix, 6)))
     assert end == pytest.approx(1, abs=0.1) and start == pytest.approx(7, abs=0.1)
@@ -126,7 +138,7 @@ def test_a_gap_is_silence(tmp_path: Path, suffix: str) -> None:
 
 def test_a_gap_of_an_ogg_file(tmp_path: Path) -> None:
     """Its clock is that of pages, so the gap may be earlier."""
-    *_, (_, last) = spoken(load_audio(with_gap(tmp_path, "ogg", 6, "libopus")))
+    *_, (_, last) = spoken(load_audio(with_gap(tmp_path, "ogg", 6)))
     assert last == pytest.approx(8, abs=0.1)
 
 
@@ -192,3 +204,47 @@ def test_silence_counts_for_the_longest_recording(tmp_path: Path) -> None:
     path, readers = with_gap(tmp_path, "webm", 100), Readers(1, seconds=60)
     with closing(readers), pytest.raises(AudioError, match="longer than the limit of 1 min"):
         readers.read(path)
+
+
+# Texts
+
+
+@pytest.fixture(scope="module")
+def model() -> SlimWhisper:
+    return load_model("digits", device="cpu")
+
+
+PHONE = SAMPLES / "phone-number.wav"  # three segments; the second begins at 3 s
+
+
+@pytest.mark.parametrize("options", [{}, {"speech_only": True}, {"vad_filter": True}])
+@pytest.mark.parametrize("loaders", [0, 1])
+def test_the_first_text_of_a_film(
+    tmp_path: Path, model: SlimWhisper, options: dict[str, bool], loaders: int
+) -> None:
+    """Of the sound alone, but later; a model finds no text that begins after a window's first
+    second.
+    """
+    film = late(tmp_path, "mkv", PHONE)
+    (_, plain), (_, text) = (
+        next(model.transcribe_many([path], loaders=loaders, **options)) for path in (PHONE, film)
+    )
+    assert [s.text for s in text.segments] == [s.text for s in plain.segments]
+    for one, other in zip(text.segments, plain.segments, strict=True):
+        assert one.start == pytest.approx(other.start + 4, abs=0.15)
+
+
+@pytest.mark.parametrize("seconds", [3, 9, 12, 25, 100])
+def test_texts_after_a_gap(tmp_path: Path, model: SlimWhisper, seconds: float) -> None:
+    path = with_gap(tmp_path, "webm", seconds, 2.6, PHONE)
+    plain, late = model.transcribe(PHONE)["segments"], model.transcribe(path)["segments"]
+    assert [s["text"] for s in late] == [s["text"] for s in plain]
+    assert late[1]["start"] == pytest.approx(plain[1]["start"] + seconds, abs=0.3)
+
+
+def test_an_excerpt_keeps_its_silences() -> None:
+    pieces = [silence(16_000), np.ones(16_000, np.int16), silence(8_000), silence(8_000)]
+    samples = StoredSamples("a", pieces)
+    assert samples.silences == [(0, 16_000), (32_000, 48_000)]
+    parts = Excerpts(samples, [(8_000, 20_000), (40_000, 44_000)])
+    assert parts.silences == [(0, 8_000), (12_000, 16_000)]

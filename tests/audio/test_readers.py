@@ -163,7 +163,7 @@ def test_what_the_caller_raises_ends_the_reading(make: MakeReaders, endless: Pat
 
 @pytest.mark.parametrize(
     ("signal", "times", "fails"),
-    [("SIGKILL", 1, None), ("SIGKILL", 2, "killed 2 times"), ("SIGSEGV", 1, "decoder failed")],
+    [("SIGKILL", 1, None), ("SIGKILL", 2, "killed twice"), ("SIGSEGV", 1, "decoder failed")],
 )
 def test_a_worker_that_dies_has_a_successor(
     monkeypatch: pytest.MonkeyPatch,

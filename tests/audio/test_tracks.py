@@ -1,0 +1,107 @@
+"""Several audio tracks: one is read, which a warning names, or the one that was asked for."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slimwhisper import load_audio, load_model
+from slimwhisper.audio.formats import ReadOptions
+from slimwhisper.audio.load import load_channels, load_samples
+from slimwhisper.audio.readers import Readers
+from slimwhisper.cli import main
+from slimwhisper.errors import AudioError, OptionError
+from tests.support.paths import SAMPLES
+from tests.support.recordings import ffmpeg, needs_ffmpeg, write
+
+pytestmark = needs_ffmpeg
+PHONE = SAMPLES / "phone-number.wav"
+LISTED = "2 audio tracks: 1 jpn (default), 2 eng"
+SECONDS = {1: 2.0, 2: 9.04}  # of each track
+
+
+@pytest.fixture
+def film(tmp_path: Path) -> Path:
+    """Japanese, which is the default, and English, as players list them."""
+    path = tmp_path / "film.mkv"
+    tags = ("-metadata:s:a:0", "language=jpn", "-metadata:s:a:1", "language=eng")
+    inputs = ("-i", write(tmp_path / "a.wav", 16_000, 2), "-i", PHONE)
+    maps = ("-map", "0", "-map", "1", "-c:a", "flac", "-disposition:a:0", "default")
+    ffmpeg(*inputs, *maps, *tags, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("chosen", "number"),
+    [(None, 1), (1, 1), ("1", 1), (2, 2), ("2", 2)]
+    + [(name, 2) for name in ("eng", "en", "EN", "English", "en-US")]
+    + [(name, 1) for name in ("jpn", "ja", "Japanese", "jp")],
+)
+def test_the_track_of_choice(
+    film: Path, caplog: pytest.LogCaptureFixture, chosen: str | int | None, number: int
+) -> None:
+    samples = load_audio(film, audio_track=chosen)
+    assert len(samples) / 16_000 == pytest.approx(SECONDS[number], abs=0.1)
+    taken = LISTED.replace("(default", "(taken, default")
+    line = f"{film}: {taken}; audio_track chooses another"
+    assert caplog.messages == ([line] if chosen is None else [])
+
+
+@pytest.mark.parametrize("chosen", [0, 3, "de", "en1", ""])
+def test_a_track_that_is_not_there(film: Path, chosen: str | int) -> None:
+    with pytest.raises(AudioError) as raised:
+        load_audio(film, audio_track=chosen)
+    assert str(raised.value) == f"{film}: has no audio track '{chosen}', only {LISTED}"
+
+
+def test_a_recording_with_one_track(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert len(load_audio(PHONE, audio_track=1)) == len(load_audio(PHONE))
+    with pytest.raises(AudioError, match=r"has no audio track 'en', only 1 audio track: 1$"):
+        load_audio(PHONE, audio_track="en")
+    assert not caplog.messages
+
+
+def by_reader(film: Path, **options: Any) -> int:
+    with closing(Readers(1)) as readers:
+        return len(readers.read(film, how=ReadOptions(**options)))
+
+
+@pytest.mark.parametrize(
+    "read", [by_reader, lambda film, **options: len(load_samples(film, **options))]
+)
+def test_every_reader(film: Path, read: Callable[..., int]) -> None:
+    assert read(film, audio_track="en") > 9 * 16_000 > read(film)
+
+
+def test_channels_of_a_track(film: Path) -> None:
+    assert list(load_channels(film)) == ["left", "right"]
+    with pytest.raises(AudioError, match="has one channel"):
+        load_channels(film, audio_track=2)
+
+
+def test_in_the_library(film: Path) -> None:
+    model = load_model("digits", device="cpu")
+    assert model.transcribe(film, audio_track=2)["text"].startswith(" five five five")
+    ((_, result),) = model.transcribe_many([film], audio_track="eng", channels=None)
+    assert result["text"].startswith(" five five five")
+    with pytest.raises(OptionError, match="audio_track"):
+        model.transcribe_variants(film, [{"audio_track": 1}, {"audio_track": 2}])
+    with pytest.raises(OptionError, match="audio_track"):
+        model.transcribe(film, audio_track=2.5)
+
+
+def test_in_the_command(
+    film: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choice belongs to what a job's journal has."""
+    monkeypatch.chdir(tmp_path)
+    command = ["transcribe", film.name, "--model", "digits", "--journal", "True", "-f", "txt"]
+    assert main(command) == 0
+    assert "film.mkv: 2 audio tracks: 1 jpn (taken, default), 2 eng" in capsys.readouterr().err
+    assert main([*command, "--audio_track", "eng"]) == 0
+    assert Path("film.txt").read_text().startswith("five five five")
+    assert "audio tracks" not in capsys.readouterr().err
+    assert main([*command, "--audio_track", "3"]) == 1
+    assert f"has no audio track '3', only {LISTED}" in capsys.readouterr().err
