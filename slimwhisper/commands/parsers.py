@@ -55,7 +55,7 @@ def add_align(commands: Any) -> None:
         "which it is spoken. Lines that are not in the audio, and speech that is not in the text, "
         "are listed. See docs/alignment.md.",
     )
-    p.add_argument("audio", metavar="AUDIO", help="recording of any length")
+    p.add_argument("audio", metavar="AUDIO", help="recording of any length; - for standard input")
     p.add_argument("text", metavar="TEXT", help=".txt, .srt, .vtt or .lrc, whose times are ignored")
     p.add_argument(
         *("-f", "--output_format"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from slimwhisper.errors import ReaderKilledError
 from slimwhisper.jobs.journal.journal import JOURNAL_NAME
 from slimwhisper.jobs.results.sinks import Files
 from slimwhisper.outputs.formats import formats_of
@@ -170,6 +171,27 @@ def test_an_output_that_cannot_be_written_is_tried_again(run: Any, fake_model: F
     fake_model.taken.clear()
     assert run("in").status == 1
     assert fake_model.taken == [Path("in/b/a.wav")]
+    assert written() == GOOD
+
+
+def test_a_reader_that_was_killed_is_no_failed_recording(
+    run: Any, fake_model: FakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run tries it again."""
+    lives = [Path("in/a.wav")]
+
+    def read(path: Path) -> str:
+        if path in lives:
+            raise ReaderKilledError(f"{path}: its reader was killed")
+        return path.read_text()
+
+    monkeypatch.setattr("tests.support.fake_model.contents", read)
+    first = run("in")
+    assert first.status == 1 and "2 of 4 files transcribed, 2 failed" in first.err
+    assert statuses() == DONE | {"a.wav": "unread"}
+    lives.clear()
+    fake_model.taken.clear()
+    assert run("in").status == 1 and fake_model.taken == [Path("in/a.wav")]
     assert written() == GOOD
 
 
