@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.table import Table
@@ -105,10 +105,11 @@ def make_report(
 def _inspect(checkpoint: Checkpoint, dtype: torch.dtype) -> list[Inspection]:
     """What the guard measures of each form but the baseline."""
     activations = record_activations(checkpoint)
+    specs: list[tuple[Literal["cross", "self"], str]] = [("cross", f) for f in cross_names()]
+    specs += [("self", f) for f in self_names()]
     return [
         record
-        for attention, forms in (("cross", cross_names()), ("self", self_names()))
-        for form in forms
+        for attention, form in specs
         if form != "kv"
         for record in inspect_form(checkpoint, attention, form, dtype, activations)[1]
     ]
