@@ -7,6 +7,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -151,32 +152,19 @@ class SegmentIterator(Iterator[Segment]):
             case Progress(segments, done):
                 self._ready += [self._converted(s) for s in segments if _is_kept(s)]
                 self._bar.update(round(done, 2) - self._bar.n)
-            case JobFinished():
+            case JobFinished() | JobFailed() as ended:
                 self._ended = True
                 self._bar.close()
-            case JobFailed(error):
-                self._ended = True
-                self._bar.close()
-                raise error
+                if isinstance(ended, JobFailed):
+                    raise ended.error
 
     def _converted(self, segment: OurSegment) -> Segment:
         self._count += 1
         words = None
         if segment.words is not None:
             words = [Word(w.start, w.end, w.word, w.probability) for w in segment.words]
-        return Segment(
-            id=self._count,
-            seek=segment.seek,
-            start=segment.start,
-            end=segment.end,
-            text=segment.text,
-            tokens=segment.tokens,
-            avg_logprob=segment.avg_logprob,
-            compression_ratio=segment.compression_ratio,
-            no_speech_prob=segment.no_speech_prob,
-            words=words,
-            temperature=segment.temperature,
-        )
+        same = {field.name: getattr(segment, field.name) for field in fields(Segment)}
+        return Segment(**same | {"id": self._count, "words": words})
 
 
 def _is_kept(segment: OurSegment) -> bool:
