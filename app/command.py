@@ -3,11 +3,12 @@
 import argparse
 import logging
 import signal
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +35,7 @@ from slimwhisper.text import escape_line, install_command
 
 logger = logging.getLogger("slimwhisper.serve")
 
+TCP = socket.SOCK_STREAM
 OPEN_FILES = Path("/proc/self/fd")  # reader processes open uploads there: `references.open_path`
 OVERRIDES = ("cross_cache", "self_cache", "cache_dtype")  # flags that change a preset's caches
 
@@ -51,6 +53,7 @@ def run_serve(a: argparse.Namespace) -> int:
     choose_forms(a.cache, *(getattr(a, name) for name in OVERRIDES))
     if a.discover:
         check_discovery(a.wyoming)
+    check_ports(a.host, port=a.port, wyoming=a.wyoming)
     with exit_on_sigterm(), page_folder() if a.page else nullcontext() as folder:
         settings = make_settings(a, folder)
         if not (settings.api_key or settings.login or is_loopback(settings.host)):
@@ -119,6 +122,23 @@ def check_discovery(port: int | None) -> None:
         raise DependencyError(f"--discover needs zeroconf; {install_command('discover')}")
 
 
+def check_ports(host: str, **ports: int | None) -> None:
+    """Raises OptionError if the server could not listen at a host's ports, which have flags."""
+    with ExitStack() as held:
+        for flag, port in ports.items():
+            if port is None:
+                continue
+            try:
+                if not 0 <= port < 1 << 16:
+                    raise OSError(0, "ports are numbers up to 65535")
+                for family, *_, address in socket.getaddrinfo(host, port, type=TCP):
+                    held.enter_context(socket.create_server(address, family=family))
+            except OSError as error:
+                reason = str(error.strerror).partition(" (")[0]  # without the address
+                message = f"--host {escape_line(host)} --{flag} {port}: {reason}; choose another"
+                raise OptionError(message) from error
+
+
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
     """Turn SIGTERM into an exit with status 0, so that files and folders are cleaned up.
@@ -139,7 +159,7 @@ def exit_on_sigterm() -> Iterator[None]:
 def load_choice(a: argparse.Namespace, choice: ModelChoice) -> SlimWhisper:
     """Load a model with the server's flags; a cache form in `choice` replaces that of the flags.
 
-    The adapters and the draft belong to the server's own model; other models load without them.
+    The adapter and the draft belong to the server's own model; other models load without them.
     """
     changes: dict[str, Any] = {} if choice.name == a.model else {"adapter": None, "draft": None}
     if choice.cache is not None:

@@ -177,9 +177,11 @@ class Server(uvicorn.Server):
         self.server_state = self._connections = Connections(config)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Handle a signal: refuse new requests, then shut down."""
-        self._service.stop(self._patience)
+        """Handle a signal: refuse new requests, then shut down; at a second SIGINT, at once."""
+        first = not self.should_exit
         super().handle_exit(sig, frame)
+        if first or self.force_exit:
+            self._service.stop(0.0 if self.force_exit else self._patience)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening."""
@@ -209,6 +211,11 @@ class Server(uvicorn.Server):
             await asyncio.sleep(0.05)
         while self._service.finishing and not self.force_exit:
             await asyncio.sleep(0.1)
-        if self._page is not None:
+        if self.force_exit:
+            for task in self.server_state.tasks:
+                task.cancel()
+        elif self._page is not None:
             await self._page.shutdown()
         await super().shutdown(sockets)
+        if self.force_exit:
+            await self.lifespan.shutdown()  # which Uvicorn leaves out

@@ -47,12 +47,10 @@ from slimwhisper.kernels.gpu.combine import (
 )
 from slimwhisper.kernels.gpu.heads import split_heads_kernel
 from slimwhisper.kernels.gpu.latent import split_latent_kernel
-from slimwhisper.kernels.gpu.latent8 import E4M3_CAPABILITY, split_latent8_kernel
 from slimwhisper.kernels.gpu.norm import add_norm_kernel
 
 KERNELS = {
     "latent": split_latent_kernel,
-    "latent8": split_latent8_kernel,
     "heads": split_heads_kernel,
 }
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
@@ -81,8 +79,8 @@ class Variant:
     Of the attention kernels, slots, lengths and splits are such numbers. Without flags a variant
     serves cross-attention; a bias for each position is launched where neighbouring frames are
     merged. PAGE is launched by self-attention, whose texts are each a window of its own; with
-    row lengths where several tokens of a text are decoded in a step, which none in float8 is. A
-    configuration for float16 also serves bfloat16; `latent8` computes in float16 only.
+    row lengths where several tokens of a text are decoded in a step. A configuration for float16
+    also serves bfloat16.
 
     Of the others: `combine` and `combine_mapped` end a split attention, here of the widest model
     and of the most parts; `add_norm` follows a block or is the first, before self-attention it
@@ -100,7 +98,7 @@ def variants(configuration: Configuration, capability: int) -> list[Variant]:
     """In which ways a configuration is launched on GPUs of a compute capability."""
     c = configuration
     heads = 1 if c.kernel == "heads" else c.width // HEAD  # queries of a text
-    dtypes = HALVES if c.kernel != "latent8" and c.dtype == "float16" else (c.dtype,)
+    dtypes = HALVES if c.dtype == "float16" else (c.dtype,)
     # smaller blocks hold a text's queries, and are chosen
     pages = c.block_q < 2 * max(heads, 16)
     bias = c.kernel != "heads"
@@ -108,9 +106,8 @@ def variants(configuration: Configuration, capability: int) -> list[Variant]:
     device = TritonDevice(SHARED[capability], 1, capability)
     chosen = find_configuration(c.kernel, c.dtype, c.width, 2 * heads, device)
     large_enough = chosen is None or c.block_q >= chosen.block_q
-    row_lengths = large_enough and c.kernel != "latent8"
     every = [(), *[("HAS_BIAS",)] * bias, *[("PAGE",)] * pages]
-    every += [("PAGE", "HAS_ROW_LENGTHS")] * row_lengths
+    every += [("PAGE", "HAS_ROW_LENGTHS")] * large_enough
     return [Variant(c.kernel, dtype, c, flags) for flags in every for dtype in dtypes]
 
 
@@ -168,12 +165,9 @@ def _launch(
     if c is not None:
         constants: dict[str, Any] = {"D": c.width, "BLOCK_D": c.block_d, "SLICES": c.slices}
         constants |= {"BLOCK_Q": c.block_q, "BLOCK_T": c.block_t, "STAGES": c.stages}
-        constants |= {"CONVERT": capability >= E4M3_CAPABILITY, "PRECISION": c.precision}
-        constants["PAGE"] = PAGE if "PAGE" in variant.flags else 0
+        constants |= {"PRECISION": c.precision, "PAGE": PAGE if "PAGE" in variant.flags else 0}
         pointers = parts | dict.fromkeys(("queries", "latent", "keys", "values"), kind)
         pointers |= dict.fromkeys(("slots", "block_table", "lengths"), "*i64")
-        if c.kernel == "latent8":
-            pointers |= {"latent": "*u16", "factors": "*fp32"}
         pointers["bias"] = "*fp32"
         return KERNELS[c.kernel], constants, pointers, c.warps, c.stages
     splits = 1 << (MAX_SPLITS - 1).bit_length()

@@ -7,14 +7,12 @@ with --serially, a last round waits for the encoder instead of decoding beside i
 Texts that differ from the first round's are counted: rounding depends on which windows are decoded
 together, and random weights have close calls, so a few may.
 
-With --answers 2, each window is asked for twice, and encoded once; the times are for both answers.
 
 Prints a line for each round; with --results, appends it to a file at once.
 """
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -24,9 +22,7 @@ from rows import Rows
 from timing import synchronize
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.passes.outputs import EncoderOutputs
 from slimwhisper.engine.requests import Decoded, Window
-from slimwhisper.longform.batch import KEPT_BYTES
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import CHUNK_SECONDS
@@ -62,7 +58,6 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--serially", action="store_true", help="a round more, on a GPU")
     parser.add_argument("--tokens", type=int, help="of a text [100, or 20 of a clip]")
-    parser.add_argument("--answers", type=int, default=1, help="to each window")
     args = parser.parse_args()
     rows = Rows(args.results, "end to end", torch.device(args.device))
     for model, case in models(args):
@@ -74,8 +69,7 @@ def main() -> None:
 def measure(model: Model, case: dict[str, Any], args: argparse.Namespace, rows: Rows) -> None:
     """All rounds of one workload and number of slots."""
     tokens, before, spread = WORKLOADS[case["workload"]]
-    once = windows_of(model, args.windows, args.tokens or tokens, before, spread)
-    windows = [replace(w, may_recur=args.answers > 1) for w in once for _ in range(args.answers)]
+    windows = windows_of(model, args.windows, args.tokens or tokens, before, spread)
     engine = Engine(model, get_vocabulary(model.dims), case["batch"])
     serially_too = args.serially and model.device.type == "cuda"
     overlaps = [True] * args.rounds + [False] * serially_too
@@ -83,11 +77,8 @@ def measure(model: Model, case: dict[str, Any], args: argparse.Namespace, rows: 
     for number, overlap in enumerate(overlaps, 1):
         if not overlap:
             serially(engine)
-        if args.answers > 1:
-            engine.keep(EncoderOutputs(KEPT_BYTES))  # none of the rounds before
-            case["answers"] = args.answers
         seconds, texts = decode(engine, windows)
-        first, each = first or texts, seconds / len(once)
+        first, each = first or texts, seconds / len(windows)
         differ = sum(a != b for a, b in zip(first, texts, strict=True))
         row = {"round": number, "overlap": overlap, "different": differ}
         rows.add(**case, **row, what="window", milliseconds=1000 * each)

@@ -23,13 +23,10 @@ from typing import Any
 import torch
 from compilation import KERNELS, SHARED, compile_for, variants
 from rows import Rows, add_results_flag
-from torch import Tensor
 
 from slimwhisper.kernels.configurations import TABLE, Configuration, configurations
 from slimwhisper.kernels.gpu.heads import split_heads
 from slimwhisper.kernels.gpu.latent import split_latent
-from slimwhisper.kernels.gpu.latent8 import split_latent8
-from slimwhisper.kernels.latent import Latent
 
 WIDTHS = (64, 128, 384, 512, 768, 1024, 1280)
 DTYPES = ("float16", "float32")
@@ -41,11 +38,6 @@ SLICED_SHAPES = ((32, 3, 8, 8, 256), (32, 2, 8, 8, 256), (16, 3, 8, 8, 256), (16
 WHOLE_SHAPES = (
     *((64, 3, 4, 1, 128), (64, 2, 4, 1, 128), (32, 3, 4, 1, 128), (32, 2, 4, 1, 128)),
     *((32, 2, 8, 1, 256), (16, 2, 4, 1, 128), (16, 2, 8, 1, 256), (16, 1, 8, 1, 128)),
-)
-FP8_SHAPES = (
-    *((64, 3, 8, 1, 128), (64, 2, 8, 1, 256), (64, 2, 8, 1, 128), (32, 3, 8, 8, 256)),
-    *((32, 2, 8, 8, 256), (16, 3, 8, 8, 256), (16, 2, 8, 8, 256), (32, 2, 8, 1, 128)),
-    *((16, 3, 8, 1, 128), (16, 2, 8, 1, 256), (16, 2, 8, 1, 128)),
 )
 FLOAT32_SHAPES = ((32, 2, 8, 1, 128), (16, 2, 8, 1, 128), (16, 1, 8, 1, 128))
 
@@ -65,8 +57,6 @@ def candidates(kernel: str, dtype: str, width: int) -> Iterator[Configuration]:
     shapes: Sequence[tuple[int, ...]] = (*SLICED_SHAPES, *WHOLE_SHAPES)
     if whole_precision:
         shapes = FLOAT32_SHAPES
-    elif kernel == "latent8":
-        shapes = FP8_SHAPES
     elif width < 1024:
         shapes = WHOLE_SHAPES
     for block_q in (b for b in (16, 32, 64) if b <= most):
@@ -119,15 +109,7 @@ def milliseconds(c: Configuration) -> float:
     if c.kernel != "heads":
         queries = torch.randn(WINDOWS, c.block_q, c.width, device="cuda", dtype=dtype)
         latent = torch.randn(WINDOWS, POSITIONS, c.width, device="cuda", dtype=dtype)
-        factors = torch.ones(WINDOWS, POSITIONS, device="cuda")
-        fp8_latent = Latent(latent.to(torch.float8_e4m3fn), factors)
-
-        def run() -> Tensor:
-            if c.kernel == "latent8":
-                return split_latent8(queries, fp8_latent, 0.01, c, 2)
-            return split_latent(queries, latent, 0.01, c, 2)
-
-        return do_bench(run, return_mode="median")
+        return do_bench(lambda: split_latent(queries, latent, 0.01, c, 2), return_mode="median")
     queries = torch.randn(WINDOWS * c.block_q, 8, c.width, device="cuda", dtype=dtype)
     shape = (2, WINDOWS, 8, POSITIONS, c.width)
     keys, values = torch.randn(shape, device="cuda", dtype=dtype).unbind(0)
@@ -171,9 +153,9 @@ def tune(args: argparse.Namespace, each: Callable[..., Iterator[Configuration | 
     """Choose, and write the table after every kernel, dtype and width. each: as `map`."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     rows = Rows(args.results, "tune", device)
-    pairs = [*((k, width) for width in args.widths for k in ("latent", "latent8")), ("heads", 64)]
+    pairs = [*(("latent", width) for width in args.widths), ("heads", 64)]
     todo = [(kernel, dtype, width) for kernel, width in pairs for dtype in args.dtypes]
-    todo = [t for t in todo if t[0] in args.kernels and t[:2] != ("latent8", "float32")]
+    todo = [t for t in todo if t[0] in args.kernels]
     compiling: dict[tuple[str, str, int], dict[int, Iterator[Configuration | None]]] = {}
     for kind in todo:  # all at once, so that a pool's processes never wait
         all_candidates = list(candidates(*kind))

@@ -81,32 +81,24 @@ class LatentByTriton:
         self.device, self.dtype = device, dtype
 
     def supports(self, call: LatentCall) -> bool:
-        return self.device is not None
+        return self.device is not None and call.latent.factors is None
 
     def run(self, call: LatentCall) -> Tensor | None:
+        from slimwhisper.kernels.gpu.latent import split_latent
+
         device = self.device
         assert device is not None
-        queries, latent = call.queries, call.latent
+        queries, values = call.queries, call.latent.values
         c = _configuration(
             call.operation, self.dtype, queries.shape[-1], call.queries_per_window, device
         )
         if c is None:
             return None
         programs = call.windows * -(-call.queries_per_window // c.block_q)
-        positions = call.reads.positions(latent.values.shape[1])
-        sizes = min(call.queries_per_window, c.block_q), latent.values.itemsize
+        positions = call.reads.positions(values.shape[1])
+        sizes = min(call.queries_per_window, c.block_q), values.itemsize
         splits = _splits(c, device, programs, positions, *sizes)
-        if latent.factors is None:
-            from slimwhisper.kernels.gpu.latent import split_latent
-
-            values = latent.values
-            return split_latent(queries, values, call.scale, c, splits, call.reads, call.maps)
-        from slimwhisper.kernels.gpu.latent8 import split_latent8
-
-        # the kernel converts float8 to float16, whatever the model's dtype
-        half = queries.half()
-        output = split_latent8(half, latent, call.scale, c, splits, call.reads, call.maps)
-        return output.to(queries.dtype)
+        return split_latent(queries, values, call.scale, c, splits, call.reads, call.maps)
 
 
 class LatentByTorch:

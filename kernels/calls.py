@@ -35,10 +35,7 @@ class LatentCall:
     reads: Reads
     maps: Tensor | None
 
-    @property
-    def operation(self) -> str:
-        """The kernel's name in the table of configurations."""
-        return "latent" if self.latent.factors is None else "latent8"
+    operation = "latent"  # the kernel's name in the table of configurations
 
     @property
     def windows(self) -> int:

@@ -24,7 +24,7 @@ MIN_CAPABILITY = (8, 0)  # tensor cores for bfloat16, asynchronous copies
 class Configuration:
     """One configuration of one kernel."""
 
-    kernel: str  # "latent", "latent8" for a float8 latent, or "heads"
+    kernel: str  # "latent" or "heads"
     dtype: str  # "float16", also used for bfloat16, or "float32"
     width: int  # d, or d_k
     block_d: int  # columns per load

@@ -12,6 +12,27 @@ from slimwhisper.kernels.cpu.library import DEPTHS, library, processor_has
 X86 = ("x86_64", "AMD64")
 INT8_PRODUCTS = "onednn" in torch.backends.quantized.supported_engines  # on x86
 PACKED_DEPTH = 384  # products that oneDNN sums in one pass
+_INSTRUCTIONS = {  # by the C function that multiplies
+    "multiply_rows_wide": "AVX-512",
+    "multiply_integers_wide": "AVX512-VNNI",
+    "multiply_rows_bf16": "AVX512-BF16",
+}
+
+
+def describe_paths() -> str:
+    """What multiplies here, by dtype: "float32 AVX2, int8 AVX2, bfloat16 PyTorch"."""
+    found = []
+    for name, compiled, function in (
+        ("float32", library(), "multiply_rows"),
+        ("int8", library(), "multiply_integers"),
+        ("bfloat16", library(torch.bfloat16), "multiply_rows"),
+    ):
+        path = "PyTorch"
+        if compiled is not None and function in compiled.functions:
+            symbol = compiled.functions[function].__name__
+            path = _INSTRUCTIONS.get(symbol, "AVX2" if compiled.has_integers else "C")
+        found.append(f"{name} {path}")
+    return ", ".join(found)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:

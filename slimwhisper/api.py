@@ -31,6 +31,7 @@ from slimwhisper.longform.engine_pool import EnginePool, TextMemory
 from slimwhisper.model.model import Model
 from slimwhisper.outputs.formats import segment_line
 from slimwhisper.speakers.diarize import prepare
+from slimwhisper.text import SafeStream
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     MEL_FRAMES_PER_POSITION,
@@ -112,12 +113,12 @@ class SlimWhisper(ModelWithVariants):
         """
         chosen = self.make_options(**options)
         prepare(chosen)
-        bar = tqdm(unit="s", disable=verbose is not False)
+        err = SafeStream("stderr")
+        bar = tqdm(unit="s", disable=verbose is not False, file=err, dynamic_ncols=True)
 
         def show(_: Any, segments: list[Segment], done: float) -> None:
-            if verbose:
-                for segment in segments:
-                    print(segment_line(segment), flush=True)
+            for segment in segments if verbose else ():
+                print(segment_line(segment), file=SafeStream("stdout"), flush=True)
             bar.update(round(done, 1) - bar.n)
 
         def load(source: AudioSource) -> BatchEntry:
@@ -184,8 +185,7 @@ class SlimWhisper(ModelWithVariants):
             return self._load(source, several, script, **reading)
 
         callbacks = Callbacks(on_segments, on_duration, on_step)
-        parts = (load, chosen, slots, callbacks, readers, self._outputs(variants))
-        return transcribe_all(self._engines, sources, *parts)
+        return transcribe_all(self._engines, sources, load, chosen, slots, callbacks, readers)
 
     def align(
         self, audio: AudioSource, text: str | Path | Sequence[str], **options: Any

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -12,14 +13,20 @@ from slimwhisper.commands.parsers import (
     add_align,
     add_approximations,
     add_bench,
-    add_inspection,
     add_models,
+    add_reports,
 )
 from slimwhisper.commands.serve_flags import add_serve
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.jobs.decoding_flags import join_tasks
 from slimwhisper.jobs.flags import add_transcribe
-from slimwhisper.text import did_you_mean, escape_line, install_command
+from slimwhisper.text import (
+    SafeStream,
+    StreamError,
+    did_you_mean,
+    escape_line,
+    install_command,
+)
 
 DESCRIPTION = "Speech to text with Whisper, and a decoder cache about twenty times smaller."
 
@@ -31,13 +38,14 @@ RUN = {  # module and function of each command
     "serve": ("slimwhisper.app.command", "run_serve"),
     "models": ("slimwhisper.commands.models", "run_models"),
     "convert": ("slimwhisper.commands.conversion.convert", "run_convert"),
-    "inspect": ("slimwhisper.commands.inspection", "run_inspect"),
     "report": ("slimwhisper.commands.report", "run_report"),
     "bench": ("slimwhisper.commands.bench", "run_bench"),
     "tradeoff": ("slimwhisper.commands.approximate.tradeoff", "run_tradeoff"),
     "calibrate": ("slimwhisper.commands.approximate.calibrate", "run_calibrate"),
     "doctor": ("slimwhisper.commands.doctor", "run_doctor"),
 }
+# commands whose result is what they print
+PRINTED = ("live", "models", "inspect", "report", "bench", "tradeoff", "doctor")
 EXTRAS = {"serve": ("serve", "app"), "transcribe on ray": ("--engine ray", "ray")}
 
 
@@ -75,7 +83,7 @@ class _Version(argparse.Action):
         """Print the version."""
         from slimwhisper import __version__
 
-        print(__version__)
+        print(__version__, file=SafeStream("stdout"))
         parser.exit()
 
 
@@ -89,7 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_live(commands)
     add_serve(commands)
     add_models(commands)
-    add_inspection(commands)
+    add_reports(commands)
     add_bench(commands)
     add_approximations(commands)
     return parser
@@ -108,20 +116,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = arguments.command
     if command == "transcribe" and arguments.engine == "ray":
         command = "transcribe on ray"
-    try:
-        return int(_function(command)(arguments))
-    except OptionError as error:
-        print(f"slimwhisper: {escape_line(error)}", file=sys.stderr)
-        return 2
-    except SlimWhisperError as error:
-        print(f"slimwhisper: {escape_line(error)}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("slimwhisper: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 1
+    required = command in PRINTED and getattr(arguments, "output", None) is None
+    out: Any = SafeStream("stdout", required=required)
+    err: Any = SafeStream("stderr")
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            status = int(_function(command)(arguments))
+            out.flush()
+            return status
+        except SlimWhisperError as error:
+            print(f"slimwhisper: {escape_line(error)}", file=sys.stderr)
+            return 2 if isinstance(error, OptionError) else 1
+        except KeyboardInterrupt:
+            print("slimwhisper: interrupted", file=sys.stderr)
+            return 130
+        except StreamError as error:
+            if not isinstance(error.__cause__, BrokenPipeError):
+                problem = f"standard output cannot be written ({error}); free some space there"
+                print(f"slimwhisper: {problem}", file=sys.stderr)
+            return 1
 
 
 def _function(command: str) -> Callable[[argparse.Namespace], int]:
@@ -138,9 +151,20 @@ def _function(command: str) -> Callable[[argparse.Namespace], int]:
 
 def entry() -> NoReturn:
     """The entry point of the `slimwhisper` command."""
-    status = main()
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # closed: no other file may get this number, as libraries write there
+            os.open(os.devnull, os.O_RDWR)
+    try:
+        status = main()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                if stream is not None:
+                    stream.flush()
+            except (OSError, ValueError):  # what waits would fail again, at exit
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     if status > 128:  # threads may still be loading long files that are no longer needed
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(status)
     sys.exit(status)

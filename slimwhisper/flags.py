@@ -125,7 +125,7 @@ def add_options(
     defaults: the command's own, where they differ from the fields'. parsers: of flags that take
     more than the field. arguments: of `add_argument`.
     """
-    parsers = parsers or {}
+    parsers = {"hot_words": _hot_words} | dict(parsers or {})
     for row in fields(kind):
         option_help: OptionHelp = row.metadata["help"]
         if option_help.group:
@@ -137,6 +137,17 @@ def add_options(
                 choices=None if row.name in parsers else option_help.choices or None,
                 **arguments,
             )
+
+
+def _hot_words(path: str) -> str:
+    """The path of a file that has been read and checked, before a model is loaded for it."""
+    from slimwhisper.tokens.spellings import parse_hot_words, read_hot_words
+
+    try:
+        parse_hot_words(read_hot_words(path), bonus=0.0)
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("hot_words: ")) from None
+    return path
 
 
 def add_voices(group: FlagGroup, **arguments: Any) -> None:
@@ -180,12 +191,19 @@ KINDS: dict[str, Callable[[str], Any]] = {
 }
 
 
+class _Once(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        """Refuse a second value, instead of forgetting the first."""
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option_string} is given twice; merge adapters with PEFT first")
+        setattr(namespace, self.dest, values)
+
+
 # of the flags --model_dir and --adapter
 MODEL_DIR = {"help": "folder for downloaded models [~/.cache/whisper]"}
-ADAPTER = {
-    "help": "LoRA adapter in PEFT's format, folder or Hugging Face id, merged into the model; "
-    "several: give the flag again",
-    "action": "append",
+ADAPTER: dict[str, Any] = {
+    "help": "LoRA adapter in PEFT's format, folder or Hugging Face id, merged into the model",
+    "action": _Once,
     "metavar": "PATH or ID",
 }
 
@@ -242,8 +260,7 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
         type=size,
         metavar="SIZE, such as 2GB",
         help="memory for the cache of texts, in pages of 16 tokens; if it runs out, windows wait "
-        "for each other; what texts cannot use keeps encoder outputs that are used again [the "
-        "context of every window, or the free memory of a GPU]",
+        "for each other [the context of every window, or the free memory of a GPU]",
     )
 
 
@@ -278,7 +295,7 @@ def load_chosen(arguments: argparse.Namespace, **changes: Any) -> "SlimWhisper":
 
 
 def load_weights(arguments: argparse.Namespace) -> "Checkpoint":
-    """The checkpoint that the flags name, with its adapters, for commands without an engine."""
+    """The checkpoint that the flags name, with its adapter, for commands without an engine."""
     from slimwhisper.checkpoint.load import load_checkpoint
 
     root = arguments.model_dir

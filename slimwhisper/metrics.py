@@ -24,7 +24,5 @@ HELP = {
     "slimwhisper_slots": "Slots of an engine.",
     "slimwhisper_cache_bytes": "Bytes allocated for caches.",
     "slimwhisper_text_bytes": "Bytes of them that texts have now.",
-    "slimwhisper_encoder_hits": "Windows that did not need the encoder, as its output was kept.",
-    "slimwhisper_encoder_bytes": "Bytes of encoder outputs that are kept.",
     "slimwhisper_preemptions": "Texts that gave up memory for an older one, and resumed later.",
 }

@@ -12,7 +12,7 @@ from typing import Any
 
 from slimwhisper.checkpoint.settings import GenerationSettings, Setting
 from slimwhisper.errors import OptionError
-from slimwhisper.options import OptionHelp, Options
+from slimwhisper.options import TASKS, OptionHelp, Options
 from slimwhisper.speakers.choice import as_pairs, check_speakers
 from slimwhisper.text import not_one_of
 from slimwhisper.tokens.languages import asks_detection
@@ -135,7 +135,8 @@ def _in_english(values: dict[str, Any], name: str, vocabulary: Vocabulary) -> di
         value = values.get(key)
         if key == "language" and isinstance(value, str):
             value = language_code(value, vocabulary, any_model=True)
-        if value and value != english and isinstance(value, type(english)):
+        known = value in TASKS if key == "task" else isinstance(value, type(english))
+        if value and value != english and known:
             _warn_once(f"{name} is English-only: {key} {english!r} is used, not {values[key]!r}")
             replaced[key] = english
     return values | replaced
@@ -208,6 +209,9 @@ def _check_search(options: Options) -> None:
         raise OptionError(f"patience {options.patience!r} ends the search at once; give 1.0")
     if options.expected is not None and options.beam_size is not None:
         raise OptionError("expected needs greedy decoding; drop beam_size")
+    if options.expected is not None and not Path(options.expected).exists():
+        what = f"expected: {options.expected} cannot be read (No such file or directory)"
+        raise OptionError(f"{what}; give a text file, or a folder of NAME.txt")
 
 
 def check_flags(names: Iterable[str]) -> None:

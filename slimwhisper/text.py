@@ -2,12 +2,13 @@
 
 import codecs
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
-from typing import TextIO
+from typing import Any, Literal, TextIO
 
 WIDTH = 24  # characters of a shortened name
 # change the direction of the text after them, so that a name may look like another one
@@ -59,10 +60,51 @@ def text_encoding(head: bytes) -> str | None:
     return None
 
 
-def replace_unencodable(text: str, stream: TextIO) -> str:
+def replace_unencodable(text: str, stream: TextIO | None) -> str:
     """Replace characters that the stream cannot encode with question marks, as whisper does."""
-    encoding = stream.encoding or "utf-8"
+    encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
+
+
+class StreamError(Exception):
+    """Standard output cannot be written, which a command's result goes to."""
+
+
+class SafeStream:
+    """Writes to a standard stream, and does nothing where there is none, or once it fails: it is
+    closed, its disk is full, or nobody reads its pipe.
+    """
+
+    def __init__(self, name: Literal["stdout", "stderr"], *, required: bool = False) -> None:
+        """name: as in `sys`, now. required: raise StreamError once it fails."""
+        self._stream: TextIO | None = getattr(sys, name)
+        self._required = required
+
+    def write(self, text: str) -> int:
+        """Write text, with question marks for what the stream cannot encode."""
+        self._call("write", replace_unencodable(text, self._stream))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        self._call("flush")
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        return self._stream is not None and self._stream.isatty()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _call(self, method: str, *arguments: str) -> None:
+        if self._stream is None:
+            return
+        try:
+            getattr(self._stream, method)(*arguments)
+        except (OSError, ValueError) as error:  # ValueError: it is closed
+            self._stream = None
+            if self._required:
+                raise StreamError(error_line(error)) from error
 
 
 def shorten(name: str) -> str:

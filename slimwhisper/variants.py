@@ -1,14 +1,13 @@
-"""Several results for one recording, with different options, whose windows are encoded once."""
+"""Several results for one recording, with different options."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slimwhisper.audio.load import AudioSource, load_channels, load_samples, stem_of
-from slimwhisper.engine.passes.outputs import EncoderOutputs
 from slimwhisper.errors import OptionError
 from slimwhisper.loaded_model import LoadedModel
 from slimwhisper.longform.answers import Answers, MakeRecording, SampleSource
-from slimwhisper.longform.batch import KEPT_BYTES, BatchEntry, transcribe_variants
+from slimwhisper.longform.batch import BatchEntry, transcribe_variants
 from slimwhisper.longform.channels import make_recording
 from slimwhisper.longform.engine_pool import EnginePool, search_of
 from slimwhisper.speakers.diarize import prepare
@@ -20,13 +19,6 @@ class ModelWithVariants(LoadedModel):
 
     _engines: EnginePool
 
-    @property
-    def encoder_hits(self) -> int:
-        """How many windows of `variants` so far did not need the encoder, as another's output was
-        theirs.
-        """
-        return self._engines.encoder_hits
-
     def transcribe_variants(
         self,
         audio: AudioSource,
@@ -36,8 +28,8 @@ class ModelWithVariants(LoadedModel):
         batch_size: int | None = None,
         **options: Any,
     ) -> list[Transcript]:
-        """Several results for one recording: the same as separate calls, with less work, because
-        windows that are the same are encoded once.
+        """Several results for one recording: the same as separate calls. The recording is read
+        once, and variants with the same search are decoded side by side.
 
         Arguments:
             variants: options of each result, such as [{"task": "transcribe"}, {"task":
@@ -109,8 +101,3 @@ class ModelWithVariants(LoadedModel):
             names = "beam_size, best_of, patience, length_penalty or expected"
             raise OptionError(f"variants must not differ in {names}; use transcribe_variants")
         return chosen
-
-    @staticmethod
-    def _outputs(variants: Sequence[Mapping[str, Any]]) -> EncoderOutputs | None:
-        """Where variants share what is encoded; None: there is nothing to share."""
-        return EncoderOutputs(KEPT_BYTES) if len(variants) > 1 else None

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; set before torch looks
-    os.environ["OMP_NUM_THREADS"] = "1"
+    # numba, which openai-whisper's words start, sets OpenMP's threads to its own
+    os.environ["OMP_NUM_THREADS"] = os.environ["NUMBA_NUM_THREADS"] = "1"
 
 import torch
 
@@ -41,7 +42,17 @@ def speech_folder() -> Path:
 @pytest.fixture(scope="session")
 def real_base() -> Path:
     """OpenAI's base, in CTranslate2's format."""
-    path = Path("~/.cache/slimwhisper-real/base").expanduser()
+    return _real("base")
+
+
+@pytest.fixture(scope="session")
+def real_tiny_en() -> Path:
+    """OpenAI's tiny.en, likewise, with a vocabulary of 2022."""
+    return _real("tiny.en")
+
+
+def _real(name: str) -> Path:
+    path = Path("~/.cache/slimwhisper-real", name).expanduser()
     if not path.exists():
         pytest.skip(f"no model at {path}")
     return path
@@ -56,19 +67,6 @@ def random_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         dims = tiny_dims(multilingual=name == "multilingual", width=128, heads=2)
         paths[name] = save_openai(folder / f"{name}.pt", dims, random_state(dims, seed=3))
     return paths
-
-
-@pytest.fixture(scope="session")
-def numba() -> None:
-    """Starting up, for whisper's words, it sets OpenMP's threads to all cores: take that back.
-
-    Where the cores are busy, two threads that wait for each other are ten times slower than one.
-    """
-    from whisper.timing import dtw
-
-    threads = torch.get_num_threads()
-    dtw(torch.zeros(2, 2))
-    torch.set_num_threads(threads)
 
 
 @pytest.hookimpl(wrapper=True)

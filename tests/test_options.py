@@ -73,6 +73,7 @@ def refusal(dims: Dims, **values: Any) -> str:
         ({"languages": ["de"], "language": "de"}, "language", "not both"),
         ({"vad_threshold": 1.0, "parallel": True}, "1.0", "between 0 and 1"),
         ({"vad_speech_pad_ms": 5}, "needs", "vad_filter or parallel"),
+        ({"expected": "no/such/file"}, "no/such/file cannot be read", "give a text file"),
         ({"sample_len": 225}, "225", "between 1 and 224"),
     ],
     ids=lambda v: str(v)[:60] if isinstance(v, dict) else "",
@@ -158,6 +159,8 @@ def test_an_english_only_model_warns_and_goes_on(caplog: pytest.LogCaptureFixtur
         ({"initial_prompt": 1936}, "initial_prompt 1936 is of type int; give a text or a list"),
         ({"sample_len": "5"}, "sample_len '5' is of type str; give a whole number"),
         ({"task": 3}, "task 3 is not one of"),
+        ({"task": "rm"}, "task 'rm' is not one of: transcribe, translate"),
+        ({"task": ""}, "task '' is not one of: transcribe, translate"),
     ],
 )
 def test_wrong_types_are_named(values: dict[str, Any], message: str) -> None:

@@ -42,8 +42,9 @@ HEAVY = {
 
 
 def test_imports_of_a_transcription(tmp_path: Path) -> None:
-    """The command on one WAV, in a fresh interpreter."""
-    done = python("-c", TRANSCRIBE, str(SAMPLES / "phone-number.wav"), "-o", str(tmp_path))
+    """The command on one WAV, with times of words, in a fresh interpreter."""
+    options = "-o", str(tmp_path), "--word_timestamps", "True"
+    done = python("-c", TRANSCRIBE, str(SAMPLES / "phone-number.wav"), *options)
     assert done.returncode == 0, done.stderr
     *text, last = done.stdout.splitlines()
     assert "five five five" in text[0]

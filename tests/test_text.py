@@ -1,9 +1,92 @@
-"""Names that come from outside, in messages."""
+"""Names that come from outside, in messages, and the streams that messages go to."""
+
+import io
+import os
+import subprocess
+import sys
+from errno import ENOSPC, EPIPE
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import slimwhisper
 from slimwhisper.cli import main
 from slimwhisper.text import escape_line, parse_size
+from tests.support.paths import SAMPLES
+
+PHONE = SAMPLES / "phone-number.wav"
+WORDS = "five five five zero one four two seven nine eight"
+
+
+class Failing(io.StringIO):
+    """A standard stream of a full disk, or of a pipe that nobody reads."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def write(self, text: str) -> int:
+        raise OSError(self.number, os.strerror(self.number))
+
+
+STREAMS = {"closed": None, "full": Failing(ENOSPC), "unread": Failing(EPIPE)}
+streams = pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
+
+
+@streams
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_job_needs_no_standard_streams(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: Any, name: str
+) -> None:
+    command = ["transcribe", str(PHONE), "--model", "digits", "-f", "txt", "-o"]
+    monkeypatch.setattr(sys, name, stream)
+    for number, flags in enumerate(([], ["--log_json", "True"])):
+        out = tmp_path / str(number)
+        assert main([*command, str(out), *flags]) == 0
+        assert (out / "phone-number.txt").read_text().split() == WORDS.split()
+    assert main(["transcribe", str(tmp_path / "gone.wav"), "-o", str(tmp_path)]) == 1
+
+
+@streams
+@pytest.mark.parametrize("verbose", [True, False])
+def test_nor_does_the_library(monkeypatch: pytest.MonkeyPatch, stream: Any, verbose: bool) -> None:
+    model = slimwhisper.load_model("digits", "cpu")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert model.transcribe(PHONE, verbose=verbose)["text"].split() == WORDS.split()
+
+
+@streams
+@pytest.mark.parametrize("command", ["report", "--version"])
+def test_commands_that_only_print(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    stream: Any,
+    command: str,
+) -> None:
+    """Those that cannot have failed; in one line, but for a reader that has enough."""
+    monkeypatch.setattr(sys, "stdout", stream)
+    try:
+        status = main([command])
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+    assert status == (stream is not None and command != "--version")
+    said = capsys.readouterr().err
+    full = status and stream.number == ENOSPC
+    assert said.count("\n") == full and ("cannot be written (No space left" in said) == full
+
+
+@pytest.mark.parametrize("redirection", ["<&- >&- 2>&-", ">/dev/full 2>/dev/full", "| head -c 1"])
+def test_streams_of_a_process(tmp_path: Path, redirection: str) -> None:
+    """The descriptors of closed ones are not those of other files."""
+    command = f"'{sys.executable}' -m slimwhisper transcribe '{PHONE}' --model digits -o out"
+    shell = ["bash", "-o", "pipefail", "-c", f"{command} --journal True -f txt {redirection}"]
+    ran = subprocess.run(shell, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert ran.returncode == 0 and "rror" not in ran.stderr
+    assert (tmp_path / "out" / "phone-number.txt").read_text().split() == WORDS.split()
+    journal = (tmp_path / "out" / "slimwhisper-journal.jsonl").read_text()
+    assert journal.count("\n") == 1 and journal.startswith('{"path"')
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ from tests.support.parity import differences, whisper_transcribe
 from tests.support.reference import set_spectrum
 from tests.support.sounds import noise_bursts
 
-pytestmark = pytest.mark.usefixtures("numba")
-
 RECORDINGS = [
     noise_bursts(0.4, 0),
     noise_bursts(7, 1),

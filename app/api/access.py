@@ -9,6 +9,7 @@ lifespan    the start and the end of the server: passed on
 any other   an error
 """
 
+import asyncio
 import base64
 import secrets
 from collections.abc import Callable, Iterable
@@ -19,15 +20,23 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from slimwhisper.app.api.errors import APIError, disk_is_full, no_room, too_large
+from slimwhisper.app.api.errors import APIError, as_api_error, disk_is_full, no_room, too_large
 from slimwhisper.app.api.origins import SAFE_METHODS, AllowedOrigins, is_navigation
 from slimwhisper.app.api.paths import UNKNOWN, UPLOAD, AllowedUsers, PathRule, route_path, rule_for
+from slimwhisper.app.service.jobs import STOPPING, StoppingError
 from slimwhisper.app.service.settings import ServerSettings
 
 WEBSOCKETS = frozenset({"/v1/realtime"})  # paths that serve a websocket
 KEY_PROTOCOL = "openai-insecure-api-key."  # before the key, in a browser's websocket subprotocol
 SECRET = "ek_"  # the prefix of a client secret
 POLICY_VIOLATION = 1008  # a websocket's close code; before it is accepted, HTTP's 403
+HEADERS = [  # of every response: browsers do not guess types, and show no page in another site's
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"x-frame-options", b"SAMEORIGIN"),
+    (b"content-security-policy", b"frame-ancestors 'self'"),
+]
+NO_STORE = (b"cache-control", b"no-store")  # unless the response says otherwise
 
 
 class Access:
@@ -56,25 +65,36 @@ class Access:
             self._accepted.append(f"basic {pair}")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            match scope["type"]:
-                case "http":
-                    send = with_request_id(send)
-                    receive = self._check_http(scope, receive)
-                case "websocket":
+        match scope["type"]:
+            case "http":
+                return await self._serve_http(scope, receive, send)
+            case "websocket":
+                try:
                     self._check_websocket(scope)
-                case kind if kind != "lifespan":
-                    raise RuntimeError(f"ASGI scopes of type {kind!r} are not served")
-        except APIError as error:
-            return await refuse(error, scope, receive, send)
-        with suppress(ClientDisconnect):  # while the body was read: no client waits for a response
-            await self.app(scope, receive, send)
+                except APIError as error:
+                    return await refuse(error, scope, receive, send)
+            case kind if kind != "lifespan":
+                raise RuntimeError(f"ASGI scopes of type {kind!r} are not served")
+        await self.app(scope, receive, send)
 
-    def _check_http(self, scope: Scope, receive: Receive) -> Receive:
+    async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        rule = rule_for(route_path(scope), page=self._signed_in is not None)
+        private = not rule.page or rule.users is AllowedUsers.PAGE
+        response = Answer(send, [*HEADERS, NO_STORE] if private else HEADERS)
+        try:
+            receive = self._check_http(scope, receive, rule)
+            with suppress(ClientDisconnect):  # while the body was read: nobody waits for a response
+                await self.app(scope, receive, response)
+        except (APIError, asyncio.CancelledError) as error:
+            if response.started:
+                raise
+            stopping = StoppingError(STOPPING)
+            refusal = error if isinstance(error, APIError) else as_api_error(stopping)
+            await refuse(refusal, scope, receive, response)
+
+    def _check_http(self, scope: Scope, receive: Receive, rule: PathRule) -> Receive:
         """Check a request. Returns a `receive` that limits the body. Raises APIError."""
-        path = route_path(scope)
-        rule = rule_for(path, page=self._signed_in is not None)
-        if path != "/health":  # monitoring may use any host name
+        if route_path(scope) != "/health":  # monitoring may use any host name
             self._sites.check_host(scope)
         self._check_site(scope, rule)
         if rule.users is AllowedUsers.KEY:
@@ -127,16 +147,22 @@ class Access:
             raise APIError(401, message, "invalid_api_key", headers=headers)
 
 
-def with_request_id(send: Send) -> Send:
-    """`send`, but the response has an x-request-id, which OpenAI's clients show."""
-    name = b"x-request-id", f"req_{secrets.token_hex(16)}".encode()
+class Answer:
+    """Sends a response, with headers that all have, and an id, which OpenAI's clients show."""
 
-    async def send_named(message: Message) -> None:
+    def __init__(self, send: Send, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """headers: with lower-case names; the response's own come first."""
+        request_id = f"req_{secrets.token_hex(16)}".encode()
+        self._send, self._headers = send, [*headers, (b"x-request-id", request_id)]
+        self.started = False
+
+    async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), name]}
-        await send(message)
-
-    return send_named
+            self.started = True
+            own = dict(message.get("headers", ()))
+            more = [header for header in self._headers if header[0] not in own]
+            message = {**message, "headers": [*message.get("headers", ()), *more]}
+        await self._send(message)
 
 
 async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -17,6 +17,7 @@ from slimwhisper.app.api.errors import APIError
 MAX_FIELDS = 50  # of a form
 MAX_FIELD_BYTES = 4 << 20  # of a field: the longest is a known speaker's recording
 MAX_TEXT = 100_000  # characters: of a prompt, only the last 224 tokens count
+MAX_OBJECTS = 50_000  # of a JSON text, with its arrays: parsing millions takes seconds
 MAX_EXCERPT = 100  # characters of a value in a message
 
 
@@ -100,12 +101,22 @@ def close_files(form: FormData) -> None:
             value.file.close()
 
 
+def check_size(text: str | bytes, most: int = MAX_OBJECTS) -> None:
+    """Raises ValueError if a JSON text may have more objects and arrays: not all values count, as
+    texts have commas.
+    """
+    data = text.encode(errors="replace") if isinstance(text, str) else text
+    if data.count(b"[") + data.count(b"{") > most:
+        raise ValueError(f"it has more than {most} objects and arrays")
+
+
 def json_object(text: str | bytes, name: str) -> dict[str, Any]:
     """A JSON object; NaN, infinities and lone surrogates are refused, as JSON does not have them.
 
     name: of the text, for messages. Raises APIError.
     """
     try:
+        check_size(text)
         parsed = from_json(text, allow_inf_nan=False)
     except ValueError as error:
         raise refused(None, f"{name} is not JSON: {error}", "invalid_json") from None

@@ -34,7 +34,6 @@ class ServiceCollector(Collector):
             metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
             yield metric
         yield from (_single(CounterMetricFamily, name, getattr(counts, name)) for name in COUNTERS)
-        yield _single(CounterMetricFamily, "encoder_hits", engines.outputs.hits)
         gauges = {
             "streams": len(self.service.streams.open),
             "speed": counts.audio_seconds / (counts.busy_seconds or inf),
@@ -42,7 +41,6 @@ class ServiceCollector(Collector):
             "slots": engines.slots,
             "cache_bytes": engines.cache_bytes(),
             "text_bytes": engines.text_bytes(),
-            "encoder_bytes": engines.outputs.nbytes,
         }
         yield from (_single(GaugeMetricFamily, name, value) for name, value in gauges.items())
 

@@ -7,7 +7,6 @@ cookies and passwords that it has stored for this server. It names the site in S
 
 import ipaddress
 import re
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
@@ -17,6 +16,7 @@ from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.service.settings import ServerSettings
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+NAME_AND_PORT = re.compile(r"(\[[0-9a-f:.]+\]|[^@:/?#\[\]\s]+)(?::[0-9]*)?")
 DEFAULT_PORT = re.compile(r":(80|443)\Z")  # of HTTP and HTTPS
 
 
@@ -74,11 +74,9 @@ def is_loopback(host: str) -> bool:
 
 
 def _hostname(netloc: str) -> str:
-    """The name without its port, in lower case; "" if there is none."""
-    try:
-        return urlsplit(f"//{netloc}").hostname or ""
-    except ValueError:
-        return ""
+    """The name without its port, in lower case; "" if there is none, or more than both."""
+    found = NAME_AND_PORT.fullmatch(netloc.lower())
+    return found[1].strip("[]") if found else ""
 
 
 def network_of(connection: HTTPConnection) -> str:

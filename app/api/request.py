@@ -21,6 +21,7 @@ from slimwhisper.app.api.fields import (
     Texts,
     UploadForm,
     check_form,
+    check_size,
     invalid,
     one_of,
     refused,
@@ -117,6 +118,7 @@ def _parsed(value: object) -> object:
         return {"type": "auto"}
     if isinstance(value, str):
         try:
+            check_size(value)
             value = from_json(value, allow_inf_nan=False)
         except ValueError:
             value = None

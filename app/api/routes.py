@@ -41,7 +41,7 @@ PARAMS = {  # the form's field for an option
     "channels": "channels",
     "channel_names": "channel_names[]",
 }
-STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+STREAM_HEADERS = {"X-Accel-Buffering": "no"}  # a proxy passes on each event at once
 
 
 class PendingTranscription:

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.fields import check_size
 from slimwhisper.app.page.gradio_internals import NoSuchFunction
 
 FILE_ROUTE = "/gradio_api/file="  # then a path: the address of a file that was sent to the page
@@ -72,13 +73,14 @@ def check_body(body: bytes, functions: Container[int], is_stored: Callable[[str]
     valid Unicode of limited length.
     """
     try:
+        check_size(body)
         content = json.loads(body)
     except (ValueError, RecursionError):
         raise ValueError("the body is not JSON") from None
     if not isinstance(content, dict):
         raise ValueError("the body must be a JSON object")
     index = content.get("fn_index")
-    if index is not None and not (isinstance(index, int) and index in functions):
+    if index is not None and not (type(index) is int and index in functions):
         raise ValueError("unknown function; reload the page")
     level: list[Any] = [content]
     count = depth = 0

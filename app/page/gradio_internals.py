@@ -20,6 +20,7 @@ from starlette.routing import Mount
 __all__ = ["Blocks", "Gradio", "NoSuchFunction", "progress_of_uploads", "read_upload"]
 
 MAX_USERS = 10_000  # logged-in users
+MAX_SESSIONS = 250  # open pages whose state is kept, of 0.1 MB; Gradio makes that of others anew
 FETCH_FUNCTIONS = ("async_ssrf_protected_get", "async_ssrf_protected_download")
 
 
@@ -42,6 +43,7 @@ class Gradio:
         mount = server.routes.pop()
         assert isinstance(mount, Mount) and isinstance(mount.app, App)
         self.route, self.app = mount, mount.app
+        self.app.state_holder.capacity = MAX_SESSIONS
         self.app.get_blocks().has_launched = True  # else it accepts files that were not uploaded
         refuse_addresses()
 

@@ -29,8 +29,6 @@ MAX_TOKENS = 1000  # likewise
 MAX_TOKEN = 1_000_000  # the largest id
 MAX_SECONDS = 1e6  # 11 days
 
-NO_STORE = {"Cache-Control": "no-store"}
-
 MakeKey = Callable[[], str]  # raises SlimWhisperError, APIError
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Token = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
@@ -63,12 +61,15 @@ class LiveWord(TimedText):
         return Word(space + clean(self.word), self.start, self.end, self.probability)
 
 
+LiveWords = Annotated[list[LiveWord], Field(max_length=MAX_WORDS, fail_fast=True)]
+
+
 class LiveSegment(TimedText):
     """A segment of an utterance."""
 
     text: Text
-    words: list[LiveWord] | None = Field(None, max_length=MAX_WORDS)
-    tokens: list[Token] = Field([], max_length=MAX_TOKENS)
+    words: LiveWords | None = None
+    tokens: list[Token] = Field([], max_length=MAX_TOKENS, fail_fast=True)
     temperature: Unit = 0.0
     avg_logprob: float = 0.0
     compression_ratio: float | None = Field(None, ge=0)
@@ -87,7 +88,7 @@ class LiveTranscript(RequestBody):
     """The posted transcript."""
 
     language: str  # code
-    segments: list[LiveSegment] = Field(max_length=MAX_SEGMENTS)
+    segments: list[LiveSegment] = Field(max_length=MAX_SEGMENTS, fail_fast=True)
 
     def transcript(self) -> Transcript:
         """The transcript for the writers. An open segment has only times and text.
@@ -114,7 +115,7 @@ def make_live_router(make_key: MakeKey) -> APIRouter:
             value = await run_in_threadpool(make_key)
         except SlimWhisperError as error:
             raise as_api_error(error) from None
-        return JSONResponse({"value": value}, headers=NO_STORE)
+        return JSONResponse({"value": value})
 
     @router.post("/transcript.{format}")
     async def file(format: str, request: Request) -> Response:

@@ -100,7 +100,7 @@ class Assets(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
         """A file, which the browser must revalidate at each use."""
         response = await super().get_response(path, scope)
-        response.headers.update({"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})
+        response.headers["Cache-Control"] = "no-cache"
         return response
 
 

@@ -80,7 +80,7 @@ class Wyoming:
             else:
                 await connection.run()
         except asyncio.CancelledError:  # the server stops
-            with suppress(ConnectionError):
+            with suppress(ConnectionError, asyncio.CancelledError):  # at the second, at once
                 await connection.shutdown()
         except ConnectionError:
             pass
@@ -90,7 +90,7 @@ class Wyoming:
             try:
                 async with asyncio.timeout(1):
                     await writer.wait_closed()
-            except (ConnectionError, TimeoutError):
+            except (ConnectionError, TimeoutError, asyncio.CancelledError):
                 pass
             finally:  # also when the server waits no longer; until then it waits for this
                 writer.transport.abort()

@@ -20,7 +20,6 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Job, ModelChoice, ModelError, Progress
 from slimwhisper.devices import check_batch_size
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.passes.outputs import EncoderOutputs
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import (
     CacheError,
@@ -35,7 +34,6 @@ from slimwhisper.live.update_scheduler import SharedEngine
 from slimwhisper.live.warming import warm_up
 from slimwhisper.longform.engine_pool import (
     make_engine,
-    memory_beside_texts,
     search_of,
     slot_bytes,
     slots_within,
@@ -69,8 +67,6 @@ class Engines:
         self._empty: dict[float | None, Engine] = {}  # by window: without slots, for waiting kinds
         self._reduced: set[Key] = set()  # engines that are smaller because of live streams
         self._turn_end = 0.0  # by time.monotonic()
-        # of recordings that may be sent again, in what `cache_memory` leaves beside the texts
-        self.outputs = EncoderOutputs(0)
 
     def load(self, choice: ModelChoice) -> SlimWhisper:
         """The chosen model. A different one is unloaded first. Raises the errors of loading."""
@@ -103,7 +99,6 @@ class Engines:
     def unload(self) -> None:
         """Free the model and its caches."""
         self.drop_all()
-        self.outputs.clear()
         self.model, self.loaded, self.slots = None, None, 0
         gc.collect()
         if torch.cuda.is_available():
@@ -207,10 +202,6 @@ class Engines:
         budget = self.slots * slot_bytes(self._network(None), Search())
         slots = slots_within(network, search, max_slots, budget - self.cache_bytes())
         shared.move(make_engine(network, search, slots))
-        engines = [other.engine for other in self._engines.values()]
-        if (room := memory_beside_texts(network, engines)) is not None:
-            self.outputs.resize(room)
-            shared.engine.keep(self.outputs)
         self._reduced.discard(key)
         if slots < slots_within(network, search, max_slots, budget):
             self._reduced.add(key)

@@ -16,6 +16,8 @@ from slimwhisper.types import Segment, Transcript
 
 logger = logging.getLogger("slimwhisper.serve")
 
+STOPPING = "the server is shutting down; try again in a minute"
+
 
 class BusyError(SlimWhisperError):
     """The queue is full; a later attempt may succeed."""

@@ -23,6 +23,7 @@ from slimwhisper.errors import AudioError
 from slimwhisper.longform.channels import AnyRecording, make_recording
 from slimwhisper.types import SAMPLE_RATE
 
+READERS = max(2, WORKERS)  # a file that takes long to read must not hold up all others
 # options of every job, where they differ from `Options`
 DEFAULTS: dict[str, Any] = {"on_failure": "best"}
 LONGEST_VOICE = 60  # seconds of a known speaker's recording
@@ -105,8 +106,8 @@ class Reading:
         """defaults: options of every job, which its own replace."""
         self._defaults = {**DEFAULTS, **defaults}
         self.store = SampleStore(limits.seconds)
-        self._readers = Readers(WORKERS, limits.seconds, limits.reading)
-        self._pool = ThreadPoolExecutor(WORKERS, "slimwhisper-read")
+        self._readers = Readers(READERS, limits.seconds, limits.reading)
+        self._pool = ThreadPoolExecutor(READERS, "slimwhisper-read")
         self._futures: dict[Job, Future[AnyRecording]] = {}
 
     def begin(self, job: Job, model: SlimWhisper) -> None:

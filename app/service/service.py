@@ -18,6 +18,7 @@ from slimwhisper.app.service.counts import RequestCounts
 from slimwhisper.app.service.engines import Engines
 from slimwhisper.app.service.fair_queue import Jobs
 from slimwhisper.app.service.jobs import (
+    STOPPING,
     BusyError,
     Job,
     JobFailed,
@@ -109,7 +110,7 @@ class Service:
         last for hours, too long for a request to wait.
         """
         if self._deadline is not None:
-            raise StoppingError("the server is shutting down; try again in a minute")
+            raise StoppingError(STOPPING)
         if any(other.model != model for other in others):
             self.counts.refused += 1
             raise BusyError("the server is busy with another model or cache; try again in a minute")
@@ -167,7 +168,7 @@ class Service:
                 starting = self.jobs.next_to_read(self.engines.slots, self.reading.store.admit)
             for job in cancelled:
                 self._end(job, None)
-            stopping = StoppingError("the server is shutting down")
+            stopping = StoppingError(STOPPING)
             if late:
                 self._fail(self.jobs, stopping)
                 self.streams.fail(stopping)
@@ -175,7 +176,7 @@ class Service:
             if self._deadline is not None:
                 self.streams.finish(stopping)
             try:
-                self._start(starting)
+                self._start([job for job in starting if not job.ended])
                 self.streams.drain_inboxes()
                 self._work()
                 self.streams.emit_events()

@@ -10,11 +10,11 @@ from slimwhisper.app.service.counts import RequestCounts
 from slimwhisper.app.service.engines import Engines
 from slimwhisper.app.service.jobs import BusyError, Job, Limits, ModelChoice
 from slimwhisper.app.service.live_stream import PIECE, Listener, LiveStream
+from slimwhisper.audio.vad import SpeechStream
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.live.stream import Stream, process_streams
 from slimwhisper.live.types import LiveEvent, LiveOptions, StreamFailed, TextUpdate
 from slimwhisper.live.update_scheduler import SharedEngine, UpdateScheduler
-from slimwhisper.live.warming import preload
 from slimwhisper.types import SAMPLE_RATE
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -86,11 +86,11 @@ class Streams:
     # -- from any thread ---------------------------------------------------------------------
 
     def warm_up(self, options: LiveOptions) -> None:
-        """Prepare for streams with these options: for seconds in this thread, then for one window
+        """Prepare for streams with these options: in this thread, then for one window
         in the service's thread. The first stream reports any failure.
         """
         try:
-            preload()
+            SpeechStream()  # loads the voice activity's network
         except SlimWhisperError as error:
             logger.debug("live streams are not available: %s", error)
             return

@@ -274,29 +274,6 @@ def library(dtype: torch.dtype = torch.float32) -> Library | None:
     return _load(NATIVE, dtype)[0]
 
 
-def describe_paths() -> str:
-    """What multiplies here, by dtype: "float32 AVX2, int8 AVX2, bfloat16 PyTorch"."""
-    found = []
-    for name, compiled, function in (
-        ("float32", library(), "multiply_rows"),
-        ("int8", library(), "multiply_integers"),
-        ("bfloat16", library(torch.bfloat16), "multiply_rows"),
-    ):
-        path = "PyTorch"
-        if compiled is not None and function in compiled.functions:
-            symbol = compiled.functions[function].__name__
-            path = _INSTRUCTIONS.get(symbol, "AVX2" if compiled.has_integers else "C")
-        found.append(f"{name} {path}")
-    return ", ".join(found)
-
-
-_INSTRUCTIONS = {
-    "multiply_rows_wide": "AVX-512",
-    "multiply_integers_wide": "AVX512-VNNI",
-    "multiply_rows_bf16": "AVX512-BF16",
-}
-
-
 def why_not_compiled() -> str:
     """Why `library` returns None, on one line; "" if it does not."""
     if os.environ.get("SLIMWHISPER_KERNELS") == "torch":

@@ -4,8 +4,7 @@
 
 A program takes some queries of one window and one part of its positions. It reads a tile of the
 latent once, for the scores and for the weighted sum, and keeps a running maximum and sum (online
-softmax, arXiv 1805.02867); `combine` combines the parts (flash-decoding). `latent8` is
-the kernel for a latent in float8.
+softmax, arXiv 1805.02867); `combine` combines the parts (flash-decoding).
 """
 
 import math

@@ -22,7 +22,7 @@ from slimwhisper.audio.formats import ADDRESSES, CONTAINERS, LIVE_CONTAINERS, PR
 from slimwhisper.audio.frames import LONGEST_GAP, FFmpegPass, converted
 from slimwhisper.audio.headers import UNKNOWN, is_chunk
 from slimwhisper.errors import AudioError, OptionError
-from slimwhisper.text import error_line
+from slimwhisper.text import error_line, text_encoding
 from slimwhisper.types import SAMPLE_RATE
 
 MAX_CHANNELS = 64  # FFmpeg's own limit for PCM
@@ -42,8 +42,12 @@ EXTENSIBLE = 0xFFFE  # the format code is in the chunk's extension
 MAX_CHUNK = 1 << 20  # bytes of a WAV before its samples
 LONGEST_LIVE_GAP = 10.0  # seconds of silence; a longer one is a new clock, as in ffmpeg
 TIMEOUT = (15.0, 15.0)  # seconds without an answer, when opening and when reading
-# the first bytes of containers that can be read without seeking; anything else is raw PCM
-CONTAINER_STARTS = (b"fLaC", b"OggS", b"ID3", b"\x1aE\xdf\xa3")
+# the first bytes of containers; anything else, but for text, is raw PCM
+CONTAINER_STARTS = (
+    *(b"fLaC", b"OggS", b"ID3", b"\x1aE\xdf\xa3", b"FORM", b".snd", b"caff", b"wvpk", b"#!AMR"),
+    *(b"0&\xb2u", b"FLV\x01", b"\x00\x00\x01\xba", b"riff."),
+)
+PACKET = 188  # bytes, of a transport stream; each begins with "G"
 NO_PROBING = {"probesize": "32", "analyzeduration": "1"}  # for PCM
 
 logger = logging.getLogger("slimwhisper")
@@ -83,13 +87,18 @@ def pipe_pieces(
 
 def _pipe_pieces(file: int, name: str, rate: int, channels: int) -> Iterator[NDArray[np.float32]]:
     pipe = _Pipe(file)
-    head = pipe.peek(4)
+    head = pipe.peek(PACKET + 1)
     if not head:
         raise AudioError(f"{name}: is empty; pipe audio into it, such as arecord's")
+    packets = head[:1] == b"G" == head[PACKET:]
+    is_container = head.startswith(CONTAINER_STARTS) or packets or head[4:8] == b"ftyp"
+    is_wav = head[:4] in (b"RIFF", b"RF64")
+    if not (is_container or is_wav) and b"\n" in head and text_encoding(head) is not None:
+        raise AudioError(f"{name}: is text; pipe audio into it, such as arecord's")
     pcm, kind, options = None, None, dict(ALLOWED)
-    if not head.startswith(CONTAINER_STARTS):
+    if not is_container:
         raw = PCMFormat("s16le", rate, channels, 2 * channels)
-        pcm = _wav(pipe, name) if head in (b"RIFF", b"RF64") else raw
+        pcm = _wav(pipe, name) if is_wav else raw
         kind = pcm.kind
         layout = {"sample_rate": str(pcm.rate), "ch_layout": f"{pcm.channels}c"}
         options |= NO_PROBING | layout | {"format_whitelist": pcm.kind}

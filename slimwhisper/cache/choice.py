@@ -3,7 +3,7 @@
 from slimwhisper.cache.file import looks_like_file, read_header
 from slimwhisper.cache.forms import FORMS, PRESETS, check_form, cross_names, form_of, self_names
 from slimwhisper.errors import CacheError, OptionError
-from slimwhisper.text import not_one_of
+from slimwhisper.text import did_you_mean, not_one_of
 
 CACHE_DTYPES = ("fp8",)
 
@@ -11,8 +11,8 @@ CACHE_DTYPES = ("fp8",)
 def check_cache(cache: str) -> str:
     """The argument, if it is a preset's name or the path of a file. Raises `OptionError`."""
     if cache not in PRESETS and not looks_like_file(cache):
-        what = f"cache: no file of slimwhisper calibrate, and {not_one_of(cache, PRESETS)}"
-        raise OptionError(what)
+        known = f"{', '.join(PRESETS)}, and not a file from slimwhisper calibrate"
+        raise OptionError(f"cache: {cache!r} is not one of {known}{did_you_mean(cache, PRESETS)}")
     return cache
 
 

@@ -52,6 +52,11 @@ def parse_head_pairs(pairs: Any, dims: Dims) -> Heads | None:
     return _by_layer(valid)
 
 
+def head_pairs(heads: Heads) -> list[list[int]]:
+    """The heads as files have them: [layer, head] each, in order."""
+    return [[layer, head] for layer in sorted(heads) for head in heads[layer]]
+
+
 def _by_layer(pairs: Sequence[Sequence[int]]) -> Heads:
     by_layer: dict[int, list[int]] = {}
     for layer, head in sorted((layer, head) for layer, head in pairs):

@@ -2,53 +2,44 @@
 
 Supported: bundled models, openai-whisper's names and `.pt` files, Hugging Face folders, ids and
 short names (see `names`), unquantised models of faster-whisper and whisper.cpp (see `formats`), and
-PEFT's LoRA adapters for all of them (see `adapters`). Nothing except tensors is unpickled.
+PEFT's LoRA adapter for all of them (see `adapters`). Nothing except tensors is unpickled.
 """
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-from slimwhisper.checkpoint.adapters import adapter_folder, merge_adapters, read_adapter
+from slimwhisper.checkpoint.adapters import adapter_folder, merge_adapter, read_adapter
 from slimwhisper.checkpoint.alignment_heads import Heads, official_heads
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import expand_user
 from slimwhisper.checkpoint.formats.detect import reader_of
 from slimwhisper.checkpoint.formats.hugging_face import read_folder
-from slimwhisper.checkpoint.formats.openai import fetch_openai, read_openai, read_with_window
+from slimwhisper.checkpoint.formats.openai import fetch_openai, read_openai, read_with_settings
 from slimwhisper.checkpoint.hub import fetch_model, looks_like_hub_id
 from slimwhisper.checkpoint.names import HUB_IDS
 from slimwhisper.checkpoint.settings import (
     DEFAULT_SETTINGS,
     GenerationSettings,
-    checked_audio_window,
+    parse_settings,
     read_settings,
 )
 from slimwhisper.checkpoint.validate import validate
-from slimwhisper.checkpoint.vocabulary import read_vocabulary
+from slimwhisper.checkpoint.vocabulary import openai_vocabulary, read_vocabulary
 from slimwhisper.errors import CheckpointError
 from slimwhisper.tokens.vocabulary import SIZES, Vocabulary, get_vocabulary
 from slimwhisper.tokens.whisper_package import model_urls
 from slimwhisper.types import Dims
 
 logger = logging.getLogger("slimwhisper")
-
-
-Adapters = str | PathLike[str] | Sequence[str | PathLike[str]] | None
-
-
-def as_adapters(adapter: Adapters) -> list[str | PathLike[str]]:
-    """One, several or none -> a list."""
-    if adapter is None:
-        return []
-    return [adapter] if isinstance(adapter, str | PathLike) else list(adapter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +51,7 @@ class Checkpoint:
     encoder may be two factors instead (`formats.lite_whisper`). What an adapter changed is float32.
     """
 
-    name: str  # followed by the names of its adapters
+    name: str  # followed by its adapter's name
     dims: Dims
     state: Mapping[str, Tensor]
     alignment_heads: Heads | None = None  # None: `default_heads`
@@ -85,7 +76,7 @@ def load_checkpoint(
     download_root: str | PathLike[str] | None = None,
     local_files_only: bool = False,
     in_memory: bool = False,
-    adapter: Adapters = None,
+    adapter: str | PathLike[str] | None = None,
 ) -> Checkpoint:
     """Load by bundled or official name, path (file or folder), short name or hub id, in order.
 
@@ -96,23 +87,21 @@ def load_checkpoint(
         local_files_only: never use the network.
         in_memory: copy the weights into memory; else they are mapped from the file if its format
             allows it.
-        adapter: PEFT's adapter folders or hub ids, one or several, merged in this order.
+        adapter: folder or hub id of a LoRA adapter in PEFT's format, merged into the weights.
     Raises:
         CheckpointError: one line with the file, what is wrong and what to do.
     """
     label = os.fspath(name)
     try:
         path = locate_checkpoint(name, download_root, local_files_only)
-        folders = [adapter_folder(each, local_files_only) for each in as_adapters(adapter)]
-        adapters = list(map(read_adapter, folders))
+        lora = None if adapter is None else read_adapter(adapter_folder(adapter, local_files_only))
         checkpoint = _read(path, label)
     except OSError as error:  # a parent folder is not readable, or a name is too long
         reason = f"cannot be read: {error.strerror or error}"
         raise load_error(f"{label[:300]}: {reason}; make it readable for this user") from error
-    if adapters:
-        names = ", ".join(Path(each).name for each in as_adapters(adapter))
-        state = merge_adapters(checkpoint.state, adapters)
-        checkpoint = replace(checkpoint, name=f"{label} with {names}", state=state)
+    if adapter is not None and lora is not None:
+        state, name = merge_adapter(checkpoint.state, lora), f"{label} with {Path(adapter).name}"
+        checkpoint = replace(checkpoint, name=name, state=state)
     label, settings = checkpoint.name, checkpoint.settings
     for row in settings.ignored:
         logger.warning("%s: %s %s is %s, %s", label, settings.file, row.name, row.value, row.effect)
@@ -142,9 +131,9 @@ def locate_checkpoint(
 def _read(path: Path, label: str) -> Checkpoint:
     """A file or folder, checked. Raises CheckpointError, OSError."""
     reader = reader_of(path)
-    window: object = None
+    beside: Mapping[str, Any] = {}
     if reader is read_openai:
-        dims, tensors, window = read_with_window(path)
+        dims, tensors, beside = read_with_settings(path)
     else:
         dims, tensors = reader(path)
     if path.is_file() and dims.n_vocab not in SIZES:
@@ -153,13 +142,12 @@ def _read(path: Path, label: str) -> Checkpoint:
     validate(label, dims, tensors)
     state = {name: tensor.detach() for name, tensor in tensors.items()}
     if path.is_file():
-        settings = DEFAULT_SETTINGS
-        if window is not None:
-            window = checked_audio_window(path, window)
-            settings = replace(settings, file=path.name, audio_window=window)
-        return Checkpoint(label, dims, state, official_heads(label, dims), settings=settings)
-    vocabulary, settings = read_vocabulary(path, dims, read_settings(path, dims))
-    heads, folder = settings.alignment_heads, path if reader is read_folder else None
+        settings, folder = parse_settings(path, beside, dims), None
+        vocabulary = openai_vocabulary(dims, settings)
+    else:
+        vocabulary, settings = read_vocabulary(path, dims, read_settings(path, dims))
+        folder = path if reader is read_folder else None
+    heads = settings.alignment_heads or official_heads(label, dims)
     return Checkpoint(label, dims, state, heads, vocabulary, settings, folder)
 
 

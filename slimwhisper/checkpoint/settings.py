@@ -108,11 +108,6 @@ class GenerationSettings:
             defaults["sample_len"] = self.max_length
         return {name: value for name, value in defaults.items() if value is not None}
 
-    @property
-    def audio_window_entry(self) -> dict[str, Any]:
-        """What a model's file has of `audio_window`."""
-        return {} if self.audio_window is None else {"audio_window": self.audio_window}
-
     def rows(self) -> list[Setting]:
         """All its settings, in the order of docs/checkpoints.md."""
         rows = []
@@ -209,7 +204,7 @@ class _TokenFields(JSONFields):
         return type(value) is int and 0 <= value < self.size
 
 
-def checked_audio_window(file: Path, value: object) -> str:
+def _checked_audio_window(file: Path, value: object) -> str:
     """A model's setting in its file. Raises CheckpointError."""
     if value not in AUDIO_WINDOWS:
         names = " nor ".join(map(repr, AUDIO_WINDOWS))
@@ -231,16 +226,23 @@ def read_settings(folder: Path, dims: Dims) -> GenerationSettings:
     source, content = GENERATION, read_json_of(folder, GENERATION)
     if content is None:
         source, content = CONFIG, read_json_of(folder, CONFIG) or {}
-    is_generation = source == GENERATION  # config.json has Whisper's own, whatever was trained
-    fields = _TokenFields(folder / source, content, dims.n_vocab)
+    for name in (CONFIG, GENERATION):  # beside the dimensions, or the other settings
+        window = (read_json_of(folder, name) or {}).get("audio_window")
+        if window is not None:
+            content = content | {"audio_window": _checked_audio_window(folder / name, window)}
+    return parse_settings(folder / source, content, dims)
+
+
+def parse_settings(file: Path, content: Mapping[str, Any], dims: Dims) -> GenerationSettings:
+    """The settings that stand in a file. Raises CheckpointError."""
+    is_generation = file.name != CONFIG  # which has Whisper's own, whatever was trained
+    fields = _TokenFields(file, content, dims.n_vocab)
     task, language = fields.get("task", str), fields.get("language", str)
     if task is not None and task not in TASKS:
         raise fields.invalid("task", f"neither {TASKS[0]!r} nor {TASKS[1]!r}")
     values: dict[str, Any] = {name: fields.tokens(name) for name in _LISTS}
-    for file in (CONFIG, GENERATION):  # beside the dimensions, or the other settings
-        window = (read_json_of(folder, file) or {}).get("audio_window")
-        if window is not None:
-            values["audio_window"] = checked_audio_window(folder / file, window)
+    if content.get("audio_window") is not None:
+        values["audio_window"] = _checked_audio_window(file, content["audio_window"])
     values |= {name: fields.get(name, bool) for name in ("return_timestamps", "is_multilingual")}
     values |= {name: fields.named(name) for name in ("lang_to_id", "task_to_id")}
     values |= {name: fields.token(name) for name in _TOKENS}
@@ -249,7 +251,7 @@ def read_settings(folder: Path, dims: Dims) -> GenerationSettings:
         values["max_length"] = fields.whole("max_length", 1)
     ignored = [key for key, plain in _UNSUPPORTED.items() if content.get(key) not in plain]
     return GenerationSettings(
-        file=source,
+        file=file.name,
         language=None if language is None else _bare(language),
         task=task,
         max_initial_timestamp_index=fields.whole("max_initial_timestamp_index", 0),

@@ -46,7 +46,7 @@ def read_vocabulary(
         problem = f"there is no {TOKENIZER}, and {dims.n_vocab} tokens are not one of {SIZES}"
         raise load_error(f"{folder}: {problem}; {_COPY}")
     is_whispers = dims.n_vocab in SIZES and (tokens is None or _is_whispers(tokens, dims))
-    vocabulary = _whispers(dims, settings) if is_whispers else None
+    vocabulary = openai_vocabulary(dims, settings) if is_whispers else None
     if vocabulary is None:
         if tokens is None:
             problem = f"its token ids are not Whisper's, and there is no {TOKENIZER}"
@@ -65,7 +65,7 @@ def _is_whispers(tokens: Tokens, dims: Dims) -> bool:
     return all(map(_TIMESTAMP.fullmatch, added)) and is_openai_table(tokens.ids, t)
 
 
-def _whispers(dims: Dims, settings: GenerationSettings) -> Vocabulary | None:
+def openai_vocabulary(dims: Dims, settings: GenerationSettings) -> Vocabulary | None:
     """openai-whisper's vocabulary with the model's settings; None if those name other tokens."""
     base = get_vocabulary(dims)
     tasks = get_tokenizer(dims)

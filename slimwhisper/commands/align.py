@@ -16,7 +16,8 @@ from slimwhisper.types import Transcript
 
 def run_align(arguments: argparse.Namespace) -> int:
     """The `align` command. Returns 0, also if lines are not in the audio."""
-    audio, text = Path(arguments.audio), Path(arguments.text)
+    stdin = arguments.audio == "-"
+    audio, text = Path("/dev/stdin" if stdin else arguments.audio), Path(arguments.text)
     lines = read_script(text)
     folder = OutputFolder(arguments.output_dir)
     formats = formats_of(arguments.output_format)

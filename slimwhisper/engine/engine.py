@@ -15,7 +15,6 @@ import torch
 from slimwhisper.cache.pool import PAGE, PagePool
 from slimwhisper.engine.drafting.draft_length import LENGTHS
 from slimwhisper.engine.group_runner import GroupRunner
-from slimwhisper.engine.passes.outputs import EncoderOutputs
 from slimwhisper.engine.requests import Answer, OneAnswer, Owner, Search, Window
 from slimwhisper.engine.runner import MakeDrafter, Runner
 from slimwhisper.engine.scheduler import Scheduler
@@ -153,10 +152,6 @@ class Engine:
     def share_cores(self, share: bool) -> None:
         """On a CPU, encode in parallel with the decoder, or stop doing so; for live streams."""
         self.runner.encoder.share_cores(share)
-
-    def keep(self, outputs: EncoderOutputs | None) -> None:
-        """Encode windows that recur once, as far as `outputs` has room; None: encode each one."""
-        self.runner.encoder.kept = outputs
 
     def nbytes(self) -> int:
         """Bytes of its caches."""

@@ -86,7 +86,6 @@ class Window:
     draft: tuple[int, ...] = ()
     # text tokens that parts of it may repeat, for an engine whose drafter is `lookup.Lookup`
     expected: tuple[int, ...] = ()
-    may_recur: bool = False  # other requests may have the same audio: `passes.outputs`
 
     def without_mel(self) -> Window:
         """The same, once its audio is in the slot."""

@@ -1,7 +1,6 @@
 """Executes plans: the only part of the engine with the model, its caches, graphs and streams."""
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 
 import torch
 from numpy.typing import ArrayLike
@@ -200,14 +199,11 @@ class Runner:
 
     def encode(self, plan: Plan, results: Results) -> None:
         """Start to encode new windows, and store what has been encoded."""
-        new, known = self.encoder.divide(plan.encode)
+        batches, known = self.encoder.divide(plan.encode)
         max_batch = self.encoder.max_batch
-        for part in self.encoder.batches(new):
-            firsts = [sharing[0] for sharing in part]
-            mels = [t.window.mel for t in firsts if t.window.mel is not None]
-            self.encoder.begin(firsts, mels, not plan.starved)
-            for ticket in chain.from_iterable(sharing[1:] for sharing in part):
-                self.encoder.join(ticket)
+        for tickets in batches:
+            mels = [t.window.mel for t in tickets if t.window.mel is not None]
+            self.encoder.begin(tickets, mels, not plan.starved)
             self._receive(results, wait=False)
         for first in range(0, len(known), max_batch):
             some = known[first : first + max_batch]

@@ -27,7 +27,6 @@ class Ticket:
     state: TicketState = TicketState.WAITING
     slot: int = -1
     align: Align | None = None  # the request, if it is for an alignment
-    audio: bytes | None = None  # what its audio is shared by, see `passes.outputs`; None: it is not
     # of the text in progress
     cache_index: int = 0  # in the caches of forms without pages, of its group
     count: int = 0  # tokens sampled

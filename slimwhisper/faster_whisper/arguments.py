@@ -13,6 +13,7 @@ from slimwhisper.option_checks import plain_values
 from slimwhisper.options import TASKS
 from slimwhisper.text import not_one_of
 from slimwhisper.tokens.suppression import suppressed_tokens
+from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import CHUNK_SECONDS
 
 Arguments = dict[str, Any]  # of `transcribe`, by name
@@ -61,8 +62,11 @@ def for_the_model(call: Arguments, model: SlimWhisper) -> Arguments:
     arguments = plain_values({k: v for k, v in call.items() if k not in ("self", "audio")})
     if arguments["task"] not in TASKS:
         raise OptionError(f"task {not_one_of(arguments['task'], TASKS)}")
-    if model.is_multilingual:
+    vocabulary = model.network.vocabulary
+    if vocabulary.languages:
         return arguments
+    if isinstance(arguments["language"], str):
+        arguments["language"] = language_code(arguments["language"], vocabulary, any_model=True)
     replaced = {"language": "en", "task": "transcribe", "multilingual": False}
     for name, value in replaced.items():
         if arguments[name] not in (value, None):

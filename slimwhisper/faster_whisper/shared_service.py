@@ -7,6 +7,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from slimwhisper.audio.samples import Samples
 from slimwhisper.faster_whisper.types import Segment, Word
 from slimwhisper.loading import load_model
 from slimwhisper.longform.recording import Recording
+from slimwhisper.text import SafeStream
 from slimwhisper.types import Segment as OurSegment
 
 NO_LIMITS = Limits(queue=1_000_000, seconds=1e9)
@@ -120,7 +122,8 @@ class SegmentIterator(Iterator[Segment]):
         self._job, self._events, self._shared = job, events, shared
         self._ready: list[Segment] = []
         self._count, self._ended = 0, False
-        self._bar = tqdm(unit="seconds", disable=not log_progress)
+        err = SafeStream("stderr")
+        self._bar = tqdm(unit="seconds", disable=not log_progress, file=err, dynamic_ncols=True)
         self.close = weakref.finalize(self, shared.service.cancel, job)
         self.close.atexit = False
         while not self._ended and not self._language_known:
@@ -149,32 +152,19 @@ class SegmentIterator(Iterator[Segment]):
             case Progress(segments, done):
                 self._ready += [self._converted(s) for s in segments if _is_kept(s)]
                 self._bar.update(round(done, 2) - self._bar.n)
-            case JobFinished():
+            case JobFinished() | JobFailed() as ended:
                 self._ended = True
                 self._bar.close()
-            case JobFailed(error):
-                self._ended = True
-                self._bar.close()
-                raise error
+                if isinstance(ended, JobFailed):
+                    raise ended.error
 
     def _converted(self, segment: OurSegment) -> Segment:
         self._count += 1
         words = None
         if segment.words is not None:
             words = [Word(w.start, w.end, w.word, w.probability) for w in segment.words]
-        return Segment(
-            id=self._count,
-            seek=segment.seek,
-            start=segment.start,
-            end=segment.end,
-            text=segment.text,
-            tokens=segment.tokens,
-            avg_logprob=segment.avg_logprob,
-            compression_ratio=segment.compression_ratio,
-            no_speech_prob=segment.no_speech_prob,
-            words=words,
-            temperature=segment.temperature,
-        )
+        same = {field.name: getattr(segment, field.name) for field in fields(Segment)}
+        return Segment(**same | {"id": self._count, "words": words})
 
 
 def _is_kept(segment: OurSegment) -> bool:

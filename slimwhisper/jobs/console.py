@@ -14,7 +14,7 @@ from slimwhisper.jobs.progress import JobTotals
 from slimwhisper.jobs.results.sinks import RecordingResult
 from slimwhisper.outputs.formats import segment_line
 from slimwhisper.storage.files import StoredFile
-from slimwhisper.text import escape_line, replace_unencodable
+from slimwhisper.text import escape_line
 from slimwhisper.types import Segment, Transcript
 
 BAR_INTERVAL = 0.1  # seconds between updates of the progress bar
@@ -89,7 +89,7 @@ class TerminalConsole:
 
     def _print(self, *lines: str) -> None:
         for line in lines:
-            tqdm.write(replace_unencodable(line, sys.stdout), file=sys.stdout)
+            tqdm.write(line, file=sys.stdout)
         sys.stdout.flush()
 
 

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 
@@ -51,4 +51,5 @@ class Interrupts:
         if not self._quiet:
             # unbuffered: the signal may have interrupted a write to sys.stderr
             line = f"finishing {files} file{'s' * (files > 1)} in progress"
-            os.write(2, f"\nslimwhisper: {line}; press Ctrl-C again to stop now\n".encode())
+            with suppress(OSError):
+                os.write(2, f"\nslimwhisper: {line}; press Ctrl-C again to stop now\n".encode())

@@ -115,7 +115,7 @@ def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: L
         for path, result in results:
             recording = current[path].recording
             yield recording, write_result(ledger.sink.write, recording, result)
-    facts |= asdict(model.text_memory()) | {"encoder_hits": model.encoder_hits}
+    facts |= asdict(model.text_memory())
 
 
 def _recordings(plan: JobPlan, ledger: Ledger) -> Iterator[InputFile]:

@@ -154,7 +154,8 @@ class Ledger:
 
     def summarise(self, status: int) -> int:
         """Write the report and print the summary; returns the exit status."""
-        if not status and (self.totals.failed or self.totals.failed_earlier):
+        moved = self.journal is not None and self.journal.moved
+        if not status and (self.totals.failed or self.totals.failed_earlier or moved):
             status = 1
         try:
             self.write_report([STOPPED] if status > 1 else [])

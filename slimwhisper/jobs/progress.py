@@ -183,16 +183,12 @@ def _model_line(model: dict[str, Any]) -> str:
 
 
 def _text_memory(model: dict[str, Any]) -> list[str]:
-    """The memory that texts took, and what windows shared; empty if no text was decoded in this
-    process.
-    """
+    """The memory that texts took; empty if no text was decoded in this process."""
     notes = []
     if texts := model.get("peak_bytes"):
         notes.append(f"the cache of texts took up to {human_size(texts)}")
     if times := model.get("preemptions"):
         notes.append(f"texts waited for memory {times} times (see --cache_memory)")
-    if hits := model.get("encoder_hits"):
-        notes.append(f"encoder outputs were used again {hits} times")
     return notes
 
 

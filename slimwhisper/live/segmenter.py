@@ -17,6 +17,35 @@ from slimwhisper.types import SAMPLE_RATE
 Samples = NDArray[np.float32]  # [n], at 16 kHz
 
 
+class SampleQueue:
+    """Samples that wait to be processed; its length is how many."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[Samples] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, samples: Samples) -> None:
+        """Keep samples [n], which are not copied."""
+        self._pieces.append(samples)
+        self._count += len(samples)
+
+    def take(self, size: int) -> Samples:
+        """Remove the next samples [size]."""
+        block, filled = np.empty(size, np.float32), 0
+        self._count -= size
+        while filled < size:
+            piece = self._pieces.popleft()
+            part = piece[: size - filled]
+            block[filled : filled + len(part)] = part
+            filled += len(part)
+            if len(rest := piece[len(part) :]):  # a short one is copied, to free a long piece
+                self._pieces.appendleft(rest.copy() if len(rest) < size else rest)
+        return block
+
+
 class SpeechSegmenter:
     """Puts the audio with speech into buffers, which belong to utterances."""
 
@@ -29,8 +58,7 @@ class SpeechSegmenter:
         self._buffers, self._emit = buffers, emit
         self.setup = self.next_setup = setup
         self.activity = VoiceActivity(setup.live.vad_threshold, setup.live.silence_duration_ms)
-        self._pending: deque[Samples] = deque()  # not processed
-        self.waiting = 0  # how many samples these are
+        self.pending = SampleQueue()
         self._padding: Samples = np.empty(0, np.float32)  # the last samples processed
         self._earliest_start = 0  # of the next buffer, in samples since the stream began
         self._utterance: Utterance | None = None  # the current one
@@ -64,29 +92,10 @@ class SpeechSegmenter:
             audio.speech_end = self.activity.speech_end
         self._padding = sound[len(sound) - min(self.setup.padding, len(sound)) :].copy()
 
-    def enqueue(self, samples: Samples) -> None:
-        """Keep samples [n] until they are processed; they are not copied."""
-        self._pending.append(samples)
-        self.waiting += len(samples)
-
-    def take(self, size: int) -> Samples:
-        """The next `size` of the waiting samples."""
-        block = np.empty(size, np.float32)
-        self.waiting -= size
-        filled = 0
-        while filled < size:
-            piece = self._pending.popleft()
-            part = piece[: size - filled]
-            block[filled : filled + len(part)] = part
-            filled += len(part)
-            if len(rest := piece[len(part) :]):  # a short one is copied, to free a long piece
-                self._pending.appendleft(rest.copy() if len(rest) < size else rest)
-        return block
-
     def process_pending(self) -> None:
         """Process the waiting samples, which are less than a block."""
-        if self.waiting:
-            self.process(self.take(self.waiting))
+        if len(self.pending):
+            self.process(self.pending.take(len(self.pending)))
 
     def commit(self) -> None:
         """`Stream.commit`, once the pending samples are processed."""

@@ -17,7 +17,6 @@ from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.types import LiveEvent, LiveOptions, SpeakersCorrected
 from slimwhisper.live.utterance import Utterance
-from slimwhisper.live.warming import compile_in_background
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims
 
@@ -65,7 +64,6 @@ class Stream:
         """
         self._model_parts = dims, vocabulary, settings
         setup = UpdateSettings.of(dims, vocabulary, options, settings)
-        compile_in_background()
         self._buffers: deque[SpeechBuffer] = deque()  # not done
         self._events: list[LiveEvent] = []
         self._finished = False
@@ -88,13 +86,13 @@ class Stream:
         """Add samples for `process_streams`, which processes those of many streams."""
         if self._finished:
             raise OptionError("the stream is finished; open another one for more audio")
-        self.segmenter.enqueue(as_samples(samples))
+        self.segmenter.pending.append(as_samples(samples))
 
     @property
     def ready_samples(self) -> int:
         """How many samples the next block has; 0: they are not all there."""
         size = self.segmenter.activity.block_size
-        return size if self.segmenter.waiting >= size else 0
+        return size if len(self.segmenter.pending) >= size else 0
 
     def process(self, block: Samples, probabilities: Samples) -> None:
         """Process the next block, which was taken. probabilities: as in `VoiceActivity.process`."""
@@ -240,7 +238,7 @@ def process_streams(streams: Sequence[Stream]) -> None:
     while sizes := {s: size for s in streams if (size := s.ready_samples)}:
         size = max(sizes.values())
         alike = [s for s, each in sizes.items() if each == size]
-        blocks = np.stack([s.segmenter.take(size) for s in alike])
+        blocks = np.stack([s.segmenter.pending.take(size) for s in alike])
         networks = [s.segmenter.activity.stream for s in alike]
         batch = networks[0].next_batch(networks, blocks)
         for stream, block, probabilities in zip(alike, blocks, batch, strict=True):

@@ -1,35 +1,15 @@
 """Prepares what the first stream would otherwise wait for."""
 
-import threading
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 
-from slimwhisper.audio.vad import SpeechStream
 from slimwhisper.engine.engine import Engine
 from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.live.utterance import StreamContext, Utterance
-from slimwhisper.longform.words import compile_warping
 from slimwhisper.types import SAMPLE_RATE
-
-
-def preload() -> None:
-    """Load the voice activity's network, and compile the time warping, which takes seconds. Raises
-    DependencyError without silero-vad.
-    """
-    SpeechStream()
-    compile_warping()
-
-
-@cache
-def compile_in_background() -> None:
-    """Compile the time warping in a thread, once: it takes seconds, for which the first buffer
-    that is cut would wait.
-    """
-    threading.Thread(target=compile_warping, name="slimwhisper-words", daemon=True).start()
 
 
 def warm_up(engine: Engine, options: LiveOptions) -> None:

@@ -1,6 +1,4 @@
-"""Several answers to one recording: another task, prompt, language or temperature. Windows that are
-the same are encoded once.
-"""
+"""Several answers to one recording: another task, prompt, language or temperature."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence

@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 from slimwhisper.audio.read_ahead import WORKERS, Loader
 from slimwhisper.audio.readers import Readers
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.passes.outputs import EncoderOutputs
 from slimwhisper.engine.requests import Answer, Request, Search, Window
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.longform.answers import Answers, MakeRecording, SampleSource, share
@@ -18,8 +17,6 @@ from slimwhisper.longform.channels import AnyRecording
 from slimwhisper.longform.engine_pool import EnginePool, search_of
 from slimwhisper.longform.recording import AnySession
 from slimwhisper.types import Options, Segment, Transcript
-
-KEPT_BYTES = 256 << 20  # of encoder outputs, without `cache_memory`: 33 windows of large in float32
 
 BatchEntry = AnyRecording | Answers
 Source = TypeVar("Source")
@@ -188,15 +185,13 @@ def transcribe_all(
     slots: int,
     callbacks: Callbacks,
     readers: Readers,
-    outputs: EncoderOutputs | None = None,
 ) -> Generator[tuple[Source, Outcome], None, None]:
     """Transcribe recordings side by side; yields each transcript or error when it is ready.
 
-    `load` runs in worker threads, a few recordings ahead; `readers` are closed at the end. outputs:
-    of the encoder, which windows share; None: every window is encoded.
+    `load` runs in worker threads, a few recordings ahead; `readers` are closed at the end.
     """
     workers = readers.count or WORKERS
-    with engines.lend(search_of(options), slots, outputs) as engine, closing(readers):
+    with engines.lend(search_of(options), slots) as engine, closing(readers):
         loader = Loader(sources, load, ahead=workers + 1, workers=workers)
         batch: Batch[Source] = Batch(engine, callbacks.on_segments, slots)
         try:
@@ -246,7 +241,6 @@ def transcribe_variants(
     by_search: dict[Search, list[int]] = {}
     for number, options in enumerate(variants):
         by_search.setdefault(search_of(options), []).append(number)
-    outputs = EncoderOutputs(KEPT_BYTES)
     found: dict[int, Transcript] = {}
     whole = share(samples, len(by_search) + 1)  # one more: the caller
     for numbers in by_search.values():
@@ -258,7 +252,7 @@ def transcribe_variants(
         slots = sum(options.windows_of_one for options in group)
         if any(options.parallel for options in group):
             slots = engines.slots(batch_size, group[0])
-        parts = (group[0], slots, Callbacks(), Readers(0), outputs)
+        parts = (group[0], slots, Callbacks(), Readers(0))
         with closing(transcribe_all(engines, [None], load, *parts)) as outcomes:
             for _, result in outcomes:
                 if isinstance(result, SlimWhisperError):

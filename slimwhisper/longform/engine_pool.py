@@ -1,7 +1,7 @@
 """The engines of a model: their size, and the idle one that is kept between calls."""
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,6 @@ from slimwhisper.devices import check_batch_size, choose_batch_size, free_bytes
 from slimwhisper.engine.drafting.draft_model import DraftModel
 from slimwhisper.engine.drafting.lookup import Lookup
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.passes.outputs import EncoderOutputs
 from slimwhisper.engine.requests import Search
 from slimwhisper.engine.runner import MakeDrafter
 from slimwhisper.engine.verification import may_draft
@@ -80,16 +79,6 @@ def choose_pages(model: Model, search: Search, slots: int) -> int | None:
     return max(min(search.usual_pages(context, slots), free), search.least_pages(context))
 
 
-def memory_beside_texts(model: Model, engines: Iterable[Engine]) -> int | None:
-    """Bytes of the model's `cache_memory` that the texts of its engines cannot use; None: it has no
-    such limit.
-    """
-    if model.cache_memory is None:
-        return None
-    texts = sum(engine.pool.count for engine in engines) * _page_bytes(model)
-    return max(model.cache_memory - texts, 0)
-
-
 def _page_bytes(model: Model) -> int:
     return Pages(model.plan, 0, torch.device("meta")).page_bytes
 
@@ -148,7 +137,6 @@ class EnginePool:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.encoder_hits = 0  # windows that shared an encoder output
         self._idle_engine: Engine | None = None
         self._defaults: dict[Search, int] = {}  # chosen once, as free memory varies
         self._lock = threading.Lock()
@@ -166,12 +154,9 @@ class EnginePool:
         return self._defaults[search]
 
     @contextmanager
-    def lend(
-        self, search: Search | None, slots: int, outputs: EncoderOutputs | None = None
-    ) -> Iterator[Engine]:
+    def lend(self, search: Search | None, slots: int) -> Iterator[Engine]:
         """An idle engine of `slots` slots; if slots is 1, maybe of more. If it is idle again at the
-        end, it is kept. search None: any, to detect only the language. outputs: of the encoder, to
-        share; they get the room that `cache_memory` leaves beside the texts.
+        end, it is kept. search None: any, to detect only the language.
 
         Raises OptionError if there is too little memory.
         """
@@ -184,10 +169,6 @@ class EnginePool:
         ):
             engine = None  # frees its memory
             engine = make_engine(self.model, search or Search(), slots)
-        engine.keep(outputs)
-        hits = 0 if outputs is None else outputs.hits
-        if outputs is not None and (room := memory_beside_texts(self.model, [engine])) is not None:
-            outputs.resize(room)
         failed = True
         try:
             yield engine
@@ -196,9 +177,7 @@ class EnginePool:
             failed = False
             raise
         finally:
-            engine.keep(None)
             with self._lock:
-                self.encoder_hits += 0 if outputs is None else outputs.hits - hits
                 largest = (
                     self._idle_engine is None or self._idle_engine.batch_size < engine.batch_size
                 )

@@ -58,7 +58,8 @@ def with_fine_times(
             times = float(borders[first, 0]), float(borders[last, 1])
             words.append(replace(word, start=round(times[0], 2), end=round(times[1], 2)))
             begin = end
+        kept = segment
         if words and segment.start < segment.end:  # else its text will go, as in whisper
-            segment = replace(segment, start=words[0].start, end=words[-1].end, words=words)
-        result.append(segment)
+            kept = replace(segment, start=words[0].start, end=words[-1].end, words=words)
+        result.append(kept)
     return result

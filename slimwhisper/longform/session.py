@@ -200,7 +200,7 @@ class Session:
         probability of each.
         """
         mel, prompt = self.mel.for_encoder(*audio), (self.vocabulary.sot,)
-        answer = yield Window(mel, prompt, 0, rules=None, may_recur=True)
+        answer = yield Window(mel, prompt, 0, rules=None)
         assert isinstance(answer, Languages)
         state, language = self.state, answer.most_likely(self.state.languages)
         before, state.spoken_language = state.spoken_language, language
@@ -230,7 +230,6 @@ class Session:
             first,
             options.token_logprobs,
             expected=self._expected,
-            may_recur=True,
         )
         failures: list[Candidate] = []
         requests: list[Window | Retry] = [window, *map(Retry, others)]

@@ -1,10 +1,10 @@
 """The times of words, from the text's attention to the audio. No model.
 
-The results equal `whisper`'s to the last digit; its median filter, time warping and merging of
-punctuation are used. `time_segments` processes a window; the other functions are its steps.
+The results equal `whisper`'s to the last digit. Its own functions are not used, as importing them
+starts numba, which compiles for seconds. `time_segments` processes a window; the other functions
+are its steps.
 """
 
-import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform.hallucination import WindowSpan, before_hallucination, leading_silence
@@ -21,14 +23,21 @@ from slimwhisper.tokens.vocabulary import text_ranges
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Options, Segment, Word
 
 if TYPE_CHECKING:  # it imports numba, which is slow to start
-    from whisper.timing import WordTiming
     from whisper.tokenizer import Tokenizer
 
 _MEDIAN_WIDTH = 7  # encoder positions
 _SENTENCE_ENDS = ".。!！?？"
 
-# One of numba's threading layers crashes the process when two threads use it at the same time.
-_WARPING = threading.Lock()
+
+@dataclass(slots=True)
+class WordTiming:
+    """A word, or "" once it is merged with a neighbour."""
+
+    word: str
+    tokens: list[int]
+    start: float  # seconds from the window's start
+    end: float
+    probability: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,52 +110,93 @@ def attention(alignment: Alignment, frames: int) -> torch.Tensor:
 
     `frames`: mel frames of the recording in the window.
     """
-    from whisper.timing import median_filter
-
     weights = alignment.scores[:, :, : frames // MEL_FRAMES_PER_POSITION].softmax(dim=-1)
     deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
-    weights = median_filter((weights - mean) / deviation, _MEDIAN_WIDTH)
+    weights = _median((weights - mean) / deviation)
     # each text token is predicted, and therefore timed, by the token before it
     return weights.mean(dim=0)[alignment.before - 1 : -1]
 
 
-def time_words(alignment: Alignment, tokenizer: "Tokenizer", frames: int) -> "list[WordTiming]":
-    """Each word's tokens, probability, start and end in seconds from the window's start.
+def _median(weights: torch.Tensor) -> torch.Tensor:
+    """[heads, n, p]: the median of `_MEDIAN_WIDTH` positions around each, reflected at the ends."""
+    half = _MEDIAN_WIDTH // 2
+    if weights.shape[-1] <= half:
+        return weights
+    padded = F.pad(weights, (half, half), mode="reflect")
+    return padded.unfold(-1, _MEDIAN_WIDTH, 1).sort().values[..., half]
 
-    `frames`: mel frames of the recording in the window.
-    """
-    from whisper.timing import WordTiming
 
+def time_words(alignment: Alignment, tokenizer: "Tokenizer", frames: int) -> list[WordTiming]:
+    """The words of a window. `frames`: mel frames of the recording in it."""
     words, pieces = tokenizer.split_to_word_tokens([*alignment.text, tokenizer.eot])
     if not alignment.text or len(words) <= 1:  # the last is <|endoftext|>
         return []
-    rows, positions = _warp(-attention(alignment, frames))
+    rows, positions = warp(-attention(alignment, frames).cpu().numpy())
     arrives = np.diff(rows, prepend=-1) > 0  # the first position of each row
     times = positions[arrives] * MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND
     timings, first = [], 0
     for word, tokens in zip(words[:-1], pieces[:-1], strict=True):
         stop = first + len(tokens)
-        probability = np.mean(alignment.probs[first:stop])
+        probability = float(np.mean(alignment.probs[first:stop]))
         timings.append(WordTiming(word, tokens, times[first], times[stop], probability))
         first = stop
     return timings
 
 
-def _warp(costs: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """[n, p] floating -> the cheapest path: rows and positions, of the same length."""
-    from whisper.timing import dtw
+def warp(costs: NDArray[np.floating]) -> NDArray[np.int64]:
+    """[n, p] -> the cheapest path, [2, length]: rows and positions. Sums are float64, and ties are
+    resolved as in `whisper.timing.dtw`.
 
-    with _WARPING:
-        threads = torch.get_num_threads()
-        rows, positions = dtw(costs)
-        if torch.get_num_threads() != threads:  # starting numba sets OpenMP's threads to all cores
-            torch.set_num_threads(threads)
-    return rows, positions
+    One anti-diagonal is computed at a time: from the same row at the position before, from the row
+    before at the same position, and from both before.
+    """
+    rows, positions = costs.shape
+    skewed = np.full((rows, rows + positions), np.inf)
+    skewed[:, :positions] = costs
+    diagonals = np.ascontiguousarray(skewed.ravel()[:-rows].reshape(rows, -1).T)
+    sums = np.full((rows + positions + 1, rows + 1), np.inf)  # [i + j, i]
+    sums[0, 0] = 0
+    equal = np.empty(rows, bool)
+    for both, above, same, cost, result in zip(
+        *(sums[:-2, :-1], sums[1:-1, :-1], sums[1:-1, 1:], diagonals, sums[2:, 1:]), strict=True
+    ):
+        np.minimum(both, above, out=result)
+        np.minimum(result, same, out=result)
+        np.equal(both, above, out=equal)
+        np.copyto(result, same, where=equal)
+        np.add(result, cost, out=result)
+    i, j, path = rows, positions, list[tuple[int, int]]()
+    while i and j:
+        path.append((i - 1, j - 1))
+        both, (above, same) = sums[i + j - 2, i - 1], sums[i + j - 1, i - 1 : i + 1]
+        if both < above and both < same:
+            i, j = i - 1, j - 1
+        elif above < both and above < same:
+            i -= 1
+        else:
+            j -= 1
+    path += [(row, -1) for row in range(i - 1, -1, -1)]  # where costs are not numbers
+    return np.array(path[::-1]).T
 
 
-def compile_warping() -> None:
-    """Compile what `time_words` would compile on first use, which takes seconds."""
-    _warp(torch.zeros(1, 1))
+def _merge_punctuations(timings: Sequence[WordTiming], prepended: str, appended: str) -> None:
+    """Join punctuation with the word after it, or before it; its own word becomes empty."""
+    following = timings[-1]
+    for timing in timings[-2::-1]:
+        if timing.word.startswith(" ") and timing.word.strip() in prepended:
+            following.word = timing.word + following.word
+            following.tokens = timing.tokens + following.tokens
+            timing.word, timing.tokens = "", []
+        else:
+            following = timing
+    previous = timings[0]
+    for timing in timings[1:]:
+        if not previous.word.endswith(" ") and timing.word in appended:
+            previous.word += timing.word
+            previous.tokens = previous.tokens + timing.tokens
+            timing.word, timing.tokens = "", []
+        else:
+            previous = timing
 
 
 def attach_words(
@@ -169,23 +219,20 @@ def attach_words(
     durations = [t.end - t.start for t in timings if t.end != t.start]
     median = min(0.7, float(np.median(durations))) if durations else 0.0
     if timings:
-        from whisper.timing import merge_punctuations
-
         if durations:
             _shorten_at_sentence_ends(timings, longest=2 * median)
-        merge_punctuations(timings, options.prepend_punctuations, options.append_punctuations)
+        _merge_punctuations(timings, options.prepend_punctuations, options.append_punctuations)
     rest = deque(timings)
     result = []
     for segment in segments:
         words = _pop_words(rest, len(text_tokens([segment], tokenizer)), offset)
-        segment = _fit(segment, words, median, last_speech)
+        result.append(_fit(segment, words, median, last_speech))
         if words:
-            last_speech = segment.end
-        result.append(segment)
+            last_speech = result[-1].end
     return result
 
 
-def _shorten_at_sentence_ends(timings: "Sequence[WordTiming]", longest: float) -> None:
+def _shorten_at_sentence_ends(timings: Sequence[WordTiming], longest: float) -> None:
     """Shorten full stops and the words after them, which include pauses, to `longest` seconds."""
     for before, timing in pairwise(timings):
         if timing.end - timing.start > longest:
@@ -195,7 +242,7 @@ def _shorten_at_sentence_ends(timings: "Sequence[WordTiming]", longest: float) -
                 timing.start = timing.end - longest
 
 
-def _pop_words(rest: "deque[WordTiming]", tokens: int, offset: float) -> list[Word]:
+def _pop_words(rest: deque[WordTiming], tokens: int, offset: float) -> list[Word]:
     """Take the words of the next `tokens` tokens from `rest`; `offset`: seconds to add."""
     words, count = [], 0
     while rest and count < tokens:

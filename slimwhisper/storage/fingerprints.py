@@ -36,3 +36,4 @@ class Outcome(NamedTuple):
     status: Status
     seconds: float | None  # of audio
     error: str | None = None  # why there is no transcript
+    empty: bool = False  # an output has nothing in it, as of silence

@@ -1,6 +1,5 @@
 """Writes outputs atomically, to a local folder or to a store."""
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -76,10 +75,14 @@ class OutputFolder:
         with self.open(name) as file:
             return file.read()
 
-    def exists(self, name: str) -> bool:
-        """Whether there is a file of this name."""
+    def exists(self, name: str, empty: bool = True) -> bool:
+        """Whether there is a file of this name. empty: one of no bytes counts, as it does in a
+        store.
+        """
         if self.is_local:
-            return os.path.exists(self.local_path(name))  # noqa: PTH110  (False without permission)
+            with suppress(OSError):  # also without permission
+                return self.local_path(name).stat().st_size > 0 or empty
+            return False
         with self._wrap_errors(name, "looked up"):
             return bool(self._opened[0].exists(self._path(name)))
 

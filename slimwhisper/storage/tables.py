@@ -15,8 +15,9 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from slimwhisper.errors import OutputError
@@ -30,6 +31,7 @@ FOLDER = "transcripts"
 ROWS = 4096  # in a file, at most
 CHARACTERS = 1 << 20  # of text in a file, about; its segments take 20 times as much
 PERIOD = 60.0  # seconds that a row waits for others, while rows keep coming
+TIME = "%Y%m%dT%H%M%S.%f"  # in the names of parts
 KEYS = ["path", "size", "mtime_ns", "etag", "options", "seconds", "error"]
 
 
@@ -81,8 +83,7 @@ class PartWriter:
     def __init__(self, folder: OutputFolder) -> None:
         schema()
         self._folder = folder
-        started = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        self._series = f"{started}-{secrets.token_hex(8)}"  # sorted by time
+        self._series = f"{_start(folder)}-{secrets.token_hex(8)}"  # sorted by time
         self._number = 0
         self._rows: list[tuple[Outcome, Transcript | None]] = []  # that wait
         self._characters = 0
@@ -149,6 +150,15 @@ def compact(folder: OutputFolder) -> None:
 def _parts(folder: OutputFolder) -> list[str]:
     """The names of all parts, the oldest first."""
     return [name for name in folder.names(FOLDER) if name.endswith(".parquet")]
+
+
+def _start(folder: OutputFolder) -> str:
+    """The time, or one after the newest part's: the clock may have been set back since."""
+    now, newest = datetime.now(UTC), (_parts(folder) or [""])[-1]
+    with suppress(ValueError):  # the name of another program's part
+        last = datetime.strptime(newest.partition("Z")[0], f"{FOLDER}/part-{TIME}")
+        now = max(now, last.replace(tzinfo=UTC) + timedelta(microseconds=1))
+    return f"{now.strftime(TIME)}Z"
 
 
 def _read(folder: OutputFolder, name: str, columns: list[str] | None = None) -> Any:

@@ -65,11 +65,6 @@ def spelled(token: bytes) -> str:
     return token.decode("latin-1").translate(byte_letters())
 
 
-def full_table(tokenizer: "Tokenizer") -> list[str]:
-    """Every token as Hugging Face and CTranslate2 spell it, by id."""
-    return [*map(spelled, text_tokens(tokenizer)), *special_tokens(tokenizer)]
-
-
 def with_new_names(ids: Mapping[str, int]) -> dict[str, int]:
     """Token -> id, with openai-whisper's names for those that have had others."""
     renamed = {new: ids[old] for old, new in OLD_NAMES.items() if old in ids and new not in ids}

@@ -51,6 +51,7 @@ class FolderEncoding:
         self.fast, self.eot_token, self.n_vocab = fast, eot, size
 
     def encode(self, text: str, **_: Any) -> list[int]:
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # as tiktoken
         with _panics_as_errors():
             return list(self.fast.encode(text, add_special_tokens=False).ids)
 

@@ -134,9 +134,9 @@ def language_code(language: str, vocabulary: Vocabulary, any_model: bool = False
     Raises `OptionError` for a language that the model, or any model of Whisper's, does not know.
     """
     own = {code.lower(): code for code in vocabulary.languages.values()} or {"en": "en"}
-    for code in possible_codes(language):
-        if code in own:
-            return own[code]
+    for name in possible_codes(language):
+        if name in own:
+            return own[name]
     code = whispers_code(language)
     if code is None:
         hint = language_hint(language)

@@ -144,6 +144,7 @@ def chunks(**fields: Any) -> dict[str, str]:
         ({"language": "de", "languages[]": "en"}, "languages[]", "not both"),
         ({"chunking_strategy": "often"}, "chunking_strategy", "auto"),
         ({"chunking_strategy": "[1]"}, "chunking_strategy", "auto"),
+        ({"chunking_strategy": '{"a": [' + "[]," * 60_000 + "1]}"}, "chunking_strategy", "auto"),
         (chunks(type="x"), "chunking_strategy", "choose auto, serve"),
         ({"chunking_strategy[threshold]": "0.5"}, "chunking_strategy", "type: field required"),
         (chunks(create_response=True), "chunking_strategy", "silence_duration_ms"),

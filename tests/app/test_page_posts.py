@@ -11,19 +11,21 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.page.live_route import (
     MAX_SEGMENTS,
     MAX_TOKENS,
     MAX_WORDS,
+    LiveTranscript,
     live_formats,
     make_live_router,
 )
 from slimwhisper.app.page.mount import Assets
 from slimwhisper.app.page.page import ASSETS
-from slimwhisper.app.page.request_body import MAX_TEXT
-from slimwhisper.app.page.transcripts.edit_route import make_edit_router
+from slimwhisper.app.page.request_body import MAX_TEXT, RequestBody
+from slimwhisper.app.page.transcripts.edit_route import EditRequest, make_edit_router
 from slimwhisper.app.page.transcripts.edits import Edits
 from slimwhisper.app.page.transcripts.results import PageResults, make_results_router
 from slimwhisper.app.server import add_error_handlers
@@ -33,6 +35,7 @@ from slimwhisper.types import Segment, Transcript, Word
 
 WAS = "five five five"  # the first segment's text
 FILE = "/page/live/transcript"
+SEGMENT = {"start": 0, "end": 1, "text": "a"}
 
 
 def transcript() -> Transcript:
@@ -90,7 +93,6 @@ class Site:
         found = self.client.post(f"{FILE}.{format}", json=body)
         assert found.status_code == 200, found.text
         assert found.headers["content-disposition"].endswith(f"live.{format}")
-        assert found.headers["x-content-type-options"] == "nosniff"
         return found.text
 
 
@@ -274,8 +276,33 @@ def test_live_transcripts_that_are_refused(site: Site) -> None:
         assert site.client.post(f"{FILE}.{format}", json={}).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (EditRequest, {"texts": [1] * 9}),
+        (LiveTranscript, {"language": "en", "segments": [1] * 9}),
+        *(
+            (LiveTranscript, {"language": "en", "segments": [{**SEGMENT, **wrong}]})
+            for wrong in ({"words": [1] * 9}, {"tokens": ["x"] * 9})
+        ),
+    ],
+)
+def test_only_the_first_mistake_is_looked_for(kind: type[RequestBody], body: Any) -> None:
+    """In 8 MB, there could be millions, of a kB each."""
+    with pytest.raises(ValidationError) as raised:
+        kind.model_validate_json(json.dumps(body))
+    assert raised.value.error_count() == 1
+
+
+def test_bodies_of_too_many_values(site: Site) -> None:
+    for path in (site.edit, f"{FILE}.srt"):
+        assert " mistakes" in site.refused(400, path, {str(name): 1 for name in range(200)})
+        said = site.refused(400, path, b'{"texts": [' + b"[]," * 500_000 + b"1]}")
+        assert "objects and arrays" in said
+
+
 def test_who_gets_a_key(site: Site) -> None:
     found = site.client.post("/page/live/key", json={})
-    assert found.json() == {"value": "ek_1"} and found.headers["cache-control"] == "no-store"
+    assert found.json() == {"value": "ek_1"}
     for path in ("/page/live/key", f"{FILE}.srt"):
         site.refused(415, path, "{}", "")  # a form of another site

@@ -78,6 +78,7 @@ MESSAGES = [
     (b"\x00\x01", "as text, not as binary"),
     ("{", "is not JSON"),
     ("[" * 10_000, "is not JSON"),
+    ('{"type": [' + "[]," * 60_000 + "1]}", "objects and arrays"),
     ("[]", "is not a JSON object"),
     ('{"type": 1}', "a JSON object with a type"),
     ('{"type": "x"}', "event of clients"),
@@ -135,6 +136,15 @@ def test_messages_that_are_too_large(live: Live, size: int, fragments: int) -> N
             websocket.recv(timeout=10)
         assert closed.value.rcvd is None or closed.value.rcvd.code == 1009
     assert freed(live)
+
+
+def test_bytes_that_are_no_text(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(live) as websocket:
+        websocket.recv(timeout=10)
+        websocket.send(b"\xff", text=True)
+        with pytest.raises(ConnectionClosed, match="1007"):
+            websocket.recv(timeout=10)
+    assert freed(live) and "Traceback" not in caplog.text
 
 
 def test_a_hundred_connections_opened_and_dropped(live: Live) -> None:

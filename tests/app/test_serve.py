@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import shutil
 import signal
 import socket
@@ -9,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,19 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
+from slimwhisper.app import command
 from slimwhisper.app.command import load_choice
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.cli import build_parser, main
-from tests.support.live import Begin, Live, eventually, free_port
+from tests.support.live import (
+    Begin,
+    Live,
+    connected,
+    eventually,
+    free_port,
+    held_readers,
+    rest,
+)
 from tests.support.spoken import SAMPLES
 
 
@@ -58,6 +69,54 @@ def test_it_serves_until_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert rest[-1] == "data: [DONE]" and "transcript.text.done" in rest[-2]
         assert process.wait(60) == 0
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_sigint_waits_no_longer(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests are refused as at a first one, those whose body still comes among them."""
+    live, go = begin(), held_readers(monkeypatch)
+    head = b"POST /inference HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
+    form = b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x"
+    with ThreadPoolExecutor() as pool, connected(live, head + form) as half:
+        files = {"file": (SAMPLES / "phone-number.wav").read_bytes()}
+        whole = pool.submit(live.post, files=files)
+        assert eventually(lambda: live.service.in_flight == 1)
+        for _ in range(2):
+            live.server.handle_exit(signal.SIGINT, None)
+        assert whole.result().json()["error"]["code"] == "stopping"
+        assert whole.result().status_code == 503
+        go.set()
+        assert rest(half).startswith(b"HTTP/1.1 503 ")
+    live.thread.join(20)
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
+
+
+def test_a_second_sigterm_does_not_change_the_patience(begin: Begin) -> None:
+    live = begin(patience=5.0)
+    live.server.handle_exit(signal.SIGTERM, None)
+    deadline = live.service._deadline
+    live.server.handle_exit(signal.SIGTERM, None)
+    assert live.service._deadline == deadline
+
+
+def test_ports_are_checked_before_anything_is_loaded(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "Service", None)
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port, free = used.getsockname()[1], free_port()
+        for flags in (
+            ("--port", port),
+            ("--port", free, "--wyoming", port),
+            ("--port", free, "--wyoming", free),
+            ("--port", port, "--host", "0.0.0.0"),
+            ("--port", 65_536),
+            ("--host", "no.such.invalid"),
+        ):
+            assert main(["serve", "--model", "digits", "--no-page", *map(str, flags)]) == 2
+            error = capsys.readouterr().err
+            assert error.count("\n") == 1 and "choose another" in error, error
 
 
 def test_strangers_are_warned_of_and_a_model_that_does_not_load_ends_it(
@@ -167,14 +226,14 @@ def test_a_cache_chosen_on_the_page() -> None:
         assert load_choice(a, ModelChoice("digits", cache)).forms == forms
 
 
-def test_adapters_and_drafts_belong_to_the_servers_own_model(
+def test_adapter_and_draft_belong_to_the_servers_own_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr("slimwhisper.loading.load_model", lambda **given: asked.append(given))
-    flags = ["--model", "tiny", "--adapter", "mine", "--adapter", "me/other", "--draft", "less"]
+    flags = ["--model", "tiny", "--adapter", "me/other", "--draft", "less"]
     a = build_parser().parse_args(["serve", *flags])
     for choice in (ModelChoice("tiny"), ModelChoice("tiny", "slim"), ModelChoice("digits")):
         load_choice(a, choice)
-    assert [given["adapter"] for given in asked] == [["mine", "me/other"]] * 2 + [None]
+    assert [given["adapter"] for given in asked] == ["me/other"] * 2 + [None]
     assert [given["draft"] for given in asked] == ["less", "less", None]

@@ -108,6 +108,17 @@ def test_cancelled_jobs_leave_at_once(make: Make, monkeypatch: pytest.MonkeyPatc
     assert service.counts.cancelled == 1
 
 
+def test_a_job_that_is_cancelled_as_it_begins(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """It is not read, which would end in an error that is nobody's."""
+    service = make()
+    assert Upload(service).text
+    with service._changed:
+        service.cancel(Upload(service).job)
+    assert eventually(lambda: service.counts.cancelled == 1)
+    assert Upload(service).text
+    assert "could not be read" not in caplog.text
+
+
 def test_users_take_turns(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred files of one user do not keep another waiting."""
     service = make(batch_size=1)
@@ -130,12 +141,13 @@ def test_models_are_switched_and_unloaded(make: Make, monkeypatch: pytest.Monkey
     assert Upload(service).text
 
 
-def test_shutting_down(make: Make) -> None:
+def test_shutting_down(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """With patience, running jobs finish; without, all jobs fail."""
     patient, hasty = make(), make(batch_size=1)
     finished = Upload(patient)
     patient.close(patience=60)
     assert jiwer.wer(EXPECTED[PHONE]["text"], finished.text) == 0
+    held_engines(monkeypatch, 0.01)
     running, waiting = Upload(hasty, LONG), Upload(hasty)
     assert isinstance(running.events.get(timeout=60), JobStarted)
     hasty.close(patience=0)

@@ -319,7 +319,7 @@ def test_clients_that_do_not_read_are_dropped(
 
 @pytest.mark.slow
 def test_who_does_not_read_does_not_hold_a_shutdown(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor as long as a client may take to read; both are still waited for when it begins."""
     monkeypatch.setattr(wyoming, "CLOSING", 0.5)
@@ -330,3 +330,4 @@ def test_who_does_not_read_does_not_hold_a_shutdown(
         started = time.monotonic()
         stop(live)  # waits for at most 30 s
         assert time.monotonic() - started < 15
+    assert "Exception in callback" not in caplog.text

@@ -66,7 +66,7 @@ def read_pipe(pipe: Pipe, data: bytes, **options: Any) -> np.ndarray:
         (16_000, 1, "WAV", "PCM_16"),
         *((44_100, 2, "WAV", t) for t in "PCM_16 PCM_U8 PCM_24 FLOAT DOUBLE ULAW".split()),
         *((22_050, 1, f, t) for f, t in (("WAVEX", "PCM_24"), ("RF64", "PCM_16"))),
-        (22_050, 1, "FLAC", "PCM_16"),
+        *((22_050, 1, f, "PCM_16") for f in ("FLAC", "AIFF", "AU", "W64")),
     ],
 )
 def test_samples_are_those_of_a_file(
@@ -106,6 +106,7 @@ def test_pieces_come_while_the_pipe_is_open(pipe: Pipe, header: Any) -> None:
     [
         (b"", "empty"),
         (b"x", "no samples"),
+        (b"in/a.wav\nin/b.wav\n", "is text"),
         (b"\0" * 2_001, "in the middle of a sample"),
         (wav(sound(16_000), 16_000)[:-32_001], "in the middle of a sample"),
         (wav(sound(16_000), 16_000)[:30], "header"),

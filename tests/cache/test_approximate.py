@@ -255,7 +255,6 @@ def test_texts_do_not_depend_on_their_neighbours(
     assert len({a[0].tokens for a in together.values() if isinstance(a[0], Decoded)}) == 4
 
 
-@pytest.mark.usefixtures("numba")
 def test_words_are_where_they_were() -> None:
     """The bundled model: the same words at the same times, within a tenth of a second."""
     results = []

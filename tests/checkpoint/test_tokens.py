@@ -9,7 +9,7 @@ import pytest
 
 import slimwhisper
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.errors import OptionError
+from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary
 from tests.support.checkpoints import refusal, tiny_dims
 from tests.support.hf_folders import MARKS, STAMPS, Table, hf_folder, trained_table, whisper_table
@@ -28,7 +28,7 @@ def renamed(table: Table, old: str, new: str) -> Table:
     return replace(table, special=tuple(new if n == old else n for n in table.special))
 
 
-@pytest.mark.parametrize(("n_vocab", "old"), [(51_864, True), (51_866, False)])
+@pytest.mark.parametrize(("n_vocab", "old"), [(51_864, True), (51_865, True), (51_866, False)])
 def test_whispers_own_table_stays_the_fast_one(tmp_path: Path, n_vocab: int, old: bool) -> None:
     """Also in older folders: <|nocaptions|>, <|iw|>, and no timestamps among the tokens."""
     table = whisper_table(n_vocab)
@@ -95,6 +95,7 @@ def test_a_trained_table_encodes_as_tokenizers_does(tmp_path: Path) -> None:
     fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
     for found in (vocabulary(folder), vocabulary(older)):
         tokenizer = found.tokenizer("xx", "translate")
+        assert tokenizer.encode(" \udcfffox") == tokenizer.encode(" \ufffdfox")
         for text in (" the quick brown fox", " Boxkämpfer", "日本"):
             assert tokenizer.encode(text) == fast.encode(text).ids
             assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -150,6 +151,19 @@ def test_all_of_transcribe_works(tmp_path: Path, table: Table) -> None:
         assert all(0 <= t < table.n_vocab for t in tokens)
     code, probabilities = model.detect_language(audio)
     assert probabilities[code] == max(probabilities.values())
+
+
+def test_a_pattern_that_backtracks_without_end_is_an_error(tmp_path: Path) -> None:
+    """`tokenizers` gives up after a moment, with a panic, which ends a program of no care."""
+    folder, content = hf_folder(tmp_path / "model", TABLE), TABLE.content()
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"}
+    steps = [split | {"invert": False}, content["pre_tokenizer"]]
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = vocabulary(folder).tokenizer()
+    assert tokenizer.encode(" aaa")
+    with pytest.raises(CheckpointError, match=r"tokenizer fails: .*correct the patterns"):
+        tokenizer.encode(f"{'a' * 60}!")
 
 
 def without_a_word(table: Table) -> str:

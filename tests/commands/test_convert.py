@@ -28,6 +28,7 @@ from tests.support.checkpoints import (
     assert_equal,
     hf_name,
     random_state,
+    refusal,
     save_hf,
     save_openai,
     tiny_dims,
@@ -196,7 +197,17 @@ def test_settings_that_stay_behind_are_named(
     run = Run(capsys, "convert", str(other), str(tmp_path / "out.pt"))
     assert run.status == 0
     assert run.err.count("\n") == 1
-    assert "alignment_heads, suppress_tokens, language" in run.err
+    assert "openai-whisper does not read its alignment_heads, suppress_tokens, language" in run.err
+    assert "call set_alignment_heads" in run.err
+    whisper.load_model(str(tmp_path / "out.pt"), device="cpu")
+    back = convert(str(tmp_path / "out.pt"), tmp_path / "back").path  # slimwhisper reads all
+    for found in map(load_checkpoint, (other, tmp_path / "out.pt", back)):
+        assert (found.alignment_heads, found.settings.language) == ({0: [0]}, "de")
+        assert (found.tokens.suppressed, found.tokens.suppressed_first) == ((1,), None)
+    content = torch.load(tmp_path / "out.pt", weights_only=True)
+    for changed, words in (([], "is no dictionary"), ({"language": 5}, "language is 5")):
+        torch.save(content | {"generation_config": changed}, tmp_path / "bad.pt")
+        assert words in refusal(tmp_path / "bad.pt")
 
 
 def test_alignment_heads_go_along(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:

@@ -29,6 +29,7 @@ from tests.support.windows import (
     assert_same,
     decode,
     run,
+    short_model,
     short_windows,
 )
 
@@ -280,7 +281,7 @@ def biased(window: Window, words: HotWords | None) -> Window:
 )
 def test_texts_are_those_of_a_plain_loop(model: Model, search: Search, temperature: float) -> None:
     """All windows in one batch; log-probabilities are those without a bonus."""
-    exact = Model(model_checkpoint(model), CPU, torch.float64, ("kv", "kv"))
+    exact = short_model(forms=("kv", "kv"), dtype=torch.float64)
     lines = likely_words(model)
     words, plain = hot_words(VOCABULARY, lines, 5.0), Plainly(lines, 5.0)
     windows = free(4, temperature)
@@ -294,15 +295,6 @@ def test_texts_are_those_of_a_plain_loop(model: Model, search: Search, temperatu
         assert sum(text.logprobs) == pytest.approx(mean * (len(expected) + 1), abs=1e-4)
     before = decode(exact, windows, slots=4, search=search)
     assert sum(a.tokens != b.tokens for a, b in zip(found, before, strict=True)) > 1
-
-
-def model_checkpoint(model: Model):  # type: ignore[no-untyped-def]
-    """The checkpoint of `short_model`, of which `model` is one."""
-    from slimwhisper.checkpoint.load import Checkpoint
-    from tests.support.checkpoints import random_state
-    from tests.support.windows import SEED
-
-    return Checkpoint("random", model.dims, random_state(model.dims, SEED))
 
 
 @pytest.mark.parametrize(("search", "temperatures"), GRADED_SEARCHES)

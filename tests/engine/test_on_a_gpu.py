@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from slimwhisper.cache.decoder_cache import DecoderCache
-from slimwhisper.cache.forms import FORMS, PRESETS
+from slimwhisper.cache.forms import PRESETS
 from slimwhisper.cache.pool import pages_of
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.engine.engine import Engine
@@ -100,23 +100,16 @@ def launches(
 BESIDE = 11  # kernels of the decoder outside its layers
 # kernels a layer
 LAUNCHES, LAUNCHES_BESIDE = 15, 33  # of a decoder layer in a step, and of a step besides its layers
-CEILINGS = dict.fromkeys(("slim", "slim fp8", "baseline"), LAUNCHES) | {
-    "option1": 17,
-    "option2": 17,
-}
+CEILINGS = {"slim": LAUNCHES, "baseline": LAUNCHES, "option1": 17, "option2": 17}
 
 
 @pytest.mark.parametrize("name", CEILINGS)
 def test_launches_of_a_step(name: str) -> None:
-    preset, _, eight = name.partition(" ")
-    forms = PRESETS[preset]
-    if eight:
-        forms = tuple(str(FORMS[form].float8) for form in forms)  # type: ignore[assignment]
-    each, others, by_name = launches(forms, torch.float16)
+    each, others, by_name = launches(PRESETS[name], torch.float16)
     assert (each, others) == (CEILINGS[name], BESIDE), by_name
 
 
-@pytest.mark.parametrize("forms", [("e", "x"), ("e8", "x"), ("kv", "kv")])
+@pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv")])
 def test_tokens_of_a_step_read_their_caches_together(
     forms: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,7 +125,7 @@ def test_tokens_of_a_step_read_their_caches_together(
 
         monkeypatch.setitem(WORK, kernel, counted)
 
-    for kernel in ("split_latent", "split_latent8", "split_heads"):
+    for kernel in ("split_latent", "split_heads"):
         seen(kernel)
     each, others, by_name = launches(forms, torch.float16, tokens=3)
     assert (each, others) == (LAUNCHES, BESIDE), by_name

@@ -32,6 +32,7 @@ from tests.support.windows import (
     assert_same,
     decode,
     run,
+    short_model,
     short_windows,
 )
 
@@ -183,7 +184,7 @@ class PlainLoop:
 )
 def test_texts_are_those_of_a_plain_loop(model: Model, search: Search, temperature: float) -> None:
     """All windows in one batch, with different limits."""
-    exact = Model(model_checkpoint(model), CPU, torch.float64, ("kv", "kv"))
+    exact = short_model(forms=("kv", "kv"), dtype=torch.float64)
     windows = [
         limited(w, *LIMITS[i + 1], sample_len=14)
         for i, w in enumerate(short_windows(4, temperatures=(temperature,)))
@@ -194,15 +195,6 @@ def test_texts_are_those_of_a_plain_loop(model: Model, search: Search, temperatu
         expected = loop.one_text() if search.beams is None else loop.best_beam(search.beams)
         assert list(text.tokens) == expected
     assert sum(len(text.tokens) for text in found) > 30
-
-
-def model_checkpoint(model: Model):  # type: ignore[no-untyped-def]
-    """The checkpoint of `short_model`, of which `model` is one."""
-    from slimwhisper.checkpoint.load import Checkpoint
-    from tests.support.checkpoints import random_state
-    from tests.support.windows import SEED
-
-    return Checkpoint("random", model.dims, random_state(model.dims, SEED))
 
 
 @pytest.mark.parametrize("limits", LIMITS[1:4])

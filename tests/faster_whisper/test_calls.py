@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import slimwhisper
 from slimwhisper.errors import AudioError, CheckpointError, OptionError
@@ -333,6 +334,25 @@ def test_audio_is_decoded_as_asked(tmp_path: Path) -> None:
         decode_audio("http://127.0.0.1/a.wav", split_stereo=True)
 
 
+@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+def test_numbers_and_arrays_of_numpy_and_torch(model: WhisperModel, kind: Any) -> None:
+    values: dict[str, Any] = {
+        "beam_size": 2,
+        "best_of": 1,
+        "temperature": [0.0, 0.4],
+        "initial_prompt": [1, 2],
+        "suppress_tokens": [-1],
+        "max_new_tokens": 30,
+        "word_timestamps": True,
+    }
+    given = {name: kind(value) for name, value in values.items()}
+    vad = {"vad_filter": True, "vad_parameters": {"threshold": kind(0.4)}, "language": "Auto"}
+    for engine in (model, BatchedInferencePipeline(model)):
+        expected = [s.text for s in engine.transcribe(str(PHONE), **values, vad_filter=True)[0]]
+        found, info = engine.transcribe(str(PHONE), **given, **vad)
+        assert [s.text for s in found] == expected and info.language == "en"
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -363,6 +383,7 @@ def test_a_model_that_is_not_there() -> None:
         ({"repetition_penalty": 0}, "repetition_penalty 0 is not a number between"),
         ({"suppress_tokens": [99_999]}, "token ids are -1 to"),
         ({"initial_prompt": [99_999]}, "give a text, or token ids from 0"),
+        ({"task": "rm"}, "task 'rm' is not one of transcribe, translate"),
     ],
 )
 def test_options_that_cannot_be_had(

@@ -1,6 +1,8 @@
 """A text and its recording, from end to end, with `digits`."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -177,6 +179,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     srt, txt = ((tmp_path / "new" / f"phone-number.{f}").read_text() for f in ("srt", "txt"))
     assert srt.count("-->") == 3 and LINES[2] in srt, "no cue of what is not there"
     assert txt.splitlines() == [*LINES, "Goodbye then"]
+
+
+def test_a_recording_on_standard_input(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(LINES))
+    command = [sys.executable, "-m", "slimwhisper", "align", "-", "a.txt", "--model", "digits"]
+    with PHONE.open("rb") as file:
+        ran = subprocess.run(command, stdin=file, cwd=tmp_path, capture_output=True, check=False)
+    assert ran.returncode == 0 and (tmp_path / "stdin.srt").read_text().count("-->") == 3
 
 
 def test_the_command_overwrites_neither_text_nor_audio(

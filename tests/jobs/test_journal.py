@@ -76,7 +76,9 @@ def test_what_settles_a_file(path: Path) -> None:
     assert status(path) == "done"
     assert status(path, failed) == "failed"
     assert status(path, unwritten) is None
-    assert status(path, gone) is None  # it may be there the next time
+    assert status(path, gone) == "failed"  # once it is there, it has another fingerprint
+    write(path, (gone, "done"))
+    assert status(path, gone) == "failed"
     assert status(path, model="base") is status(path, beam_size=5) is None
     for change in ({"size": 101}, {"mtime_ns": 5}, {"etag": "e"}):
         assert status(path, replace(STAMP, **change)) is None
@@ -148,6 +150,33 @@ def test_a_journal_is_not_written_through_a_link(path: Path, tmp_path: Path) -> 
     with pytest.raises(OutputError, match="link"):
         opened(path)
     assert precious.read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["deleted", "renamed", "a link", "a file"])
+def test_a_folder_that_is_deleted_or_replaced(tmp_path: Path, kind: str, caplog: Any) -> None:
+    """All lines are in the folder that has the outputs from then on."""
+    path = tmp_path / "out" / JOURNAL_NAME
+    path.parent.mkdir()
+    write(path, (LAST, "done"))
+    journal = opened(path)
+    journal.add(Outcome(STAMP, "done", 1.0))
+    path.parent.rename(tmp_path / "old")
+    if kind == "deleted":
+        (tmp_path / "old" / JOURNAL_NAME).unlink()
+    elif kind == "a link":
+        path.parent.symlink_to(tmp_path)
+    elif kind == "a file":
+        path.parent.touch()
+        with pytest.raises(OutputError, match="File exists"):
+            journal.close()
+        return
+    journal.add(Outcome(NEW, "done", 1.0))
+    journal.close()
+    assert journal.moved and caplog.text.count("deleted or replaced") == 1
+    assert all(status(path, each) == "done" for each in (LAST, STAMP, NEW))
+    again = opened(path)
+    again.close()
+    assert not again.moved
 
 
 def test_one_job_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

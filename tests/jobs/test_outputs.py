@@ -114,7 +114,7 @@ def test_outputs_of_another_answer_are_not_those_of_another_recording(tmp_path: 
     names = [str(tmp_path / name) for name in ("x.mp3.txt", "x.mp3.translate.txt")]
     assert both.write(plain, answers) == names
     assert Path(names[0]).read_text() and not Path(names[1]).read_text()
-    assert both.exist(plain)
+    assert both.exist(plain, empty=True) and not both.exist(plain)
     Path(names[1]).unlink()
     assert not both.exist(plain)
 

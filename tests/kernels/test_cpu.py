@@ -13,11 +13,18 @@ from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import (
     AVX2_ROWS,
     Library,
-    describe_paths,
     library,
     why_not_compiled,
 )
-from slimwhisper.kernels.linear import Packed, Quantized, linear, pack, packed_width, quantize
+from slimwhisper.kernels.linear import (
+    Packed,
+    Quantized,
+    describe_paths,
+    linear,
+    pack,
+    packed_width,
+    quantize,
+)
 from slimwhisper.kernels.reads import Reads
 from slimwhisper.model.model import Model
 from tests.support.windows import assert_same, decode, random_model, windows
@@ -235,14 +242,13 @@ def test_what_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_multiplies_here(c: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        module, "library", lambda dtype=torch.float32: c if dtype == c.dtype else None
-    )
+    libraries = {torch.float32: c}
+    monkeypatch.setattr(linear_module, "library", lambda dtype=torch.float32: libraries.get(dtype))
     if c.is_avx2:
         assert describe_paths() == "float32 AVX2, int8 AVX2, bfloat16 PyTorch"
     elif c.has_integers:
         assert describe_paths().startswith("float32 AVX-512, int8 AVX")
-    monkeypatch.setattr(module, "library", lambda *_: None)
+    libraries.clear()
     assert describe_paths() == "float32 PyTorch, int8 PyTorch, bfloat16 PyTorch"
 
 

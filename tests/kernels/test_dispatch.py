@@ -74,12 +74,13 @@ def test_triton_gives_the_same(dtype: torch.dtype) -> None:
 
 @needs_interpreter
 def test_what_triton_leaves_to_pytorch() -> None:
-    """A width without a configuration, and long prompts, which flash-attention reads."""
+    """A width without a configuration, float8, and long prompts, which flash-attention reads."""
     kernels = Kernels(CPU, torch.float32, "triton")
     attend(kernels, width=16)
     keys = normal(1, 2, 9, 64)
     kernels.heads(normal(MAX_ROWS + 1, 2, 64), keys, keys)
-    assert dict(kernels.used) == {("latent", "torch"): 1, ("heads", "torch"): 2}
+    kernels.latent(normal(2, 2, 64), Latent.allocate((2, 9, 64), CPU, torch.float32, fp8=True), 0.2)
+    assert dict(kernels.used) == {("latent", "torch"): 2, ("heads", "torch"): 2}
 
 
 @needs_interpreter

@@ -25,7 +25,6 @@ from slimwhisper.kernels.gpu.combine import (
 )
 from slimwhisper.kernels.gpu.heads import split_heads, split_heads_reference
 from slimwhisper.kernels.gpu.latent import split_latent, split_latent_reference
-from slimwhisper.kernels.gpu.latent8 import _has_e4m3, halves_of_e4m3, split_latent8
 from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.reads import Reads
 
@@ -167,10 +166,10 @@ def test_each_token_of_a_step_reads_up_to_itself(tokens: int, splits: int, kerne
 
 
 @pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("kernel", ["latent", "heads", "latent8"])
+@pytest.mark.parametrize("kernel", ["latent", "heads"])
 def test_texts_by_pages(kernel: str, splits: int) -> None:
     """Pages of 16 positions, in any order; NaN wherever nothing may be read."""
-    dtype = torch.float16 if kernel == "latent8" else torch.float32
+    dtype = torch.float32
     lengths = torch.tensor([0, 1, 29, 64], device=DEVICE)
     generator = torch.Generator().manual_seed(0)
     table = torch.randperm(22, generator=generator)[:20].view(4, 5).to(DEVICE)
@@ -186,72 +185,25 @@ def test_texts_by_pages(kernel: str, splits: int) -> None:
     if kernel == "heads":
         found = split_heads(queries, *pages, shape_of("heads", dtype, 64, 1), splits, reads)
         expected = split_heads_reference(queries, *own, plain)
-    elif kernel == "latent":
+    else:
         kept, configuration = pages[0, :, 0], shape_of("latent", dtype, 64, 3)
         found = split_latent(queries, kept, 0.2, configuration, splits, reads)
         expected = split_latent_reference(queries, Latent(own[0, :, 0]), 0.2, plain)
-    else:
-        rounded = Latent.allocate((4, 70, 64), DEVICE, dtype, fp8=True)
-        kept = Latent.allocate((22, 16, 64), DEVICE, dtype, fp8=True)
-        for row, length in enumerate(lengths.tolist()):
-            for t in range(length):
-                rounded.write((row, t), own[0, row, 0, t])
-                kept.write((int(table[row, t // 16]), t % 16), own[0, row, 0, t])
-        found = split_latent8(queries, kept, 0.2, shape_of("latent8", dtype, 64, 3), splits, reads)
-        expected = split_latent_reference(queries, rounded, 0.2, plain)
-    tolerance = {"atol": 2e-2, "rtol": 1e-2} if kernel == "latent8" else {}
-    torch.testing.assert_close(found, expected, **tolerance)
+    torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize(("width", "splits"), [(64, 16), (128, 3), (384, 1), (1280, 1)])
-def test_split_latent_of_float8(width: int, splits: int) -> None:
-    """Exact but for the half precision of the products; NaN where nothing is to be read."""
-    dtype = torch.float16
-    heads, group = width // 64, 2
-    lengths = torch.tensor([0, 1, 29, 64], device=DEVICE)
-    slots = torch.tensor([4, 0, 6, 2], device=DEVICE)
-    kept = Latent.allocate((7, 70, width), DEVICE, dtype, fp8=True)
-    assert kept.factors is not None
-    clean = Latent.allocate((7, 70, width), DEVICE, dtype, fp8=True)
-    kept.values.view(torch.uint8).fill_(0x7F)  # NaN
-    kept.factors.fill_(NAN)
-    for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
-        columns = 10 ** torch.linspace(-3, 1, width, device=DEVICE)
-        x = normal(length, width, seed=slot, dtype=dtype) * columns
-        for latent in (kept, clean):
-            latent[slot : slot + 1].write((0, slice(0, length)), x.to(DEVICE, dtype))
-    queries = normal(4 * group, heads, width, seed=9, dtype=dtype)
-    configuration = shape_of("latent8", dtype, width, group * heads)
-    scale, reads = 0.5 * width**-0.5, Reads(slots, lengths)
-    found = split_latent8(queries, kept, scale, configuration, splits, reads)
-    plain = split_latent_reference(queries, Latent(clean.dequantized(dtype)), scale, reads)
-    true = split_latent_reference(queries.double(), clean, scale, reads)
-    assert (found[:group] == 0).all()
-    assert_close(found, plain, true)
-    maps = normal(heads, 64, width, seed=10, dtype=dtype)
-    mapped = split_latent8(queries, kept, scale, configuration, splits, reads, maps)
-    expected = torch.einsum("nhd,hkd->nhk", found.double(), maps.double())
-    torch.testing.assert_close(mapped.double(), expected, rtol=4e-3, atol=4e-3)
-
-
-@pytest.mark.parametrize("fp8", [False, True], ids=["latent", "latent8"])
 @pytest.mark.parametrize("splits", [1, 3])
-def test_a_bias_for_each_position(splits: int, fp8: bool) -> None:
+def test_a_bias_for_each_position(splits: int) -> None:
     """Of a slot, whoever reads it: as if a position stood there several times."""
-    dtype = torch.float16 if fp8 else torch.float32
+    dtype = torch.float32
     counts = torch.tensor([[1, 3, 2], [2, 1, 5], [4, 4, 4]], device=DEVICE).repeat(1, 12)
     slots = torch.tensor([2, 0], device=DEVICE)
-    latent = Latent.allocate((3, 36, 64), DEVICE, dtype, fp8)
-    latent.write(slice(None), normal(3, 36, 64, seed=1, dtype=dtype))
+    latent = Latent(normal(3, 36, 64, seed=1, dtype=dtype))
     queries = normal(4, 3, 64, seed=9, dtype=dtype)
     bias = torch.full((3, 40), NAN, device=DEVICE)[:, :36]
     bias[slots] = counts[slots].float().log()
-    reads, kernel = Reads(slots, position_bias=bias), "latent8" if fp8 else "latent"
-    shape = shape_of(kernel, dtype, 64, 6)
-    if fp8:
-        found = split_latent8(queries, latent, 0.125, shape, splits, reads)
-    else:
-        found = split_latent(queries, latent.values, 0.125, shape, splits, reads)
+    reads, shape = Reads(slots, position_bias=bias), shape_of("latent", dtype, 64, 6)
+    found = split_latent(queries, latent.values, 0.125, shape, splits, reads)
     expected = []
     for window, slot in enumerate(slots.tolist()):
         repeated = latent[slot : slot + 1][
@@ -259,32 +211,10 @@ def test_a_bias_for_each_position(splits: int, fp8: bool) -> None:
         ]
         asked = queries[2 * window : 2 * window + 2]
         expected.append(split_latent_reference(asked.double(), repeated, 0.125))
-    error = 2e-3 if fp8 else 1e-5
+    error = 1e-5
     torch.testing.assert_close(found.double(), torch.cat(expected), rtol=error, atol=error)
     plain = split_latent_reference(queries, latent, 0.125, reads)
     torch.testing.assert_close(found, plain, rtol=error, atol=error)
-
-
-def test_every_float8_number_is_converted() -> None:
-    """Two at a time; by shifts 2^-8 of it."""
-    import triton
-    import triton.language as tl
-
-    @triton.jit
-    def convert(words, low, high, CONVERT: tl.constexpr):
-        at = tl.arange(0, 128)
-        even, odd = halves_of_e4m3(tl.load(words + at), CONVERT)
-        tl.store(low + at, even)
-        tl.store(high + at, odd)
-
-    every = torch.arange(256, dtype=torch.uint8, device=DEVICE)
-    low, high = torch.empty(2, 128, dtype=torch.float16, device=DEVICE)
-    expected = every.view(torch.float8_e4m3fn).half().view(-1, 2)
-    number = expected.isfinite()
-    for converts in {False, _has_e4m3(DEVICE)}:
-        convert[(1,)](every.view(torch.uint16), low, high, CONVERT=converts)
-        found = torch.stack([low, high], dim=-1) * (1 if converts else 256)
-        assert torch.equal(found[number], expected[number])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -402,8 +332,6 @@ def test_the_table_has_the_official_widths() -> None:
                     width,
                 )
             assert find_configuration("heads", dtype, 64, 5, device)
-            if dtype == "float16":
-                assert find_configuration("latent8", dtype, width, WIDTHS[width], device), width
     assert find_configuration("latent", "float16", 100, 4, HOPPER) is None
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from slimwhisper.live.segmenter import SampleQueue
 from slimwhisper.live.types import TextUpdate, UtteranceEnded
 from tests.support.tones import (
     ONE_SAMPLE,
@@ -147,3 +148,15 @@ def test_an_hour_stays_flat(turns: bool) -> None:
             stream.commit()
     assert committed == expected
     assert max(sizes) < 10 * 16_000
+
+
+def test_samples_that_wait_are_not_copied_for_each_block() -> None:
+    """Once for each block, ten minutes took 24 s; a short rest does not keep a long piece."""
+    queue, piece = SampleQueue(), np.arange(10, dtype=np.float32)
+    queue.append(piece[:1])
+    queue.append(piece[1:])
+    assert queue.take(4).tolist() == [0, 1, 2, 3] and len(queue) == 6
+    assert np.shares_memory(queue._pieces[0], piece)
+    assert queue.take(4).tolist() == [4, 5, 6, 7] and len(queue) == 2
+    assert not np.shares_memory(queue._pieces[0], piece)
+    assert queue.take(2).tolist() == [8, 9] and not len(queue)

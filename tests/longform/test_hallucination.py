@@ -13,13 +13,12 @@ import torch
 import whisper.timing
 from torch import Tensor
 from whisper.decoding import DecodingResult
-from whisper.timing import WordTiming
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform import words
 from slimwhisper.longform.hallucination import WindowSpan
 from slimwhisper.longform.timestamps import WindowSegments
-from slimwhisper.longform.words import time_segments
+from slimwhisper.longform.words import WordTiming, time_segments
 from slimwhisper.types import Options, Segment
 from tests.support.checkpoints import tiny_dims
 from tests.support.scripted import BEGIN, as_dicts, random_text, tokenizer

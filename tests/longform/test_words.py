@@ -1,10 +1,7 @@
 """When words are spoken: whisper's own functions as the reference, in float64 to the last digit."""
 
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +14,6 @@ import torch
 import whisper
 import whisper.timing
 from torch import Tensor, nn
-from whisper.timing import WordTiming
 from whisper.utils import get_end
 
 from slimwhisper.api import SlimWhisper
@@ -26,7 +22,14 @@ from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Align, Alignment, Decoded, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.longform import words
-from slimwhisper.longform.words import attach_words, last_word_end, text_tokens, time_words
+from slimwhisper.longform.words import (
+    WordTiming,
+    attach_words,
+    last_word_end,
+    text_tokens,
+    time_words,
+    warp,
+)
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Options, Segment
@@ -36,7 +39,6 @@ from tests.support.reference import whisper_model
 from tests.support.scripted import (
     BEGIN,
     LANGUAGES,
-    TEXTS,
     as_dicts,
     random_text,
     segment,
@@ -104,18 +106,20 @@ def scripted(rng: random.Random, text: Sequence[int], frames: int) -> tuple[Scri
     return Scripted(scores, logits), alignment
 
 
-def as_tuples(timings: Sequence[WordTiming]) -> list[tuple[Any, ...]]:
-    return [(t.word, list(t.tokens), t.start, t.end, t.probability) for t in timings]
-
-
-def test_threads_may_time_words_at_once() -> None:
-    rng = random.Random(0)
-    text = tokenizer().encode(TEXTS["en"])
-    alignment = scripted(rng, text, 3000)[1]
-    expected = as_tuples(time_words(alignment, tokenizer(), 3000))
-    with ThreadPoolExecutor(4) as pool:
-        futures = [pool.submit(time_words, alignment, tokenizer(), 3000) for _ in range(20)]
-    assert [as_tuples(future.result()) for future in futures] == [expected] * 20
+@pytest.mark.parametrize("rows", [1, 2, 40, 448])
+@pytest.mark.parametrize("positions", [1, 3, 200])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_path_is_whisper_s(rows: int, positions: int, tied: bool, dtype: type) -> None:
+    """Of random costs, of costs with many ties, and where some are not numbers."""
+    rng = np.random.default_rng(rows * positions)
+    shape = rows, positions
+    for _ in range(5):
+        costs = (rng.integers(-1, 2, shape) / 10 if tied else rng.normal(size=shape)).astype(dtype)
+        for unknown in ((), rng.integers(positions)):
+            costs[:, unknown] = np.nan
+            expected = whisper.timing.dtw_cpu(costs.astype(np.float64))
+            np.testing.assert_array_equal(warp(costs), expected)
 
 
 def random_segments(rng: random.Random, language: str, seek: int) -> list[Segment]:
@@ -183,8 +187,6 @@ def test_punctuation_is_attached_as_given(monkeypatch: pytest.MonkeyPatch) -> No
         assert [w.word for w in result.words or ()] == expected
 
 
-pytestmark = pytest.mark.usefixtures("numba")
-
 CPU = torch.device("cpu")
 Times = list[tuple[str, float, float]]
 ONE_TOKEN = Options(sample_len=1)
@@ -244,27 +246,3 @@ def test_digits_aligns_as_whisper_does_but_for_rounding(digits_path: Path) -> No
         different += unequal(mine[torch.float32], its[torch.float32])
         rounded += unequal(its[torch.float32], its[torch.float64])
     assert words > 60 and different <= 2 * rounded
-
-
-# In a fresh process: numba starts its threads once.
-THREADS = """
-import torch
-from slimwhisper.engine.requests import Alignment
-from slimwhisper.types import Dims
-from slimwhisper.tokens.vocabulary import get_tokenizer
-from slimwhisper.longform.words import time_words
-
-torch.set_num_threads(1)
-alignment = Alignment((500, 501, 502), 2, torch.randn(1, 6, 1500), (0.5, 0.5, 0.5))
-dims = Dims(80, 1500, 8, 1, 1, 51_864, 448, 8, 1, 1)
-assert time_words(alignment, get_tokenizer(dims), 3000)
-print(torch.get_num_threads())
-"""
-
-
-@pytest.mark.slow
-def test_timing_words_leaves_torch_s_threads_alone() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", THREADS], capture_output=True, text=True, check=False
-    )
-    assert done.stdout.strip() == "1", done.stderr

@@ -32,14 +32,13 @@ def words(heard: FeedResult) -> list[str]:
 
 
 def test_several_answers(digits: SlimWhisper) -> None:
-    hits = digits.encoder_hits
     feed = EngineFeed(digits, variants=[{}, {"initial_prompt": "four"}], temperature=0.0)
     heard = feed.submit(DOOR).result(60)
     feed.close()
     assert isinstance(heard.result, Transcript) and words(heard) == TEXT
     (other,) = heard.result.others
     alone = digits.transcribe(DOOR, initial_prompt="four", temperature=0.0)
-    assert other.text == alone["text"] and digits.encoder_hits > hits
+    assert other.text == alone["text"]
 
 
 def test_anything_is_fed_by_anyone(digits: SlimWhisper) -> None:

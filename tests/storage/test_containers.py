@@ -201,17 +201,29 @@ def test_the_longest_first_within_bounds() -> None:
     )
 
 
+def peak_of(path: Path) -> tuple[int, int]:
+    """The recordings in a container, and the bytes that this takes."""
+    tracemalloc.start()
+    try:
+        return sum(1 for _ in StoredInputs([str(path)]).files()), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_long_manifest_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     rows = ({"audio_filepath": f"{n}.wav", "duration": n % 30} for n in range(12_000))
     path.write_text(lines(*rows))
-    tracemalloc.start()
-    try:
-        count = sum(1 for _ in StoredInputs([str(path)]).files())
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    count, peak = peak_of(path)
     assert count == 12_000 and peak < 15e6  # those of the look-ahead; all would take 24 MB
+
+
+def test_a_small_archive_of_large_files_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.tgz"
+    path.write_bytes(tar_of({"a.wav": bytes(64 << 20)}, "w:gz"))
+    assert path.stat().st_size < 100_000
+    count, peak = peak_of(path)
+    assert count == 1 and peak < 50e6  # 10 kB become 10 MB, three times
 
 
 @pytest.mark.parametrize("loaders", [0, 1])

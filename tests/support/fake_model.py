@@ -28,7 +28,6 @@ class FakeModel:
     name, forms = "fake", ("e", "x")
     fallbacks: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
-    encoder_hits = 0
 
     def __init__(self, ahead: int = 4, delay: float = 0.0) -> None:
         self.ahead = ahead
@@ -93,7 +92,6 @@ class FakeModel:
                 for variant in options.get("variants", ())[1:]:
                     said = " ".join(["", *variant.values(), text])
                     others.append(Transcript(said, [replace(segment, text=said)], "en"))
-                self.encoder_hits += len(others)
                 yield path, Transcript(spoken, segments, "en", others=tuple(others))
         finally:
             self.closed = True

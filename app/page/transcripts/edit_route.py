@@ -14,20 +14,22 @@ from starlette.exceptions import HTTPException
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.page.request_body import MAX_TEXT, RequestBody, clean, read_posted
 from slimwhisper.app.page.transcripts.edits import Changed, ConflictError, Edits
-from slimwhisper.app.page.transcripts.results import GONE, SAFE, PageResults
+from slimwhisper.app.page.transcripts.results import GONE, PRIVATE, PageResults
 from slimwhisper.app.page.transcripts.views import segment_view
 
 MAX_NAME = 100  # characters
 
 Index = Annotated[int, Field(ge=0)]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
+# (segment, its text, the new text)
+Corrections = Annotated[list[tuple[Index, str, Text]], Field(fail_fast=True)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
 
 class EditRequest(RequestBody, strict=True):
     """The body: one of these."""
 
-    texts: list[tuple[Index, str, Text]] | None = None  # (segment, its text, the new text)
+    texts: Corrections | None = None
     speaker: tuple[Name, Name] | None = None  # (name, the new name)
     approve: Index | None = None  # a segment whose flags are removed
     undo: int | None = None  # the revision that is undone
@@ -88,4 +90,4 @@ def _answer(edits: Edits, changed: Changed, error: APIError | None = None) -> Re
     }
     if error is not None:
         content |= error.body()
-    return JSONResponse(content, 200 if error is None else error.status, headers=SAFE)
+    return JSONResponse(content, 200 if error is None else error.status, headers=PRIVATE)

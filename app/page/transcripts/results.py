@@ -26,7 +26,7 @@ from slimwhisper.outputs.formats import OutputFormat, formats_for
 from slimwhisper.outputs.layout import SENTENCES
 
 GONE = "no longer available; transcribe the recording again"
-SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private"}  # headers
+PRIVATE = {"Cache-Control": "private"}
 
 
 @dataclass(eq=False)
@@ -108,7 +108,7 @@ def make_results_router(results: PageResults) -> APIRouter:
         media_type = mimetypes.guess_type(result.name)[0] or ""
         if not media_type.startswith(("audio/", "video/")):
             media_type = "application/octet-stream"  # which a browser does not run
-        return FileResponse(result.path, media_type=media_type, headers=SAFE)
+        return FileResponse(result.path, media_type=media_type, headers=PRIVATE)
 
     @router.get("/result/{file}")
     async def transcript(file: str) -> Response:
@@ -134,5 +134,5 @@ def make_results_router(results: PageResults) -> APIRouter:
 
 def download(content: bytes, name: str, media_type: str) -> Response:
     """A file that the browser saves instead of showing it."""
-    headers = {**SAFE, "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}"}
+    headers = {**PRIVATE, "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}"}
     return Response(content, media_type=media_type, headers=headers)

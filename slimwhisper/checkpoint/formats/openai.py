@@ -8,6 +8,7 @@ from dataclasses import fields
 from http.client import HTTPException
 from os import PathLike
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 
 import torch
@@ -78,11 +79,13 @@ def _sha256(file: Path) -> str:
 
 def read_openai(file: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     """{"dims", "model_state_dict"}: name -> tensor, matrices [out, in], mapped if possible."""
-    return read_with_window(file)[:2]
+    return read_with_settings(file)[:2]
 
 
-def read_with_window(file: Path) -> tuple[Dims, Mapping[str, Tensor], object]:
-    """The same, and what stands beside them as "audio_window"; None: nothing."""
+def read_with_settings(file: Path) -> tuple[Dims, Mapping[str, Tensor], Mapping[str, Any]]:
+    """The same, and the settings that stand beside them, which openai-whisper does not read:
+    "audio_window", and "generation_config", as a folder's file of this name.
+    """
     missing = "no 'dims' and 'model_state_dict'"
     foreign = f"{file}: not an OpenAI Whisper checkpoint ({missing}); give one, or a folder"
     content = read_pickle(file)
@@ -94,4 +97,7 @@ def read_with_window(file: Path) -> tuple[Dims, Mapping[str, Tensor], object]:
         raise load_error(foreign)
     if set(dims) != set(names) or not all(type(v) is int for v in dims.values()):
         raise load_error(f"{file}: its 'dims' are not the ten whole numbers {', '.join(names)}")
-    return Dims(**dims), state, content.get("audio_window")
+    kept = content.get("generation_config", {})
+    if not isinstance(kept, dict):
+        raise load_error(f"{file}: its 'generation_config' is no dictionary; leave it out")
+    return Dims(**dims), state, {"audio_window": content.get("audio_window")} | kept

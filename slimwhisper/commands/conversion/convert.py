@@ -16,11 +16,11 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.formats.lite_whisper import multiply_factors
-from slimwhisper.checkpoint.load import Adapters, Checkpoint, load_checkpoint
+from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.validate import OUTPUT, factored_layers
 from slimwhisper.commands.conversion.hf_folder import FOLDER_FILES, write_folder
+from slimwhisper.commands.conversion.settings import own_settings
 from slimwhisper.errors import OptionError, OutputError
-from slimwhisper.option_checks import changed_settings
 from slimwhisper.text import error_line
 
 # what --overwrite may delete with an old folder, weights aside
@@ -31,7 +31,7 @@ class Conversion(NamedTuple):
     """The result of a conversion."""
 
     path: Path
-    dropped: tuple[str, ...]  # settings that the format cannot store
+    dropped: tuple[str, ...]  # settings that slimwhisper reads in it, and openai-whisper does not
     products: int = 0  # weights that were two factors, which neither format can store
 
 
@@ -46,8 +46,10 @@ def run_convert(arguments: argparse.Namespace) -> int:
         download_root=arguments.model_dir,
     )
     if conversion.dropped:
-        lost = f"a .pt file cannot store its settings {', '.join(conversion.dropped)}"
-        print(f"slimwhisper: {conversion.path}: {lost}", file=sys.stderr)
+        unread = f"openai-whisper does not read its {', '.join(conversion.dropped)}"
+        remedy = "for the same times of words there, call set_alignment_heads"
+        hint = f"; {remedy}" if "alignment_heads" in conversion.dropped else ""
+        print(f"slimwhisper: {conversion.path}: {unread}{hint}", file=sys.stderr)
     if conversion.products:
         lost = f"the factors of {conversion.products} weights were multiplied"
         speed = "so the encoder is as large and as slow as Whisper's"
@@ -62,7 +64,7 @@ def convert(
     *,
     dtype: str | None = None,
     overwrite: bool = False,
-    adapter: Adapters = None,
+    adapter: str | PathLike[str] | None = None,
     download_root: str | PathLike[str] | None = None,
 ) -> Conversion:
     """Write a model as an OpenAI .pt file or as a Hugging Face folder with tokenizer and settings.
@@ -88,7 +90,9 @@ def convert(
     if target.exists() and Path(name).exists() and target.samefile(name):
         raise OptionError(f"{target}: is the model itself; choose another output")
     checkpoint = load_checkpoint(name, download_root=download_root, adapter=adapter)
-    dropped = _dropped_settings(checkpoint) if is_file else ()
+    if is_file:
+        _check_format(checkpoint)
+    own = own_settings(checkpoint) if is_file else {}
     ready = replace(checkpoint, state=_tensors_to_write(checkpoint, dtype))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +100,7 @@ def convert(
             new = Path(folder) / target.name
             if is_file:
                 content = {"dims": asdict(ready.dims), "model_state_dict": dict(ready.state)}
-                torch.save(content | ready.settings.audio_window_entry, new)
+                torch.save(content | ({"generation_config": own} if own else {}), new)
             else:
                 new.mkdir()
                 write_folder(ready, new)
@@ -106,12 +110,13 @@ def convert(
     except (OSError, RuntimeError) as error:  # RuntimeError: torch.save, on a full disk
         reason = f"cannot be written: {error_line(error)}"
         raise OutputError(f"{target}: {reason}; free some space, or choose another") from error
+    dropped = tuple(name for name in own if name != "audio_window")
     return Conversion(target, dropped, len(factored_layers(checkpoint.state)))
 
 
-def _dropped_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """The names of settings that a .pt file cannot store and that are not Whisper's own. Raises
-    CheckpointError if it cannot store something without which the words would differ.
+def _check_format(checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError if a .pt file cannot store something without which the words would
+    differ.
     """
     name = checkpoint.name
     if OUTPUT in checkpoint.state:
@@ -120,11 +125,6 @@ def _dropped_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
     if not checkpoint.tokens.is_whispers:
         what = "its tokenizer is not OpenAI's, and a .pt file cannot store one"
         raise load_error(f"{name}: {what}; keep the folder")
-    settings = checkpoint.settings
-    rows = changed_settings(checkpoint.dims, checkpoint.tokens, settings)
-    rows = [row for row in rows if row.name != "audio_window"]
-    heads = ("alignment_heads",) if settings.alignment_heads else ()
-    return (*heads, *(row.name for row in rows))
 
 
 def _tensors_to_write(checkpoint: Checkpoint, dtype: str | None) -> dict[str, Tensor]:
@@ -170,7 +170,7 @@ def _check_equal(ready: Checkpoint, written: Path, is_file: bool) -> None:
     """Raise OutputError unless the written model reads back as the same."""
     checkpoint = load_checkpoint(written)
     same = checkpoint.dims == ready.dims and set(checkpoint.state) == set(ready.state)
-    same = same and (is_file or checkpoint.alignment_heads == ready.alignment_heads)
+    same = same and checkpoint.alignment_heads == ready.alignment_heads
     if not same or not all(_equal(t, checkpoint.state[name]) for name, t in ready.state.items()):
         what = f"does not read back as {ready.name} and was deleted"
         raise OutputError(f"{written.name}: the written file {what}; check the disk")

@@ -17,6 +17,7 @@ from slimwhisper.commands.conversion.settings import (
     feature_settings,
     generation_settings,
     model_settings,
+    own_settings,
 )
 from slimwhisper.commands.conversion.tokenizer_files import tokenizer_files
 from slimwhisper.tokens.openai import openai_tokenizer
@@ -68,9 +69,8 @@ def _openai_contents(checkpoint: Checkpoint) -> dict[str, str]:
         raise load_error(f"{checkpoint.name}: {what}; write a .pt file")
     dtype, tied = _dtype(checkpoint.state), OUTPUT not in checkpoint.state
     settings = {
-        "config.json": model_settings(dims, tokenizer, dtype, tied)
-        | checkpoint.settings.audio_window_entry,
-        "generation_config.json": generation_settings(dims, tokenizer, checkpoint.alignment_heads),
+        "config.json": model_settings(dims, tokenizer, dtype, tied),
+        "generation_config.json": generation_settings(dims, tokenizer) | own_settings(checkpoint),
         "preprocessor_config.json": feature_settings(dims),
     }
     contents = {name: json.dumps(content, indent=2) + "\n" for name, content in settings.items()}

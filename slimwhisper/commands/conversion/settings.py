@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from slimwhisper.checkpoint.alignment_heads import Heads
+from slimwhisper.checkpoint.alignment_heads import head_pairs
 from slimwhisper.checkpoint.formats.hugging_face import DIMENSIONS
+from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.commands.conversion.tokenizer_files import FIRST_TIMESTAMP, NO_TIMESTAMPS
+from slimwhisper.option_checks import changed_settings
 from slimwhisper.options import TASKS
 from slimwhisper.tokens.openai import suppressed
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE, Dims
@@ -39,7 +41,18 @@ def model_settings(dims: Dims, tokenizer: "Tokenizer", dtype: str, tied: bool) -
     )
 
 
-def generation_settings(dims: Dims, tokenizer: "Tokenizer", heads: Heads | None) -> dict[str, Any]:
+def own_settings(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a model's generation_config.json has that Whisper's own has not."""
+    settings, heads = checkpoint.settings, checkpoint.alignment_heads
+    own: dict[str, Any] = {} if heads is None else {"alignment_heads": head_pairs(heads)}
+    for row in changed_settings(checkpoint.dims, checkpoint.tokens, settings):
+        value = getattr(settings, row.name, row.value)
+        own[row.name] = list(value) if isinstance(value, tuple) else value
+    own.pop("forced_decoder_ids", None)  # what is followed of them is the language and the task
+    return own
+
+
+def generation_settings(dims: Dims, tokenizer: "Tokenizer") -> dict[str, Any]:
     """generation_config.json: the rules of `whisper.decode` with its defaults."""
     special = tokenizer.special_tokens
     multilingual = tokenizer.language is not None
@@ -62,8 +75,6 @@ def generation_settings(dims: Dims, tokenizer: "Tokenizer", heads: Heads | None)
         codes = tokenizer.all_language_codes
         settings["lang_to_id"] = {f"<|{code}|>": special[f"<|{code}|>"] for code in codes}
         settings["task_to_id"] = {task: getattr(tokenizer, task) for task in TASKS}
-    if heads is not None:
-        settings["alignment_heads"] = [[layer, h] for layer in sorted(heads) for h in heads[layer]]
     assert special[FIRST_TIMESTAMP] == special[NO_TIMESTAMPS] + 1  # transformers relies on it
     return settings
 

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,7 @@ def _open_source(a: argparse.Namespace, stack: ExitStack) -> tuple[Iterator[Piec
         return url_pieces(a.source, name), True
     if sys.stdin is None or sys.stdin.isatty():
         example = "arecord -f S16_LE -r 16000 -t raw | slimwhisper live"
-        raise OptionError(f"{STDIN} is a terminal; pipe audio into it, such as {example}")
+        raise OptionError(f"{STDIN} is a terminal or closed; pipe audio into it, such as {example}")
     if sys.platform == "win32":
         import msvcrt
 
@@ -117,7 +117,8 @@ def _ended_by_signals(feed: SourceReader) -> Iterator[list[int]]:
         caught.append(number)
         feed.stop()
         # unbuffered: the signal may have interrupted a write
-        os.write(2, b"\nslimwhisper: writing the rest; press Ctrl-C again to stop now\n")
+        with suppress(OSError):
+            os.write(2, b"\nslimwhisper: writing the rest; press Ctrl-C again to stop now\n")
 
     in_main = threading.current_thread() is threading.main_thread()  # others cannot catch signals
     numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()

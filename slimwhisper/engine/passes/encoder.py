@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from slimwhisper.audio.threads import use_threads, usual_threads
-from slimwhisper.engine.passes.outputs import EncoderOutputs
 from slimwhisper.engine.tickets import Ticket, TicketState
 from slimwhisper.engine.uploads import upload
 from slimwhisper.kernels.gpu import driver
@@ -30,8 +29,7 @@ from slimwhisper.types import MEL_FRAMES_PER_POSITION
 
 @dataclass(slots=True)
 class _Batch:
-    tickets: list[tuple[int, Ticket]]  # each with the index of its window
-    audio: list[bytes | None]  # of the windows: `Ticket.audio`
+    tickets: list[Ticket]
     features: Tensor | Future[Tensor]  # [G, q, d], valid once `done`
     done: torch.cuda.Event | None  # None: already valid, or a future
 
@@ -42,7 +40,6 @@ class AsyncEncoder:
     def __init__(self, model: Model, max_batch: int) -> None:
         """max_batch: windows in a call of `begin`."""
         self.model, self.max_batch = model, max_batch
-        self.kept: EncoderOutputs | None = None  # if set, windows may share an output
         self._batches: deque[_Batch] = deque()
         self._thread: ThreadPoolExecutor | None = None
         self._all_threads: int | None = None  # torch's, before they are shared
@@ -98,55 +95,26 @@ class AsyncEncoder:
     def divide(
         self, tickets: Sequence[Ticket]
     ) -> tuple[list[list[Ticket]], list[tuple[Ticket, Tensor]]]:
-        """Tickets with audio -> the windows to encode, each with all tickets that share it, and the
-        tickets whose output [p, d] is known. Those that share a window in the encoder are left out:
-        `completed` yields them.
+        """Tickets with audio -> those to encode, in batches of one length, and those whose audio
+        came encoded, each with the output [p, d].
         """
-        dims, kept = self.model.dims, self.kept
-        new: dict[object, list[Ticket]] = {}
+        dims = self.model.dims
+        by_frames: dict[int, list[Ticket]] = {}
         known: list[tuple[Ticket, Tensor]] = []
         for ticket in tickets:
             mel = ticket.window.mel
             assert mel is not None
             if mel.shape == (dims.n_audio_ctx, dims.n_audio_state):
-                known.append((ticket, mel))  # it came encoded
-                continue
-            if kept is None or not ticket.window.may_recur:
-                new[ticket] = [ticket]
-                continue
-            ticket.audio = kept.key_of(mel)
-            if (output := kept.find(ticket.audio)) is not None:
-                known.append((ticket, output))
-            elif ticket.audio in new:
-                new[ticket.audio].append(ticket)
-                kept.hits += 1
-            elif self.join(ticket):
-                kept.hits += 1
+                known.append((ticket, mel))
             else:
-                new[ticket.audio] = [ticket]
-        return list(new.values()), known
-
-    def batches(self, windows: Sequence[list[Ticket]]) -> Iterator[list[list[Ticket]]]:
-        """The windows to encode, each with the tickets that share it, in batches of one length."""
-        by_frames: dict[int, list[list[Ticket]]] = {}
-        for sharing in windows:
-            mel = sharing[0].window.mel
-            assert mel is not None
-            by_frames.setdefault(mel.shape[1], []).append(sharing)
+                by_frames.setdefault(mel.shape[1], []).append(ticket)
+        batches = list[list[Ticket]]()
         for frames, group in by_frames.items():
             count = self.max_batch
             if self.stream is None:  # as many positions as in a batch of whole windows
-                count = count * self.model.dims.window_frames // frames
-            for first in range(0, len(group), count):
-                yield group[first : first + count]
-
-    def join(self, ticket: Ticket) -> bool:
-        """Share the output of a window that is in the encoder; returns whether it is there."""
-        for batch in self._batches:
-            if ticket.audio in batch.audio:
-                batch.tickets.append((batch.audio.index(ticket.audio), ticket))
-                return True
-        return False
+                count = count * dims.window_frames // frames
+            batches += [group[i : i + count] for i in range(0, len(group), count)]
+        return batches, known
 
     def begin(
         self, tickets: Sequence[Ticket], mels: Sequence[Tensor], beside: bool = False
@@ -155,15 +123,14 @@ class AsyncEncoder:
 
         beside: on half of the GPU, if it can be divided: the steps beside it have the other half.
         """
-        numbered, audio = list(enumerate(tickets)), [t.audio for t in tickets]
         if self._thread is not None:  # one by one: the first can start while the next is encoded
             for ticket, mel in zip(tickets, mels, strict=True):
                 future = self._thread.submit(self._encode, mel.unsqueeze(0))
-                self._batches.append(_Batch([(0, ticket)], [ticket.audio], future, None))
+                self._batches.append(_Batch([ticket], future, None))
             return
         if self.stream is None:
             features = self.model.encoder(torch.stack(tuple(mels)))
-            self._batches.append(_Batch(numbered, audio, features, None))
+            self._batches.append(_Batch(list(tickets), features, None))
             return
         count, frames = len(mels), mels[0].shape[1]
         # pinned, else the host would wait for the stream's earlier work; torch keeps the memory
@@ -186,7 +153,7 @@ class AsyncEncoder:
             features = outputs.clone()  # the next batch may come before it is read
             done = torch.cuda.Event()
             done.record(stream)
-        self._batches.append(_Batch(numbered, audio, features, done))
+        self._batches.append(_Batch(list(tickets), features, done))
 
     def completed(self, wait: bool) -> Iterator[tuple[list[Ticket], Tensor]]:
         """Tickets that are encoded, and their outputs [G, q, d], ready for the caller's stream.
@@ -202,14 +169,13 @@ class AsyncEncoder:
                 current = torch.cuda.current_stream(self.model.device)
                 current.wait_event(batch.done)
                 features.record_stream(current)  # not reused before it has been read
-            if self.kept is not None:
-                self.kept.put(batch.audio, features)
-            present = [(i, t) for i, t in batch.tickets if t.state is not TicketState.GONE]
-            if present:
-                indices = [i for i, _ in present]
-                if indices != list(range(len(features))):
-                    features = features[upload(features.device, indices)[0]]
-                yield [ticket for _, ticket in present], features
+            tickets = batch.tickets
+            present = [i for i, t in enumerate(tickets) if t.state is not TicketState.GONE]
+            if not present:
+                continue
+            if len(present) < len(tickets):
+                features = features[upload(features.device, present)[0]]
+            yield [tickets[i] for i in present], features
 
     @staticmethod
     def _is_done(batch: _Batch) -> bool:

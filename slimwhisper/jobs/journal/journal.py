@@ -19,6 +19,7 @@ from slimwhisper.storage.digest_set import Digests, digest_of
 from slimwhisper.storage.fingerprints import Fingerprint, Outcome, Status
 from slimwhisper.storage.outputs import OutputFolder
 
+EMPTY = "empty"  # marks a recording beside its status
 KEYS = ("path", "size", "mtime_ns", "etag")  # of a fingerprint; only objects have an etag
 
 
@@ -65,6 +66,8 @@ class Journal:
         for record in self.records():
             if record.get("options") in self._accepted:
                 yield _digest(record, record["status"])
+                if record.get("empty"):
+                    yield _digest(record, EMPTY)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The lines of recordings that are done or failed, with any options, in their order."""
@@ -77,10 +80,18 @@ class Journal:
                 yield record
 
     def status(self, fingerprint: Fingerprint) -> Status | None:
-        """The status of a recording with this fingerprint in an earlier run; None: not recorded."""
-        statuses: tuple[Status, ...] = () if fingerprint.size is None else ("done", "failed")
+        """The status of a recording with this fingerprint in an earlier run; None: not recorded.
+        What does not exist cannot be done.
+        """
+        statuses: tuple[Status, ...] = (
+            ("failed",) if fingerprint.size is None else ("done", "failed")
+        )
         matches = (s for s in statuses if _digest(_fields(fingerprint), s) in self._earlier_digests)
         return next(matches, None)
+
+    def is_empty(self, fingerprint: Fingerprint) -> bool:
+        """Whether an output of a recording that is done had nothing in it."""
+        return _digest(_fields(fingerprint), EMPTY) in self._earlier_digests
 
     def add(self, *outcomes: Outcome) -> None:
         """Append recordings that have ended, in one write. If the process is killed during it, at
@@ -99,6 +110,11 @@ class Journal:
         if options in self._accepted and self._earlier_digests.add(digest):
             self._log.append(_line(outcome, options).encode("ascii"))
 
+    @property
+    def moved(self) -> bool:
+        """Whether the folder was deleted or replaced during the job, with what was in it."""
+        return self._log.moved
+
     def close(self) -> None:
         """Write lines that are not written yet, and release the lock."""
         self._log.close()
@@ -111,6 +127,7 @@ def _line(outcome: Outcome, options: Mapping[str, Any]) -> str:
         "status": outcome.status,
         "seconds": None if outcome.seconds is None else round(outcome.seconds, 3),
         "error": outcome.error,
+        **({"empty": True} if outcome.empty else {}),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     return json.dumps(record) + "\n"
@@ -121,6 +138,6 @@ def _fields(fingerprint: Fingerprint) -> dict[str, Any]:
     return fields if fingerprint.etag is not None else {key: fields[key] for key in KEYS[:3]}
 
 
-def _digest(record: Mapping[str, Any], status: Status) -> int:
+def _digest(record: Mapping[str, Any], status: str) -> int:
     """The digest of a line, or of a fingerprint's fields, with a status."""
     return digest_of(repr([*map(record.get, KEYS), status]).encode())

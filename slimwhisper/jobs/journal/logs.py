@@ -40,10 +40,15 @@ class FileLog:
     The file is locked for one process until it is closed. One thread appends.
     """
 
+    moved = False  # the folder was not the same during the job
+
     def __init__(self, path: Path) -> None:
         """Raises OutputError: the file cannot be opened, or another process has locked it."""
         self.path = path
         self._synced_at = float("-inf")
+        self._open()
+
+    def _open(self) -> None:
         with self._wrap_errors():
             try:
                 self._file = open_locked(self.path)
@@ -69,15 +74,34 @@ class FileLog:
             self._torn = os.write(self._file, data) < len(data)
             if self._torn:
                 raise OSError(ENOSPC, os.strerror(ENOSPC))
-            if time.monotonic() >= self._synced_at + SYNC:  # fsync is slow on a network drive
-                os.fsync(self._file)
+            if time.monotonic() >= self._synced_at + SYNC:  # slow on a network drive
+                self._sync()
                 self._synced_at = time.monotonic()
+
+    def _sync(self) -> None:
+        """Store the lines: all of them in a new file, if the folder was deleted or replaced."""
+        here = os.fstat(self._file)
+        try:
+            same = os.path.samestat(self.path.stat(), here)
+        except OSError:
+            same = False
+        if not same:
+            self.moved, old = True, self._file
+            what = "was deleted or replaced, or its folder was, during the job"
+            logger.warning("%s: %s; run it again for outputs that are gone", self.path, what)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._open()
+            with os.fdopen(old, "rb") as file:
+                file.seek(0)
+                for line in file:
+                    os.write(self._file, line)
+        os.fsync(self._file)
 
     def close(self) -> None:
         """Close the file, which releases the lock."""
         try:
             with self._wrap_errors():
-                os.fsync(self._file)
+                self._sync()
         finally:
             os.close(self._file)
 
@@ -97,6 +121,8 @@ class StoreLog:
     at most every few seconds. So a kill loses the last lines, and their recordings are transcribed
     again, to the same outputs.
     """
+
+    moved = False
 
     def __init__(self, folder: OutputFolder) -> None:
         """The name of the series is unique to this run."""

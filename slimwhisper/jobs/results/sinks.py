@@ -94,9 +94,9 @@ class Files:
             self.folder.put(name, text.getvalue().encode())
         return [self.folder.name(name) for name in names]
 
-    def exist(self, recording: InputFile) -> bool:
-        """Whether all outputs of a recording exist."""
-        return all(map(self.folder.exists, self._names(recording)))
+    def exist(self, recording: InputFile, *, empty: bool = False) -> bool:
+        """Whether all outputs of a recording exist, and have something in them, or may be empty."""
+        return all(self.folder.exists(name, empty) for name in self._names(recording))
 
     def check_name(self, entry: InputFile | SlimWhisperError) -> InputFile | SlimWhisperError:
         """The same; an error for a recording whose outputs would have names that are too long, or
@@ -156,10 +156,13 @@ class Sink:
         return None
 
     def _exists(self, recording: InputFile, *, recorded: bool) -> bool:
-        """Whether the outputs exist. In a store the journal is trusted, as each check would be a
-        request.
+        """Whether the outputs exist, as they were written or corrected: one that has been emptied
+        does not count. In a store the journal is trusted, as each check would be a request.
         """
-        return (recorded and not self._files.folder.is_local) or self._files.exist(recording)
+        if recorded and not self._files.folder.is_local:
+            return True
+        empty = self.journal is not None and self.journal.is_empty(recording.fingerprint)
+        return self._files.exist(recording, empty=empty)
 
     def read(self, recording: InputFile, format: str) -> bytes | None:
         """An output of an earlier run; None: it does not exist or cannot be read."""
@@ -171,9 +174,12 @@ class Sink:
     def record(self, recording: InputFile, result: RecordingResult) -> None:
         """Record a recording that has been written, or has no outputs. Raises JournalError."""
         if self.journal is not None:
+            outcome = result.outcome(recording)
             if self._files.folder.is_local:
                 self._sweep(self._files.folder.local_path(recording.output).parent)
-            self.journal.add(result.outcome(recording))
+                empty = result.status == "done" and not self._files.exist(recording)
+                outcome = outcome._replace(empty=empty)
+            self.journal.add(outcome)
 
     def close(self) -> None:
         """Write and record the results that wait. Raises OutputError."""

@@ -7,6 +7,7 @@ from starlette.types import Scope
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from slimwhisper.app.api.access import HEADERS
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.origins import AllowedOrigins, network_of
 from slimwhisper.app.service.settings import ServerSettings
@@ -119,10 +120,33 @@ def test_other_names_for_this_machine_are_refused(keyless: Live) -> None:
         connect("ws://evil.example/v1/realtime", sock=connected(keyless))
 
 
+def test_no_other_site_shows_the_page_and_no_browser_keeps_a_text(
+    keyless: Live, keyed: Live
+) -> None:
+    url, texts = keyless.url, "/v1/audio/transcriptions"
+    answers = [
+        httpx.get(f"{url}{path}") for path in ("/", "/health", "/config", "/v1/models", "/x")
+    ]
+    answers += [httpx.get(f"{keyed.url}{path}") for path in ("/", "/config", "/v1/models")]
+    answers += [keyless.post(files=FILES, data={"stream": stream}) for stream in ("true", "false")]
+    answers += [keyless.post(), keyed.post(files=FILES)]
+    for answer in answers:
+        for name, value in HEADERS:
+            assert answer.headers.get_list(name.decode()) == [value.decode()], answer.url
+        kept = answer.url.path == "/"
+        assert answer.headers.get("cache-control") == (None if kept else "no-store"), answer.url
+    assert any(answer.url.path == texts and answer.is_success for answer in answers)
+    shown = httpx.get(f"{url}/page/assets/page.css")
+    assert shown.headers["cache-control"] == "no-cache" and shown.headers["x-frame-options"]
+
+
 @pytest.mark.parametrize(
     ("settings", "host", "known"),
     [
         *((ServerSettings(), host, False) for host in ("speech.example", "", "[::1")),
+        (ServerSettings(), "evil.example@127.0.0.1", False),
+        (ServerSettings(), "127.0.0.1:7860:evil", False),
+        (ServerSettings(), "127.0.0.1/evil.example", False),
         *(
             (ServerSettings(), host, True)
             for host in ("LOCALHOST:7860", "[::1]:7860", "127.8.8.8:1")

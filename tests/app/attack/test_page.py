@@ -11,9 +11,9 @@ import httpx
 import pytest
 import safehttpx
 
-from slimwhisper.app.page import body_check
+from slimwhisper.app.page import body_check, gradio_internals
 from slimwhisper.app.page.body_check import MAX_TEXT, check_body
-from tests.support.live import Live
+from tests.support.live import Begin, Live, eventually
 from tests.support.page_calls import DEFAULTS, PHONE, arguments, call, clear_page, upload
 from tests.support.servers import serving
 
@@ -179,7 +179,7 @@ def test_calls_that_do_not_fit(
     client: Client, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     index, good = functions(client)["transcribe"], arguments()
-    for wrong in (99, -1, 1.5, "1", [1], {}, 10**30):
+    for wrong in (99, -1, 1.5, "1", [1], {}, 10**30, True):
         answer = post(client, {"data": good, "fn_index": wrong, "session_hash": "a"})
         assert answer.status_code == 400 and "unknown function" in answer.json()["detail"]
     for data in ([], good[:3], good * 2, [None] * 15, [good] * 15):
@@ -223,6 +223,22 @@ def test_texts_are_bounded() -> None:
     files = [{"path": f"{i}", "url": None, "size": 1, "meta": META} for i in range(2000)]
     body = {"data": [files, "x" * MAX_TEXT], "fn_index": 1}
     check_body(json.dumps(body).encode(), {1}, lambda _: True)
+
+
+def test_pages_that_come_and_go(begin_page: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradio keeps the state of each for hours; the newest are enough."""
+    monkeypatch.setattr(gradio_internals, "MAX_SESSIONS", 3)
+    live = begin_page()
+    with httpx.Client(base_url=live.url, timeout=60) as client:
+        for number in range(8):
+            with client.stream("GET", f"/gradio_api/heartbeat/{number}") as answer:
+                next(answer.iter_raw())
+        page = live.server._page
+        assert page is not None
+        kept = page._gradio.app.state_holder.session_data
+        assert eventually(lambda: "7" in kept) and len(kept) <= 3
+        assert call(client, upload(client, PHONE))[0] == "complete"
+    clear_page(live)
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/inference"])

@@ -137,12 +137,21 @@ def test_room_is_shared() -> None:
     read(other, 4 * hour)
 
 
+def test_a_file_that_takes_long_holds_up_no_other(make: Make, tmp_path: Path) -> None:
+    """Also on a machine of two cores, where one reader would be enough."""
+    service = make(limits=Limits(reading=600))
+    os.mkfifo(tmp_path / "endless.wav")
+    endless = Upload(service, tmp_path / "endless.wav", "mallory")
+    assert isinstance(Upload(service, SHORT, "ann").last, JobFinished)
+    service.cancel(endless.job)
+
+
 @pytest.mark.slow
 def test_a_dropped_job_frees_its_reader(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it decodes, and while its samples are worked on."""
-    monkeypatch.setattr(reading, "WORKERS", 1)
+    monkeypatch.setattr(reading, "READERS", 1)
     service = make(limits=Limits(reading=600))
     os.mkfifo(tmp_path / "endless.wav")
     endless = Upload(service, tmp_path / "endless.wav", "mallory")

@@ -32,7 +32,6 @@ from slimwhisper.kernels.gpu import (
     heads,
     hopper,
     latent,
-    latent8,
     norm,
 )
 from tests.support.pretend.device import (
@@ -46,7 +45,7 @@ from tests.support.pretend.device import (
 from tests.support.pretend.kernels import WORK
 from tests.support.pretend.operators import Functions, Interceptor, Operators
 
-MODULES = (choose_token, combine, heads, latent, latent8, norm)  # with kernels
+MODULES = (choose_token, combine, heads, latent, norm)  # with kernels
 # what Triton's kernels write
 WRITTEN = {"out", "sums", "stats", "total", "normed", "kept", "factors", "tokens", "logprobs"}
 

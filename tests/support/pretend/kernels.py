@@ -50,10 +50,6 @@ def split_latent(a: Arguments) -> None:
     _attend(a, Latent(a["latent"]), _reads(a))
 
 
-def split_latent8(a: Arguments) -> None:
-    _attend(a, Latent(a["latent"].view(FP8), a["factors"]), _reads(a))
-
-
 def _attend(a: Arguments, latent: Latent, reads: Reads) -> None:
     scale = a["scale_log2"] / math.log2(math.e)
     if reads.block_table is not None:
@@ -137,7 +133,6 @@ def choose_token(a: Arguments) -> None:
 
 WORK: dict[str, Callable[[Arguments], None]] = {
     "split_latent": split_latent,
-    "split_latent8": split_latent8,
     "hopper_latent": hopper_latent,
     "split_heads": split_heads,
     "combine": combine,
