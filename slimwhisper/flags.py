@@ -199,7 +199,6 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-# of the flags --model_dir and --adapter
 MODEL_DIR = {"help": "folder for downloaded models [~/.cache/whisper]"}
 ADAPTER: dict[str, Any] = {
     "help": "LoRA adapter in PEFT's format, folder or Hugging Face id, merged into the model",
@@ -251,7 +250,6 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
     add(
         "--strict_cache",
         action="store_true",
-        default=False,
         help="fail if a form is not exact, instead of falling back [fall back]",
     )
     add("--guard_audio", help="recording of speech on which the guard measures the forms")

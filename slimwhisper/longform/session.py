@@ -98,9 +98,8 @@ class Session:
             self.language = languages[0]
         self.language_probs: dict[str, float] = {}  # by code; {}: the language was known
         self._expected = expected_tokens(self.vocabulary, expected, options.hotwords)
-        self._silences = silences
         self.state = WindowState(languages)
-        self._steps = self._run(clips, has_speech)
+        self._steps = self._run(self._windows(clips, has_speech, silences), cut=clips is None)
         self._request: Request | None = next(self._steps, None)
 
     @property
@@ -134,15 +133,14 @@ class Session:
         """Mel frames of the recording done so far."""
         return min(self.state.seek, self.mel.frames)
 
-    def _run(
-        self, clips: Sequence[Clip] | None, has_speech: Callable[[int, int], bool] | None
-    ) -> Steps:
-        """Decode window after window; the first tells the language, if that is not known."""
-        spans = self._windows(clips, has_speech)
+    def _run(self, spans: Iterator[WindowSpan], *, cut: bool) -> Steps:
+        """Decode window after window; the first tells the language, if that is not known. cut: as
+        in `_audio_of_language`.
+        """
         first = next(spans, None)
         in_slot: Clip | None = None  # the audio in the engine's slot: start and frames
         if self.language is None:
-            in_slot = self._audio_of_language(first, cut=clips is None)
+            in_slot = self._audio_of_language(first, cut)
             self.language, self.language_probs = yield from self._detect_language(in_slot)
         else:
             self._set_language(self.language)
@@ -156,32 +154,33 @@ class Session:
             yield from self._window(span, encoded)
 
     def _windows(
-        self, clips: Sequence[Clip] | None, has_speech: Callable[[int, int], bool] | None
+        self,
+        clips: Sequence[Clip] | None,
+        has_speech: Callable[[int, int], bool] | None,
+        silences: Sequence[Clip],
     ) -> Iterator[WindowSpan]:
         """The windows of the clips that are decoded, each at what `seek` is when the one before it
-        is done.
+        is done; but after a silence that it would start in, as a model finds no text that begins
+        long after its window's start.
         """
         window = self.dims.window_frames
         for start, stop in clips_of(self.options, self.mel.frames) if clips is None else clips:
             self.state.seek = start
-            while (seek := self._after_silence(self.state.seek)) < stop:
-                self.state.seek = seek
-                long = (a for a, b in self._silences if seek < a and b - a >= LONG_SILENCE)
+            while (seek := self.state.seek) < stop:
+                after = next((b for a, b in silences if a <= seek < b), None)
+                if after is not None:
+                    self.state.seek = after
+                    continue
+                long = (a for a, b in silences if seek < a and b - a >= LONG_SILENCE)
                 frames = min(window, stop - seek, next(long, stop) - seek)
                 if has_speech is None or has_speech(seek, seek + frames):
                     yield WindowSpan(seek, frames, self.mel.frames, window)
                 else:
                     self.state.seek += frames
 
-    def _after_silence(self, seek: int) -> int:
-        """Where a window starts that would start at `seek`: a model finds no text that begins long
-        after its window's start.
-        """
-        return next((stop for start, stop in self._silences if start <= seek < stop), seek)
-
     # -- the language --------------------------------------------------------------------------
 
-    def _audio_of_language(self, first: WindowSpan | None, *, cut: bool) -> Clip:
+    def _audio_of_language(self, first: WindowSpan | None, cut: bool) -> Clip:
         """The audio that the language is detected in: 30 s, as in `whisper`, but from the first
         window that is decoded on. first: None: there is none. cut: leave out, too, what follows a
         clip that ends within them.
