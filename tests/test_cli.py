@@ -114,7 +114,7 @@ def bad(tmp_path: Path) -> Path:
     good = folder / "good.wav"
     soundfile.write(good, np.zeros(16_000, np.float32), 16_000, subtype="PCM_16")
     whole = good.read_bytes()
-    (folder / "cut.wav").write_bytes(whole[: len(whole) // 2])
+    (folder / "cut.wav").write_bytes(whole[: len(whole) // 2 + 1])  # within a sample
     (folder / "empty.wav").touch()
     (folder / "text.mp3").write_text("these are words")
     torch.save({"weights": torch.zeros(2)}, folder / "foreign.pt")
