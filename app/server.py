@@ -41,6 +41,9 @@ SWEEP = 10  # ticks, of a tenth of a second, between checks of the connections
 # Seconds for which a thread keeps Python's lock while another waits for it. The engine releases it
 # hundreds of times in a step: with Python's own 5 ms, it is slower beside many streams.
 SWITCH_INTERVAL = 0.0005
+# Seconds that a connection may be idle between two requests: longer than clients and proxies keep
+# theirs, most 60 at most. Who closes first never finds that a request was sent to a closed one.
+KEEP_ALIVE = 75
 PAGE_KEY = 60.0  # seconds for which a key for a stream of the page is valid
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -162,6 +165,7 @@ class Server(uvicorn.Server):
             ssl_certfile=cert,
             ssl_keyfile=key,
             root_path=settings.root_path,
+            timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=round(settings.patience) + 5,
             server_header=False,
             backlog=1,  # see `listen`
