@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TextIO
 
 from slimwhisper.outputs.layout import RECORDING, Layout
-from slimwhisper.subtitles.cues import label
+from slimwhisper.subtitles.cues import label, shown
 from slimwhisper.types import Segment, Transcript
 
 TURN_GAP = 0.5  # seconds between two turns of a speaker; nearer segments are one turn
@@ -35,7 +35,7 @@ def write_tsv(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     """Milliseconds and text; if there are speakers, their names, empty for unknown ones."""
     speakers = has_speakers(transcript)
     print("start", "end", "text", *["speaker"] * speakers, sep="\t", file=file)
-    for s in transcript.segments:
+    for s in shown(transcript).segments:
         times = (round(1000 * s.start), round(1000 * s.end))
         names = [" ".join((s.speaker or "").split())] * speakers
         print(*times, s.text.strip().replace("\t", " "), *names, sep="\t", file=file)

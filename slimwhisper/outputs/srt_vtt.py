@@ -9,7 +9,7 @@ from typing import TextIO
 
 from slimwhisper.outputs.layout import HIGHLIGHT, SENTENCES, Layout
 from slimwhisper.outputs.plain import runs
-from slimwhisper.subtitles.cues import Cue, label, to_cues
+from slimwhisper.subtitles.cues import Cue, label, shown, to_cues
 from slimwhisper.types import Transcript
 
 
@@ -45,7 +45,7 @@ def _cues(
     from slimwhisper.tokens.whisper_package import utils
 
     writer = (utils.WriteVTT if vtt else utils.WriteSRT)(output_dir="")
-    for speaker, run in runs(transcript):
+    for speaker, run in runs(shown(transcript)):
         result = Transcript("", run, transcript.language)
         for i, (begin, stop, text) in enumerate(writer.iterate_result(result, dict(layout))):
             yield speaker, i == 0 or bool(layout.get(HIGHLIGHT)), f"{begin} --> {stop}", text

@@ -3,11 +3,15 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import Any
 
 from slimwhisper.subtitles import characters
 from slimwhisper.subtitles.characters import columns
 from slimwhisper.subtitles.lines import break_lines, stay_on_line
 from slimwhisper.types import Segment, Transcript, Word
+
+MIN_CUE = 0.05  # seconds, more than a frame of a film: players do not show what has no length
+SHORTEST = 0.019  # seconds that are a length: all formats have two hundredths
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,42 @@ def label(speaker: str | None) -> str:
     return "" if speaker is None else f"{' '.join(speaker.split())}: "
 
 
+def shown(transcript: Transcript) -> Transcript:
+    """The transcript as players can show it: each word and segment has a length. What had none
+    takes `MIN_CUE`, of the pause after it or of the words around it, and is not later than the last
+    of them; or it is left out, if it has no text.
+    """
+    segments = [s for s in transcript.segments if s.text.strip() or s.end - s.start >= SHORTEST]
+    parts: list[Sequence[Any]] = [s.words or [s] for s in segments]
+    times = iter(_lengthened([(part.start, part.end) for group in parts for part in group]))
+    for i, (segment, group) in enumerate(zip(segments, parts, strict=True)):
+        new = [replace(part, start=a, end=b) for part, (a, b) in zip(group, times, strict=False)]
+        if not segment.words:
+            segments[i] = new[0]
+        elif new != segment.words:
+            start = segment.start + new[0].start - group[0].start
+            end = max(segment.end + new[-1].end - group[-1].end, start + MIN_CUE)
+            segments[i] = replace(segment, start=round(start, 3), end=round(end, 3), words=new)
+    return replace(transcript, segments=segments)
+
+
+def _lengthened(times: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Starts and ends of which each has a length; those that did not overlap do not."""
+    new: list[tuple[float, float]] = []
+    for i, (earliest, end) in enumerate(times):
+        start = max(earliest, new[-1][1]) if i and times[i - 1][1] <= earliest else earliest
+        new.append((start, end if end - start >= SHORTEST else round(start + MIN_CUE, 3)))
+    least = MIN_CUE * sum(end - start < SHORTEST for start, end in times)
+    longest = max(max((end for _, end in times), default=0.0), least)
+    for i in reversed(range(len(new))):  # back from the end
+        start, end = new[i]
+        if i + 1 == len(new) or times[i][1] <= times[i + 1][0]:
+            latest = new[i + 1][0] if i + 1 < len(new) else longest
+            if end > latest:
+                new[i] = max(round(min(start, latest - MIN_CUE), 3), 0.0), latest
+    return new
+
+
 def to_cues(transcript: Transcript, *, broken: bool, labelled: bool = False) -> Iterator[Cue]:
     """The segments with text, as cues.
 
@@ -52,7 +92,7 @@ def to_cues(transcript: Transcript, *, broken: bool, labelled: bool = False) -> 
         labelled: with a label in the first line, before the words, where the speaker changes.
     """
     speaker = None
-    for segment in transcript.segments:
+    for segment in shown(transcript).segments:
         words = _words(segment)
         if not words:
             continue

@@ -1,6 +1,7 @@
 """OpenAI's API, by its own client and by requests that no client would make."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,11 +15,14 @@ from starlette.types import Receive, Scope, Send
 
 from slimwhisper.app.api import routes
 from slimwhisper.app.api.access import Access
+from slimwhisper.app.api.errors import as_api_error
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.settings import ServerSettings
+from slimwhisper.errors import ReaderKilledError
 from tests.support.live import Begin, Live, eventually
 from tests.support.paths import BROKEN
 from tests.support.realtime import PATH, QUERY, encoded, sample, until
+from tests.support.recordings import ffmpeg, needs_ffmpeg, write
 from tests.support.spoken import EXPECTED, SAMPLES
 
 PHONE, LONG = SAMPLES / "phone-number.wav", SAMPLES / "three-minutes.ogg"
@@ -65,6 +69,39 @@ def test_errors_in_openais_shape(
     assert error.status_code == status and message in str(error)
     assert set(error.body) == {"message", "type", "param", "code"}
     assert "/proc/" not in str(error) and "etc" not in str(error)
+
+
+@needs_ffmpeg
+def test_odd_files_are_said_in_a_header(live: Live, tmp_path: Path) -> None:
+    """Each in the response's header, whatever the tags in the file."""
+    data = PHONE.read_bytes()
+    at = data.index(b"data") + 4
+    half = data[:at] + (50_000).to_bytes(4, "little") + data[at + 4 :]
+    tracks = tmp_path / "film.mkv"
+    tags = ("-metadata:s:a:0", "language=j\r\nX: 1")
+    ffmpeg("-i", write(tmp_path / "a.wav"), "-i", PHONE, "-map", "0", "-map", "1", *tags, tracks)
+    create = live.client().audio.transcriptions.with_raw_response.create
+    for name, sent, warning in (
+        ("half.wav", half, "its header states 50,000 bytes of samples, but there are"),
+        ("film.mkv", tracks.read_bytes(), "2 audio tracks: 1 j%0D%0AX: 1 (taken"),
+    ):
+        response = create(file=(name, sent), model="digits", language="en")
+        assert warning in response.headers["X-Slimwhisper-Warning"]
+    chosen = create(file=tracks, model="digits", extra_body={"audio_track": "2"})
+    assert chosen.parse().text.startswith("five five five")
+    assert "X-Slimwhisper-Warning" not in chosen.headers
+
+
+def test_what_is_truncated_names_no_flag_of_the_command(live: Live) -> None:
+    data = PHONE.read_bytes()
+    with pytest.raises(openai.BadRequestError, match=r"truncated: 3\.\d of 9\.0 s") as raised:
+        live.client().audio.transcriptions.create(file=("cut.wav", data[:100_001]), model="digits")
+    assert "allow_truncated" not in str(raised.value)
+
+
+def test_a_reader_that_the_system_kills_is_not_the_clients_fault() -> None:
+    error = as_api_error(ReaderKilledError("a.wav: its decoder was killed twice"))
+    assert (error.status, error.headers) == (503, {"Retry-After": "10"})
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # OpenAI's client, of this call

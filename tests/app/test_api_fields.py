@@ -59,6 +59,7 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # OpenAI's -> what they
         {"hot_words": ("Ann",), "hot_word_bonus": 3.5},
     ),
     ({"extra_body": {"hot_word_bonus": "0"}}, {"hot_word_bonus": 0.0}),
+    ({"extra_body": {"audio_track": "en"}}, {"audio_track": "en"}),
 ]
 
 

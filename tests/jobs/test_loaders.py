@@ -16,6 +16,7 @@ import torch
 from slimwhisper import devices
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio import readers
+from slimwhisper.cli import main
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.types import Transcript
 from tests.support.paths import BROKEN
@@ -170,3 +171,20 @@ def test_an_interrupt_leaves_no_process(folder: Path, name: str, status: int) ->
     while left := [pid for pid in workers if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < until, left
         time.sleep(0.05)
+
+
+def test_a_recording_whose_readers_are_killed_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a system kills them that is short of memory: the next run reads the file."""
+    killed = (
+        "import os, slimwhisper.audio.readers as r; r._send = lambda *_: os.kill(os.getpid(), 9)"
+    )
+    command = [*"transcribe --model digits --loaders 2 --journal True -f txt -o".split()]
+    command += [str(tmp_path), str(SAMPLES / "phone-number.wav")]
+    with monkeypatch.context() as patch:
+        patch.setattr(readers, "COMMAND", [sys.executable, "-c", f"{killed}; r.main()"])
+        assert main(command) == 1
+    assert "phone-number.wav: its decoder was killed twice" in capsys.readouterr().err
+    assert main(command) == 0
+    assert (tmp_path / "phone-number.txt").read_text().startswith("five five five")

@@ -111,6 +111,47 @@ def test_karaoke_by_word() -> None:
         assert took == pytest.approx(segment.words[-1].end - segment.start, abs=0.02)
 
 
+SHORT = [(0.0, 0.0), (0.0, 0.4), (0.4, 0.4), (0.4, 0.4), (0.4, 1.0), (3.0, 3.0), (5.0, 6.0), (6, 6)]
+
+
+@pytest.mark.parametrize("words", [True, False])
+@pytest.mark.parametrize(
+    ("format", "layout"),
+    [
+        *((format, {"max_words_per_line": 1}) for format in ("srt", "vtt")),
+        *((format, {"highlight_words": True}) for format in ("srt", "vtt", "ass")),
+        *((format, {}) for format in ("srt", "vtt", "ass", "lrc", "tsv")),
+    ],
+)
+def test_no_cue_is_without_a_length(format: str, layout: dict[str, Any], words: bool) -> None:
+    """As words and segments may be; its time is the next pause's, or its neighbours'."""
+    segments = []
+    for number, (start, end) in enumerate(SHORT):
+        timed = [(f" w{number}", start, end)] if words else []
+        segments += one(f" w{number}", *timed, id=number, start=start, end=end).segments
+    segments += one("", start=6.0, end=6.0).segments  # without a text, as whisper has them
+    text = written(Transcript("", segments, "en"), format, **layout)
+    if format == "lrc":
+        found = [seconds(clock) for clock in re.findall(r"\[([\d:.]+)\]", text)]
+        assert found == sorted(set(found))
+    else:
+        clocks = {"tsv": r"^(\d+)\t(\d+)\t", "ass": "Dialogue: 0,(.*?),(.*?),"}
+        pairs = re.findall(clocks.get(format, "(.*) --> (.*)"), text, re.MULTILINE)
+        pairs = [[c if ":" in c else f"0:{c}" for c in pair] for pair in pairs]
+        times = [tuple(seconds(c.replace(",", ".")) for c in pair) for pair in pairs]
+        assert all(start < end for start, end in times)
+        assert all(a[1] <= b[0] for a, b in pairwise(times))
+        assert times[-1][1] == (6000 if format == "tsv" else 6)
+    assert [f"w{i}" in text for i in range(len(SHORT))] == [True] * len(SHORT)
+
+
+def test_what_overlaps_stays_as_it_is() -> None:
+    """Two people who speak at the same time."""
+    both = [*one(" a", start=1.0, end=3.0).segments, *one(" b", start=2.0, end=2.0).segments]
+    times = re.findall(r"(\d+)\t(\d+)\t", written(Transcript("", both, "en"), "tsv"))
+    assert times == [("1000", "3000"), ("2000", "2050")]
+
+
 @pytest.mark.parametrize(
     ("text", "escaped"),
     [
@@ -171,4 +212,4 @@ def test_without_sentences_and_speakers_files_are_whispers(
 def test_words_that_disagree_with_their_segment_stay_within_it() -> None:
     odd = one(" a b c", (" a", 0.5, 0.9), (" b", 3.0, 2.0), (" c", 2.5, 9.0))
     cue = next(to_cues(odd, broken=False))
-    assert [(w.start, w.end) for w in cue.words] == [(1.0, 1.0), (3.0, 3.0), (3.0, 4.0)]
+    assert [(w.start, w.end) for w in cue.words] == [(1.0, 1.0), (3.0, 3.05), (3.05, 4.0)]

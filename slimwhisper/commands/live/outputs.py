@@ -23,7 +23,7 @@ from slimwhisper.live.types import (
 )
 from slimwhisper.outputs.srt_vtt import cue_clock
 from slimwhisper.storage.outputs import output_errors
-from slimwhisper.subtitles.cues import label
+from slimwhisper.subtitles.cues import label, shown
 from slimwhisper.text import escape_line, replace_unencodable
 from slimwhisper.types import Transcript
 
@@ -125,7 +125,8 @@ def _cues(file: TextIO, diarize: bool, format: str) -> Iterator[Emit]:
 
     def emit(event: LiveEvent) -> None:
         nonlocal number, before
-        for segment in event.segments if isinstance(event, UtteranceEnded) else ():
+        segments = list(event.segments) if isinstance(event, UtteranceEnded) else []
+        for segment in shown(Transcript("", segments, "")).segments:
             text = segment.text.strip()
             if not text:
                 continue
