@@ -42,9 +42,9 @@ def held_readers(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Recordings are read only while this is set."""
     go, read = threading.Event(), Readers.read
 
-    def waits(self: Readers, path: Path, name: str, **options: Any) -> StoredSamples:
+    def waits(self: Readers, *arguments: Any, **options: Any) -> StoredSamples:
         go.wait(60)
-        return read(self, path, name, **options)
+        return read(self, *arguments, **options)
 
     monkeypatch.setattr(Readers, "read", waits)
     return go
