@@ -106,9 +106,11 @@ class Service:
             return self.streams.begin(model, options, listener)
 
     def _check_model(self, model: ModelChoice, others: Iterable[Job | LiveStream]) -> None:
-        """Raises StoppingError at shutdown, BusyError if others use another model: a stream may
-        last for hours, too long for a request to wait.
+        """Raises StoppingError at shutdown and in a process that was forked, BusyError if others
+        use another model: a stream may last for hours, too long for a request to wait.
         """
+        if not self._thread.is_alive():  # it would wait for ever
+            raise StoppingError("the service does not run in this process; make a new one here")
         if self._deadline is not None:
             raise StoppingError(STOPPING)
         if any(other.model != model for other in others):

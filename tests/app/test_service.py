@@ -1,6 +1,8 @@
 """The service: one engine for the requests of all users."""
 
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import jiwer
@@ -154,6 +156,20 @@ def test_shutting_down(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [type(uploads.error) for uploads in (running, waiting)] == [StoppingError] * 2
     with pytest.raises(StoppingError):
         Upload(patient)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_process_that_was_forked(make: Make) -> None:
+    """It has none of the service's threads, so that nothing would ever be transcribed in it."""
+    service = make()
+    assert Upload(service).text
+    if not (child := os.fork()):
+        with suppress(StoppingError):
+            Upload(service)
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert Upload(service).text
 
 
 @pytest.mark.parametrize(
