@@ -139,7 +139,7 @@ def exit_on_sigterm() -> Iterator[None]:
 def load_choice(a: argparse.Namespace, choice: ModelChoice) -> SlimWhisper:
     """Load a model with the server's flags; a cache form in `choice` replaces that of the flags.
 
-    The adapters and the draft belong to the server's own model; other models load without them.
+    The adapter and the draft belong to the server's own model; other models load without them.
     """
     changes: dict[str, Any] = {} if choice.name == a.model else {"adapter": None, "draft": None}
     if choice.cache is not None:

@@ -90,7 +90,7 @@ def parsed() -> argparse.Namespace:
     texts.add_argument("--count", type=positive, help="of the recordings [all]")
     texts.add_argument("--model", default="digits")
     texts.add_argument("--draft", required=True, help="a model with the same encoder")
-    for part, windows in ((rated, [1, 8, 16]), (texts, [1, 8, 64])):
+    for part, windows in ((rated, [1, 4]), (texts, [1, 4])):
         known = ",".join(map(str, windows))
         part.add_argument("--windows", type=listed(positive), default=windows, help=f"[{known}]")
         part.add_argument("--rounds", type=positive, default=3)

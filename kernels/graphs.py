@@ -173,9 +173,7 @@ class Graphs:
         self.recorded.clear()
 
 
-def bucket_of(count: int, capacity: int, step: int = 8) -> int:
-    """The number of windows that a graph for `count` is recorded for: 1, 2, 4 ... `step`, and then
-    its multiples. step: a power of two.
-    """
-    bucket = 1 << (count - 1).bit_length() if count <= step else -(-count // step) * step
+def bucket_of(count: int, capacity: int) -> int:
+    """The number of windows that a graph for `count` is recorded for: 1, 2, 4, multiples of 8."""
+    bucket = 1 << (count - 1).bit_length() if count <= 8 else -(-count // 8) * 8
     return min(bucket, capacity)

@@ -13,8 +13,8 @@ from slimwhisper.commands.parsers import (
     add_align,
     add_approximations,
     add_bench,
-    add_inspection,
     add_models,
+    add_reports,
 )
 from slimwhisper.commands.serve_flags import add_serve
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
@@ -38,7 +38,6 @@ RUN = {  # module and function of each command
     "serve": ("slimwhisper.app.command", "run_serve"),
     "models": ("slimwhisper.commands.models", "run_models"),
     "convert": ("slimwhisper.commands.conversion.convert", "run_convert"),
-    "inspect": ("slimwhisper.commands.inspection", "run_inspect"),
     "report": ("slimwhisper.commands.report", "run_report"),
     "bench": ("slimwhisper.commands.bench", "run_bench"),
     "tradeoff": ("slimwhisper.commands.approximate.tradeoff", "run_tradeoff"),
@@ -98,7 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_live(commands)
     add_serve(commands)
     add_models(commands)
-    add_inspection(commands)
+    add_reports(commands)
     add_bench(commands)
     add_approximations(commands)
     return parser

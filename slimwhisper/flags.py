@@ -191,12 +191,19 @@ KINDS: dict[str, Callable[[str], Any]] = {
 }
 
 
+class _Once(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        """Refuse a second value, instead of forgetting the first."""
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option_string} is given twice; merge adapters with PEFT first")
+        setattr(namespace, self.dest, values)
+
+
 # of the flags --model_dir and --adapter
 MODEL_DIR = {"help": "folder for downloaded models [~/.cache/whisper]"}
-ADAPTER = {
-    "help": "LoRA adapter in PEFT's format, folder or Hugging Face id, merged into the model; "
-    "several: give the flag again",
-    "action": "append",
+ADAPTER: dict[str, Any] = {
+    "help": "LoRA adapter in PEFT's format, folder or Hugging Face id, merged into the model",
+    "action": _Once,
     "metavar": "PATH or ID",
 }
 
@@ -288,7 +295,7 @@ def load_chosen(arguments: argparse.Namespace, **changes: Any) -> "SlimWhisper":
 
 
 def load_weights(arguments: argparse.Namespace) -> "Checkpoint":
-    """The checkpoint that the flags name, with its adapters, for commands without an engine."""
+    """The checkpoint that the flags name, with its adapter, for commands without an engine."""
     from slimwhisper.checkpoint.load import load_checkpoint
 
     root = arguments.model_dir

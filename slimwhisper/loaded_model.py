@@ -39,7 +39,7 @@ class LoadedModel:
 
     @property
     def name(self) -> str:
-        """As given to `load_model`, with the names of its adapters."""
+        """As given to `load_model`, with the name of its adapter."""
         return self.network.name
 
     @property

@@ -14,7 +14,7 @@ from slimwhisper.audio.mel import first_window
 from slimwhisper.cache.choice import choose_forms
 from slimwhisper.cache.file import read_header, read_learned
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.checkpoint.load import Adapters, load_checkpoint
+from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype, device_warning
 from slimwhisper.digests import weights_digest
 from slimwhisper.engine.drafting.draft_model import load_draft
@@ -42,7 +42,7 @@ def load_model(
     cache_dtype: str | None = None,
     strict_cache: bool = False,
     guard_audio: AudioSource | None = None,
-    adapter: Adapters = None,
+    adapter: str | PathLike[str] | None = None,
     draft: str | PathLike[str] | None = None,
     cache_memory: int | str | None = None,
     audio_window: str | None = None,
@@ -64,8 +64,8 @@ def load_model(
             (docs/numerics.md); None: in `dtype`.
         strict_cache: raise `CacheError` if a form is not exact, instead of falling back.
         guard_audio: real speech for the guard to measure an inverse-based form on.
-        adapter: folder or Hugging Face id of a LoRA adapter in PEFT's format, or several, which
-            are merged into the weights in this order.
+        adapter: folder or Hugging Face id of a LoRA adapter in PEFT's format, which is merged
+            into the weights.
         draft: a smaller model with the same encoder, such as distil-large-v3 for large-v3: it
             drafts tokens, and the model verifies several in one pass. The same texts in fewer
             steps; not with beams (docs/drafts.md).

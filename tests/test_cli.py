@@ -10,7 +10,6 @@ import soundfile
 import torch
 
 import slimwhisper
-from slimwhisper.cache.forms import cross_names, self_names
 from slimwhisper.cli import RUN, build_parser
 from slimwhisper.outputs.formats import formats_of
 from tests.support.command import Run
@@ -199,22 +198,3 @@ def test_without_a_command_is_help(capsys: pytest.CaptureFixture[str]) -> None:
         "slimwhisper: unrecognized arguments: --verson; did you mean --version?; see slimwhisper "
         "--help\n"
     )
-
-
-def test_inspect(capsys: pytest.CaptureFixture[str], model: str, recording: Path) -> None:
-    run = Run(capsys, "inspect", model, "--json", "--dtype", "float16")
-    assert run.status == 0
-    table = json.loads(run.out)
-    assert table["dtype"] == "float16"
-    assert {(r["attention"], r["form"]) for r in table["layers"]} == {
-        *(("cross", f) for f in cross_names() if f != "kv"),
-        *(("self", f) for f in self_names() if f != "kv"),
-    }
-    for record in table["layers"]:
-        exact = record["form"] in ("e", "x")
-        assert (record["used"] == record["form"]) == exact
-    text = Run(capsys, "inspect", model, "--audio", str(recording))
-    assert text.status == 0
-    assert f"measured on {recording}" in text.out
-    assert "x instead" in text.out
-    assert max(map(len, text.out.splitlines()[1:])) <= 100

@@ -2,8 +2,8 @@
 
 Sequences of 1 to 12 digits in windows of 30 s, transcribed by openai-whisper in float32, then with
 every cache preset, and slim's in float8, in float32, bfloat16 and float16 (or --dtypes int8).
-Prints how many texts differ, the word errors of each, and one line of JSON. `slimwhisper inspect
-CHECKPOINT` shows the condition numbers and the guard's decisions.
+Prints how many texts differ, the word errors of each, and one line of JSON. `slimwhisper report
+CHECKPOINT --guard` shows the condition numbers and the guard's decisions.
 """
 
 import argparse

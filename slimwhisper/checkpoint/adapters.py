@@ -1,15 +1,14 @@
-"""Merges LoRA adapters in PEFT's format into a checkpoint's weights when it is loaded.
+"""Merges a LoRA adapter in PEFT's format into a checkpoint's weights when it is loaded.
 
-W + s B A, with A [r, in], B [out, r], and s = alpha / r (LoRA, arXiv 2106.09685) or alpha / sqrt(r)
-(rsLoRA, arXiv 2312.03732), for the weights W [out, in] of linear layers. Each is computed in
-float64 and rounded once, to float32. PEFT's other methods are refused: PEFT can merge them itself.
+W + s B A, with A [r, in], B [out, r], and s = alpha / r (LoRA, arXiv 2106.09685), for the weights
+W [out, in] of linear layers. Each is computed in float64 and rounded once, to float32. PEFT's other
+methods are refused: PEFT can merge them itself.
 """
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,8 @@ _KEY = re.compile(re.escape(_PREFIX) + r"(.+)\.lora_([AB])\.weight")
 _AGAIN = "copy or download the adapter again"
 _ANOTHER = "it is for another model"
 _MERGE_FIRST = (
-    "only LoRA and rsLoRA of linear layers are merged here; merge it with PEFT first "
-    "(docs/checkpoints.md#adapters)"
+    "only one LoRA of linear layers is merged here; merge it with PEFT first "
+    "(merge_and_unload: docs/checkpoints.md#adapters)"
 )
 # settings of other methods; `_is_unsupported` refuses more of them, by prefix and suffix
 _UNSUPPORTED = (
@@ -57,6 +56,8 @@ class Adapter:
 
 def adapter_folder(adapter: str | PathLike[str], local_files_only: bool = False) -> Path:
     """The adapter's local folder; downloads the files of a hub id. Raises CheckpointError."""
+    if not isinstance(adapter, str | PathLike):
+        raise load_error(f"adapter {adapter!r}: is not one folder or hub id; {_MERGE_FIRST}")
     label = os.fspath(adapter)
     path = expand_user(label)
     if label and path.is_dir():
@@ -95,21 +96,20 @@ def _read_settings(fields: JSONFields) -> tuple[int, float, tuple[str, ...]]:
     rank, alpha = fields.whole("r", 1, 1 << 20) or 8, fields.get("lora_alpha", (int, float), 8)
     if not -1e9 < alpha < 1e9:
         raise fields.invalid("lora_alpha", "not a number between -1e9 and 1e9")
-    scaling = alpha / (sqrt(rank) if fields.get("use_rslora", bool, False) else rank)
     targets = fields.get("target_modules", (list, str), [])
     chosen = ("exclude_modules", "layers_to_transform")
     if isinstance(targets, str) or any(settings.get(key) is not None for key in chosen):
         targets = []
-    return rank, scaling, tuple(map(str, targets))
+    return rank, alpha / rank, tuple(map(str, targets))
 
 
 def _is_unsupported(key: str, value: Any) -> bool:
-    """Whether a setting belongs to another method than LoRA or rsLoRA of a layer's weight."""
+    """Whether a setting belongs to another method than LoRA of a layer's weight."""
     if key == "bias":
         return bool(value != "none")
     if key == "init_lora_weights":
         return value not in _UNCHANGED_BASE
-    if key in _INITIALISATIONS or key in ("use_rslora", "layers_pattern"):
+    if key in _INITIALISATIONS or key == "layers_pattern":
         return False
     return key in _UNSUPPORTED or key.startswith("use_") or key.endswith(("_config", "_pattern"))
 
@@ -145,40 +145,35 @@ def _module(weight: str) -> str:
     return hugging_face_name(weight).removesuffix(".weight")
 
 
-def merge_adapters(state: Mapping[str, Tensor], adapters: Sequence[Adapter]) -> dict[str, Tensor]:
-    """Merge adapters in order; changed weights become float32, or stay float64.
+def merge_adapter(state: Mapping[str, Tensor], adapter: Adapter) -> dict[str, Tensor]:
+    """Merge an adapter; changed weights become float32, or stay float64.
 
     state: OpenAI's name -> tensor, matrices [out, in]; not modified. Raises CheckpointError for
     factors that are missing or do not fit, for a layer whose weight is itself in two factors, or if
     a merged weight is not finite.
     """
+    file = adapter.file
     linear = {n for n, t in state.items() if t.ndim == 2 and n.endswith(".weight")} - {EMBEDDING}
     halves = factored_layers(state)
-    for adapter in adapters:
-        if factored := [n for n in sorted(adapter.factors) if n.removesuffix("weight") in halves]:
-            what = f"{_module(factored[0])} of the model is stored as two factors"
-            remedy = "`slimwhisper convert` the model to a folder first, which multiplies them"
-            raise load_error(f"{adapter.file}: {what}, which take no adapter; {remedy}")
-        if unknown := adapter.factors.keys() - linear:
-            reason = f"no linear layer {_module(min(unknown))} for it"
-            raise load_error(
-                f"{adapter.file}: the model has {reason}; {_ANOTHER}, or {_MERGE_FIRST}"
-            )
-        ends = tuple(f".{target}.weight" for target in adapter.targets)
-        for weight in sorted(linear - adapter.factors.keys()):
-            if f".{hugging_face_name(weight)}".endswith(ends):
-                what = f"no factors for {_module(weight)}, one of the target_modules"
-                raise load_error(f"{adapter.file}: has {what}; it is incomplete, or {_ANOTHER}")
+    if factored := [n for n in sorted(adapter.factors) if n.removesuffix("weight") in halves]:
+        what = f"{_module(factored[0])} of the model is stored as two factors"
+        remedy = "`slimwhisper convert` the model to a folder first, which multiplies them"
+        raise load_error(f"{file}: {what}, which take no adapter; {remedy}")
+    if unknown := adapter.factors.keys() - linear:
+        reason = f"no linear layer {_module(min(unknown))} for it"
+        raise load_error(f"{file}: the model has {reason}; {_ANOTHER}, or {_MERGE_FIRST}")
+    ends = tuple(f".{target}.weight" for target in adapter.targets)
+    for weight in sorted(linear - adapter.factors.keys()):
+        if f".{hugging_face_name(weight)}".endswith(ends):
+            what = f"no factors for {_module(weight)}, one of the target_modules"
+            raise load_error(f"{file}: has {what}; it is incomplete, or {_ANOTHER}")
     merged = dict(state)
-    for weight in set().union(*(adapter.factors for adapter in adapters)):
-        total = state[weight].double()  # one weight at a time
-        for adapter in adapters:
-            if weight in adapter.factors:
-                a, b = adapter.factors[weight]
-                if (b.shape[0], a.shape[1]) != total.shape:
-                    shapes = f"{[b.shape[0], a.shape[1]]}, not {list(total.shape)} as in the model"
-                    raise load_error(f"{adapter.file}: {_module(weight)} is {shapes}; {_ANOTHER}")
-                total = total + (b.double() @ a.double()) * adapter.scaling
+    for weight, (a, b) in adapter.factors.items():
+        old = state[weight].double()  # one weight at a time
+        if (b.shape[0], a.shape[1]) != old.shape:
+            shapes = f"{[b.shape[0], a.shape[1]]}, not {list(old.shape)} as in the model"
+            raise load_error(f"{file}: {_module(weight)} is {shapes}; {_ANOTHER}")
+        total = old + (b.double() @ a.double()) * adapter.scaling
         merged[weight] = total if state[weight].dtype == torch.float64 else total.float()
-        check_numbers(f"{adapters[-1].file}", weight, merged[weight])
+        check_numbers(f"{file}", weight, merged[weight])
     return merged

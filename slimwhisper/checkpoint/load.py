@@ -2,12 +2,12 @@
 
 Supported: bundled models, openai-whisper's names and `.pt` files, Hugging Face folders, ids and
 short names (see `names`), unquantised models of faster-whisper and whisper.cpp (see `formats`), and
-PEFT's LoRA adapters for all of them (see `adapters`). Nothing except tensors is unpickled.
+PEFT's LoRA adapter for all of them (see `adapters`). Nothing except tensors is unpickled.
 """
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from os import PathLike
@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from slimwhisper.checkpoint.adapters import adapter_folder, merge_adapters, read_adapter
+from slimwhisper.checkpoint.adapters import adapter_folder, merge_adapter, read_adapter
 from slimwhisper.checkpoint.alignment_heads import Heads, official_heads
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.errors import load_error
@@ -42,16 +42,6 @@ from slimwhisper.types import Dims
 logger = logging.getLogger("slimwhisper")
 
 
-Adapters = str | PathLike[str] | Sequence[str | PathLike[str]] | None
-
-
-def as_adapters(adapter: Adapters) -> list[str | PathLike[str]]:
-    """One, several or none -> a list."""
-    if adapter is None:
-        return []
-    return [adapter] if isinstance(adapter, str | PathLike) else list(adapter)
-
-
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A file's content: `state` maps OpenAI's names to CPU tensors in the file's dtype.
@@ -61,7 +51,7 @@ class Checkpoint:
     encoder may be two factors instead (`formats.lite_whisper`). What an adapter changed is float32.
     """
 
-    name: str  # followed by the names of its adapters
+    name: str  # followed by its adapter's name
     dims: Dims
     state: Mapping[str, Tensor]
     alignment_heads: Heads | None = None  # None: `default_heads`
@@ -86,7 +76,7 @@ def load_checkpoint(
     download_root: str | PathLike[str] | None = None,
     local_files_only: bool = False,
     in_memory: bool = False,
-    adapter: Adapters = None,
+    adapter: str | PathLike[str] | None = None,
 ) -> Checkpoint:
     """Load by bundled or official name, path (file or folder), short name or hub id, in order.
 
@@ -97,23 +87,21 @@ def load_checkpoint(
         local_files_only: never use the network.
         in_memory: copy the weights into memory; else they are mapped from the file if its format
             allows it.
-        adapter: PEFT's adapter folders or hub ids, one or several, merged in this order.
+        adapter: folder or hub id of a LoRA adapter in PEFT's format, merged into the weights.
     Raises:
         CheckpointError: one line with the file, what is wrong and what to do.
     """
     label = os.fspath(name)
     try:
         path = locate_checkpoint(name, download_root, local_files_only)
-        folders = [adapter_folder(each, local_files_only) for each in as_adapters(adapter)]
-        adapters = list(map(read_adapter, folders))
+        lora = None if adapter is None else read_adapter(adapter_folder(adapter, local_files_only))
         checkpoint = _read(path, label)
     except OSError as error:  # a parent folder is not readable, or a name is too long
         reason = f"cannot be read: {error.strerror or error}"
         raise load_error(f"{label[:300]}: {reason}; make it readable for this user") from error
-    if adapters:
-        names = ", ".join(Path(each).name for each in as_adapters(adapter))
-        state = merge_adapters(checkpoint.state, adapters)
-        checkpoint = replace(checkpoint, name=f"{label} with {names}", state=state)
+    if adapter is not None and lora is not None:
+        state, name = merge_adapter(checkpoint.state, lora), f"{label} with {Path(adapter).name}"
+        checkpoint = replace(checkpoint, name=name, state=state)
     label, settings = checkpoint.name, checkpoint.settings
     for row in settings.ignored:
         logger.warning("%s: %s %s is %s, %s", label, settings.file, row.name, row.value, row.effect)

@@ -50,7 +50,7 @@ class Case:
     model: str
     random: bool  # `model` is an official name, and only its shape is used
     model_dir: str | None = None
-    adapter: list[str] | None = None  # merged in this order
+    adapter: str | None = None
     device: str | None = None
     dtype: str | None = None
     threads: int = 0  # of the CPU; 0: as many as torch chooses

@@ -94,22 +94,18 @@ def add_models(commands: Any) -> None:
     p.add_argument("--model_dir", **MODEL_DIR)
 
 
-def add_inspection(commands: Any) -> None:
-    """The parsers of `inspect`, `report` and `doctor`."""
-    p = commands.add_parser("inspect", help="check which cache forms are exact for a model")
-    p.add_argument("model", help=MODEL)
-    add_model_flags(p, caches=False)
-    p.add_argument("--audio", help="recording of speech to measure on [bursts of noise]")
-    p.add_argument("--json", action="store_true", help="print JSON")
-
+def add_reports(commands: Any) -> None:
+    """The parsers of `report` and `doctor`."""
     p = commands.add_parser(
         "report",
         help="compute the memory that each cache takes",
-        description="Computes the memory that each cache takes, for each preset. Nothing is run.",
+        description="Computes the memory that each cache takes, for each preset; of files and "
+        "folders, also lists the settings.",
     )
     p.add_argument("model", nargs="*", help="names, files or folders [the paper's five]")
     p.add_argument("--batch", type=int, default=64, help="windows decoded together [64]")
     p.add_argument("--dtype", choices=DTYPES, default="float16", help="of the caches [float16]")
+    p.add_argument("--guard", action="store_true", help="measure which forms are exact, by layer")
     p.add_argument("--json", action="store_true", help="print JSON")
 
     p = commands.add_parser("doctor", help="check the installation, and how to fix it")

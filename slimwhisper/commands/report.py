@@ -2,16 +2,25 @@
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Literal
 
+import torch
+from rich.table import Table
+
+from slimwhisper.cache.forms import cross_names, self_names
+from slimwhisper.cache.guard import MARGIN, Inspection
 from slimwhisper.cache.pool import pages_of
-from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
+from slimwhisper.checkpoint.settings import Setting
 from slimwhisper.commands.costs import Allocated, PaperOption, allocate, known_dims, predict
 from slimwhisper.commands.tables import console, table
 from slimwhisper.devices import as_dtype
 from slimwhisper.errors import OptionError
+from slimwhisper.model.calibration import inspect_form, record_activations
 from slimwhisper.text import human_size
 from slimwhisper.types import Dims
 
@@ -30,7 +39,11 @@ its first token; slim has none. Nothing was timed.
 Allocated: the engine's own buffers, E counted once for all layers. In brackets: the forms of the
 cross- and the self-attention cache. A text takes pages of 16 tokens as it grows; where no length
 is given, it has its whole context. Options 1 and 2 need an inverse that is inaccurate in half
-precision for most checkpoints; slim needs none. `slimwhisper inspect MODEL` measures it."""
+precision for most checkpoints; slim needs none. `--guard` measures it."""
+GUARD_NOTES = f"""\
+condition: number of the matrix that the form inverts, else of W_K; max folded: largest folded
+weight; error: relative error of keys and values against float64, on bursts of noise; baseline: the
+same for form kv. A form is exact if its error is at most {MARGIN:g} times baseline."""
 Row = tuple[str, str]  # a label, and a model's cell
 
 
@@ -44,33 +57,62 @@ class CacheReport:
     dtype: str  # such as "float16"
     predicted: tuple[PaperOption, ...]  # values
     allocated: tuple[Allocated, ...]  # bytes, E counted
+    settings: tuple[Setting, ...] = ()  # the model's own, if its weights were read
+    guard: tuple[Inspection, ...] = ()  # every form of every layer, if asked for
 
 
 def run_report(arguments: argparse.Namespace) -> int:
-    """The `report` command: `model` (empty: the paper's five), `batch`, `dtype`, `json`.
+    """The `report` command: `model` (empty: the paper's five), `batch`, `dtype`, `guard`, `json`.
 
     Raises `OptionError` for an invalid batch or dtype, `CheckpointError` for a model.
     """
     models = arguments.model or PAPER_MODELS
-    reports = [make_report(model, arguments.batch, arguments.dtype) for model in models]
+    reports = [
+        make_report(model, arguments.batch, arguments.dtype, arguments.guard) for model in models
+    ]
     if arguments.json:
-        print(json.dumps([asdict(report) for report in reports]))
+        print(json.dumps([asdict(report, dict_factory=_finite) for report in reports]))
     else:
         print_report(reports)
     return 0
 
 
-def make_report(model: str, batch: int = 64, dtype: str = "float16") -> CacheReport:
+def _finite(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Infinities, which JSON does not have, become null."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields}
+
+
+def make_report(
+    model: str, batch: int = 64, dtype: str = "float16", guard: bool = False
+) -> CacheReport:
     """Report on a model: an official name (nothing is loaded), a file or a folder.
 
+    guard: whether to load the model in any case, and measure every form of every layer.
     Raises `OptionError` for an invalid batch or dtype, `CheckpointError` for the model.
     """
     if not 1 <= batch <= MAX_BATCH:
         raise OptionError(f"batch {batch!r} is not a number from 1 to {MAX_BATCH:,}")
-    number, dims = as_dtype(dtype), known_dims(model) or load_checkpoint(model).dims
-    return CacheReport(
-        model, dims, batch, dtype, predict(dims, batch), allocate(dims, batch, number)
-    )
+    number, dims = as_dtype(dtype), None if guard else known_dims(model)
+    settings, records = list[Setting](), list[Inspection]()
+    if dims is None:
+        checkpoint = load_checkpoint(model)
+        dims, settings = checkpoint.dims, checkpoint.settings.rows()
+        records = _inspect(checkpoint, number) if guard else []
+    costs = (predict(dims, batch), allocate(dims, batch, number))
+    return CacheReport(model, dims, batch, dtype, *costs, tuple(settings), tuple(records))
+
+
+def _inspect(checkpoint: Checkpoint, dtype: torch.dtype) -> list[Inspection]:
+    """What the guard measures of each form but the baseline."""
+    activations = record_activations(checkpoint)
+    specs: list[tuple[Literal["cross", "self"], str]] = [("cross", f) for f in cross_names()]
+    specs += [("self", f) for f in self_names()]
+    return [
+        record
+        for attention, form in specs
+        if form != "kv"
+        for record in inspect_form(checkpoint, attention, form, dtype, activations)[1]
+    ]
 
 
 def print_report(reports: Sequence[CacheReport]) -> None:
@@ -86,6 +128,38 @@ def print_report(reports: Sequence[CacheReport]) -> None:
         page.print(title, style="bold")
         page.print(table(("", *names), cells, ("",)), "", sep="\n")
     print(NOTES)
+    for report in reports:
+        if report.settings:
+            page.print(f"\n{report.model}", *map(str, report.settings), sep="\n")
+        if report.guard:
+            page.print(
+                f"\n{report.model}, {report.dtype}",
+                _guard_table(report.guard),
+                GUARD_NOTES,
+                sep="\n",
+            )
+
+
+def _guard_table(records: Iterable[Inspection]) -> Table:
+    """A row for each form of each layer."""
+    numbers, words = (
+        ("layer", "condition", "max folded", "error", "baseline"),
+        ("attention", "form"),
+    )
+    cells = (
+        (
+            r.attention,
+            r.form,
+            str(r.layer),
+            f"{r.condition:.1e}",
+            f"{r.largest:.1e}" + ("" if r.fits else " too big"),
+            f"{r.error:.1e}",
+            f"{r.baseline_error:.1e}",
+            f"{r.used} instead" if r.fell_back else "exact",
+        )
+        for r in records
+    )
+    return table((*words, *numbers, "decision"), cells, (*words, "decision"))
 
 
 def _millions(values: float) -> str:

@@ -178,7 +178,7 @@ class GroupRunner:
             run(batch)
             return
         windows = len(batch.indices) // self.state.width
-        windows = bucket_of(windows, self.group.capacity, 16 if key else 8)
+        windows = bucket_of(windows, self.group.capacity)
         extent = min(-(-batch.extent // EXTENT_STEP) * EXTENT_STEP, self.state.context)
         samples = batch.sampling_rows is not None
 

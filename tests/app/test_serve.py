@@ -167,14 +167,14 @@ def test_a_cache_chosen_on_the_page() -> None:
         assert load_choice(a, ModelChoice("digits", cache)).forms == forms
 
 
-def test_adapters_and_drafts_belong_to_the_servers_own_model(
+def test_adapter_and_draft_belong_to_the_servers_own_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr("slimwhisper.loading.load_model", lambda **given: asked.append(given))
-    flags = ["--model", "tiny", "--adapter", "mine", "--adapter", "me/other", "--draft", "less"]
+    flags = ["--model", "tiny", "--adapter", "me/other", "--draft", "less"]
     a = build_parser().parse_args(["serve", *flags])
     for choice in (ModelChoice("tiny"), ModelChoice("tiny", "slim"), ModelChoice("digits")):
         load_choice(a, choice)
-    assert [given["adapter"] for given in asked] == [["mine", "me/other"]] * 2 + [None]
+    assert [given["adapter"] for given in asked] == ["me/other"] * 2 + [None]
     assert [given["draft"] for given in asked] == ["less", "less", None]

@@ -162,7 +162,7 @@ def test_products_are_rounded_once(checkpoint: Checkpoint) -> None:
 def test_texts_are_those_of_the_products(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In float32; and `inspect`, which describes a model, reads it."""
+    """In float32; and `report`, which describes a model, measures it."""
     whole = {n: t.float() for n, t in multiply_factors(STATE).items()}
     plain = save_lite(tmp_path / "whole", DIMS, whole, low_rank_config=None)
     sound = torch.randn(16_000, generator=torch.Generator().manual_seed(3)).numpy() * 0.1
@@ -175,7 +175,7 @@ def test_texts_are_those_of_the_products(
     parameters = {n: t for n, t in STATE.items() if n != "encoder.positional_embedding"}
     found = dict(slimwhisper.load_model(folder, device="cpu").named_parameters())
     assert {n: t.numel() for n, t in found.items()} == {n: t.numel() for n, t in parameters.items()}
-    run = Run(capsys, "inspect", str(folder))
+    run = Run(capsys, "report", str(folder), "--guard")
     assert run.status == 0 and "condition" in run.out
 
 

@@ -126,6 +126,7 @@ def test_in_turns(random_paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
         (["--cache", "fast"], "invalid choice: 'fast'"),
         (["--random"], "--random"),
         (["--adapter", "mine"], "--adapter"),
+        (["--adapter", "mine", "--adapter", "another"], "given twice; merge adapters with PEFT"),
     ],
 )
 def test_bad_arguments_at_once(
@@ -149,7 +150,7 @@ def test_bad_arguments_at_once(
         ),
         ({"cache": None, "dtype": "float16"}, OptionError, "on a GPU in float16"),
         ({"model": "nowhere.pt"}, SlimWhisperError, "nowhere.pt"),
-        ({"adapter": ["nowhere"]}, SlimWhisperError, "adapter 'nowhere'"),
+        ({"adapter": "nowhere"}, SlimWhisperError, "adapter 'nowhere'"),
         ({"cache": None, "model": "untied"}, OptionError, "openai-whisper has no proj_out"),
         ({"model": "short"}, OptionError, "20 s"),
     ],

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from slimwhisper.cache.decoder_cache import DecoderCache
-from slimwhisper.cache.forms import PRESETS
+from slimwhisper.cache.forms import PRESETS, cross_names, self_names
 from slimwhisper.cache.pool import pages_of
 from slimwhisper.commands.costs import OFFICIAL_DIMS, allocate
 from slimwhisper.commands.report import PAPER_MODELS, CacheReport, make_report, print_report
@@ -147,6 +147,21 @@ def test_refusals(wrong: dict[str, Any]) -> None:
     (value,) = wrong.values()
     with pytest.raises(OptionError, match=f"{value}.* is not"):
         make_report("tiny", **wrong)
+
+
+def test_the_guard(capsys: pytest.CaptureFixture[str], random_paths: dict[str, Path]) -> None:
+    """Every form of every layer but kv; only those without an inverse are exact."""
+    run = Run(capsys, "report", str(random_paths["english"]), "--json", "--guard")
+    (found,) = json.loads(run.out)
+    assert found["dtype"] == "float16" and found["settings"] == []
+    assert {(r["attention"], r["form"]) for r in found["guard"]} == {
+        *(("cross", f) for f in cross_names() if f != "kv"),
+        *(("self", f) for f in self_names() if f != "kv"),
+    }
+    for record in found["guard"]:
+        assert (record["used"] == record["form"]) == (record["form"] in ("e", "x"))
+    text = Run(capsys, "report", str(random_paths["english"]), "--guard").out
+    assert "x instead" in text and max(map(len, text.splitlines())) <= 100
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.formats.lite_whisper import multiply_factors
-from slimwhisper.checkpoint.load import Adapters, Checkpoint, load_checkpoint
+from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.validate import OUTPUT, factored_layers
 from slimwhisper.commands.conversion.hf_folder import FOLDER_FILES, write_folder
 from slimwhisper.commands.conversion.settings import own_settings
@@ -64,7 +64,7 @@ def convert(
     *,
     dtype: str | None = None,
     overwrite: bool = False,
-    adapter: Adapters = None,
+    adapter: str | PathLike[str] | None = None,
     download_root: str | PathLike[str] | None = None,
 ) -> Conversion:
     """Write a model as an OpenAI .pt file or as a Hugging Face folder with tokenizer and settings.

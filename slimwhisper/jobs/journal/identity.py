@@ -12,7 +12,7 @@ Models:
 - A Hugging Face id is identified by the name. Its revision is unknown until the model is
   downloaded, so new weights under the same id go unnoticed: use `--overwrite True`.
 
-Adapters: each by its folder's name and a digest of its content, or by its id; with none, nothing is
+An adapter: by its folder's name and a digest of its content, or by its id; with none, nothing is
 recorded.
 
 Speakers: the reference recordings by name and digest, and an RTTM file, or a folder of them, by the
@@ -58,7 +58,7 @@ def identify_job(
     truncated = {"allow_truncated": True} if a.allow_truncated else {}
     return {
         **identify_model(a.model),
-        **identify_adapters(a.adapter),
+        **identify_adapter(a.adapter),
         "cache": identify_caches(a.cache, a.cross_cache, a.self_cache, a.cache_dtype),
         "formats": formats,
         **{name: value for name, value in options.items() if name not in SAME_TEXT},
@@ -76,13 +76,13 @@ def identify_model(name: str) -> dict[str, str]:
     return {"model": name} if on_disk is None else {"model": on_disk[0], "digest": on_disk[1]}
 
 
-def identify_adapters(adapters: Sequence[str] | None) -> dict[str, list[str]]:
-    """The adapters in their order, if there are any: a folder's name and digest, or a hub id."""
-    if not adapters:
+def identify_adapter(adapter: str | None) -> dict[str, list[str]]:
+    """The adapter, if there is one: a folder's name and digest, or a hub id. In a list, as
+    in older journals.
+    """
+    if not adapter:
         return {}
-    on_disk = (_on_disk(name, "adapter_config.json") for name in adapters)
-    names = zip(on_disk, adapters, strict=True)
-    return {"adapters": [" ".join(match or (name,)) for match, name in names]}
+    return {"adapters": [" ".join(_on_disk(adapter, "adapter_config.json") or (adapter,))]}
 
 
 def _on_disk(name: str, marker: str) -> tuple[str, str] | None:
