@@ -51,9 +51,9 @@ class BodyParser(h11.Connection):
             if head.count(b"\n") > MAX_NUM_HEADERS:
                 raise h11.RemoteProtocolError("too many headers")
         event = super().next_event()
-        small = isinstance(event, h11.Data) and event.chunk_start
-        if small and self._pieces.take(len(event.data) / PIECE):
-            raise h11.RemoteProtocolError("too many small chunks")
+        if isinstance(event, h11.Data) and event.chunk_start:
+            if self._pieces.take(len(event.data) / PIECE):
+                raise h11.RemoteProtocolError("too many small chunks")
         return event
 
 

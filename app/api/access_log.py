@@ -22,8 +22,8 @@ def hide_secrets() -> None:
 def _shorten(record: logging.LogRecord) -> bool:
     if isinstance(record.args, tuple):
         record.args = tuple(map(_shortened, record.args))
-    ended = bool(record.exc_info) and isinstance(record.exc_info[1], CancelledError)
-    return not ended and record.msg not in (REFUSED, NOT_UTF8)
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    return not isinstance(error, CancelledError) and record.msg not in (REFUSED, NOT_UTF8)
 
 
 def _shortened(value: object) -> object:
