@@ -106,10 +106,8 @@ class Service:
             return self.streams.begin(model, options, listener)
 
     def _check_model(self, model: ModelChoice, others: Iterable[Job | LiveStream]) -> None:
-        """Raises StoppingError at shutdown and in a process that was forked, BusyError if others
-        use another model: a stream may last for hours, too long for a request to wait.
-        """
-        if not self._thread.is_alive():  # it would wait for ever
+        # others that use another model may be streams, which last too long for a request to wait
+        if not self._thread.is_alive():  # after a fork
             raise StoppingError("the service does not run in this process; make a new one here")
         if self._deadline is not None:
             raise StoppingError(STOPPING)
