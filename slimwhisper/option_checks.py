@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slimwhisper.checkpoint.settings import GenerationSettings, Setting
+from slimwhisper.audio.formats import check_track
 from slimwhisper.errors import OptionError
 from slimwhisper.options import TASKS, OptionHelp, Options
 from slimwhisper.speakers.choice import as_pairs, check_speakers
@@ -25,7 +26,7 @@ from slimwhisper.types import Dims
 IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
 TUPLES = (
     *("temperature", "clip_timestamps", "suppress_tokens", "languages", "initial_prompt", "drop"),
-    *("channel_names", "hot_words"),
+    *("channel_names", "hot_words", "prefix"),
 )
 ENGLISH = {"language": "en", "task": "transcribe", "multilingual": False}
 # types of options that have no bounds: what is taken for them, and in words
@@ -80,6 +81,7 @@ def make_options(
     if values.get("channels"):  # most of each channel is silence, in which others speak
         values = {"vad_filter": not values.get("parallel"), "word_timestamps": True} | values
     options = Options(**{k: v for k, v in values.items() if k not in IGNORED})
+    check_track(options.audio_track)
     _check_clips(options)
     check_rows(options)
     check_lengths(options)
@@ -289,11 +291,11 @@ def _check_tokens(options: Options, name: str, vocabulary: Vocabulary) -> None:
         for key in ("initial_prompt", "hotwords"):
             if getattr(options, key):
                 raise OptionError(f"{name}: its vocabulary has no <|startofprev|>; drop {key}")
-    prompt = options.initial_prompt
-    if isinstance(prompt, tuple) and any(t not in range(vocabulary.size) for t in prompt):
-        raise OptionError(
-            f"initial_prompt {prompt!r}: give a text, or token ids from 0 to {vocabulary.size - 1}"
-        )
+    for key in ("initial_prompt", "prefix"):
+        prompt = getattr(options, key)
+        if isinstance(prompt, tuple) and any(t not in range(vocabulary.size) for t in prompt):
+            ids = f"token ids from 0 to {vocabulary.size - 1}"
+            raise OptionError(f"{key} {prompt!r}: give a text, or {ids}")
     spellings(vocabulary, tuple(options.hot_words), options.hot_word_bonus)  # kept for `make_rules`
     plain = Options().no_speech_threshold
     if vocabulary.no_speech is None and options.no_speech_threshold not in (None, plain):

@@ -105,7 +105,7 @@ class Options:
     prompt_reset_on_temperature: float = prompting(
         0.5, "do not condition on text that was sampled at a higher temperature", low=0, high=10
     )
-    prefix: str | None = prompting(None, "text that every window begins with")
+    prefix: str | tuple[int, ...] | None = prompting(None, "text that every window begins with")
     hotwords: str | None = prompting(None, "expected words, added to the prompt of every window")
     # the path of a file, or its lines; `make_options` reads the file
     hot_words: str | tuple[str, ...] = prompting(

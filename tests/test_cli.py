@@ -173,7 +173,7 @@ def test_bad_input_is_one_line(
     assert not out.exists() or not list(out.iterdir())
 
 
-@pytest.mark.parametrize("command", RUN.keys() - {"transcribe on ray"})
+@pytest.mark.parametrize("command", sorted(RUN.keys() - {"transcribe on ray"}))
 def test_a_mistyped_flag_or_command_gets_a_suggestion(
     capsys: pytest.CaptureFixture[str], command: str
 ) -> None:

@@ -150,7 +150,10 @@ def test_an_english_only_model_warns_and_goes_on(caplog: pytest.LogCaptureFixtur
     ("values", "message"),
     [
         ({"hotwords": ["five"]}, "hotwords ['five'] is of type list; give a text"),
-        ({"prefix": 3}, "prefix 3 is of type int; give a text"),
+        ({"prefix": 3}, "prefix 3 is of type int; give a text or a list"),
+        ({"prefix": [-1]}, "prefix (-1,): give a text, or token ids"),
+        ({"audio_track": 0}, "audio_track 0: give a number from 1, or a language"),
+        ({"audio_track": True}, "audio_track True: give a number from 1"),
         ({"language": 5}, "language 5 is of type int; give a text"),
         ({"no_speech_threshold": "0.6"}, "no_speech_threshold '0.6' is of type str; give a number"),
         ({"temperature": "0"}, "temperature '0' is of type str; give a number or a list"),

@@ -64,6 +64,7 @@ class InferenceForm(UploadForm):
     detect_language: Annotated[bool, only(False, "verbose_json names the language")] = False
     diarize: bool = False  # of stereo recordings
     tinydiarize: Annotated[bool, only(False, SPEAKERS)] = False
+    audio_track: Text | None = None  # not whisper.cpp's, whose files have one
     suppress_nst: Annotated[bool, only(True, NO_SYMBOLS)] = True
     suppress_non_speech: Annotated[bool, only(True, NO_SYMBOLS)] = True
     # fields without effect on the response here, and with little in whisper.cpp
@@ -83,6 +84,7 @@ class InferenceForm(UploadForm):
             "logprob_threshold": self.logprob_thold,
             "no_speech_threshold": self.no_speech_thold,
             "without_timestamps": self.no_timestamps or None,
+            "audio_track": self.audio_track,
         }
         if self.diarize:
             options |= {"channels": "split", "channel_names": CHANNEL_NAMES}

@@ -205,7 +205,10 @@ def choose_stream(
     Raises AudioError.
     """
     every = container.streams.audio
-    streams = [s for n, s in enumerate(every, 1) if track is None or _is_track(s, n, str(track))]
+    wanted = "" if track is None else str(track).strip()
+    streams = [s for n, s in enumerate(every, 1) if not wanted or _is_track(s, n, wanted)]
+    if len(every) == 1 and not (wanted.isdecimal() or _tag(every[0])):
+        streams = [*every]  # it may well be in that language
     if not every:
         raise AudioError(f"{name}: has no audio stream; give a file with sound")
     if not streams:
@@ -218,7 +221,7 @@ def choose_stream(
         codec = decodable[0].codec_context.name
         raise AudioError(f"{name}: audio codec {codec!r} is not supported; convert it first")
     chosen = max(allowed, key=lambda s: (bool(s.disposition & Disposition.default), s.channels))
-    if track is None and len(every) > 1:
+    if not wanted and len(every) > 1:
         tracks = _tracks(every, chosen)
         logger.warning("%s: %s; audio_track chooses another", name, tracks)
     return chosen
@@ -226,8 +229,15 @@ def choose_stream(
 
 def _is_track(stream: AudioStream, number: int, track: str) -> bool:
     """Whether a number or a language stands for a stream."""
-    tag = stream.language or ""
-    return track == str(number) or (whispers_code(tag) or tag) == (whispers_code(track) or track)
+    if track.isdecimal():
+        return int(track) == number
+    tag = _tag(stream)
+    return (whispers_code(tag) or tag) == (whispers_code(track) or track)
+
+
+def _tag(stream: AudioStream) -> str:
+    """The language that a file states for a stream; "": none."""
+    return stream.language if stream.language not in (None, "und") else ""
 
 
 def _tracks(streams: Sequence[AudioStream], taken: AudioStream | None = None) -> str:
@@ -237,6 +247,5 @@ def _tracks(streams: Sequence[AudioStream], taken: AudioStream | None = None) ->
         default = bool(stream.disposition & Disposition.default)
         marks = ["taken"] * (stream is taken) + ["default"] * default
         note = f" ({', '.join(marks)})" if marks else ""
-        language = stream.language if stream.language not in (None, "und") else ""
-        rows.append(f"{number} {language}".strip() + note)
+        rows.append(f"{number} {_tag(stream)}".strip() + note)
     return f"{len(rows)} audio track{'s' * (len(rows) > 1)}: {', '.join(rows)}"

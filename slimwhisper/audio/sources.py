@@ -55,6 +55,11 @@ def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
             name = name_for_messages(str(source))
             file = _fetch(source)
         else:
+            if not isinstance(source, (bytes, bytearray, memoryview)) and not hasattr(
+                source, "read"
+            ):
+                kind = f"is of type {type(source).__name__}"
+                raise AudioError(f"{name}: {kind}; give a path, bytes, a file or an array")
             data = source if isinstance(source, (bytes, bytearray, memoryview)) else source.read()
             if isinstance(data, str):
                 raise AudioError(f"{name}: is text; open the file in binary mode ('rb')")

@@ -9,19 +9,20 @@ DETECT = ("", "auto", "none", "null", "und")  # instead of a language: it is to 
 # Whisper's code; ISO 639's codes of three letters, bibliographic ones and the largest member of a
 # group of languages too; codes that ISO has replaced; codes of countries; some languages' own names
 OTHER_NAMES = """
-en eng|zh zho chi cmn cn 中文|de deu ger deutsch|es spa español espanol|ru rus русский|ko kor 한국어
-fr fra fre français francais|ja jpn jp 日本語|pt por português portugues|tr tur|pl pol polski|ca cat
-nl nld dut nederlands|ar ara arb|sv swe svenska|it ita italiano|id ind in|hi hin|fi fin suomi|vi vie
-he heb iw|uk ukr ua|el ell gre gr|ms msa may zsm|cs ces cze cz|ro ron rum mol mo|da dan dk dansk
-hu hun|ta tam|no nor nob nb norsk bokmål|th tha|ur urd|hr hrv scr|bg bul|lt lit|la lat|mi mri mao
-ml mal|cy cym wel|sk slk slo|te tel|fa fas per pes farsi|lv lav lvs|bn ben|sr srp scc|az aze azj
-sl slv|kn kan|et est ekk|mk mkd mac|br bre|eu eus baq|is isl ice|hy hye arm|ne nep npi|mn mon khk
-bs bos|kk kaz|sq sqi alb als|sw swa swh|gl glg|mr mar|pa pan|si sin|km khm|sn sna|yo yor|so som
-af afr|oc oci|ka kat geo|be bel|tg tgk|sd snd|gu guj|am amh|yi yid ydd ji|lo lao|uz uzb uzn|fo fao
-ht hat|ps pus pbt|tk tuk|nn nno|mt mlt|sa san|lb ltz|my mya bur|bo bod tib|tl tgl fil filipino
-mg mlg plt|as asm|tt tat|ln lin|ha hau|ba bak|jw jav jv|su sun
+en eng|zh zho chi cmn cn 中文|de deu ger deutsch gsw|es spa español espanol|ru rus русский
+ko kor 한국어|fr fra fre français francais|ja jpn jp 日本語|pt por português portugues|tr tur
+pl pol polski|ca cat|nl nld dut nederlands|ar ara arb arz ary apc acm aeb afb|sv swe svenska
+it ita italiano|id ind in|hi hin|fi fin suomi|vi vie|he heb iw|uk ukr ua|el ell gre gr
+ms msa may zsm|cs ces cze cz|ro ron rum mol mo|da dan dk dansk|hu hun|ta tam
+no nor nob nb norsk bokmål|th tha|ur urd|hr hrv scr|bg bul|lt lit|la lat|mi mri mao|ml mal
+cy cym wel|sk slk slo|te tel|fa fas per pes prs farsi|lv lav lvs|bn ben|sr srp scc|az aze azj|sl slv
+kn kan|et est ekk|mk mkd mac|br bre|eu eus baq|is isl ice|hy hye arm|ne nep npi|mn mon khk|bs bos
+kk kaz|sq sqi alb als|sw swa swh|gl glg|mr mar|pa pan|si sin|km khm|sn sna|yo yor|so som|af afr
+oc oci|ka kat geo|be bel|tg tgk|sd snd|gu guj|am amh|yi yid ydd ji|lo lao|uz uzb uzn|fo fao|ht hat
+ps pus pbt|tk tuk|nn nno|mt mlt|sa san|lb ltz|my mya bur|bo bod tib|tl tgl fil filipino|mg mlg plt
+as asm|tt tat|ln lin|ha hau|ba bak|jw jav jv|su sun
 """
-_TAG = re.compile(r"([a-z]{2,3})(?:[-_][a-z0-9]+)+(?:[.@].*)?|(.+?) ?\(.*\)")  # en-US, English (US)
+_TAG = re.compile(r"([a-z]{2,3})(?:[-_][a-z0-9]+)*(?:[.@].*)?|(.+?) ?\(.*\)")  # en-US, English (US)
 
 
 @cache
@@ -63,6 +64,6 @@ def language_hint(language: str) -> str:
 
     Codes are not compared: nearly each is like those of several other languages.
     """
-    names = [name for name in _codes() if len(name) > 3]
+    names = [name for name in _codes() if min(len(name), len(language.strip())) > 3]
     near = get_close_matches(language.strip().lower(), names, n=2, cutoff=0.75)
     return f"did you mean {' or '.join(near)}?" if near else "use a code such as 'en' or 'de'"

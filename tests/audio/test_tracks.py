@@ -35,7 +35,7 @@ def film(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("chosen", "number"),
-    [(None, 1), (1, 1), ("1", 1), (2, 2), ("2", 2)]
+    [(None, 1), (1, 1), (" 01", 1), (2, 2), ("2", 2)]
     + [(name, 2) for name in ("eng", "en", "EN", "English", "en-US")]
     + [(name, 1) for name in ("jpn", "ja", "Japanese", "jp")],
 )
@@ -49,7 +49,7 @@ def test_the_track_of_choice(
     assert caplog.messages == ([line] if chosen is None else [])
 
 
-@pytest.mark.parametrize("chosen", [0, 3, "de", "en1", ""])
+@pytest.mark.parametrize("chosen", [0, 3, "de", "en1"])
 def test_a_track_that_is_not_there(film: Path, chosen: str | int) -> None:
     with pytest.raises(AudioError) as raised:
         load_audio(film, audio_track=chosen)
@@ -58,8 +58,9 @@ def test_a_track_that_is_not_there(film: Path, chosen: str | int) -> None:
 
 def test_a_recording_with_one_track(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert len(load_audio(PHONE, audio_track=1)) == len(load_audio(PHONE))
-    with pytest.raises(AudioError, match=r"has no audio track 'en', only 1 audio track: 1$"):
-        load_audio(PHONE, audio_track="en")
+    assert len(load_audio(PHONE, audio_track="en")) == len(load_audio(PHONE)), "it may be"
+    with pytest.raises(AudioError, match=r"has no audio track '2', only 1 audio track: 1$"):
+        load_audio(PHONE, audio_track="2")
     assert not caplog.messages
 
 

@@ -269,7 +269,10 @@ def test_bad_suppress_tokens(wanted: str | tuple[int, ...]) -> None:
         ("yi", "ji yid"),
         ("no", "nb nb-NO nob nor"),
         ("tl", "fil fil-PH tgl"),
-        ("fa", "fas per farsi"),
+        ("fa", "fas per farsi prs"),
+        ("ar", "arz ary-MA"),
+        ("de", "gsw gsw-CH"),
+        ("en", "en.UTF-8 en_US.UTF-8"),
         ("haw", "haw haw-US Hawaiian"),
     ],
 )
@@ -297,6 +300,7 @@ def test_every_language_has_its_own_codes_of_three_letters() -> None:
         ("Duetsch", VOCABULARY, "did you mean deutsch or dutch\\?"),
         ("xx", VOCABULARY, "use a code such as 'en'"),
         ("sp", VOCABULARY, "use a code such as 'en'"),  # no code is like another
+        ("kmr", VOCABULARY, "use a code such as 'en'"),
         ("en,de", VOCABULARY, "use a code such as 'en'"),
         ("de", ENGLISH, "English-only"),
         ("yue", VOCABULARY, "'yue' is not in this model; choose large-v3, or another model"),
