@@ -7,7 +7,6 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from contextlib import closing
@@ -26,7 +25,9 @@ from slimwhisper.devices import choose_loaders
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.forced_alignment.script import as_lines
 from slimwhisper.kernels.graphs import bucket_of
-from slimwhisper.longform.batch import BatchEntry, Callbacks, transcribe_all
+from slimwhisper.loaded_model import LoadedModel
+from slimwhisper.longform.batch import Callbacks, transcribe_all
+from slimwhisper.longform.channels import AnyRecording, load_recording
 from slimwhisper.longform.engine_pool import EnginePool, TextMemory
 from slimwhisper.model.model import Model
 from slimwhisper.outputs.formats import segment_line
@@ -39,7 +40,6 @@ from slimwhisper.types import (
     Segment,
     Transcript,
 )
-from slimwhisper.variants import ModelWithVariants
 from slimwhisper.windows import as_windows, decode_windows, detect_languages, is_encoded
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ logger = logging.getLogger("slimwhisper")
 Source = TypeVar("Source", bound=AudioSource)
 
 
-class SlimWhisper(ModelWithVariants):
+class SlimWhisper(LoadedModel):
     """A loaded model with `whisper`'s methods.
 
     Its `network` does the decoding. It is not public API and may change in any version.
@@ -121,8 +121,8 @@ class SlimWhisper(ModelWithVariants):
                 print(segment_line(segment), file=SafeStream("stdout"), flush=True)
             bar.update(round(done, 1) - bar.n)
 
-        def load(source: AudioSource) -> BatchEntry:
-            return self._load(source, [chosen], sample_rate=sample_rate)
+        def load(source: AudioSource) -> AnyRecording:
+            return load_recording(source, self.network, chosen, sample_rate=sample_rate)
 
         slots = chosen.windows_of_one
         if chosen.parallel or (chosen.channels and batch_size is not None):
@@ -145,7 +145,6 @@ class SlimWhisper(ModelWithVariants):
         allow_truncated: bool = False,
         loaders: int | None = 0,
         script: Sequence[str] = (),
-        variants: Sequence[Mapping[str, Any]] = (),
         on_segments: Callable[[Source, list[Segment], float], None] | None = None,
         on_duration: Callable[[Source, float], None] | None = None,
         on_step: Callable[[int, int, float], None] | None = None,
@@ -163,8 +162,6 @@ class SlimWhisper(ModelWithVariants):
             loaders: processes that decode the files of sources that are paths; if one crashes, only
                 its file fails. 0: threads of this process; None: processes, with a GPU or 8 cores.
             script: lines to align with each recording, see `align`.
-            variants: options of several results for each recording, as in `transcribe_variants`,
-                with the same search; the first result has the rest in `Transcript.others`.
             on_segments: called as windows end, with new segments and the seconds done so far.
             on_duration: called with a recording's length in seconds when it begins.
             on_step: called after each step with the slots in use, all slots, and its seconds.
@@ -172,17 +169,17 @@ class SlimWhisper(ModelWithVariants):
         Raises:
             OptionError, before anything is read.
         """
-        several = self._same_search(variants or [{}], options)
-        chosen = several[0]
+        chosen = self.make_options(**options)
+        prepare(chosen)
         slots = self._engines.slots(batch_size, chosen)
-        if isinstance(sources, list) and not (any(o.parallel for o in several) or script):
-            windows = len(sources) * sum(each.windows_of_one for each in several)
+        if isinstance(sources, list) and not (chosen.parallel or script):
+            windows = len(sources) * chosen.windows_of_one
             slots = bucket_of(max(1, windows), slots)  # few sizes, so that engines are reused
         readers = Readers(choose_loaders(loaders, self.device))
 
-        def load(source: Source) -> BatchEntry:
+        def load(source: Source) -> AnyRecording:
             reading = {"allow_truncated": allow_truncated, "readers": readers}
-            return self._load(source, several, script, **reading)
+            return load_recording(source, self.network, chosen, script, **reading)
 
         callbacks = Callbacks(on_segments, on_duration, on_step)
         return transcribe_all(self._engines, sources, load, chosen, slots, callbacks, readers)

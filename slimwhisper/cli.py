@@ -18,7 +18,6 @@ from slimwhisper.commands.parsers import (
 )
 from slimwhisper.commands.serve_flags import add_serve
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
-from slimwhisper.jobs.decoding_flags import join_tasks
 from slimwhisper.jobs.flags import add_transcribe
 from slimwhisper.text import (
     SafeStream,
@@ -64,7 +63,7 @@ class _Parser(argparse.ArgumentParser):
                 words[i] = f"{flag}{equals}{value}"
                 if not any(each.startswith(flag) for each in flags):
                     self.error(f"unrecognized arguments: {flag}{did_you_mean(flag, flags, '--')}")
-        return super().parse_known_args(join_tasks(words), namespace)
+        return super().parse_known_args(words, namespace)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:

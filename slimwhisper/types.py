@@ -119,7 +119,6 @@ class Transcript(dict[str, Any]):
     language: str
     unscripted: tuple[Span, ...] = ()  # heard, and not in the text that was aligned
     dropped: Sequence[Segment] = ()  # left out of the text and the segments by `Options.drop`
-    others: tuple[Transcript, ...] = ()  # the other answers to the recording, by `variants`
 
     def __post_init__(self) -> None:
         segments = self.segment_rows()

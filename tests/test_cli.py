@@ -13,7 +13,6 @@ import slimwhisper
 from slimwhisper.cli import RUN, build_parser
 from slimwhisper.outputs.formats import formats_of
 from tests.support.command import Run
-from tests.support.parity import differences
 from tests.support.sounds import noise_bursts
 
 # greedy, short, and no fallback: random weights fail every threshold
@@ -61,38 +60,6 @@ def test_transcribe_writes_every_format(
     assert run.out.count(" --> ") == len(alone["segments"]) > 0
     assert "1 of 1 file transcribed, 0 failed" in run.err
     assert "cache e+x" in run.err
-
-
-def test_a_text_and_its_translation(
-    capsys: pytest.CaptureFixture[str],
-    random_paths: dict[str, Path],
-    recording: Path,
-    tmp_path: Path,
-) -> None:
-    """The files of two separate jobs."""
-
-    def written(folder: str, *task: str) -> dict[str, bytes]:
-        out = tmp_path / folder
-        model = ("--model", str(random_paths["multilingual"]), "--language", "de")
-        run = Run(
-            capsys, "transcribe", *model, *QUICK, "-o", str(out), "--task", *task, str(recording)
-        )
-        assert run.status == 0, run.err
-        return {p.name: p.read_bytes() for p in out.iterdir()}
-
-    both = written("both", "transcribe", "translate")
-    assert len(both) == 2 * len(formats_of("all"))
-    translated = written("translated", "translate")
-    expected = written("transcribed", "transcribe") | {
-        name.replace("speech.", "speech.translate."): data for name, data in translated.items()
-    }
-    for name, data in expected.items():
-        if name.endswith("json"):  # numbers are the same up to rounding
-            ours, alone = json.loads(both.pop(name)), json.loads(data)
-            assert not differences(ours, alone)
-        else:
-            assert both.pop(name) == data
-    assert not both
 
 
 def test_options_reach_the_decoder(

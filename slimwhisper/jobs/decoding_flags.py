@@ -1,15 +1,12 @@
 """Defines the decoding flags of `transcribe`: the fields of `Options`, with the same names."""
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 from slimwhisper.errors import OptionError
-from slimwhisper.flags import FlagGroup, add_options, add_voices, boolean, codes, none_or
-from slimwhisper.options import TASKS
+from slimwhisper.flags import FlagGroup, add_options, add_voices, boolean, none_or
 from slimwhisper.speakers.choice import named_file
-from slimwhisper.text import did_you_mean
 from slimwhisper.types import Options
 
 GROUPS = {  # titles, and the text below them
@@ -36,7 +33,7 @@ class _StoreExplicit(argparse.Action):
 def add_decoding(parser: argparse.ArgumentParser) -> None:
     """Add a flag for each field of `Options`, and those that only the command has."""
     groups = {name: FlagGroup(parser, name, group) for name, group in GROUPS.items()}
-    add_options(groups, Options, COMMAND_DEFAULTS, {"task": tasks}, action=_StoreExplicit)
+    add_options(groups, Options, COMMAND_DEFAULTS, {}, action=_StoreExplicit)
     groups["decoding"].add(
         "--temperature_increment_on_fallback",
         type=none_or(float),
@@ -69,28 +66,6 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
         "[none]",
     )
     add_voices(groups["speakers"], dest="known_speakers", action=_Collect)
-
-
-def join_tasks(words: Sequence[str]) -> list[str]:
-    """`--task transcribe translate` as two words, with a comma: recordings may follow."""
-    joined: list[str] = []
-    for word in words:
-        if word in TASKS and joined[-2:-1] == ["--task"] and joined[-1] in TASKS:
-            joined[-1] += f",{word}"
-        else:
-            joined.append(word)
-    return joined
-
-
-def tasks(text: str) -> str | tuple[str, ...]:
-    """A task, or all of `TASKS`, in their order."""
-    names = codes(text)
-    if not names or not set(names) <= set(TASKS):
-        near = did_you_mean(text, TASKS)
-        choices = f"{', '.join(TASKS)}, or both: {' '.join(TASKS)}"
-        raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {choices}){near}")
-    chosen = tuple(name for name in TASKS if name in names)
-    return chosen[0] if len(chosen) == 1 else chosen
 
 
 def _named_file(text: str) -> tuple[tuple[str, str]]:

@@ -6,9 +6,9 @@ No tree is ever in memory as a whole: each folder is listed when the walk reache
 import glob
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Literal
@@ -48,19 +48,12 @@ class Inputs:
     An argument is a file, a folder, a glob, or `-` for a recording or a list on standard input.
     """
 
-    def __init__(
-        self,
-        arguments: Iterable[str],
-        stdin: StandardInput | None = None,
-        endings: Sequence[str] = ("",),
-    ) -> None:
-        """stdin: for the argument `-`. endings: a recording's outputs have its output name with
-        each of them.
-        """
-        self._stdin, self._endings = stdin, endings
+    def __init__(self, arguments: Iterable[str], stdin: StandardInput | None = None) -> None:
+        """stdin: for the argument `-`."""
+        self._stdin = stdin
         self.selection = Selection()
         # the last folder listed for a file in it
-        self._listing = lru_cache(1)(partial(Listing.of, endings=endings))
+        self._listing = lru_cache(1)(Listing.of)
         self._walked: set[Path] = set()  # absolute folders of a glob or list
         self._arguments = [_classify(text, stdin) for text in dict.fromkeys(arguments)]
         kinds = [a.kind for a in self._arguments]
@@ -167,7 +160,7 @@ class Inputs:
             yield from errors()
             folders[:] = sorted(name for name in folders if not is_hidden(name))
             output_folder = self._output_folder(_absolute(Path(folder)))
-            listing = Listing(folder, files, folders, self._endings, self.selection)
+            listing = Listing(folder, files, folders, self.selection)
             for name, output in listing.outputs.items():
                 path = Path(folder, name)
                 if _kind(path) != "special":  # a broken link is reported when it is opened
@@ -200,7 +193,7 @@ class Inputs:
         if all(a.kind in ("file", "stdin") for a in existing):
             paths = [_absolute(Path(a.text)) for a in existing]
             outputs = [self._listing(p.parent).output_of(p.name) for p in paths]
-            names = [(output + end).casefold() for output in outputs for end in self._endings]
+            names = [output.casefold() for output in outputs]
             if len(set(names)) == len(names):
                 return None
         return Path(os.path.commonpath([a.base for a in existing]))

@@ -97,10 +97,9 @@ def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: L
     batch_size = plan.flags.batch_size
     if batch_size is None and plan.inputs.is_one_file and not plan.flags.parallel:
         # its windows depend on each other, so more caches would be unused
-        batch_size = len(plan.files.endings) * Options(channels=plan.flags.channels).windows_of_one
+        batch_size = Options(channels=plan.flags.channels).windows_of_one
     if batch_size is None:
-        first = {"task": plan.tasks[0]} if plan.tasks else {}
-        batch_size = model.default_batch_size(**plan.options | first)
+        batch_size = model.default_batch_size(**plan.options)
     facts = model_facts(model, batch_size)
     ledger.loaded(facts)
     results: Any = model.transcribe_many(

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from slimwhisper.audio.formats import Selection
@@ -19,11 +19,10 @@ class Listing:
         folder: str | Path,
         files: Iterable[str],
         folders: Iterable[str],
-        endings: Sequence[str] = ("",),
         selection: Selection | None = None,
     ) -> None:
-        """endings: as of `Inputs`. selection: counts the files that are no recordings."""
-        self._files, self._endings = sorted(files), endings
+        """selection: counts the files that are no recordings."""
+        self._files = sorted(files)
         # "a.mp3" cannot have the output "a.txt" next to a mirrored folder of that name
         ends = tuple(f".{name}" for name in FORMATS)
         self._blocked = {Path(f).stem.casefold() for f in folders if f.lower().endswith(ends)}
@@ -32,10 +31,10 @@ class Listing:
         self.outputs = self._distinct(n for n in self._files if takes(join(folder, n)))
 
     @staticmethod
-    def of(folder: Path, endings: Sequence[str] = ("",)) -> "Listing":
+    def of(folder: Path) -> "Listing":
         """The listing of a folder, empty if the folder cannot be listed: it may still be read."""
         _, folders, files = next(os.walk(folder), ("", [], []))
-        return Listing(folder, files, folders, endings)
+        return Listing(folder, files, folders)
 
     def output_of(self, name: str) -> str:
         """The output name of any file in the folder.
@@ -45,24 +44,18 @@ class Listing:
         if name in self.outputs:
             return self.outputs[name]
         output = self._distinct({name: None, **dict.fromkeys(self._files)})[name]
-        used = {each for o in self.outputs.values() for each in self._names(o)}
-        while not used.isdisjoint(self._names(output)):
+        used = {each.casefold() for each in self.outputs.values()}
+        while output.casefold() in used:
             output += "_"
         return output
-
-    def _names(self, output: str) -> list[str]:
-        """The names that an output name stands for, in small letters."""
-        return [(output + ending).casefold() for ending in self._endings]
 
     def _distinct(self, names: Iterable[str]) -> dict[str, str]:
         """Name -> output name: without the suffix, or with it where two names would collide."""
         outputs = {name: Path(name).stem for name in names}
         while True:
-            counts = Counter(each for output in outputs.values() for each in self._names(output))
+            counts = Counter(output.casefold() for output in outputs.values())
             taken = self._blocked | {output for output, count in counts.items() if count > 1}
-            clashing = [
-                n for n, o in outputs.items() if o != n and not taken.isdisjoint(self._names(o))
-            ]
+            clashing = [n for n, o in outputs.items() if o != n and o.casefold() in taken]
             if not clashing:
                 return outputs
             outputs.update((name, name) for name in clashing)

@@ -45,25 +45,15 @@ class JobPlan:
         self.report = None if flags.report is None else JobReport(flags.report)
         self.is_table = flags.output_format == PARQUET
         formats = (PARQUET,) if self.is_table else formats_of(flags.output_format, layout)
-        if self.tasks and self.is_table:
-            both = " ".join(self.tasks)
-            raise OptionError(f"--task {both} writes files; choose another --output_format")
-        endings = [f".{task}" for task in self.tasks[1:]]
-        self.files = Files(OutputFolder(flags.output_dir), formats, layout, ("", *endings))
+        self.files = Files(OutputFolder(flags.output_dir), formats, layout)
         self.inputs = self.read_inputs()
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """The tasks, if there are several: the first one's outputs have the plain names."""
-        task = self.options.get("task")
-        return task if isinstance(task, tuple) else ()
 
     def read_inputs(self) -> Inputs | StoredInputs:
         """The recordings to read."""
         audio = self.flags.audio
         if are_stored(audio):
             return StoredInputs(audio, self.flags.audio_column)
-        return Inputs(audio, self.stdin, self.files.endings)
+        return Inputs(audio, self.stdin)
 
     @cached_property
     def stdin(self) -> StandardInput | None:
@@ -121,11 +111,8 @@ class JobPlan:
         loaders = self.flags.loaders
         if loaders is None and not self.inputs.is_job:
             loaders = 0  # processes take a moment to start
-        options = self.options | {"loaders": loaders}
-        if self.tasks:
-            del options["task"]
-            options["variants"] = [{"task": task} for task in self.tasks]
-        return options | {"allow_truncated": self.flags.allow_truncated}
+        reading = {"loaders": loaders, "allow_truncated": self.flags.allow_truncated}
+        return self.options | reading
 
     def changed_options(self) -> dict[str, Any]:
         """The options for decoding and for subtitles that differ from their defaults."""

@@ -2,23 +2,21 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from slimwhisper.audio.read_ahead import WORKERS, Loader
 from slimwhisper.audio.readers import Readers
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Answer, Request, Search, Window
+from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
-from slimwhisper.longform.answers import Answers, MakeRecording, SampleSource, share
 from slimwhisper.longform.channels import AnyRecording
 from slimwhisper.longform.engine_pool import EnginePool, search_of
 from slimwhisper.longform.recording import AnySession
 from slimwhisper.types import Options, Segment, Transcript
 
-BatchEntry = AnyRecording | Answers
 Source = TypeVar("Source")
 Outcome = Transcript | SlimWhisperError
 OnSegments = Callable[[Any, list[Segment], float], None]
@@ -42,7 +40,7 @@ class SessionOwner:
     """A session with a slot, or waiting for one, as the owner of its windows."""
 
     batch: "Batch[Any]"
-    recording: BatchEntry
+    recording: AnyRecording
     session: AnySession
 
     def accept(self, answer: Answer) -> Request | None:
@@ -64,10 +62,10 @@ class Batch(Generic[Source]):
         self.unused = 0  # slots to leave free
         if slots not in (None, engine.batch_size):  # else also those that a GPU encodes ahead
             self.unused = engine.slots - slots
-        self.running: dict[BatchEntry, Source] = {}  # in the order in which they last got a slot
-        self._owners: dict[BatchEntry, set[SessionOwner]] = {}  # in a slot
-        self._paused: dict[BatchEntry, deque[tuple[AnySession, Window]]] = {}
-        self._ended: dict[BatchEntry, Outcome] = {}  # in this step
+        self.running: dict[AnyRecording, Source] = {}  # in the order in which they last got a slot
+        self._owners: dict[AnyRecording, set[SessionOwner]] = {}  # in a slot
+        self._paused: dict[AnyRecording, deque[tuple[AnySession, Window]]] = {}
+        self._ended: dict[AnyRecording, Outcome] = {}  # in this step
 
     @property
     def slots(self) -> int:
@@ -79,7 +77,7 @@ class Batch(Generic[Source]):
         """How many of them there are in the next step."""
         return min(self.engine.slots - self.engine.room, self.slots)
 
-    def add(self, source: Source, recording: BatchEntry) -> Transcript | None:
+    def add(self, source: Source, recording: AnyRecording) -> Transcript | None:
         """Add a recording. Returns its transcript if there is nothing to decode."""
         if recording.done:  # shorter than one mel frame
             recording.close()
@@ -110,7 +108,7 @@ class Batch(Generic[Source]):
             self.engine.submit(owner, window)
         return False
 
-    def _next(self, recording: BatchEntry) -> tuple[AnySession, Window] | None:
+    def _next(self, recording: AnyRecording) -> tuple[AnySession, Window] | None:
         """A session of the recording that needs a slot, and its window."""
         paused = self._paused.get(recording)
         if paused:
@@ -130,7 +128,7 @@ class Batch(Generic[Source]):
         self._ended.clear()
         return ended
 
-    def drop(self, recording: BatchEntry) -> None:
+    def drop(self, recording: AnyRecording) -> None:
         """Drop a recording: discard its windows in progress, and start no others."""
         del self.running[recording]
         self._paused.pop(recording, None)
@@ -169,7 +167,7 @@ class Batch(Generic[Source]):
             self._report(recording)
         return request
 
-    def _report(self, recording: BatchEntry) -> None:
+    def _report(self, recording: AnyRecording) -> None:
         segments = recording.report()
         if self.on_segments is not None:
             self.on_segments(self.running[recording], segments, recording.seconds_done)
@@ -180,7 +178,7 @@ class Batch(Generic[Source]):
 def transcribe_all(
     engines: EnginePool,
     sources: Iterable[Source],
-    load: Callable[[Source], BatchEntry],
+    load: Callable[[Source], AnyRecording],
     options: Options,
     slots: int,
     callbacks: Callbacks,
@@ -202,7 +200,7 @@ def transcribe_all(
 
 
 def _outcomes(
-    batch: Batch[Source], loader: Loader[Source, BatchEntry], callbacks: Callbacks
+    batch: Batch[Source], loader: Loader[Source, AnyRecording], callbacks: Callbacks
 ) -> Generator[tuple[Source, Outcome], None, None]:
     while batch.running or not loader.exhausted:
         while batch.fill():
@@ -223,40 +221,3 @@ def _outcomes(
         if callbacks.on_step is not None and filled:
             callbacks.on_step(filled, batch.slots, time.perf_counter() - began)
         yield from ended
-
-
-def transcribe_variants(
-    engines: EnginePool,
-    samples: SampleSource,
-    variants: Sequence[Options],
-    make_recording: MakeRecording,
-    batch_size: int | None,
-) -> list[Transcript]:
-    """One transcript for each of the options. Those with the same search are decoded side by side,
-    in an engine; the others after them.
-
-    batch_size: with `parallel`, as in `EnginePool.slots`. The caller closes the samples. Raises
-    SlimWhisperError.
-    """
-    by_search: dict[Search, list[int]] = {}
-    for number, options in enumerate(variants):
-        by_search.setdefault(search_of(options), []).append(number)
-    found: dict[int, Transcript] = {}
-    whole = share(samples, len(by_search) + 1)  # one more: the caller
-    for numbers in by_search.values():
-        group = [variants[number] for number in numbers]
-
-        def load(_: None, group: Sequence[Options] = group) -> Answers:
-            return Answers(whole, group, make_recording)
-
-        slots = sum(options.windows_of_one for options in group)
-        if any(options.parallel for options in group):
-            slots = engines.slots(batch_size, group[0])
-        parts = (group[0], slots, Callbacks(), Readers(0))
-        with closing(transcribe_all(engines, [None], load, *parts)) as outcomes:
-            for _, result in outcomes:
-                if isinstance(result, SlimWhisperError):
-                    raise result
-                transcripts = [replace(result, others=()), *result.others]
-                found.update(zip(numbers, transcripts, strict=True))
-    return [found[number] for number in range(len(variants))]

@@ -3,10 +3,13 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from slimwhisper.audio.load import AudioSource, load_channels, load_samples, stem_of
 from slimwhisper.audio.samples import Samples
 from slimwhisper.longform.postprocessing import with_logprobs
 from slimwhisper.longform.recording import AnySession, Recording
+from slimwhisper.model.model import Model
 from slimwhisper.speakers.assign import Spell, cut_segment
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims, Options, Segment, Transcript, Word
@@ -125,6 +128,20 @@ def make_recording(
     if isinstance(samples, Mapping):
         return SplitRecording(samples, dims, options, vocabulary, name)
     return Recording(samples, dims, options, vocabulary, name, script)
+
+
+def load_recording(
+    source: AudioSource, model: Model, options: Options, script: Sequence[str] = (), **reading: Any
+) -> AnyRecording:
+    """Read a recording for a model. reading: arguments of `load_samples`. Raises AudioError."""
+    reading["audio_track"] = options.audio_track
+    samples: Samples | Mapping[str, Samples]
+    if options.channels is None or script:  # `Recording` refuses channels beside a script
+        samples = load_samples(source, **reading)
+    else:
+        samples = load_channels(source, options.channel_names, **reading)
+    parts = (model.dims, options, model.vocabulary, stem_of(source))
+    return make_recording(samples, *parts, script)
 
 
 def _spoken_by(speaker: str, segments: Iterable[Segment]) -> list[Segment]:

@@ -7,7 +7,7 @@ again while earlier results are returned, until `close`.
 import io
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
@@ -63,15 +63,13 @@ class EngineFeed:
         *,
         allow_truncated: bool = False,
         loaders: int | None = 0,
-        variants: Sequence[Mapping[str, Any]] = (),
         **options: Any,
     ) -> None:
         """slots: windows decoded together; None: `default_batch_size`. The other arguments are
         those of `transcribe_many`. Raises OptionError.
         """
-        first = {**options, **(variants[0] if variants else {})}
-        self._split = first.get("channels") is not None
-        self.slots = slots or model.default_batch_size(**first)
+        self._split = options.get("channels") is not None
+        self.slots = slots or model.default_batch_size(**options)
         self.counts = FeedCounts()
         self._queue: queue.SimpleQueue[AudioSource | None] = queue.SimpleQueue()
         # by id of the source: each call has its own object, which this reference keeps alive
@@ -84,7 +82,6 @@ class EngineFeed:
             batch_size=self.slots,
             allow_truncated=allow_truncated,
             loaders=loaders,
-            variants=variants,
             on_duration=lambda source, seconds: self._seconds.update({id(source): seconds}),
             on_step=self._on_step,
             **options,

@@ -44,8 +44,8 @@ class Transcriber:
         Arguments:
             load: more arguments of `load_model`, such as {"dtype": "bfloat16"}.
             slots: windows decoded together, `transcribe_many`'s batch_size.
-            options: fields of `slimwhisper.Options`, and `allow_truncated`, `loaders` and
-                `variants` as of `transcribe_many`; a table has the first variant's results.
+            options: fields of `slimwhisper.Options`, and `allow_truncated` and `loaders`
+                as of `transcribe_many`.
         Raises the errors of `load_model`.
         """
         self.model = load_model(model, **(load or {}))

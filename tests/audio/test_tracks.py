@@ -88,8 +88,6 @@ def test_in_the_library(film: Path) -> None:
     ((_, result),) = model.transcribe_many([film], audio_track="eng", channels=None)
     assert result["text"].startswith(" five five five")
     with pytest.raises(OptionError, match="audio_track"):
-        model.transcribe_variants(film, [{"audio_track": 1}, {"audio_track": 2}])
-    with pytest.raises(OptionError, match="audio_track"):
         model.transcribe(film, audio_track=2.5)
 
 

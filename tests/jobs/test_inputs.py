@@ -2,7 +2,6 @@
 
 import io
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -29,12 +28,12 @@ def touch(*names: str) -> None:
         path.write_bytes(b"x")
 
 
-def outputs(*arguments: str, stdin: bytes = b"", endings: Sequence[str] = ("",)) -> dict[str, str]:
-    files = distinct(Inputs(arguments, StandardInput(io.BytesIO(stdin)), endings).files())
+def outputs(*arguments: str, stdin: bytes = b"") -> dict[str, str]:
+    files = distinct(Inputs(arguments, StandardInput(io.BytesIO(stdin))).files())
     found = [r for r in files if isinstance(r, InputFile)]
     result = {str(r.path): r.output for r in found}
-    names = {(output + ending).casefold() for output in result.values() for ending in endings}
-    assert len(found) == len(result) and len(names) == len(result) * len(endings)
+    names = {output.casefold() for output in result.values()}
+    assert len(found) == len(result) and len(names) == len(result)
     assert not any(".." in r.output.split("/") or r.output.startswith("/") for r in found)
     assert all(r.fingerprint == Fingerprint.of(Path(str(r.path))) for r in found)
     return result
@@ -52,26 +51,6 @@ def test_a_folder_is_mirrored() -> None:
     assert outputs("in") == outputs("in/") == outputs("./in/.") == expected
     assert list(outputs("in/b/..").values()) == list(expected.values())
     assert outputs(".") == {path: f"in/{output}" for path, output in expected.items()}
-
-
-def test_names_of_translations_never_collide() -> None:
-    both = ("", ".translate")
-    touch("in/talk.mp3", "in/talk.TRANSLATE.wav", "in/other.mp3", "in/other.translate.txt")
-    assert outputs("in", endings=both) == {
-        "in/other.mp3": "other",
-        "in/talk.TRANSLATE.wav": "talk.TRANSLATE.wav",
-        "in/talk.mp3": "talk.mp3",
-    }
-    assert outputs("in")["in/talk.mp3"] == "talk"
-    touch("a/talk.mp3", "b/talk.translate.mp3", "c/x.wav", "c/x.translate")
-    plain = {"a/talk.mp3": "a/talk", "b/talk.translate.mp3": "b/talk.translate"}
-    assert outputs("a/talk.mp3", "b/talk.translate.mp3", endings=both) == plain
-    assert outputs("c/x.wav", "c/x.translate", endings=both) == {
-        "c/x.wav": "x",
-        "c/x.translate": "x.translate_",
-    }
-    Path("c/x.translate.txt").mkdir()  # a mirrored folder
-    assert outputs("c", endings=both)["c/x.wav"] == "x.wav"
 
 
 def test_same_names_never_collide() -> None:

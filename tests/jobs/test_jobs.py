@@ -77,51 +77,6 @@ def test_what_is_done_again(run: Any, fake_model: FakeModel) -> None:
     assert taken("--allow_truncated", "True", "--skip_existing", "True") == ["c/x.wav"]
 
 
-def test_two_tasks(run: Any, fake_model: FakeModel) -> None:
-    """Recorded once both texts are written; done again if one of them is missing."""
-    both = ("in", "--task", "translate", "transcribe")
-    first = run(*both)
-    assert first.status == 1 and "3 of 4 files transcribed, 1 failed" in first.err
-    translated = {
-        name.replace(".txt", ".translate.txt"): f"translate {text}" for name, text in GOOD.items()
-    }
-    assert written() == GOOD | translated
-    assert statuses() == DONE
-    assert journal()[0]["options"]["task"] == ["transcribe", "translate"]
-    assert fake_model.calls[-1]["variants"] == [{"task": "transcribe"}, {"task": "translate"}]
-    assert "task" not in fake_model.calls[-1]
-
-    def taken(*arguments: str) -> list[str]:
-        fake_model.taken.clear()
-        run(*arguments)
-        return sorted(str(p.relative_to("in")) for p in fake_model.taken)
-
-    assert taken("in", "--task=transcribe,translate") == []
-    Path("out/b/a.mp3.translate.txt").unlink()
-    assert taken(*both) == ["b/a.mp3"] and written() == GOOD | translated
-    assert len(taken("in")) == 4  # other options
-    assert taken("--task", "transcribe", "translate", "in/a.wav", "in/b/a.mp3") == [
-        "a.wav",
-        "b/a.mp3",
-    ]
-    assert fake_model.calls[-1]["batch_size"] == 4
-    assert taken("--task", "transcribe", "translate", "in/a.wav") == ["a.wav"]
-    assert fake_model.calls[-1]["batch_size"] == 2
-
-
-def test_tasks_that_cannot_be(run: Any, fake_model: FakeModel) -> None:
-    assert (
-        "--task transcribe translate writes files"
-        in run("in", "--task", "transcribe", "translate", "-f", "parquet").err
-    )
-    wrong = run("in", "--task", "transcribe,summarize")
-    assert wrong.status == 2 and "or both: transcribe translate" in wrong.err
-    assert run("--task", "translate", "in/a.wav").status == 0  # the recording is no task
-    assert fake_model.calls[-1]["task"] == "translate"
-    assert run("in/a.wav", "--task", "translate,translate").status == 0
-    assert fake_model.calls[-1]["task"] == "translate"
-
-
 def test_skip_existing_needs_no_journal(run: Any, fake_model: FakeModel) -> None:
     Path("out/b").mkdir(parents=True)
     Path("out/b/a.wav.txt").write_text("by hand")

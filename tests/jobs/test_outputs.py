@@ -1,7 +1,6 @@
 """Outputs are whole or absent, and what a killed run left is cleared away."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from slimwhisper.errors import AudioError, OptionError, OutputError
 from slimwhisper.jobs.results.sinks import Files
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.outputs.layout import check_layout
-from slimwhisper.storage.files import InputFile, StoredFile
+from slimwhisper.storage.files import InputFile
 from slimwhisper.storage.fingerprints import Fingerprint
 from slimwhisper.storage.outputs import OutputFolder
 from slimwhisper.types import Segment, Transcript, Word
@@ -99,24 +98,6 @@ def test_an_output_never_replaces_its_input(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="overwrite the input"):
         files(tmp_path).write(recording(source), TRANSCRIPT)
     assert source.read_text() == "audio, it says"
-
-
-def test_outputs_of_another_answer_are_not_those_of_another_recording(tmp_path: Path) -> None:
-    """Of stored recordings, whose names are not known beforehand."""
-    both = Files(OutputFolder(str(tmp_path)), ("txt",), {}, ("", ".translate"))
-    stored = StoredFile("memory://b/x.Translate", "b/x.Translate", Fingerprint("x", 1, 1))
-    named = InputFile(stored, "x.Translate", stored.fingerprint)
-    assert isinstance(both.check_name(named), AudioError)
-    assert files(tmp_path).check_name(named) is named
-    plain = InputFile(stored, "x.mp3", stored.fingerprint)
-    assert both.check_name(plain) is plain
-    answers = replace(TRANSCRIPT, others=(replace(TRANSCRIPT, segments=[]),))
-    names = [str(tmp_path / name) for name in ("x.mp3.txt", "x.mp3.translate.txt")]
-    assert both.write(plain, answers) == names
-    assert Path(names[0]).read_text() and not Path(names[1]).read_text()
-    assert both.exist(plain, empty=True) and not both.exist(plain)
-    Path(names[1]).unlink()
-    assert not both.exist(plain)
 
 
 def test_names_of_outputs_are_checked_before_a_recording_is_read(tmp_path: Path) -> None:

@@ -31,16 +31,6 @@ def words(heard: FeedResult) -> list[str]:
     return heard.result.text.split()
 
 
-def test_several_answers(digits: SlimWhisper) -> None:
-    feed = EngineFeed(digits, variants=[{}, {"initial_prompt": "four"}], temperature=0.0)
-    heard = feed.submit(DOOR).result(60)
-    feed.close()
-    assert isinstance(heard.result, Transcript) and words(heard) == TEXT
-    (other,) = heard.result.others
-    alone = digits.transcribe(DOOR, initial_prompt="four", temperature=0.0)
-    assert other.text == alone["text"]
-
-
 def test_anything_is_fed_by_anyone(digits: SlimWhisper) -> None:
     """The same path twice, bytes, samples, the same stored file twice, a URI, and what cannot be
     read, from several threads.

@@ -9,7 +9,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,11 +87,7 @@ class FakeModel:
                 segment = Segment(0, 0, 0.0, 1.5, spoken, [1], 0.0, -0.5, 1.0, 0.1)
                 segments = [segment] if text else []
                 on_segments(path, segments, float(len(text)))
-                others = []
-                for variant in options.get("variants", ())[1:]:
-                    said = " ".join(["", *variant.values(), text])
-                    others.append(Transcript(said, [replace(segment, text=said)], "en"))
-                yield path, Transcript(spoken, segments, "en", others=tuple(others))
+                yield path, Transcript(spoken, segments, "en")
         finally:
             self.closed = True
 

@@ -29,7 +29,7 @@ from slimwhisper.outputs.formats import write_transcript
 from slimwhisper.outputs.layout import RECORDING
 from slimwhisper.storage import tables
 from slimwhisper.storage.digest_set import Digests, digest_of
-from slimwhisper.storage.files import InputFile, StoredFile
+from slimwhisper.storage.files import InputFile
 from slimwhisper.storage.fingerprints import Outcome, Status
 from slimwhisper.storage.outputs import OutputFolder, sweep
 from slimwhisper.types import Transcript
@@ -77,20 +77,17 @@ class Files:
     folder: OutputFolder
     formats: tuple[str, ...]
     layout: Mapping[str, Any]  # see `write_transcript`
-    endings: tuple[str, ...] = ("",)  # of the names of each answer to a recording
 
     def write(self, recording: InputFile, transcript: Transcript) -> Sequence[str]:
-        """Write all outputs of a recording, and of its `others`. Raises OutputError."""
+        """Write all outputs of a recording. Raises OutputError."""
         layout = {**self.layout, RECORDING: recording.output.rpartition("/")[2]}
-        answers = (transcript, *transcript.others)
-        contents = [(answer, format) for answer in answers for format in self.formats]
         names = self._names(recording)
-        for (answer, format), name in zip(contents, names, strict=True):
+        for format, name in zip(self.formats, names, strict=True):
             if self._is_input(name, recording):
                 path = self.folder.name(name)
                 raise OutputError(f"{path}: would overwrite the input; choose another --output_dir")
             text = StringIO()
-            write_transcript(answer, format, text, layout)
+            write_transcript(transcript, format, text, layout)
             self.folder.put(name, text.getvalue().encode())
         return [self.folder.name(name) for name in names]
 
@@ -99,17 +96,8 @@ class Files:
         return all(self.folder.exists(name, empty) for name in self._names(recording))
 
     def check_name(self, entry: InputFile | SlimWhisperError) -> InputFile | SlimWhisperError:
-        """The same; an error for a recording whose outputs would have names that are too long, or
-        might have those of another's.
-        """
-        if isinstance(entry, SlimWhisperError):
-            return entry
-        if isinstance(entry.path, StoredFile):  # `Inputs` has distinct names
-            for ending in filter(None, self.endings):
-                if entry.output.casefold().endswith(ending):
-                    what = f"its outputs could be another's, as its name ends in {ending}"
-                    return AudioError(f"{entry.path}: {what}; rename the recording")
-        if not self.folder.is_local:
+        """The same; an error for a recording whose outputs would have names that are too long."""
+        if isinstance(entry, SlimWhisperError) or not self.folder.is_local:
             return entry
         longest = max(len(os.fsencode(name.rpartition("/")[2])) for name in self._names(entry))
         if longest <= LONGEST_NAME:
@@ -125,8 +113,7 @@ class Files:
         return source is not None and real_path(self.folder.local_path(name)) == real_path(source)
 
     def _names(self, recording: InputFile) -> list[str]:
-        stems = [recording.output + ending for ending in self.endings]
-        return [f"{stem}.{format}" for stem in stems for format in self.formats]
+        return [f"{recording.output}.{format}" for format in self.formats]
 
 
 class Sink:
