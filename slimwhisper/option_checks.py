@@ -10,8 +10,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.checkpoint.settings import GenerationSettings, Setting
 from slimwhisper.audio.formats import check_track
+from slimwhisper.checkpoint.settings import GenerationSettings, Setting
 from slimwhisper.errors import OptionError
 from slimwhisper.options import TASKS, OptionHelp, Options
 from slimwhisper.speakers.choice import as_pairs, check_speakers
@@ -24,10 +24,8 @@ from slimwhisper.trust import REASONS
 from slimwhisper.types import Dims
 
 IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
-TUPLES = (
-    *("temperature", "clip_timestamps", "suppress_tokens", "languages", "initial_prompt", "drop"),
-    *("channel_names", "hot_words", "prefix"),
-)
+TEXTS = ("initial_prompt", "prefix")  # or their tokens
+LISTS = ("temperature", "clip_timestamps", "suppress_tokens", "languages", "drop", "channel_names")
 ENGLISH = {"language": "en", "task": "transcribe", "multilingual": False}
 # types of options that have no bounds: what is taken for them, and in words
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -61,7 +59,7 @@ def make_options(
         raise OptionError("prompt: every window has its own here; give initial_prompt, or decode")
     check_names(Options, (key for key in values if key not in IGNORED))
     values = plain_values(values)
-    for key in TUPLES:
+    for key in (*LISTS, *TEXTS, "hot_words"):
         value = values.get(key)
         if isinstance(value, Sequence) and not isinstance(value, str):
             values[key] = tuple(value)
@@ -291,11 +289,10 @@ def _check_tokens(options: Options, name: str, vocabulary: Vocabulary) -> None:
         for key in ("initial_prompt", "hotwords"):
             if getattr(options, key):
                 raise OptionError(f"{name}: its vocabulary has no <|startofprev|>; drop {key}")
-    for key in ("initial_prompt", "prefix"):
-        prompt = getattr(options, key)
-        if isinstance(prompt, tuple) and any(t not in range(vocabulary.size) for t in prompt):
-            ids = f"token ids from 0 to {vocabulary.size - 1}"
-            raise OptionError(f"{key} {prompt!r}: give a text, or {ids}")
+    ids = range(vocabulary.size)
+    for key, prompt in ((key, getattr(options, key)) for key in TEXTS):
+        if isinstance(prompt, tuple) and any(token not in ids for token in prompt):
+            raise OptionError(f"{key} {prompt!r}: give a text, or token ids from 0 to {ids[-1]}")
     spellings(vocabulary, tuple(options.hot_words), options.hot_word_bonus)  # kept for `make_rules`
     plain = Options().no_speech_threshold
     if vocabulary.no_speech is None and options.no_speech_threshold not in (None, plain):
