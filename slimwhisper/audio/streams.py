@@ -196,6 +196,8 @@ def _pieces(
             yield np.multiply(piece, np.float32(1 / 32768), dtype=np.float32)
     except FFMPEG_ERRORS as error:
         raise AudioError(f"{name}: cannot be decoded ({error_line(error)})") from error
+    if run.cut_off and not (samples or endless):  # such as an MP4 with its index at its end
+        raise AudioError(f"{name}: this kind of file cannot be read as it comes; give its name")
     if run.cut_off or endless:
         raise AudioError(
             f"{name}: ended, or the connection was lost, after {samples / SAMPLE_RATE:.1f} s; "

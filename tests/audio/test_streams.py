@@ -17,6 +17,7 @@ from slimwhisper.audio import streams
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.streams import pipe_pieces, url_pieces
 from slimwhisper.errors import AudioError, OptionError
+from tests.support.paths import SAMPLES
 from tests.support.recordings import convert, ffmpeg, needs_ffmpeg, sound, write
 from tests.support.servers import Server, serving
 
@@ -114,6 +115,7 @@ def test_pieces_come_while_the_pipe_is_open(pipe: Pipe, header: Any) -> None:
         (wav(sound(16_000), 16_000, "IMA_ADPCM"), "kind"),
         (wav(sound(16_000)[:0], 16_000), "no samples"),
         (b"fLaC" + b"\xff" * 100, "not audio"),
+        ((SAMPLES / "flight.m4a").read_bytes(), "this kind of file"),  # its index is at its end
     ],
 )
 def test_errors_come_after_the_audio(pipe: Pipe, data: bytes, words: str) -> None:
