@@ -10,7 +10,8 @@ from urllib.parse import unquote
 
 from starlette.types import Scope
 
-SMALL = 10**6  # bytes of a body: forms without files, and JSON
+LOGIN = 10**4  # bytes of a body: a user and a password
+SMALL = 10**6  # bytes: forms without files, and JSON
 TEXTS = 8 * 10**6  # bytes: all texts of a day of speech
 UPLOAD = None  # the limit of uploads
 
@@ -44,7 +45,8 @@ ICONS = r"favicon\.ico|manifest\.json|robots\.txt|(gradio_api/)?theme\.css"
 PAGE_RULES = tuple(
     PathRule(pattern, users, max_body, page=True)
     for pattern, users, max_body in (
-        (f"/|/log(in|out)/?|/({ICONS})", AllowedUsers.ANYONE, SMALL),
+        ("/login/?", AllowedUsers.ANYONE, LOGIN),
+        (f"/|/logout/?|/({ICONS})", AllowedUsers.ANYONE, SMALL),
         ("/(assets|static|svelte|page/assets)/.*", AllowedUsers.ANYONE, SMALL),
         ("/page/(audio|results?)/.*", AllowedUsers.ANYONE, SMALL),  # their addresses are secrets
         ("/page/(edit|live)/.*", AllowedUsers.PAGE, TEXTS),
