@@ -92,5 +92,5 @@ def test_convert_and_openai_whisper(
         for r in (found, expected)
     ]
     assert times[0] == times[1]
-    for command in ("inspect", "report"):
-        assert Run(capsys, command, str(real_tiny_en)).status == 0
+    for command in (["report"], ["report", "--guard"]):
+        assert Run(capsys, *command, str(real_tiny_en)).status == 0

@@ -33,14 +33,14 @@ def nothing_stays_behind() -> None:
 
 @pytest.fixture(scope="module")
 def bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Almost two minutes of silence in 9 kB, of which FLAC pads 8."""
+    """Almost two minutes of silence in 16 kB, of which FLAC pads 8, at the lowest rate allowed."""
     path = tmp_path_factory.mktemp("bomb") / "bomb.flac"
     with av.open(path, "w") as container:
-        stream = container.add_stream("flac", rate=100, layout="mono")
-        for _ in range(11):
-            frame = av.AudioFrame("s16", "mono", 1000)
-            frame.planes[0].update(bytes(2000))
-            frame.sample_rate = 100
+        stream = container.add_stream("flac", rate=1000, layout="mono")
+        for _ in range(28):
+            frame = av.AudioFrame("s16", "mono", 4000)
+            frame.planes[0].update(bytes(8000))
+            frame.sample_rate = 1000
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     return path
@@ -66,7 +66,7 @@ def test_files_that_expand_to_hours(
 ) -> None:
     before = unnamed_bytes()
     service = make(batch_size=1, limits=Limits(seconds=LONGEST))
-    assert bomb.stat().st_size < 10_000 < 110 * BYTES
+    assert bomb.stat().st_size < 16_000 < 110 * BYTES
     bombs = [Upload(service, bomb, "mallory") for _ in range(10)]
     peaks = list[int]()
 
