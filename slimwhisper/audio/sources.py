@@ -41,6 +41,7 @@ def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
     """A name for messages, and a seekable, non-empty file at its start; the caller closes it."""
     name = "audio data"
     file: BinaryIO
+    data: bytes | bytearray | memoryview | str
     try:
         if isinstance(source, (str, os.PathLike)):
             path = os.fspath(source)
@@ -55,12 +56,13 @@ def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
             name = name_for_messages(str(source))
             file = _fetch(source)
         else:
-            if not isinstance(source, (bytes, bytearray, memoryview)) and not hasattr(
-                source, "read"
-            ):
+            if isinstance(source, (bytes, bytearray, memoryview)):
+                data = source
+            elif hasattr(source, "read"):
+                data = source.read()
+            else:
                 kind = f"is of type {type(source).__name__}"
                 raise AudioError(f"{name}: {kind}; give a path, bytes, a file or an array")
-            data = source if isinstance(source, (bytes, bytearray, memoryview)) else source.read()
             if isinstance(data, str):
                 raise AudioError(f"{name}: is text; open the file in binary mode ('rb')")
             file = io.BytesIO(data)

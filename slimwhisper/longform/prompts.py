@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from slimwhisper.tokens.prompts import prefix_tokens, prompt_tokens
-from slimwhisper.tokens.vocabulary import text_ranges
+from slimwhisper.tokens.vocabulary import text_only
 from slimwhisper.types import Dims, Options
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ class Prompts:
 
     def text(self) -> str:
         """The text of all segments, without the special tokens that a model may put into it."""
-        texts = text_ranges(self._tokenizer)
-        tokens = (t for t in self._tokens[self._initial :] if any(t in ids for ids in texts))
-        return self._tokenizer.decode(list(tokens))
+        return self._tokenizer.decode(text_only(self._tokens[self._initial :], self._tokenizer))
 
     def of_window(self, tokenizer: "Tokenizer") -> tuple[tuple[int, ...], int]:
         """The next window's prompt, and the index of <|startoftranscript|> in it.

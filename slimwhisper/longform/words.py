@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform.hallucination import WindowSpan, before_hallucination, leading_silence
 from slimwhisper.longform.timestamps import WindowSegments
-from slimwhisper.tokens.vocabulary import text_ranges
+from slimwhisper.tokens.vocabulary import text_only
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Options, Segment, Word
 
 if TYPE_CHECKING:  # it imports numba, which is slow to start
@@ -98,10 +98,7 @@ def last_word_end(segments: Sequence[Segment]) -> float | None:
 
 def text_tokens(segments: Iterable[Segment], tokenizer: "Tokenizer") -> tuple[int, ...]:
     """The segments' tokens without timestamps: the text that their `Alignment` covers."""
-    texts = text_ranges(tokenizer)
-    return tuple(
-        t for segment in segments for t in segment.tokens if any(t in ids for ids in texts)
-    )
+    return tuple(text_only((t for segment in segments for t in segment.tokens), tokenizer))
 
 
 def attention(alignment: Alignment, frames: int) -> torch.Tensor:

@@ -86,10 +86,10 @@ def ranges_of(ids: Iterable[int]) -> tuple[range, ...]:
     return tuple(ranges)
 
 
-def text_ranges(tokenizer: "Tokenizer") -> tuple[range, ...]:
-    """The ids of text: in openai-whisper's tokenizers those below <|endoftext|>."""
+def text_only(tokens: Iterable[int], tokenizer: "Tokenizer") -> list[int]:
+    """The tokens of text: in openai-whisper's tokenizers those below <|endoftext|>."""
     texts: tuple[range, ...] = getattr(tokenizer, "texts", None) or (range(tokenizer.eot),)
-    return texts
+    return [token for token in tokens if any(token in ids for ids in texts)]
 
 
 def get_tokenizer(dims: Dims, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
