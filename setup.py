@@ -78,7 +78,7 @@ class BuildLibrary(build_ext):
         steps = [("-c", source, "-o", made) for source, made in zip(sources, objects, strict=True)]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             failed = next(filter(None, pool.map(lambda step: run(*step), steps)), None)
-        return failed or run("-shared", "-s", "-o", str(target), *objects, "-lm")
+        return failed or run("-shared", "-s", "-o", str(target), *objects, "-lm", "-pthread")
 
 
 class TagWheel(bdist_wheel):

@@ -97,8 +97,7 @@ class Kernels:
     def describe(self) -> str:
         """Which path is used, and why."""
         if self.library is not None:
-            threads = "" if self.library.has_threads else "; C on one thread: no OpenMP in PyTorch"
-            return f"C and PyTorch: {self.why}{threads}"
+            return f"C and PyTorch: {self.why}"
         if self.triton_device is None:
             return f"PyTorch: {self.why}"
         failed = "".join(

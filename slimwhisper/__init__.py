@@ -5,6 +5,8 @@
 >>> model.transcribe("talk.mp3")["text"]  # doctest: +SKIP
 """
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from slimwhisper._lazy import lazy_names
@@ -45,6 +47,13 @@ __all__ = [
     "pad_or_trim",
     "transcribe",
 ]
+
+# While threads of PyTorch wait for one another, they keep their cores for milliseconds, which on a
+# busy machine others need, also those that are waited for. GNU's OpenMP reads this when torch is
+# imported: how often they look before they sleep, about 50 to 100 microseconds.
+SPINS = "2000"
+if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 # Modules that need torch are imported on first use, so that the command line starts fast and
 # `slimwhisper doctor` works even where torch does not.

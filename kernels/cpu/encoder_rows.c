@@ -29,7 +29,9 @@ struct call {
     const float *attended;
     const struct encoder_weights *w;
     float *workspace;
-    long rows, workspace_size, threads;
+    long rows, workspace_size;
+    long at_a_time; /* rows that a thread takes */
+    long *next;     /* the first row that no thread has taken */
 };
 
 /* Some rows, and the workspace of their thread. */
@@ -86,13 +88,14 @@ static void add_mlp(const struct chunk *c, float *x, const struct encoder_weight
 static void rows_of_thread(const void *arguments, long thread) {
     const struct call *call = arguments;
     const struct encoder_weights *w = call->w;
-    long begin = call->rows * thread / call->threads;
-    long end = call->rows * (thread + 1) / call->threads, d = w->d;
+    long begin, end, d = w->d;
     float *normed = call->workspace + thread * call->workspace_size;
     float *hidden = normed + ROWS * d, *steps = hidden + ROWS * PART;
     struct chunk c = {0, d, normed, hidden, steps, (operand *)(steps + ROWS * 2)};
-    for (long at = begin * d; begin < end; begin += ROWS, at = begin * d) {
-        c.rows = end - begin < ROWS ? end - begin : ROWS;
+    while ((begin = __atomic_fetch_add(call->next, call->at_a_time, __ATOMIC_RELAXED)) < call->rows) {
+        end = begin + call->at_a_time;
+        c.rows = (end < call->rows ? end : call->rows) - begin;
+        long at = begin * d;
         float *x = call->x + at;
         if (call->attended) {
             multiply(&c, x, prepare(&c, call->attended + at, d), w->out, x, d, d, d, 0);
@@ -118,8 +121,11 @@ static void rows_of_thread(const void *arguments, long thread) {
 void NAME(encoder_rows)(float *x, float *query, float *key, float *value, const float *attended,
                         const struct encoder_weights *w, float *workspace, long workspace_size,
                         long rows, int threads) {
-    struct call call = {x,         {query, key, value}, attended, w,
-                        workspace, rows,                workspace_size, threads};
+    long next = 0, share = (rows + threads - 1) / threads; /* in whole tiles, for each thread one */
+    share = (share + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    struct call call = {x,         {query, key, value}, attended,       w,
+                        workspace, rows,                workspace_size, share < ROWS ? share : ROWS,
+                        &next};
     run_parallel(rows_of_thread, &call, threads, threads);
 }
 #if INTEGERS

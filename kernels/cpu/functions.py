@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-VERSION = 4  # when a function's arguments change, raise it, and in usable.c, too
+VERSION = 5  # when a function's arguments change, raise it, and in usable.c, too
 _SIGNATURES: dict[str, Sequence[Any]] = {
     "multiply_rows": (*[POINTER] * 7, *[LONG] * 3, *[INT] * 3),
     "multiply_head_rows": (*[POINTER] * 4, *[LONG] * 4, INT, INT),
@@ -31,9 +31,8 @@ _AVX512, _AVX512_VNNI, _AVX512_BF16 = 2, 3, 4  # what `usable` returns
 
 def load_functions(
     path: Path, wide: bool, bfloat16: bool
-) -> tuple[dict[str, Callable[..., None]], bool, bool]:
-    """The functions for float32 or bfloat16 by name, whether they run on several threads, and
-    whether they are those of AVX2.
+) -> tuple[dict[str, Callable[..., None]], bool]:
+    """The functions for float32 or bfloat16 by name, and whether they are those of AVX2.
 
     wide: with AVX-512, if the processor has it. Raises OSError if the library does not load or the
     processor cannot run it, AttributeError for an older library.
@@ -59,4 +58,4 @@ def load_functions(
         function.argtypes, function.restype = types, None
         functions[name] = function
     avx2 = hasattr(library, "encoder_rows") and not (wide and usable >= _AVX512)
-    return functions, bool(library.has_threads()), avx2
+    return functions, avx2

@@ -12,7 +12,7 @@ struct integers_call {
     const float *x;   /* [rows, depth] */
     operand *rounded; /* [rows, planes, depth] */
     float *steps;
-    long threads;
+    long parts;
 };
 
 static void round_one(const void *arguments, long row) {
@@ -21,10 +21,10 @@ static void round_one(const void *arguments, long row) {
     round_row(c->rounded + row * planes * depth, c->steps + 2 * row, c->x + row * depth, depth, planes);
 }
 
-static void outputs_of_thread(const void *arguments, long thread) {
+static void outputs_of_part(const void *arguments, long part) {
     const struct integers_call *c = arguments;
     long vectors = (c->product.width + LANES - 1) / LANES;
-    multiply_vectors(&c->product, vectors * thread / c->threads, vectors * (thread + 1) / c->threads);
+    multiply_vectors(&c->product, vectors * part / c->parts, vectors * (part + 1) / c->parts);
 }
 
 /* out [rows, width] = x [rows, depth] W^T * factors + bias + addend, with x rounded, then GELU if
@@ -37,9 +37,9 @@ void NAME(multiply)(float *out, const float *x, const int8_t *w, const int32_t *
                     int threads) {
     struct integers_call call = {{out, w, sums, factors, bias, addend, rounded, steps, rows, width,
                                   depth, depth, planes, gelu},
-                                 x, rounded, steps, threads};
+                                 x, rounded, steps, parts_for(rows, threads)};
     run_parallel(round_one, &call, rows, threads);
-    run_parallel(outputs_of_thread, &call, threads, threads);
+    run_parallel(outputs_of_part, &call, call.parts, threads);
 }
 
 #endif

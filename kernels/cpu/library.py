@@ -8,8 +8,7 @@ SLIMWHISPER_KERNELS=torch.
 
 In bfloat16 they need a processor with AVX512-BF16.
 
-The functions run on the threads of PyTorch's OpenMP, which the loader finds (threads.c), or on one
-thread if it finds none.
+The functions run on threads of their own (threads.c), as many as PyTorch uses.
 """
 
 import os
@@ -67,9 +66,7 @@ class Library:
         if it does not load, or the processor cannot run it.
         """
         self.dtype, self.depth = dtype, DEPTHS[dtype]
-        # has_threads is False where PyTorch has no OpenMP to share
-        loaded = load_functions(path, wide, dtype == torch.bfloat16)
-        self.functions, self.has_threads, self.is_avx2 = loaded
+        self.functions, self.is_avx2 = load_functions(path, wide, dtype == torch.bfloat16)
         self.has_integers = "multiply_integers" in self.functions
         self.has_encoder_attention = "encoder_attention" in self.functions
 

@@ -167,10 +167,10 @@ static void outputs(const struct product *p, long begin, long end) {
     else outputs_of_kind(p, NUMBERS_OF_X, begin, end);
 }
 
-static void outputs_of_thread(const void *arguments, long thread) {
+static void outputs_of_part(const void *arguments, long part) {
     const struct parts *parts = arguments;
     long width = parts->product->width, count = parts->count;
-    outputs(parts->product, width * thread / count, width * (thread + 1) / count);
+    outputs(parts->product, width * part / count, width * (part + 1) / count);
 }
 
 /* out [rows, width] = x [rows, depth] W^T * factors + bias + addend; W [width, depth] is int8 where
@@ -183,8 +183,8 @@ void NAME(multiply_rows)(number *out, float *partial, const number *x, const voi
     int kind = factors ? INT8 : half ? FLOAT16 : NUMBERS_OF_X;
     struct product product = {out,   partial, x,     w,     factors, bias, addend, rows,
                               width, depth,   width, depth, depth,   kind, 0,      unrounded};
-    struct parts parts = {&product, threads};
-    run_parallel(outputs_of_thread, &parts, threads, threads);
+    struct parts parts = {&product, parts_for(rows, threads)};
+    run_parallel(outputs_of_part, &parts, parts.count, threads);
 }
 
 /* One head: the pointers are moved to it. */

@@ -1,4 +1,4 @@
-/* Loops on the threads of PyTorch's OpenMP. */
+/* Loops on several threads, of which those that have a core do the work. */
 #ifndef SLIMWHISPER_THREADS_H
 #define SLIMWHISPER_THREADS_H
 
@@ -7,5 +7,11 @@ typedef void iteration(const void *arguments, long index);
 
 /* All iterations from 0 to `count`, in any order, on at most this many threads. */
 void run_parallel(iteration *run, const void *arguments, long count, int threads);
+
+/* Parts of a product of this many rows: where it takes long, more than threads, as one of them may
+   lose its core. */
+static inline long parts_for(long rows, int threads) {
+    return threads > 1 && rows >= 16 ? 4 * threads : threads;
+}
 
 #endif

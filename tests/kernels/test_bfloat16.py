@@ -182,7 +182,7 @@ def test_an_older_processor(monkeypatch: pytest.MonkeyPatch) -> None:
         known = load(path)
         every = functions._SIGNATURES | functions._FLOATS | functions._ENCODER_ATTENTION
         wide = (every | functions._X86).keys() - {*functions.NARROW, *functions._INTEGERS}
-        names = "has_threads", *(f"{name}_wide" for name in wide), "encoder_rows"
+        names = *(f"{name}_wide" for name in wide), "encoder_rows"
         names += *functions.NARROW, *functions._INTEGERS
         return SimpleNamespace(
             usable=lambda: 2, version=known.version, **{n: getattr(known, n) for n in names}
