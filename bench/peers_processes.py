@@ -41,6 +41,11 @@ class Worker:
         self._process.start()
         theirs.close()
 
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
     def ask(self) -> Row | str:
         """The answer, or why there is none."""
         try:

@@ -185,3 +185,10 @@ def test_short_utterances_and_an_engine_that_fails(tmp_path: Path) -> None:
     assert [row["engine"] for row in measured] == ["openai-whisper", "slimwhisper"]
     assert all(row["fewest_tokens"] == row["most_tokens"] == 5 for row in measured)
     assert all(row["seconds"] == 3 for row in measured)
+
+
+def test_beside_other_programs() -> None:
+    flags = "--dtypes int8 --tokens 3 --seconds 1 --files 1 --rounds 1 --loads 0,1".split()
+    rows = last_line("busy.py", *flags)["rows"]
+    assert {row["load"] for row in rows} >= {"0 others", "1 others"}
+    assert all(row["engine"] == "slimwhisper int8" and row["seconds"][0] > 0 for row in rows)
