@@ -20,6 +20,7 @@ SOURCES = (
     *("attention", "attention_wide", "attention_bf16"),
     *("blocks", "blocks_wide", "blocks_bf16", "choose_token", "choose_token_wide"),
     *("encoder_attention", "encoder_attention_wide", "encoder_attention_bf16"),
+    "encoder_attention_integers",
     *("encoder_rows", "encoder_rows_wide"),
     *("encoder_rows_integers", "encoder_rows_integers_wide"),
     *("products", "products_wide", "products_bf16", "transposed", "transposed_bf16"),

@@ -31,16 +31,17 @@ def encoder_attention(
 
     Arguments:
         queries, keys, values: [B, p, h, d_k], one dtype.
-        rounded: if they are float32, C may compute in bfloat16.
+        rounded: if they are float32, C may compute in bfloat16, or in whole numbers.
     Returns:
         [B, p, h, d_k], their dtype.
     """
     by_pytorch = queries.dtype == torch.bfloat16 and processor_has("amx_bf16")
     if queries.device.type == "cpu" and not by_pytorch:
         compiled = (library(torch.bfloat16) if rounded else None) or library(queries.dtype)
-        mixed = None if compiled is None else compiled.encoder_attention(queries, keys, values)
-        if mixed is not None:
-            return mixed
+        if compiled is not None:
+            mixed = compiled.encoder_attention(queries, keys, values, rounded)
+            if mixed is not None:
+                return mixed
     q, k, v = (t.transpose(1, 2) for t in (queries, keys, values))
     return head_attention(q, k, v).transpose(1, 2)
 

@@ -1,9 +1,13 @@
 /* Numbers in bfloat16, where the compiler HAS_BF16; and `number`, which is bfloat16 in files with
-   BF16, and else float. */
+   BF16, a whole number of 16 bits in those with SHORTS (for AVX2), and else float. */
 #ifndef SLIMWHISPER_BFLOAT16_H
 #define SLIMWHISPER_BFLOAT16_H
 
 #include "vectors.h"
+
+#ifndef SHORTS
+#define SHORTS 0
+#endif
 
 #ifdef HAS_BF16
 typedef uint16_t bfloat16;
@@ -74,6 +78,23 @@ typedef pairs numbers;
 #define splat_numbers splat_pair
 #define load_floats widen
 #define store_number narrow
+#elif SHORTS
+typedef int16_t number;
+typedef __m256i numbers;
+INLINE numbers load_numbers(const number *p) { return _mm256_loadu_si256((const __m256i *)p); }
+INLINE numbers splat_numbers(const number *p) {
+    int pair;
+    memcpy(&pair, p, sizeof pair);
+    return _mm256_set1_epi32(pair);
+}
+INLINE void store_number(number *p, floats v) {
+    __m256i whole = _mm256_cvtps_epi32((__m256)v);
+    __m128i upper = _mm256_extracti128_si256(whole, 1);
+    _mm_storeu_si128((__m128i *)p, _mm_packs_epi32(_mm256_castsi256_si128(whole), upper));
+}
+INLINE ints add_products(ints total, numbers x, numbers y) {
+    return total + (ints)_mm256_madd_epi16(x, y);
+}
 #else
 typedef float number;
 typedef floats numbers;

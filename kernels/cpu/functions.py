@@ -25,7 +25,9 @@ _INTEGERS = {
     "encoder_rows_integers": _ENCODER_ROWS,
 }
 _X86 = _ENCODER_ATTENTION | {"encoder_rows": _ENCODER_ROWS} | _INTEGERS  # of float32
-NARROW = ("multiply_heads_transposed",)  # of one variant in float32
+_X86 |= {"encoder_attention_integers": _ENCODER_ATTENTION["encoder_attention"]}
+# of one variant in float32
+NARROW = ("multiply_heads_transposed", "encoder_attention_integers")
 _AVX512, _AVX512_VNNI, _AVX512_BF16 = 2, 3, 4  # what `usable` returns
 
 

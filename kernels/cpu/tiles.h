@@ -133,7 +133,19 @@ INLINE void store_lanes(lanes inside, float *p, floats v) {
 }
 #endif
 
-/* LANES whole numbers from 0 to 255. */
+/* The greatest operand of one plane: a byte or, where operands have 16 bits, what keeps sums of this
+   depth below 2^31. */
+INLINE int most_of(long depth) {
+#if WIDE
+    (void)depth;
+    return 255;
+#else
+    long most = INT_MAX / 128 / depth;
+    return most < 8191 ? most : 8191;
+#endif
+}
+
+/* LANES operands, which are not negative. */
 INLINE void store_operands(operand *p, ints v) {
 #if WIDE
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((group)v));
@@ -143,7 +155,8 @@ INLINE void store_operands(operand *p, ints v) {
 #endif
 }
 
-/* x [depth] as whole numbers from 0 to 255, or to 65,535 in two rows of bytes, the upper first. */
+/* x [depth] as whole numbers from 0 to `most_of(depth)`, or to 65,535 in two rows of bytes, the upper
+   first. */
 static void round_row(operand *rounded, float *steps, const float *x, long depth, long planes) {
     floats least = splat(0), greatest = least, all = least;
     for (long k = 0; k < depth; k += LANES) {
@@ -153,7 +166,8 @@ static void round_row(operand *rounded, float *steps, const float *x, long depth
         all += v * 0.0f; /* NaN, if one is not finite */
     }
     float low = smallest(least), high = largest(greatest);
-    float step = (high - low) / (planes == 1 ? 255 : 65535);
+    int most = planes == 1 ? most_of(depth) : 65535;
+    float step = (high - low) / most;
     step = fmaxf(step, 1e-30f) + sum_of(all);
     float zero = floorf(-low / step + 0.5f);
     floats offset = splat(zero + 0.5f), inverse = splat(1 / step);
@@ -161,8 +175,8 @@ static void round_row(operand *rounded, float *steps, const float *x, long depth
     steps[1] = zero;
     for (long k = 0; k < depth; k += LANES) {
         ints v = __builtin_convertvector(load(x + k) * inverse + offset, ints);
-        v = at_most(v, planes == 1 ? 255 : 65535);
-        store_operands(rounded + (planes - 1) * depth + k, v & 255);
+        v = at_most(v, most);
+        store_operands(rounded + (planes - 1) * depth + k, planes == 1 ? v : v & 255);
         if (planes == 2) store_operands(rounded + k, v >> 8);
     }
 }
@@ -173,7 +187,7 @@ INLINE void write(const struct product *p, long row, long at, int planes, sums u
     float step = p->steps[2 * row];
     int zero = p->steps[2 * row + 1] >= 0 ? (int)p->steps[2 * row + 1] : 0; /* also if it is NaN */
     ints all = (ints)load_lanes(inside, p->sums + at);
-    floats y = __builtin_convertvector(lower - all * (zero & 255), floats);
+    floats y = __builtin_convertvector(lower - all * (planes == 1 ? zero : zero & 255), floats);
     if (planes == 2) y += __builtin_convertvector(upper - all * (zero >> 8), floats) * 256.0f;
     y *= step * load_lanes(inside, p->factors + at);
     if (p->bias) y += load_lanes(inside, p->bias + at);

@@ -57,6 +57,35 @@ def test_it_rounds_as_pytorch_does(
     assert found_error <= 2 * error + 1e-7 * exact.norm()
 
 
+@pytest.mark.parametrize("width", [16, 48, 64, 80, 128])
+@pytest.mark.parametrize("positions", [1, 2, 49, 63, 129, 257, 600])
+def test_whole_numbers_round_less_than_bfloat16(threads: int, positions: int, width: int) -> None:
+    """With AVX2, where int8 lets it round: also with a query, a key and a value of other sizes."""
+    c = compiled_for("narrow")
+    q, k, v = noise(2, positions, 3 * 3 * width).unflatten(2, (3, 3, width)).unbind(2)
+    for operand, factor in ((q, 3), (k, 2), (v, 20)):
+        operand[0, -1] *= factor
+    found = c.encoder_attention(q, k, v, rounded=True)
+    exact, plain = by_pytorch(torch.float64, q, k, v), by_pytorch(BFLOAT16, q, k, v)
+    assert found is not None
+    assert 0 < (found - exact).norm() <= (plain - exact).norm() / 2
+    in_floats = c.encoder_attention(q, k, v)
+    assert in_floats is not None and not found.equal(in_floats)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_whole_numbers_keep_what_is_not_finite(which: int) -> None:
+    c, operands = compiled_for("narrow"), [noise(1, 70, 2, 16) for _ in range(3)]
+    zero = c.encoder_attention(*(torch.zeros_like(t) for t in operands), rounded=True)
+    assert zero is not None and not zero.any()
+    for value in (float("nan"), float("inf")):
+        operands[which][0, 5, 1, 3] = value
+        found = c.encoder_attention(*operands, rounded=True)
+        assert found is not None and found[:, :, 0].isfinite().all()
+        hit = found[0, 5, 1] if which == 0 else found[0, :, 1, 3]
+        assert hit.isnan().all()
+
+
 def test_scores_far_apart(c: Library) -> None:
     """Where e^x underflows, and where a later position takes all."""
     q, k, v = noise(3, 1, 300, 2, 64, dtype=c.dtype).unbind(0)
