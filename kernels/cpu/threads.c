@@ -178,7 +178,7 @@ void run_parallel(iteration *run, const void *arguments, long count, int threads
     t->run = run, t->arguments = arguments, t->count = count;
     WRITE(t->threads, threads);
     WRITE(t->unfinished, (int)count);
-    WRITE(t->open, ((t->open >> 32) + 1) << 32 | (unsigned)count);
+    WRITE(t->open, ((READ(t->open) >> 32) + 1) << 32 | (unsigned)count);
     if (READ(t->sleepers)) {
         pass_through(&t->lock);
         pthread_cond_broadcast(&t->opened);
