@@ -3,7 +3,7 @@
 All use the same weights, converted to each engine's format (`peer_engines/`), the same audio and
 the same number of threads. With --shapes: random weights in official shapes, noise of --seconds in
 each file, and a fixed number of tokens each. With --model CHECKPOINT --folder AUDIO: a trained
-checkpoint on recordings of at most 30 s each.
+checkpoint on recordings of at most 30 s each; with --jobs too: real work, see `peer_jobs.py`.
 
 Engines are compared in two groups: those that compute with weights in float32, float16 or bfloat16,
 and those with int8, q8_0 or q5_0. Those that are compared, of one shape and batch, take turns, each
@@ -23,12 +23,13 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 
 import torch
 from peer_engines import OURS, PEERS, name_of
 from peer_engines.case import GROUPS, Case
+from peer_jobs import JOBS
 from peers_processes import rounds_left, take_turns
 from peers_summary import Results, draw, failure, found_in, round_of, summaries, tables
 from rows import Row, Rows, add_results_flag, installed, listed, read, stoppable
@@ -40,7 +41,7 @@ from slimwhisper.digests import weights_digest
 from slimwhisper.flags import positive
 
 FEWEST = 4  # files of a round
-LONGEST = 29  # seconds of noise
+LONGEST = 29  # seconds of noise, unless it is a job
 
 
 def main() -> None:
@@ -69,13 +70,14 @@ def main() -> None:
             if not left:
                 continue
             with tempfile.TemporaryDirectory() as folder:
-                for _, compared in groupby(left, lambda case: (case.batch, case.group)):
+                for _, compared in groupby(left, lambda case: (case.job or case.batch, case.group)):
                     turns = take_turns(list(compared), Path(folder), missing, args.rounds)
                     for case, number, result in turns:
                         title = {"of": title_of(case), "peer": name_of(case), "round": number}
                         values = failure(result) if isinstance(result, str) else result
                         row = rows.add(**title, **settings[case], **values)
-                        print(f"{model}, batch {case.batch}, {round_of(row)}", file=sys.stderr)
+                        of = case.job or model
+                        print(f"{of}, batch {case.batch}, {round_of(row)}", file=sys.stderr)
                         if "error" in row:
                             failed.append(f"{model}, {name_of(case)}, batch {case.batch}")
                         results[case][-1 if "error" in row else number] = row
@@ -96,15 +98,17 @@ def parsed() -> argparse.Namespace:
     shapes = listed(str, OFFICIAL_DIMS)
     which.add_argument("--shapes", type=shapes, default=["tiny"], help="of random weights [tiny]")
     which.add_argument("--model", help="a trained checkpoint, with --folder")
-    parser.add_argument("--folder", type=Path, help="recordings for --model")
+    parser.add_argument("--folder", nargs="+", help="recordings for --model, or folders of them")
+    parser.add_argument("--jobs", type=listed(str, JOBS), help=f"for --model: {','.join(JOBS)}")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--engines", type=listed(str, PEERS), help="[all that are installed]")
     parser.add_argument("--dtypes", type=listed(str), help="[all that an engine has]")
-    parser.add_argument("--batches", type=listed(positive), default=[1, 8, 64], help="[1,8,64]")
+    batches = "[1,8,64; of jobs 1,8,16, those that an engine may be best with]"
+    parser.add_argument("--batches", type=listed(positive), help=batches)
     files = "of a round: the batch or 4, on a GPU four times that, but at most these [64]"
     parser.add_argument("--files", type=positive, default=64, help=files)
     parser.add_argument("--tokens", type=positive, default=50, help="of each file, with --shapes")
-    parser.add_argument("--seconds", type=seconds, default=29, help="of each file's noise [29]")
+    parser.add_argument("--seconds", type=seconds, help="of each file's noise [29]")
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     parser.add_argument("--plot", type=Path, help="name of the PNG and SVG")
@@ -113,6 +117,9 @@ def parsed() -> argparse.Namespace:
     args = parser.parse_args()
     if (args.model is None) != (args.folder is None):
         parser.error("--model needs --folder, and --folder --model")
+    if args.jobs and not args.model:
+        parser.error("--jobs needs --model and --folder")
+    args.batches = args.batches or ([1, 8, 16] if args.jobs else [1, 8, 64])
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no CUDA device; use --device cpu")
     supported = [
@@ -147,32 +154,36 @@ def cases_of(args: argparse.Namespace) -> Iterator[Case]:
         for engine in args.engines
         for dtype in PEERS[engine].dtypes[args.device]
         if dtype in (args.dtypes or GROUPS)
-        and not (is_shortened(engine) and args.seconds == LONGEST)  # it would change nothing
+        and not (is_shortened(engine) and args.seconds in (None, LONGEST))  # it changes nothing
     ]
+    groups, jobs = dict.fromkeys(GROUPS.values()), args.jobs or [None]
     for model in [args.model] if args.model else args.shapes:
-        for batch in args.batches:
-            for group in dict.fromkeys(GROUPS.values()):
-                for engine, dtype in kinds:
-                    if GROUPS[dtype] == group and fits(engine, batch, args.batches):
-                        yield Case(
-                            model=model,
-                            engine=engine,
-                            dtype=dtype,
-                            batch=batch,
-                            files=min(args.files, factor * max(batch, FEWEST)),
-                            tokens=None if args.model else args.tokens,
-                            threads=args.threads,
-                            audio=str(args.folder) if args.model else None,
-                            device=args.device,
-                            seconds=args.seconds,
-                        )
+        for job, group, batch, (engine, dtype) in product(jobs, groups, args.batches, kinds):
+            if GROUPS[dtype] == group and fits(engine, job, batch, args.batches):
+                noise = factor * max(batch, FEWEST), LONGEST
+                files, longest = JOBS[job] if job else noise
+                yield Case(
+                    model=model,
+                    engine=engine,
+                    dtype=dtype,
+                    batch=batch,
+                    files=min(args.files, files),
+                    tokens=None if args.model else args.tokens,
+                    threads=args.threads,
+                    audio="\n".join(args.folder) if args.model else None,
+                    device=args.device,
+                    seconds=min(args.seconds or longest, longest),
+                    job=job,
+                )
 
 
-def fits(engine: str, batch: int, batches: list[int]) -> bool:
+def fits(engine: str, job: str | None, batch: int, batches: list[int]) -> bool:
     """Whether an engine has something new to measure at this batch: copies of one that decodes one
     window at a time are as fast with a larger one.
     """
     peer = PEERS[engine]
+    if job:
+        return batch in peer.jobs.get(job, ())
     if batch == 1 or peer.batches:
         return batch >= peer.least_batch
     return peer.in_workers and batch == min(b for b in batches if b > 1)

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from peer_engines import PEERS
-from peer_engines.case import Audio, Case, Run, file_of
+from peer_engines.case import Case, Run, file_of
+from peer_jobs import files_of, seconds_of, sources_of
 from rows import Row
 
-from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.audio.load import load_audio
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_checkpoint
@@ -141,11 +141,10 @@ def measure(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> None:
     os.environ.update(peer.environment)  # before its package is imported
     try:
         torch.set_num_threads(case.threads)
-        audio = inputs(case)
+        audio, start = inputs(case, folder)
         run = peer.load(case, str(folder / file_of(peer, case)), **peer.options)
         memory, first = Memory(torch.device(case.device)), 0.0
         # compiled code is for one shape, and there after the second call
-        start = audio[: case.batch if peer.compiles else 1]
         for _ in range(3 if peer.compiles else 2):  # the last counts
             since = time.perf_counter()
             list(run(start))
@@ -168,7 +167,7 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(lines)}"[:ERROR_LETTERS]
 
 
-def measured(case: Case, run: Run, audio: list[Audio], memory: Memory) -> Row:
+def measured(case: Case, run: Run, audio: list[Any], memory: Memory) -> Row:
     """A round: all files. `memory_mb`: the peak, less what was in use with the model loaded."""
     since = time.perf_counter()
     pairs = list(run(audio))
@@ -177,8 +176,7 @@ def measured(case: Case, run: Run, audio: list[Audio], memory: Memory) -> Row:
     known = case.device == "cpu" or PEERS[case.engine].by_torch
     return {
         "seconds_spent": seconds,
-        "hours_an_hour": sum(map(len, audio)) / 16_000 / seconds,
-        "tokens_per_second": sum(counts) / seconds,
+        "hours_an_hour": sum(map(seconds_of, audio)) / seconds,
         "sampled": sum(counts),
         "fewest_tokens": min(counts),  # of a file
         "most_tokens": max(counts),
@@ -188,14 +186,17 @@ def measured(case: Case, run: Run, audio: list[Audio], memory: Memory) -> Row:
     }
 
 
-def inputs(case: Case) -> list[Audio]:
-    """The recordings of a case."""
+def inputs(case: Case, folder: Path) -> tuple[list[Any], list[Any]]:
+    """The recordings of a case, and those that it begins with before it is timed."""
+    if case.job:
+        return files_of(case, folder)
     if case.audio is None:
-        return [recording[: case.seconds * 16_000] for recording in recordings(case.files)]
-    paths = sorted(p for p in Path(case.audio).iterdir() if p.suffix in AUDIO_SUFFIXES)
-    loaded = [load_audio(str(path)) for path in paths]
-    short = [audio for audio in loaded if len(audio) <= SECONDS * 16_000]
-    return (short * (1 + case.files // len(short)))[: case.files]
+        audio = [recording[: case.seconds * 16_000] for recording in recordings(case.files)]
+    else:
+        loaded = map(load_audio, sources_of(case.audio))
+        short = [audio for audio in loaded if len(audio) <= SECONDS * 16_000]
+        audio = (short * (1 + case.files // len(short)))[: case.files]
+    return audio, audio[: case.batch if PEERS[case.engine].compiles else 1]
 
 
 def rounds_left(results: Mapping[int, Row], rounds: int) -> list[int]:

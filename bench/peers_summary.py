@@ -11,8 +11,11 @@ from peer_engines.case import Case
 from rows import Row, spread
 from rows import table as markdown
 
+from slimwhisper.commands.approximate.comparison import edits
+from slimwhisper.commands.approximate.recordings import words_of
+
 Results = dict[Case, dict[int, Row]]  # of each case, by round; by -1 why it failed
-MEDIANS = ("hours_an_hour", "tokens_per_second", "first_text_seconds", "memory_mb", "peak_mb")
+MEDIANS = ("hours_an_hour", "seconds_spent", "first_text_seconds", "memory_mb", "peak_mb")
 OTHER_COUNT, SHORT_WINDOW = "†", "‡"
 
 
@@ -30,10 +33,11 @@ def round_of(row: Row) -> str:
 
 def found_in(rows: Iterable[Row]) -> Results:
     """The results in a file's rows; of a round that was measured several times, the last."""
+    known = fields(Case)
     results: Results = {}
     for row in rows:
         if row.get("bench") == "peers" and row.get("engine") in PEERS and "seconds" in row:
-            case = Case(**{field.name: row[field.name] for field in fields(Case)})
+            case = Case(**{field.name: row[field.name] for field in known if field.name in row})
             results.setdefault(case, {})[-1 if "error" in row else row["round"]] = row
     return results
 
@@ -59,9 +63,7 @@ def summary(case: Case, results: Results) -> Row:
     first = next(iter(rounds.values()))
     row |= {name: first[name] for name in ("sampled", "fewest_tokens", "most_tokens")}
     if first["texts"] is not None:
-        same = (c for c in results if c.model == case.model and c.audio == case.audio)
-        reference = next(r for c in same for r in measured(results[c]).values())
-        row["same_texts"] = same_texts(reference["texts"], first["texts"])
+        row["words"], row["differences"] = words(first["texts"], reference(case, results)["texts"])
     if case.engine.startswith(OURS) and (best := best_other(case, results)):
         theirs = measured(results[best])
         both = sorted(rounds.keys() & theirs.keys())
@@ -102,11 +104,11 @@ def best_other(ours: Case, results: Results) -> Case | None:
 
 def compared(theirs: Case, ours: Case) -> bool:
     """Whether a case is one that ours is compared with."""
-    same = ("model", "group", "tokens", "threads", "audio", "device", "seconds")
+    same = ("model", "group", "tokens", "threads", "audio", "device", "seconds", "job")
     if any(getattr(theirs, name) != getattr(ours, name) for name in same):
         return False
     fewer = theirs.batch < ours.batch and not PEERS[theirs.engine].batches
-    return theirs.batch == ours.batch or fewer
+    return theirs.batch == ours.batch or fewer or ours.job is not None
 
 
 def counts(rounds: Mapping[int, Row]) -> list[int]:
@@ -114,10 +116,21 @@ def counts(rounds: Mapping[int, Row]) -> list[int]:
     return [r[n] for r in measured(rounds).values() for n in ("fewest_tokens", "most_tokens")]
 
 
-def same_texts(ours: Sequence[str], theirs: Sequence[str]) -> float:
-    """The share of files for which both have the same words."""
-    pairs = list(zip(ours, theirs, strict=False))
-    return sum(a.split() == b.split() for a, b in pairs) / len(pairs)
+def reference(case: Case, results: Results) -> Row:
+    """A round of the same recordings by slimwhisper in float32, or else by the first engine."""
+    same = [
+        c
+        for c in results
+        if (c.model, c.audio, c.job) == (case.model, case.audio, case.job) and measured(results[c])
+    ]
+    best = min(same, key=lambda case: (case.engine, case.dtype) != (OURS, "float32"))
+    return next(iter(measured(results[best]).values()))
+
+
+def words(texts: Sequence[str], reference: Sequence[str]) -> tuple[int, int]:
+    """The words, and those to insert, delete or replace; without case and punctuation."""
+    pairs = [(words_of(a, "en"), words_of(b, "en")) for a, b in zip(texts, reference, strict=False)]
+    return sum(len(a) for a, _ in pairs), sum(edits(a, b) for a, b in pairs)
 
 
 def geometric_means(rows: Sequence[Row]) -> list[Row]:
@@ -157,20 +170,20 @@ def place(row: Row) -> str:
 
 
 def length(row: Row) -> str:
-    return "recordings" if row["audio"] else f"{row['seconds']} s"
+    return row["job"] or ("recordings" if row["audio"] else f"{row['seconds']} s")
 
 
 def places(row: Row) -> str:
     """The batch; with fewer files than places it says so."""
-    enough = row["files"] >= row["batch"]
+    enough = row["job"] or row["files"] >= row["batch"]
     return str(row["batch"]) if enough else f"{row['files']} of {row['batch']}"
 
 
 def table(rows: Sequence[Row]) -> str:
     """Every engine."""
     head = ["model", "audio", "windows at a time", "group", "engine", "hours of audio per hour"]
-    head += ["tokens a file", "first text, ms", "memory that decoding adds, MB", "peak, MB"]
-    texts = any("same_texts" in row for row in rows)
+    head += ["seconds", "tokens a file", "first text, ms", "memory that decoding adds, MB"]
+    counted = ("words", "differences") if any("words" in row for row in rows) else ()
     lines = []
     for row in rows:
         least, most, asked = row["fewest_tokens"], row["most_tokens"], row["tokens"]
@@ -183,13 +196,14 @@ def table(rows: Sequence[Row]) -> str:
                 *(row["model"], length(row), places(row), row["group"]),
                 row["peer"] + (f" {SHORT_WINDOW}" if short else ""),
                 f"{row['hours_an_hour']:,.1f}",
+                f"{row['seconds_spent']:,.1f}",
                 count + (f" {OTHER_COUNT}" if other else ""),
                 f"{1000 * row['first_text_seconds']:,.0f}",
                 *memory,
-                *([f"{100 * row['same_texts']:.0f} %"] if texts else []),
+                *(row[name] for name in counted),
             )
         )
-    return markdown([*head, *(["same words"] if texts else [])], lines)
+    return markdown([*head, "peak, MB", *counted], lines)
 
 
 def comparison(rows: Sequence[Row]) -> str:

@@ -35,7 +35,7 @@ def case(summary: Any, engine: str, dtype: str, batch: int = 8, **more: Any) -> 
 
 
 def rounds(*speeds: float, tokens: int = 50, **more: Any) -> dict[int, dict[str, Any]]:
-    values = dict.fromkeys(("tokens_per_second", "first_text_seconds"), 1.0)
+    values = dict.fromkeys(("seconds_spent", "first_text_seconds"), 1.0)
     values |= {"memory_mb": 1.0, "peak_mb": 1.0, "texts": None, "sampled": 8 * tokens} | more
     count = {"fewest_tokens": tokens, "most_tokens": tokens}
     return {n: {"hours_an_hour": speed, **values, **count} for n, speed in enumerate(speeds)}
@@ -58,10 +58,15 @@ def test_the_best_engine_of_the_group_is_compared_with(summary: Any) -> None:
         case(summary, "openvino", "int8", seconds=3): rounds(500),
         case(summary, "openvino", "int8", model="base"): rounds(500),
         case(summary, "onnxruntime", "int8", batch=1): rounds(500),
+        # of a job, with as many windows at a time as it is best with
+        case(summary, "slimwhisper", "int8", batch=16, job="long"): rounds(100),
+        case(summary, "faster-whisper", "int8", batch=1, job="long"): rounds(40),
+        case(summary, "faster-whisper", "int8", batch=16, job="long"): rounds(20),
     }
     assert ratios(summary, results) == {
         ("slimwhisper float32", 8): ("faster-whisper-mkl float32", [1.5, 3.0, 4.0]),
         ("slimwhisper int8", 8): ("faster-whisper int8", [4.0]),
+        ("slimwhisper int8", 16): ("faster-whisper int8, 1 at a time", [2.5]),
     }
 
 
@@ -88,6 +93,29 @@ def test_other_counts_of_tokens_are_marked_and_not_compared(summary: Any) -> Non
     table = summary.table(summary.summaries(results)).splitlines()[2:]
     marked = [line.split(" | ")[4] for line in table if summary.OTHER_COUNT in line]
     assert marked == ["faster-whisper float32", "transformers float32"]
+
+
+def test_words_are_compared_with_ours_in_float32(summary: Any) -> None:
+    by = case(summary, "faster-whisper", "float32", audio="talks")
+    results = {
+        by: rounds(1, texts=["It's one.", "Two three!"]),
+        case(summary, "slimwhisper", "float32", audio="talks"): rounds(
+            1, texts=["it's", "two tea"]
+        ),
+    }
+    rows = summary.summaries(results)
+    assert [(row["words"], row["differences"]) for row in rows] == [(5, 2), (4, 0)]
+
+
+def test_a_jobs_files_are_the_same_each_time(bench: Any, summary: Any, tmp_path: Path) -> None:
+    jobs, made = bench("peer_jobs"), []
+    some = case(summary, "slimwhisper", "float32", audio=str(SAMPLES), files=3, seconds=8, job="x")
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        files, first = jobs.files_of(some, tmp_path / name)
+        made.append([Path(file).read_bytes() for file in (*files, *first)])
+        assert sorted(map(jobs.seconds_of, files)) == [2, 4, 8] and jobs.seconds_of(first[0]) == 2
+    assert made[0] == made[1] and len(set(made[0])) == 4
 
 
 def test_means(summary: Any) -> None:
@@ -149,19 +177,31 @@ def test_quantised_weights_are_whisper_cpps(bench: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_engines_that_are_installed_everywhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("more", "peers"),
+    [
+        (["--batches", "1"], ["openai-whisper", "slimwhisper float32"]),
+        (
+            ["--jobs", "folder,long", "--seconds", "5"],
+            ["openai-whisper", "slimwhisper float32"] * 2 + ["slimwhisper float32"],
+        ),
+    ],
+)
+def test_engines_that_are_installed_everywhere(
+    tmp_path: Path, more: list[str], peers: list[str]
+) -> None:
     """They must say the same; a second run measures nothing, and a file's tables are the same."""
     file = tmp_path / "rows.jsonl"
     command = ["peers.py", "--model", "digits", "--folder", str(SAMPLES), "--files", "2"]
     command += ["--engines", "openai-whisper,slimwhisper", "--dtypes", "float32"]
-    command += ["--batches", "1", "--rounds", "1", "--results", str(file)]
+    command += [*more, "--rounds", "1", "--results", str(file)]
     printed = output(*command)
     found = json.loads(printed.splitlines()[-1])["rows"]
-    assert [row["peer"] for row in found] == ["openai-whisper", "slimwhisper float32"]
-    assert all(row["same_texts"] == 1 and row["sampled"] > 5 for row in found)
-    assert found[1]["best"] == "openai-whisper" and len(found[1]["ratios"]) == 1
+    assert [row["peer"] for row in found] == peers
+    assert all(row["differences"] == 0 < row["words"] and row["sampled"] > 5 for row in found)
+    assert found[1]["best"].startswith("openai-whisper") and len(found[1]["ratios"]) == 1
     assert last_line(*command)["rows"] == found, "measured once"
-    assert len(file.read_text().splitlines()) == 2
+    assert len(file.read_text().splitlines()) == len(peers)
     assert printed.startswith(output("peers.py", "--table", str(file)))
 
 

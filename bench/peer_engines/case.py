@@ -12,7 +12,8 @@ import numpy as np
 from slimwhisper.checkpoint.load import Checkpoint
 
 Audio = np.ndarray[tuple[int], np.dtype[np.float32]]
-Run = Callable[[list[Audio]], Iterator[tuple[str, int]]]  # per file: its text, number of tokens
+# files, of a job their paths -> of each its text, number of tokens
+Run = Callable[[list[Any]], Iterator[tuple[str, int]]]
 
 # dtypes of weights -> the group in which engines are compared
 GROUPS = {
@@ -35,7 +36,8 @@ class Case:
     threads: int
     audio: str | None  # a folder of recordings; None: noise
     device: str = "cpu"
-    seconds: int = 29  # of noise in each file
+    seconds: int = 29  # of noise in each file, or of a job's longest
+    job: str | None = None  # from files to texts, `batch` windows at a time: `peer_jobs.py`
 
     @property
     def group(self) -> str:
@@ -61,6 +63,7 @@ class Peer:
     compiles: bool = False  # when it first sees a shape
     least_batch: int = 1
     short_window: bool = False  # encodes less than 30 s of a short file: its texts may differ
+    jobs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # that it does: with batches
 
 
 def file_of(peer: Peer, case: Case) -> str:
@@ -69,7 +72,9 @@ def file_of(peer: Peer, case: Case) -> str:
 
 
 def plain(case: Case) -> dict[str, Any]:
-    """Whisper's options for one greedy pass."""
+    """Whisper's options for one greedy pass; for a job, its defaults."""
+    if case.job:
+        return {"language": "en"}
     return {
         "language": "en",
         "without_timestamps": True,

@@ -42,10 +42,9 @@ def faster_whisper(case: Case, path: str, workers: bool = False) -> Run:
         num_workers=count,
         local_files_only=True,
     )
-    options: dict[str, Any] = {
-        "language": "en",
-        "beam_size": 1,
-        "best_of": 1,
+    pipeline = BatchedInferencePipeline(model)
+    options: dict[str, Any] = {"language": "en", "beam_size": 1, "best_of": 1}
+    one_pass = {
         "temperature": 0.0,
         "without_timestamps": True,
         "suppress_tokens": [],
@@ -57,11 +56,19 @@ def faster_whisper(case: Case, path: str, workers: bool = False) -> Run:
         "max_new_tokens": case.tokens and 2 * case.tokens - 4,
         "vad_filter": False,
     }
+    if not case.job:
+        options |= one_pass
 
-    def one_by_one(audio: list[Audio]) -> Iterator[tuple[str, int]]:
-        for recording in audio:
+    def one(recording: Any) -> tuple[str, int]:
+        if case.batch == 1:
             segments = list(model.transcribe(recording, **options)[0])
-            yield "".join(s.text for s in segments), sum(len(s.tokens) for s in segments)
+        else:
+            segments = list(pipeline.transcribe(recording, batch_size=case.batch, **options)[0])
+        return "".join(s.text for s in segments), sum(len(s.tokens) for s in segments)
+
+    def one_by_one(audio: list[Any]) -> Iterator[tuple[str, int]]:
+        with ThreadPoolExecutor(count) as pool:
+            yield from pool.map(one, audio)
 
     def batched(audio: list[Audio], batch: int = case.batch) -> Iterator[tuple[str, int]]:
         # its batches are clips of one recording: the files one after the other
@@ -69,7 +76,6 @@ def faster_whisper(case: Case, path: str, workers: bool = False) -> Run:
         for recording in audio:
             clips.append({"start": at, "end": at + len(recording) / 16_000})
             at = clips[-1]["end"]
-        pipeline = BatchedInferencePipeline(model)
         joined = np.concatenate(audio)
         segments, _ = pipeline.transcribe(
             joined, clip_timestamps=clips, batch_size=batch, **options
@@ -84,7 +90,7 @@ def faster_whisper(case: Case, path: str, workers: bool = False) -> Run:
             for pairs in pool.map(lambda part: list(batched(part, share)), parts):
                 yield from pairs
 
-    if case.batch == 1:
+    if case.job or case.batch == 1:
         return one_by_one
     return shared if workers else batched
 
@@ -97,6 +103,7 @@ GPU: Dtypes = {"cuda": ("float16", "int8_float16")}
 
 
 def variant(dtypes: Dtypes = CPU, **fields: Any) -> Peer:
+    fields = {"jobs": {"folder": (1, 8, 16), "long": (1, 8, 16)}, **fields}
     common = (PACKAGES, DISTRIBUTIONS, "ctranslate2", save_ctranslate2, faster_whisper)
     return Peer(*common, dtypes, by_torch=False, **fields)
 
@@ -109,5 +116,7 @@ PEERS = {
     "faster-whisper": variant(CPU | GPU),
     "faster-whisper-mkl": variant(environment=MKL),
     "faster-whisper-packed": variant(environment=MKL | PACKED),
-    "faster-whisper-workers": variant(options={"workers": True}, least_batch=2),
+    "faster-whisper-workers": variant(
+        options={"workers": True}, least_batch=2, jobs={"folder": (1, 8)}
+    ),
 }

@@ -8,8 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from peer_engines.case import Audio, Case, Peer, Run, in_workers
+from peer_engines.case import Case, Peer, Run, in_workers
 from peer_engines.weights import drop_broken_torchaudio, save_hugging_face
+from slimwhisper.audio.load import load_audio
 from slimwhisper.checkpoint.load import Checkpoint
 
 
@@ -41,16 +42,18 @@ def openvino_genai(case: Case, path: str, **settings: str) -> Run:
     threads = {"INFERENCE_NUM_THREADS": case.threads, "NUM_STREAMS": 1}
     pipeline = WhisperPipeline(path, "CPU", **{**settings, **threads})
     config = pipeline.get_generation_config()
-    config.suppress_tokens, config.begin_suppress_tokens = [], []
-    config.return_timestamps = False
+    config.return_timestamps = case.job is not None
+    if not case.job:
+        config.suppress_tokens, config.begin_suppress_tokens = [], []
     if config.is_multilingual:
         config.language, config.task = "<|en|>", "transcribe"
     if case.tokens:
         config.max_new_tokens = case.tokens
 
-    def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+    def run(audio: list[Any]) -> Iterator[tuple[str, int]]:
         for recording in audio:
-            result = pipeline.generate(recording, config)
+            samples = load_audio(recording) if case.job else recording
+            result = pipeline.generate(samples, config)
             yield result.texts[0], result.perf_metrics.get_num_generated_tokens()
 
     return run
@@ -67,6 +70,7 @@ def variant(*dtypes: str, **fields: Any) -> Peer:
         batches=False,
         in_workers=True,
         by_torch=False,
+        jobs={"folder": (1, 8), "long": (1,)},
         **fields,
     )
 

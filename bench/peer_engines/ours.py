@@ -30,6 +30,8 @@ def slimwhisper_slim(case: Case, path: str, **more: Any) -> Run:
         path, device=case.device, dtype=compute, cache_dtype=cache or None
     )
     options = {**plain(case), "sample_len": case.tokens, **more}
+    if case.job == "long":
+        options["parallel"] = case.batch > 1
 
     def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
         outputs = {}  # results come in the order in which they finish
@@ -51,10 +53,12 @@ PEERS = {
         *(("whisper",), ("openai-whisper",), "openai.pt", save_openai, openai_whisper),
         {"cpu": ("float32",), "cuda": ("float16",)},
         batches=False,
+        jobs={"folder": (1,), "long": (1,)},
     ),
     # a variant's name begins with "slimwhisper"; its `options` are those of `transcribe_many`
     "slimwhisper": Peer(
-        *(("slimwhisper",), (), "openai.pt", save_openai, slimwhisper_slim, OUR_DTYPES)
+        *(("slimwhisper",), (), "openai.pt", save_openai, slimwhisper_slim, OUR_DTYPES),
+        jobs={"folder": (16,), "long": (1, 16)},
     ),
     "slimwhisper-auto": Peer(
         *(("slimwhisper",), (), "openai.pt", save_openai, slimwhisper_slim, OUR_DTYPES),

@@ -31,21 +31,24 @@ def whisper_cpp(case: Case, path: str) -> Run:
     from pywhispercpp.model import Model
 
     make: Any = Model
+    one_pass = {
+        "no_context": True,
+        "single_segment": True,
+        "no_timestamps": True,
+        "suppress_blank": True,
+        "temperature": 0.0,
+        "temperature_inc": 0.0,
+        # it stops after one token more
+        **({"max_tokens": case.tokens - 1} if case.tokens else {}),
+    }
     model = make(
         path,
         redirect_whispercpp_logs_to=None,
         n_threads=case.threads,
         language="en",
-        no_context=True,
-        single_segment=True,
-        no_timestamps=True,
-        suppress_blank=True,
-        temperature=0.0,
-        temperature_inc=0.0,
         print_progress=False,
         print_realtime=False,
-        # it stops after one token more
-        **({"max_tokens": case.tokens - 1} if case.tokens else {}),
+        **({"greedy": {"best_of": 1}} if case.job else one_pass),
     )
     context = model._ctx
     end = inner.whisper_token_eot(context)
@@ -136,5 +139,6 @@ PEERS = {
         batches=False,
         in_workers=True,
         by_torch=False,
+        jobs={"folder": (1, 8), "long": (1,)},
     )
 }
