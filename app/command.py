@@ -14,8 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.origins import is_loopback
 from slimwhisper.app.page.tempdir import page_folder
@@ -24,6 +22,7 @@ from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import ServerSettings
+from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.choice import choose_forms
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.devices import choose_device, choose_dtype
@@ -45,8 +44,7 @@ def run_serve(a: argparse.Namespace) -> int:
     if not OPEN_FILES.exists():
         raise DependencyError("serve needs Linux; on other systems, run it in a container")
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
-    if a.threads:
-        torch.set_num_threads(a.threads)
+    set_threads(a.threads)
     # report mistakes before loading anything
     choose_dtype(a.dtype, choose_device(a.device))
     check_flags(a.drop)

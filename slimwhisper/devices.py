@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from slimwhisper.audio.read_ahead import WORKERS
+from slimwhisper.cores import find_cores
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import indexed
@@ -132,4 +133,4 @@ def choose_loaders(loaders: int | None, device: torch.device) -> int:
         return loaders
     if not sys.executable or getattr(sys, "frozen", False):  # no Python to start them with
         return 0
-    return WORKERS if device.type != "cpu" or (os.cpu_count() or 1) >= MANY_CORES else 0
+    return WORKERS if device.type != "cpu" or find_cores().usable >= MANY_CORES else 0

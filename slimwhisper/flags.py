@@ -63,10 +63,13 @@ def count(text: str) -> int:
     return 0 if text == "0" else positive(text)
 
 
+THREADS: dict[str, Any] = {"type": count, "default": 0, "help": "CPU threads [0: usable cores]"}
+
+
 def add_main_flags(parser: argparse.ArgumentParser, *, batches: bool) -> None:
     """Add the flags for the model, the CPU threads and, with `batches`, the batch size."""
     parser.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
-    parser.add_argument("--threads", type=count, default=0, help="CPU threads [0: all cores]")
+    parser.add_argument("--threads", **THREADS)
     if batches:
         parser.add_argument(
             "--batch_size",
@@ -282,14 +285,11 @@ def load_chosen(arguments: argparse.Namespace, **changes: Any) -> "SlimWhisper":
     `load_model`.
     """
     with lasting_imports("slimwhisper.loading"):
+        from slimwhisper.audio.threads import set_threads
         from slimwhisper.loading import load_model
 
-    if arguments.threads:
-        import torch
-
-        torch.set_num_threads(arguments.threads)
-    chosen = {"name": arguments.model} | model_arguments(arguments) | changes
-    return load_model(**chosen)
+    set_threads(arguments.threads)
+    return load_model(**{"name": arguments.model} | model_arguments(arguments) | changes)
 
 
 def load_weights(arguments: argparse.Namespace) -> "Checkpoint":

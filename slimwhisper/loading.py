@@ -11,6 +11,7 @@ import torch
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import AudioSource, as_waveform
 from slimwhisper.audio.mel import first_window
+from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.choice import choose_forms
 from slimwhisper.cache.file import read_header, read_learned
 from slimwhisper.cache.forms import PRESETS
@@ -50,6 +51,9 @@ def load_model(
 ) -> SlimWhisper:
     """Load a model by name, Hugging Face id or folder, or `.pt` file.
 
+    Where torch would use more threads than this process has cores, by a quota or with
+    hyper-threads, it gets fewer; `torch.set_num_threads` and OMP_NUM_THREADS rule.
+
     Arguments:
         device: such as "cpu" or "cuda:1"; None: a GPU if available (docs/gpu.md).
         download_root: folder for downloaded models; None: ~/.cache/whisper.
@@ -81,6 +85,7 @@ def load_model(
         CheckpointError, OptionError, CacheError.
     """
     load = partial(load_model, **locals())
+    set_threads()
     cache = fspath(cache)
     try:
         memory = parse_size(cache_memory) if isinstance(cache_memory, str) else cache_memory

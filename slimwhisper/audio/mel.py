@@ -10,6 +10,7 @@ from torch import Tensor
 
 from slimwhisper.audio.samples import ArraySamples, Samples
 from slimwhisper.audio.threads import use_one_thread
+from slimwhisper.cores import find_cores
 from slimwhisper.types import (
     CHUNK_SECONDS,
     FRAMES_PER_SECOND,
@@ -23,7 +24,7 @@ HALF = FFT_SAMPLES // 2  # on either side of the frame's time
 RANGE = 8.0  # from the floor to the loudest bin of the recording, in powers of ten
 BLOCK_SAMPLES = WINDOW_FRAMES * HOP_SAMPLES
 KEPT_BLOCKS = 4  # recordings under two minutes are computed once; 1.5 MB each with 128 bins
-AHEAD_THREADS = 2  # a block takes 10 ms of a core, so two threads prepare 200 windows a second
+AHEAD_THREADS = 2  # at most: a block takes 10 ms of a core, so two prepare 200 windows a second
 
 
 def without_silence(mel: Tensor, frames: int) -> Tensor:
@@ -173,7 +174,8 @@ def _filters_and_window(n_mels: int) -> tuple[Tensor, Tensor]:
 @cache
 def _pool() -> ThreadPoolExecutor:
     """The threads that compute ahead, for all recordings; loaders' threads may be busy."""
-    return ThreadPoolExecutor(AHEAD_THREADS, "slimwhisper-mel", initializer=use_one_thread)
+    count = min(AHEAD_THREADS, find_cores().usable)
+    return ThreadPoolExecutor(count, "slimwhisper-mel", initializer=use_one_thread)
 
 
 def first_window(waveform: NDArray[np.float32], n_mels: int, width: int = WINDOW_FRAMES) -> Tensor:

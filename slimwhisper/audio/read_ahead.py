@@ -1,6 +1,5 @@
 """Loads recordings ahead of time in worker threads, at most a given number of them."""
 
-import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,12 +7,13 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from slimwhisper.audio.threads import use_one_thread
+from slimwhisper.cores import find_cores
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 
 Source = TypeVar("Source")
 Loaded = TypeVar("Loaded")
 
-WORKERS = min(8, max(1, (os.cpu_count() or 2) // 2))
+WORKERS = min(8, max(1, find_cores().usable // 2))
 
 
 class Loader(Generic[Source, Loaded]):

@@ -1,12 +1,35 @@
 """The number of threads that torch uses, per calling thread."""
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
+from slimwhisper.cores import VARIABLES, find_cores
+
 _LOCK = threading.Lock()
+_chosen = False  # by `set_threads`
+
+
+def set_threads(count: int = 0) -> None:
+    """Let torch use `count` threads, in the calling thread and in those that start later. 0: as
+    many as this process has cores, if torch uses more by its own choice: it knows of no quota.
+
+    A number that someone has set, here or in the environment, stays; one like torch's own choice
+    does not count as set.
+    """
+    global _chosen
+    with _LOCK:
+        if count:
+            _chosen = True
+        elif not (_chosen or any(name in os.environ for name in VARIABLES)):
+            found, current = find_cores(), torch.get_num_threads()
+            if found.threads < current in (found.physical, found.allowed, found.machine):
+                count = found.threads
+        if count:
+            torch.set_num_threads(count)
 
 
 @contextmanager

@@ -41,7 +41,7 @@ class Check:
 
 def run_doctor(arguments: argparse.Namespace) -> int:
     """The `doctor` command (`json`); 1 if something prevents transcribing."""
-    results = checks()
+    results = checks(arguments.threads)
     bad = [name for name, check in results.items() if check.ok is False]
     if arguments.json:
         rows = [{"name": name, **asdict(check)} for name, check in results.items()]
@@ -53,15 +53,16 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def checks() -> dict[str, Check]:
-    """Run all checks, by name; takes some seconds. Never raises."""
+def checks(threads: int = 0) -> dict[str, Check]:
+    """Run all checks, by name; takes some seconds. threads: as in `set_threads`. Never raises."""
     results = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         packages = {}
         with suppress(ImportError):  # packaging, or slimwhisper itself, is not installed
             packages = package_checks()
-        for name, (needed, check) in (packages | CHECKS).items():
+        cpu = {"CPU": (True, partial(_cpu, threads))}
+        for name, (needed, check) in (packages | CHECKS | cpu).items():
             try:
                 results[name] = check()
             except Exception as error:
@@ -136,10 +137,11 @@ def _python() -> Check:
     return Check(f"{platform.python_version()} on {where}, {sys.executable}", True)
 
 
-def _cpu() -> Check:
-    import torch
+def _cpu(threads: int = 0) -> Check:
+    from slimwhisper.commands.processor import describe_threads
 
-    return Check(f"{torch.get_num_threads()} threads, {os.cpu_count()} cores", True)
+    value, advice = describe_threads(threads)
+    return Check(value, None if advice else True, advice)
 
 
 def _gpu() -> Check:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.api import SlimWhisper
+from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.choice import choose_forms
 from slimwhisper.checkpoint.formats.lite_whisper import multiply_factors
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
@@ -53,7 +54,7 @@ class Case:
     adapter: str | None = None
     device: str | None = None
     dtype: str | None = None
-    threads: int = 0  # of the CPU; 0: as many as torch chooses
+    threads: int = 0  # as in `set_threads`
     beam_size: int | None = None  # None: greedy
 
 
@@ -215,8 +216,7 @@ def measure(case: Case) -> dict[str, Any]:
     the device and dtype. Raises `SlimWhisperError`, also if the number of sampled tokens is not the
     requested one.
     """
-    if case.threads:
-        torch.set_num_threads(case.threads)
+    set_threads(case.threads)
     device = choose_device(case.device)
     dtype = choose_dtype(case.dtype, device)
     clock = EncoderClock(device)

@@ -4,7 +4,15 @@ import argparse
 from typing import Any
 
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.flags import ADAPTER, MODEL, MODEL_DIR, add_main_flags, add_model_flags, positive
+from slimwhisper.flags import (
+    ADAPTER,
+    MODEL,
+    MODEL_DIR,
+    THREADS,
+    add_main_flags,
+    add_model_flags,
+    positive,
+)
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.types import DTYPES
 
@@ -25,7 +33,7 @@ def add_bench(commands: Any) -> None:
         "--random", action="store_true", help="random weights in the shape that --model names"
     )
     add_model_flags(p, caches=False)
-    p.add_argument("--threads", type=positive, default=0, help="CPU threads [all cores]")
+    p.add_argument("--threads", **THREADS)
     p.add_argument("--cache", nargs="+", choices=caches, default=list(caches), help="[all]")
     p.add_argument(
         *("--batch", "--batch_size"),
@@ -109,6 +117,7 @@ def add_reports(commands: Any) -> None:
     p.add_argument("--json", action="store_true", help="print JSON")
 
     p = commands.add_parser("doctor", help="check the installation, and how to fix it")
+    p.add_argument("--threads", **THREADS)
     p.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -158,7 +167,7 @@ def _add_comparison(p: argparse.ArgumentParser) -> None:
     )
     add_model_flags(p, caches=False)
     p.add_argument("--language", default="en", help="spoken in all recordings [en]")
-    p.add_argument("--threads", type=positive, help="CPU threads [all cores]")
+    p.add_argument("--threads", **THREADS)
     p.add_argument("--batch_size", type=positive, help="windows decoded together [as transcribe]")
     p.add_argument(
         "--windows",

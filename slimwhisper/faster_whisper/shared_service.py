@@ -11,7 +11,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from tqdm import tqdm
 
 from slimwhisper.api import SlimWhisper
@@ -26,6 +25,7 @@ from slimwhisper.app.service.jobs import (
 )
 from slimwhisper.app.service.service import Service
 from slimwhisper.audio.samples import Samples
+from slimwhisper.audio.threads import set_threads
 from slimwhisper.faster_whisper.types import Segment, Word
 from slimwhisper.loading import load_model
 from slimwhisper.longform.recording import Recording
@@ -43,7 +43,7 @@ class EngineKey(NamedTuple):
     dtype: str | None
     download_root: str | None
     local_files_only: bool
-    threads: int  # of a CPU; 0: PyTorch's default
+    threads: int  # as in `set_threads`
 
 
 class SharedService:
@@ -95,8 +95,7 @@ def shared_service(key: EngineKey) -> SharedService:
 
 def _load(key: EngineKey) -> SlimWhisper:
     """Runs in the service's thread, whose number of threads it sets."""
-    if key.threads > 0:
-        torch.set_num_threads(key.threads)
+    set_threads(max(0, key.threads))
     return load_model(
         key.name,
         key.device,

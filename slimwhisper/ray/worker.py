@@ -11,8 +11,7 @@ from dataclasses import replace
 from logging.handlers import BufferingHandler
 from typing import Any
 
-import torch
-
+from slimwhisper.audio.threads import set_threads
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.jobs.progress import model_facts
 from slimwhisper.jobs.results.sinks import RecordingResult, Write, write_result
@@ -39,7 +38,7 @@ class Worker:
         make_transcriber: Callable[[], Transcriber],
         write: Write,
     ) -> None:
-        """threads: of torch; 0: torch's own choice. folder: of the driver, for relative paths."""
+        """threads: as in `set_threads`. folder: of the driver, for relative paths."""
         with suppress(OSError):  # it may not exist on another host: then paths must be absolute
             os.chdir(folder)
         self._threads = threads
@@ -50,8 +49,7 @@ class Worker:
         """Load the model. Returns its facts and warnings, or the error."""
         logged = BufferingHandler(1000)  # lines, at most
         logging.getLogger("slimwhisper").addHandler(logged)
-        if self._threads:  # in this thread: the engine's, which it starts, has the same number
-            torch.set_num_threads(self._threads)
+        set_threads(self._threads)  # in this thread: the engine's, which it starts, has the same
         try:
             self._transcriber = self._make_transcriber()
         except Exception as error:

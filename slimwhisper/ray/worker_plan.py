@@ -4,6 +4,7 @@ import argparse
 from dataclasses import dataclass
 from math import ceil
 
+from slimwhisper.cores import find_cores
 from slimwhisper.errors import OptionError
 
 
@@ -14,7 +15,7 @@ class WorkerPlan:
     workers: int
     cpus: float
     gpus: int
-    threads: int  # of torch; 0: torch's own choice
+    threads: int  # as in `set_threads`
 
 
 def plan_workers(a: argparse.Namespace, resources: dict[str, float], hosts: int) -> WorkerPlan:
@@ -38,5 +39,6 @@ def plan_workers(a: argparse.Namespace, resources: dict[str, float], hosts: int)
         return WorkerPlan(a.workers or gpus, 1, 1, a.threads)
     workers = a.workers or hosts
     share = cpus / hosts / ceil(workers / hosts)
-    threads = a.threads or max(1, int(share))
+    here = find_cores()  # as the other hosts, most likely; Ray counts hyper-threads
+    threads = a.threads or max(1, int(share * here.threads / here.usable))
     return WorkerPlan(workers, min(threads, share), 0, threads)

@@ -159,6 +159,6 @@ def test_never_raises(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         (os, "access"),
     ):
         monkeypatch.setattr(place, name, broken)
-    assert run_doctor(argparse.Namespace(json=False)) == 1
+    assert run_doctor(argparse.Namespace(json=False, threads=0)) == 1
     text = capsys.readouterr().out
     assert "fails: RuntimeError: broken" in text and "BAD  CPU " in text

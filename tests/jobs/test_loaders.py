@@ -17,6 +17,7 @@ from slimwhisper import devices
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio import readers
 from slimwhisper.cli import main
+from slimwhisper.cores import Cores
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.types import Transcript
 from tests.support.paths import BROKEN
@@ -121,8 +122,9 @@ def test_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes on a GPU or on 8 cores."""
     monkeypatch.setattr(devices, "WORKERS", 5)
     kinds = (torch.device("cpu"), torch.device("cuda"))
-    for cores, expected in ((4, [0, 5]), (8, [5, 5])):
-        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+    for quota, expected in ((4.0, [0, 5]), (8.0, [5, 5])):  # of 64 cores
+        cores = Cores(64, 64, 32, quota)
+        monkeypatch.setattr(devices, "find_cores", lambda cores=cores: cores)
         assert [devices.choose_loaders(None, kind) for kind in kinds] == expected
     assert devices.choose_loaders(3, kinds[0]) == 3
     with pytest.raises(OptionError, match="loaders -1"):

@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
+from math import inf
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from slimwhisper.cli import build_parser
+from slimwhisper.cores import Cores
 from slimwhisper.errors import OptionError
 from slimwhisper.jobs.flags import check_engine
 from slimwhisper.ray.work_scheduler import WorkScheduler
@@ -92,8 +94,24 @@ def asked(flags: str) -> Namespace:
         ("--workers 32 --ray_address auto --device cuda", CPUS, 1, WorkerPlan(32, 1, 1, 0)),
     ],
 )
-def test_workers(flags: str, resources: dict[str, float], hosts: int, plan: WorkerPlan) -> None:
+def test_workers(
+    flags: str,
+    resources: dict[str, float],
+    hosts: int,
+    plan: WorkerPlan,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = Cores(64, 64, 64, inf)
+    monkeypatch.setattr("slimwhisper.ray.worker_plan.find_cores", lambda: here)
     assert plan_workers(asked(flags), resources, hosts) == plan
+
+
+@pytest.mark.parametrize(("flags", "threads"), [("", 8), ("--workers 5", 1), ("--threads 3", 3)])
+def test_hyper_threads(flags: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray counts them as CPUs; they get no thread of torch unless asked."""
+    here = Cores(16, 16, 8, inf)
+    monkeypatch.setattr("slimwhisper.ray.worker_plan.find_cores", lambda: here)
+    assert plan_workers(asked(flags), CPUS, 1).threads == threads
 
 
 @pytest.mark.parametrize(

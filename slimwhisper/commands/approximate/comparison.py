@@ -17,6 +17,7 @@ from rapidfuzz.distance import Levenshtein
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.mel import Spectrogram
+from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.activations import Activations
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.file import as_stored
@@ -95,8 +96,7 @@ class Comparison:
     def of(arguments: argparse.Namespace) -> "Comparison":
         """The comparison that the flags define. Raises AudioError, OptionError, CheckpointError."""
         recordings = find_recordings(arguments.audio)
-        if arguments.threads:
-            torch.set_num_threads(arguments.threads)
+        set_threads(arguments.threads)
         names = ("device", "dtype", "language", "batch_size", "windows")
         options = {name: getattr(arguments, name) for name in names}
         return Comparison(load_weights(arguments), recordings, **options)
