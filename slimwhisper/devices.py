@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -9,11 +10,11 @@ import torch
 from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.cores import find_cores
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels.cpu.library import library
+from slimwhisper.kernels.cpu.library import library, processor_has
 from slimwhisper.kernels.dispatch import indexed
 from slimwhisper.kernels.linear import INT8_PRODUCTS
 from slimwhisper.text import not_one_of
-from slimwhisper.types import DEFAULT_DTYPES, DTYPES
+from slimwhisper.types import COMPUTE_TYPES, DTYPES, UNNAMED_DTYPES
 
 INT8 = "int8"
 NVIDIA = Path("/dev/nvidia0")  # there if the driver has a GPU
@@ -66,7 +67,8 @@ def unused_gpu() -> str:
 
 
 def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
-    """A dtype, given as such or by name; None: float16 on a GPU, float32 on a CPU.
+    """A dtype, given as such or by name; None: float16 on a GPU, float32 on a CPU; "auto": the
+    fastest here that keeps the rule of docs/numerics.md.
 
     "int8" computes in float32 except for the products, and needs a CPU. Raises OptionError.
     """
@@ -76,16 +78,25 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
         if not (INT8_PRODUCTS or library()):
             raise OptionError("int8 needs an x86 CPU, or compiled kernels: slimwhisper doctor")
         return torch.float32
-    default = DEFAULT_DTYPES["cpu" if device.type == "cpu" else "gpu"]
-    return as_dtype(default if dtype is None else dtype, INT8)
+    if dtype is not None and dtype != "auto":
+        return as_dtype(dtype, COMPUTE_TYPES)
+    names = UNNAMED_DTYPES[dtype]["cpu" if device.type == "cpu" else "gpu"]
+    return next(d for d in map(as_dtype, names) if not is_slow(d, device))
 
 
-def as_dtype(dtype: str | torch.dtype, *also_allowed: str) -> torch.dtype:
-    """A dtype, given as such or by name. Raises OptionError, which also lists `others`."""
+def is_slow(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a device multiplies faster in float32, as CPUs without instructions for a dtype."""
+    if dtype == torch.bfloat16 and (processor_has("avx512_bf16") or processor_has("amx_bf16")):
+        return False
+    return device.type == "cpu" and dtype in (torch.float16, torch.bfloat16)
+
+
+def as_dtype(dtype: str | torch.dtype, allowed: Sequence[str] = DTYPES) -> torch.dtype:
+    """A dtype, given as such or by name. Raises OptionError, which lists the `allowed` ones."""
     dtypes: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
     chosen = dtypes.get(dtype) if isinstance(dtype, str) else dtype
     if chosen not in (*dtypes.values(), torch.float64):
-        raise OptionError(f"dtype {not_one_of(dtype, (*DTYPES, *also_allowed))}")
+        raise OptionError(f"dtype {not_one_of(dtype, allowed)}")
     return chosen
 
 

@@ -16,13 +16,12 @@ from slimwhisper.errors import OptionError
 from slimwhisper.options import AUDIO_WINDOWS, OptionHelp
 from slimwhisper.speakers.choice import voices_in
 from slimwhisper.text import parse_size
-from slimwhisper.types import DTYPES
+from slimwhisper.types import COMPUTE_TYPES
 
 if TYPE_CHECKING:  # the command line starts without torch
     from slimwhisper.api import SlimWhisper
     from slimwhisper.checkpoint.load import Checkpoint
 
-COMPUTE_TYPES = (*DTYPES, "int8")
 MODEL = "name (see slimwhisper models), .pt file, Hugging Face folder or id"
 
 
@@ -224,8 +223,8 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
     add(
         *("--dtype", "--compute_type"),
         choices=COMPUTE_TYPES,
-        help="for arithmetic and caches; int8: large matrices in int8, on a CPU only "
-        "[float16 on a GPU, float32 on a CPU]",
+        help="for arithmetic and caches; auto: the fastest here that is as exact; int8: large "
+        "matrices in int8, on a CPU only [float16 on a GPU, float32 on a CPU]",
     )
     add(
         "--audio_window",

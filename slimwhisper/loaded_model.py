@@ -11,6 +11,7 @@ from torch import Tensor
 from slimwhisper.cache.guard import Inspection
 from slimwhisper.checkpoint.alignment_heads import parse_head_dump
 from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.devices import choose_dtype
 from slimwhisper.errors import OptionError
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.model import Model
@@ -61,6 +62,11 @@ class LoadedModel:
     def compute_type(self) -> str:
         """Such as "float16"; "int8" means float32 with int8 products."""
         return self.network.compute_type
+
+    @property
+    def fastest_dtype(self) -> str:
+        """What `load_model` would choose here for dtype "auto"."""
+        return str(choose_dtype("auto", self.device)).removeprefix("torch.")
 
     @property
     def forms(self) -> tuple[str, str]:

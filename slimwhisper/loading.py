@@ -16,7 +16,7 @@ from slimwhisper.cache.choice import choose_forms
 from slimwhisper.cache.file import read_header, read_learned
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.devices import INT8, choose_device, choose_dtype, device_warning
+from slimwhisper.devices import INT8, choose_device, choose_dtype, device_warning, is_slow
 from slimwhisper.digests import weights_digest
 from slimwhisper.engine.drafting.draft_model import load_draft
 from slimwhisper.errors import OptionError
@@ -59,8 +59,9 @@ def load_model(
         download_root: folder for downloaded models; None: ~/.cache/whisper.
         in_memory: read the file's weights into memory first, instead of mapping them.
         dtype: "float32", "float16" or "bfloat16"; None: float16 on a GPU, float32 on a CPU;
-            "int8": float32 with the large matrices in int8, faster on a CPU, but not exact
-            (docs/numerics.md).
+            "auto": the fastest of them here that keeps the rule of docs/numerics.md: bfloat16 on
+            CPUs with instructions for it. "int8": float32 with the large matrices in int8, faster
+            on a CPU, but not exact.
         cache: "slim", "option1", "option2" or "baseline"; `cross_cache` ("kv", "k", "v", "e",
             "hybrid") and `self_cache` ("kv", "k", "v", "x") replace its two halves. Or the path of
             a file that `slimwhisper calibrate` wrote for this checkpoint (docs/tradeoff.md).
@@ -96,8 +97,8 @@ def load_model(
     if warning := device_warning(device, chosen):
         logger.warning("%s", warning)
     compute_dtype = choose_dtype(dtype, device)
-    if device.type == "cpu" and compute_dtype == torch.float16:
-        logger.warning("float16 is very slow on a CPU; use float32 or bfloat16")
+    if is_slow(compute_dtype, device):
+        logger.warning("%s is very slow on this CPU; use auto", f"{compute_dtype}"[6:])
     if device.type == "cpu" and library() is None and "SLIMWHISPER_KERNELS" not in os.environ:
         logger.warning("no compiled kernels: about half the speed; slimwhisper doctor says why")
     read = partial(

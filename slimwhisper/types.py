@@ -18,7 +18,12 @@ FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 MEL_FRAMES_PER_POSITION = 2  # of the encoder, and per timestamp token
 WINDOW_FRAMES = CHUNK_SECONDS * FRAMES_PER_SECOND
 DTYPES = ("float32", "float16", "bfloat16")  # to compute in
-DEFAULT_DTYPES = {"cpu": "float32", "gpu": "float16"}  # by the kind of device
+COMPUTE_TYPES = ("auto", *DTYPES, "int8")  # of a model, by name
+# those that the default and "auto" may be, by the kind of device, the fastest first
+UNNAMED_DTYPES: dict[object, dict[str, tuple[str, ...]]] = {
+    None: {"cpu": ("float32",), "gpu": ("float16",)},
+    "auto": {"cpu": ("bfloat16", "float32"), "gpu": ("float16",)},
+}
 
 
 @dataclass(frozen=True)  # no slots: scripts read `dims.__dict__`

@@ -109,6 +109,24 @@ def test_the_gpu_of_this_machine(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert kind != "cuda" or "untested on ROCm" in device_warning(device, True)
 
 
+@pytest.mark.parametrize("feature", ["avx512_bf16", "amx_bf16", ""])
+def test_the_fastest_dtype(
+    feature: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bfloat16 where the processor has instructions for it; the default stays float32."""
+    monkeypatch.setattr("slimwhisper.devices.processor_has", lambda name: name == feature)
+    cpu, fastest = torch.device("cpu"), torch.bfloat16 if feature else torch.float32
+    assert choose_dtype("auto", cpu) == fastest and choose_dtype(None, cpu) == torch.float32
+    assert choose_dtype("auto", GPU) == choose_dtype(None, GPU) == torch.float16
+    with pytest.raises(OptionError, match="one of auto, float32, float16, bfloat16, int8"):
+        choose_dtype("fastest", cpu)
+    model = load_model("digits", device="cpu", dtype="auto")
+    assert model.dtype == fastest and model.compute_type == model.fastest_dtype
+    assert "slow" not in caplog.text
+    load_model("digits", device="cpu", dtype="bfloat16")
+    assert ("bfloat16 is very slow on this CPU; use auto" in caplog.text) == (not feature)
+
+
 def test_an_unused_gpu_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

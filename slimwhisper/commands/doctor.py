@@ -203,6 +203,12 @@ _WITHOUT_TRITON = (
 _TORCH_ONLY = "set SLIMWHISPER_KERNELS=torch, and report this as a bug"
 
 
+def _speed() -> Check:
+    from slimwhisper.commands.processor import measure_speeds
+
+    return Check(measure_speeds(), True)
+
+
 def _c_compiler() -> Check:
     """Triton compiles each kernel's launcher with $CC, gcc or clang against Python's headers."""
     if find_spec("triton") is None:
@@ -284,6 +290,7 @@ CHECKS: dict[str, tuple[bool, Callable[[], Check]]] = {
     "GPU": (False, _gpu),
     "kernels": (False, _kernels),
     "C compiler": (False, _c_compiler),
+    "speed": (False, _speed),
     "decoding audio": (True, _decoding),
     "resampling": (True, _resampling),
     "speakers": (False, _speakers),

@@ -15,6 +15,7 @@ from slimwhisper.text import not_one_of
 from slimwhisper.tokens.suppression import suppressed_tokens
 from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import CHUNK_SECONDS
+from slimwhisper.types import COMPUTE_TYPES as OURS
 
 Arguments = dict[str, Any]  # of `transcribe`, by name
 
@@ -30,9 +31,9 @@ SAME = (  # named and meant alike
     *("multilingual", "hotwords"),
 )
 COMPUTE_TYPES = {  # CTranslate2's: ours; None: our default for the device
-    **dict.fromkeys(("default", "auto")),
-    **{name: name for name in ("float32", "float16", "bfloat16")},
-    **dict.fromkeys(("int8", "int8_float32", "int8_float16", "int8_bfloat16"), "int8"),
+    "default": None,
+    **{name: name for name in OURS},
+    **dict.fromkeys(("int8_float32", "int8_float16", "int8_bfloat16"), "int8"),
 }
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.jobs.console import Console
 from slimwhisper.jobs.decoding_flags import changed
+from slimwhisper.jobs.flags import dtype_of
 from slimwhisper.jobs.interrupts import Interrupts
 from slimwhisper.jobs.journal.identity import identify_precision
 from slimwhisper.jobs.journal.journal import Journal
@@ -166,6 +167,9 @@ class Ledger:
         facts = summary_facts(self.totals, status, path, self._plan.inputs.selection.left_out)
         if (report := self._plan.report) is not None:
             facts["report"] = str(report.path)
+        if (model := self.facts) and self.totals.done and dtype_of(self._plan.flags) is None:
+            if model["fastest_dtype"] != model["dtype"]:
+                facts["faster"] = model["fastest_dtype"]
         self.console.summary(facts, summary_lines(facts, self.facts))
         return status
 

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +18,9 @@ import torch
 
 from slimwhisper.audio import load as audio
 from slimwhisper.checkpoint.formats import openai as checkpoint
-from slimwhisper.commands import doctor
+from slimwhisper.commands import doctor, measurement
 from slimwhisper.commands.doctor import checks, package_checks, run_doctor
+from slimwhisper.commands.measurement import Case
 from slimwhisper.kernels.cpu.library import library
 from tests.support.command import Run
 
@@ -30,9 +32,13 @@ def fails(error: Exception) -> Any:
     return call
 
 
+MEASURE = measurement.measure
+
+
 @pytest.fixture(autouse=True)
 def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test looks at, or writes to, the folders of who runs it."""
+    """No test looks at, or writes to, the folders of who runs it, or takes the time to measure."""
+    monkeypatch.setattr(measurement, "measure", lambda _: {"seconds": 1.0})
     models = tmp_path / "models"
     monkeypatch.setattr(checkpoint, "default_download_root", lambda: models)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -60,6 +66,23 @@ def test_looks_at_everything_on_this_machine(capsys: pytest.CaptureFixture[str])
         assert sum(re.match(rf"(ok|-) +{name}  ", line) is not None for line in lines) == 1, name
     assert max(map(len, lines)) <= 80
     assert lines[-1] == "No problems: slimwhisper can transcribe."
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_speeds(no_gpu: None, monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
+    """Not of bfloat16 where it is emulated. One is really measured, in part."""
+    seconds = {"bfloat16": 1.0, "int8": 2.0}
+
+    def measured(case: Case) -> dict[str, Any]:
+        if case.dtype in seconds:
+            return {"seconds": seconds[case.dtype]}
+        return MEASURE(replace(case, windows=1, tokens=1))
+
+    monkeypatch.setattr(measurement, "measure", measured)
+    monkeypatch.setattr("slimwhisper.devices.processor_has", lambda _: fast)
+    middle, auto = (", bfloat16 58", "bfloat16") if fast else ("", "float32")
+    pattern = rf"float32 \d+{middle}, int8 29 times real time \(.*; --compute_type auto is {auto}"
+    assert re.fullmatch(pattern, doctor._speed().value)
 
 
 def test_kernels_of_a_cpu(no_gpu: None) -> None:

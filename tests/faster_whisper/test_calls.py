@@ -140,6 +140,15 @@ def test_threads_share_an_engine(model: WhisperModel) -> None:
     assert counts.filled_slots - filled > 1.5 * (counts.steps - steps)
 
 
+@pytest.mark.parametrize(
+    ("asked", "used"), [("default", "float32"), ("auto", "bfloat16"), ("int8_float32", "int8")]
+)
+def test_compute_types(asked: str, used: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a processor with instructions for bfloat16."""
+    monkeypatch.setattr("slimwhisper.devices.processor_has", lambda _: True)
+    assert WhisperModel("digits", device="cpu", compute_type=asked).model.compute_type == used
+
+
 def test_the_engine_goes_with_its_last_model() -> None:
     made = WhisperModel("digits", device="cpu", cpu_threads=1)
     shared = made._shared

@@ -40,6 +40,8 @@ def job(run: Any, fake_model: FakeModel, tree: Path) -> Any:
         "3 --device cuda:0; 0 --device cuda; 0 --dtype float16; 0; 3 --device cpu",
         "3 --dtype float16 --device cpu; 3; 0 --dtype float32 --device cuda",
         "3 --dtype float32 --device cuda; 3",  # no default of a GPU
+        "3; 0 --dtype auto; 0 --dtype auto --device cpu; 3 --dtype auto --device cuda",
+        "3 --dtype bfloat16; 0 --compute_type auto; 3",  # on another processor
         # the same two forms, however they are asked for
         "3; 0 --cache slim; 0 --cross-cache e --self-cache x; 0 --strict-cache; "
         "0 --cache baseline --cross-cache e --self-cache x; 3 --cache baseline; "

@@ -104,6 +104,30 @@ def test_plain_files(run: Any, fake_model: FakeModel) -> None:
     assert call == {"batch_size": 3, "loaders": 0, "beam_size": 5, "best_of": 5}
 
 
+@pytest.mark.parametrize(
+    ("fastest", "flags", "told"),
+    [
+        ("bfloat16", "", True),
+        ("float32", "", False),
+        ("bfloat16", "--dtype float32", False),
+        ("bfloat16", "--fp16 False", False),
+        ("bfloat16", "--compute_type auto", False),
+    ],
+)
+def test_a_faster_dtype(
+    run: Any, fake_model: FakeModel, fastest: str, flags: str, told: bool
+) -> None:
+    """The last line, once; not for who has chosen a dtype, nor where nothing was done."""
+    fake_model.fastest_dtype = fastest
+    done = run("in", *flags.split())
+    line = "1.5 times as fast here: --compute_type auto (bfloat16; docs/numerics.md)"
+    assert done.err.count("--compute_type") == told
+    assert (done.err.splitlines()[-1] == line) == told
+    assert "--compute_type" not in run("in", *flags.split()).err
+    event = run("in", *flags.split(), "--overwrite", "True", "--log_json", "True").out
+    assert json.loads(event.splitlines()[-1]).get("faster") == ("bfloat16" if told else None)
+
+
 def test_silence(run: Any) -> None:
     Path("in/a.wav").write_text(" ")
     assert run("in/a.wav").out == "[no speech]\n"

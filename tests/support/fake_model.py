@@ -25,6 +25,7 @@ class FakeModel:
     """See above. Like the engine, it takes `ahead` files before the first one is finished."""
 
     name, forms = "fake", ("e", "x")
+    fastest_dtype = "float32"
     fallbacks: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
 
@@ -106,6 +107,7 @@ def install(model: FakeModel, set_item: Callable[[Any, str, Any], None]) -> None
 
     def load_model(*, dtype: str | None, device: str | None, **_: Any) -> FakeModel:
         model.device = device or "cpu"
+        dtype = model.fastest_dtype if dtype == "auto" else dtype
         model.compute_type = dtype or ("float32" if model.device == "cpu" else "float16")
         return model
 

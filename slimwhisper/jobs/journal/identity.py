@@ -38,7 +38,7 @@ from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.names import HUB_IDS
 from slimwhisper.digests import file_digest
 from slimwhisper.speakers.choice import BACKENDS
-from slimwhisper.types import DEFAULT_DTYPES
+from slimwhisper.types import UNNAMED_DTYPES
 
 # of the settings, tokenizer and weights in the folder of a model or an adapter
 SUFFIXES = (".json", ".txt", ".safetensors", ".bin")
@@ -162,11 +162,13 @@ def accepted_precisions(dtype: str | None, device: str | None) -> list[Precision
 
     A dtype given by name is accepted from any device. The default dtype depends on the device, and
     without torch it is unknown whether this machine has a GPU. So for the default, each device's
-    own default is accepted: float32 from a CPU, float16 from a GPU.
+    own default is accepted: float32 from a CPU, float16 from a GPU. Likewise for "auto", all that
+    it may choose.
     """
-    if dtype is None and device is not None:
-        dtype = DEFAULT_DTYPES[_device_kind(device)]
-    return [{"dtype": dtype or default, "device": kind} for kind, default in DEFAULT_DTYPES.items()]
+    chosen = UNNAMED_DTYPES.get(dtype) or dict.fromkeys(("cpu", "gpu"), (str(dtype),))
+    if device is not None:
+        chosen = dict.fromkeys(chosen, chosen[_device_kind(device)])
+    return [{"dtype": name, "device": kind} for kind, names in chosen.items() for name in names]
 
 
 def _device_kind(device: str) -> str:
