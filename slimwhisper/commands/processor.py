@@ -8,7 +8,7 @@ import torch
 
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.cores import VARIABLES, find_cores
-from slimwhisper.devices import choose_device, choose_dtype, is_slow
+from slimwhisper.devices import INT8, choose_device, choose_dtype, is_slow
 from slimwhisper.errors import OptionError
 from slimwhisper.types import COMPUTE_TYPES
 
@@ -38,7 +38,8 @@ def measure_speeds() -> str:
         with suppress(OptionError):  # int8 is not for every device
             if not is_slow(choose_dtype(name, device), device):
                 seconds = measure(replace(job, dtype=name))["seconds"]
-                speeds.append(f"{name} {job.windows * RECORDING_SECONDS / seconds:.0f}")
+                kind = "inexact " if name == INT8 else ""
+                speeds.append(f"{kind}{name} {job.windows * RECORDING_SECONDS / seconds:.0f}")
     auto = str(choose_dtype("auto", device)).removeprefix("torch.")
     how = f"{job.model}'s shape, {job.tokens} tokens a window, one at a time"
     return f"{', '.join(speeds)} times real time ({how}); --compute_type auto is {auto}"
