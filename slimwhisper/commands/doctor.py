@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slimwhisper import SPINS
 from slimwhisper.text import error_line, human_size, install_command
 
 if TYPE_CHECKING:
@@ -185,17 +186,17 @@ def _kernels() -> Check:
         kernels = Kernels(torch.device("cpu"), torch.float32)
         fast = kernels.library is not None or kernels.triton_device is not None
         slow = f"one window at a time is about half as fast: {why_not_compiled()}"
-        value = f"{kernels.describe()}; {describe_paths()}"
-        return Check(value, fast or None, "" if fast else slow)
+        paths = f"{kernels.describe()}; {describe_paths()}; {WAITING}"
+        return Check(paths, fast or None, "" if fast else slow)
     kernels = Kernels(torch.device("cuda"), torch.float16)
     latent = torch.ones((1, 16, 384), device="cuda", dtype=torch.float16)
-    ones = kernels.latent(latent[0, :6, None], Latent(latent), 1.0)
-    if not bool((ones == 1).all()):
+    if not bool((kernels.latent(latent[0, :6, None], Latent(latent), 1.0) == 1).all()):
         return Check("attention on the GPU gives a wrong result", False, _TORCH_ONLY)
-    by_kernel = kernels.used["latent", "torch"] == 0
-    return Check(kernels.describe(), by_kernel or None, "" if by_kernel else _WITHOUT_TRITON)
+    advice = "" if kernels.used["latent", "torch"] == 0 else _WITHOUT_TRITON
+    return Check(kernels.describe(), None if advice else True, advice)
 
 
+WAITING = f"programs that import torch before slimwhisper should set GOMP_SPINCOUNT={SPINS}"
 _WITHOUT_TRITON = (
     "slower than with Triton: check the C compiler below, or set TRITON_CACHE_DIR to a writable "
     "folder"
