@@ -25,13 +25,14 @@ from pathlib import Path
 import torch
 from peer_engines import PEERS, name_of
 from peer_engines.case import Case
+from peer_jobs import sources_of
 from peers import seconds
-from peers_processes import Worker, convert, measure
+from peers_processes import SECONDS, Worker, convert, measure
 from rows import listed, spread, table
 from serve import measured, started
 from timing import machine
 
-from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.load import load_audio
 from slimwhisper.flags import positive
 
 QUOTA = 1.5  # cores
@@ -129,8 +130,10 @@ def main() -> None:
     args = parser.parse_args()
     if (args.model is None) != (args.folder is None):
         parser.error("--model needs --folder, and --folder --model")
-    files = sorted(args.folder.iterdir()) if args.folder else []
-    files = [path for path in files if path.suffix in AUDIO_SUFFIXES][: args.files]
+    files = sources_of(str(args.folder)) if args.folder else []
+    files = [Path(path) for path in files if len(load_audio(path)) <= SECONDS * 16_000][
+        : args.files
+    ]
     cases = [
         Case(
             model=args.model or "tiny",

@@ -98,7 +98,8 @@ def load_model(
         logger.warning("%s", warning)
     compute_dtype = choose_dtype(dtype, device)
     if is_slow(compute_dtype, device):
-        logger.warning("%s is very slow on this CPU; use auto", f"{compute_dtype}"[6:])
+        slow = str(compute_dtype).removeprefix("torch.")
+        logger.warning("%s is very slow on this CPU; use auto", slow)
     if device.type == "cpu" and library() is None and "SLIMWHISPER_KERNELS" not in os.environ:
         logger.warning("no compiled kernels: about half the speed; slimwhisper doctor says why")
     read = partial(

@@ -88,9 +88,7 @@ INLINE numbers splat_numbers(const number *p) {
     return _mm256_set1_epi32(pair);
 }
 INLINE void store_number(number *p, floats v) {
-    __m256i whole = _mm256_cvtps_epi32((__m256)v);
-    __m128i upper = _mm256_extracti128_si256(whole, 1);
-    _mm_storeu_si128((__m128i *)p, _mm_packs_epi32(_mm256_castsi256_si128(whole), upper));
+    store_shorts(p, (ints)_mm256_cvtps_epi32((__m256)v));
 }
 INLINE ints add_products(ints total, numbers x, numbers y) {
     return total + (ints)_mm256_madd_epi16(x, y);

@@ -150,8 +150,7 @@ INLINE void store_operands(operand *p, ints v) {
 #if WIDE
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((group)v));
 #else
-    __m128i upper = _mm256_extracti128_si256((group)v, 1);
-    _mm_storeu_si128((__m128i *)p, _mm_packs_epi32(_mm256_castsi256_si128((group)v), upper));
+    store_shorts(p, v);
 #endif
 }
 

@@ -151,6 +151,10 @@ INLINE float smallest(floats v) { return -largest(-v); }
 INLINE ints at_most(ints v, int most) {
     return (ints)_mm256_min_epu32((__m256i)v, _mm256_set1_epi32(most));
 }
+INLINE void store_shorts(int16_t *p, ints v) { /* what is out of their range becomes its end */
+    __m128i upper = _mm256_extracti128_si256((__m256i)v, 1);
+    _mm_storeu_si128((__m128i *)p, _mm_packs_epi32(_mm256_castsi256_si128((__m256i)v), upper));
+}
 #endif
 
 /* The sum of the halves of sixteen floats; eight floats stay as they are. */

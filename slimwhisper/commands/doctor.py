@@ -186,7 +186,7 @@ def _kernels() -> Check:
         kernels = Kernels(torch.device("cpu"), torch.float32)
         fast = kernels.library is not None or kernels.triton_device is not None
         slow = f"one window at a time is about half as fast: {why_not_compiled()}"
-        paths = f"{kernels.describe()}; {describe_paths()}; {WAITING}"
+        paths = f"{kernels.describe()}; {describe_paths()}; {_WAITING}"
         return Check(paths, fast or None, "" if fast else slow)
     kernels = Kernels(torch.device("cuda"), torch.float16)
     latent = torch.ones((1, 16, 384), device="cuda", dtype=torch.float16)
@@ -196,7 +196,7 @@ def _kernels() -> Check:
     return Check(kernels.describe(), None if advice else True, advice)
 
 
-WAITING = f"programs that import torch before slimwhisper should set GOMP_SPINCOUNT={SPINS}"
+_WAITING = f"programs that import torch before slimwhisper should set GOMP_SPINCOUNT={SPINS}"
 _WITHOUT_TRITON = (
     "slower than with Triton: check the C compiler below, or set TRITON_CACHE_DIR to a writable "
     "folder"
