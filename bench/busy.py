@@ -130,10 +130,9 @@ def main() -> None:
     args = parser.parse_args()
     if (args.model is None) != (args.folder is None):
         parser.error("--model needs --folder, and --folder --model")
-    files = sources_of(str(args.folder)) if args.folder else []
-    files = [Path(path) for path in files if len(load_audio(path)) <= SECONDS * 16_000][
-        : args.files
-    ]
+    found = sources_of(str(args.folder)) if args.folder else []
+    short = [Path(path) for path in found if len(load_audio(path)) <= SECONDS * 16_000]
+    files = short[: args.files]
     cases = [
         Case(
             model=args.model or "tiny",
