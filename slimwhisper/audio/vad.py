@@ -131,18 +131,26 @@ def _shared_network() -> "VadNetwork":
     return run(VadNetwork, run(_load_package).result()[1]).result()
 
 
-def merge_regions(regions: Iterable[Region], gap: int, limit: int) -> list[Region]:
-    """Join neighbours less than `gap` samples apart, up to `limit` samples in total.
+def pack_regions(regions: Iterable[Region], gap: int, limit: int) -> list[list[Region]]:
+    """Pieces of neighbouring regions, up to `limit` samples each: those less than `gap` samples
+    apart are joined, and of longer pauses nothing counts.
 
-    A region longer than `limit` is left unchanged.
+    A region longer than `limit` is a piece of its own.
     """
-    merged: list[Region] = []
+    pieces: list[list[Region]] = []
+    length = limit
     for start, stop in regions:
-        if merged and start - merged[-1][1] < gap and stop - merged[-1][0] <= limit:
-            merged[-1] = (merged[-1][0], stop)
+        first, last = pieces[-1][-1] if pieces else (start, start)
+        near = start - last < gap
+        length += stop - (last if near else start)
+        if length > limit or not pieces:
+            pieces.append([(start, stop)])
+            length = stop - start
+        elif near:
+            pieces[-1][-1] = (first, stop)
         else:
-            merged.append((start, stop))
-    return merged
+            pieces[-1].append((start, stop))
+    return pieces
 
 
 def _load_package() -> tuple[Callable[..., list[dict[str, int]]], Any]:

@@ -18,7 +18,7 @@ class WindowSpan:
 
     start: int
     frames: int  # of the recording in the window; the rest is padding
-    content: int  # of the whole recording
+    content: int  # of the whole recording, or where a piece of it ends
     window: int = WINDOW_FRAMES  # padding included
 
     @property

@@ -4,10 +4,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate, chain, pairwise
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
-from slimwhisper.audio.vad import FRAME, merge_regions, speech_frames, speech_regions
+from slimwhisper.audio.vad import FRAME, pack_regions, speech_frames, speech_regions
 from slimwhisper.errors import OptionError
 from slimwhisper.forced_alignment.pieces import PieceSession
 from slimwhisper.forced_alignment.script_alignment import ScriptAlignment
@@ -27,8 +28,10 @@ from slimwhisper.types import (
     Word,
 )
 
-PAUSE = 2 * SAMPLE_RATE  # samples: a shorter one stays inside a piece
+PAUSE = 2 * SAMPLE_RATE  # samples: a shorter one stays inside a piece, a longer one is left out
 NEAR = 2 * SAMPLE_RATE // 5  # samples from a window's ends where speech still counts as inside
+
+MAX_EDGE = 1.0  # seconds of a segment on the other side of a silence that are cut off
 
 AnySession = Session | PieceSession
 Region = tuple[int, int]  # samples [start, stop)
@@ -37,8 +40,8 @@ Region = tuple[int, int]  # samples [start, stop)
 class Recording:
     """The sessions of one recording, and their segments in the recording's own time.
 
-    Usually there is one session. With `parallel`, there is one for each piece of speech of up to
-    30 s, not conditioned on the text of the others.
+    Usually there is one session. With `parallel`, there is one for each piece of up to 30 s of
+    speech, long pauses left out, not conditioned on the text of the others.
     """
 
     def __init__(
@@ -72,17 +75,25 @@ class Recording:
             frames = clips_of(options, len(samples) // HOP_SAMPLES)
             selected = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
             regions = _intersection(find_speech(samples, options), selected)
-            self.seconds_of_speech = sum(b - a for a, b in regions) / SAMPLE_RATE
-            if options.parallel:
-                merged = merge_regions(regions, PAUSE, dims.window_frames * HOP_SAMPLES)
-                pieces = [(a // HOP_SAMPLES, -(-b // HOP_SAMPLES)) for a, b in merged]
-                clips, self._waiting = pieces[:1], deque(pieces[1:])
-                decoding = replace(options, condition_on_previous_text=False)
-            elif sum(b - a for a, b in regions) >= HOP_SAMPLES:
-                self._excerpts = Excerpts(samples, regions)
-                decoding = replace(options, clip_timestamps="0")
-            else:
+            speech = sum(b - a for a, b in regions)
+            self.seconds_of_speech = speech / SAMPLE_RATE
+            decoding = replace(
+                options,
+                clip_timestamps="0",
+                condition_on_previous_text=options.condition_on_previous_text
+                and not options.parallel,
+            )
+            if speech < HOP_SAMPLES:
                 clips = []  # no speech; the language is still detected
+            elif options.parallel:
+                whole = ((a - a % HOP_SAMPLES, b - b % HOP_SAMPLES) for a, b in regions)
+                pieces = pack_regions(whole, PAUSE, dims.window_frames * HOP_SAMPLES)
+                self._excerpts = Excerpts(samples, [*chain.from_iterable(pieces)])
+                lengths = (sum(b - a for a, b in piece) // HOP_SAMPLES for piece in pieces)
+                self._waiting.extend(pairwise(accumulate(lengths, initial=0)))
+                clips = [self._waiting.popleft()]
+            else:
+                self._excerpts = Excerpts(samples, regions)
         elif options.speech_only:
             has_speech = _speech_finder(samples)
         decoded = samples if self._excerpts is None else self._excerpts
@@ -212,12 +223,19 @@ class Recording:
         if excerpts is None:
             return segment
 
-        def word(w: Word) -> Word:
-            span = excerpts.original_span(round(w.start * SAMPLE_RATE), round(w.end * SAMPLE_RATE))
-            start, end = (round(position / SAMPLE_RATE, 3) for position in span)
-            return replace(w, start=start, end=max(start, end))
+        def span(start: float, end: float) -> tuple[float, float]:
+            """Of what lies between two silences, maybe but for its edges."""
+            found = excerpts.original_span(round(start * SAMPLE_RATE), round(end * SAMPLE_RATE))
+            start, end = (round(position / SAMPLE_RATE, 3) for position in found)
+            return start, max(start, end)
 
-        start, end = self._original(segment.start), self._original(segment.end, end=True)
+        def word(w: Word) -> Word:
+            start, end = span(w.start, w.end)
+            return replace(w, start=start, end=end)
+
+        start, end = span(segment.start, segment.end)
+        if segment.end - segment.start - (end - start) > MAX_EDGE:  # it is on both sides
+            start, end = self._original(segment.start), self._original(segment.end, end=True)
         words = segment.words and [word(w) for w in segment.words]
         if words:  # a segment does not begin, or end, on the other side of a silence
             start, end = max(start, words[0].start), min(end, words[-1].end)

@@ -174,7 +174,8 @@ class Session:
                 long = (a for a, b in silences if seek < a and b - a >= LONG_SILENCE)
                 frames = min(window, stop - seek, next(long, stop) - seek)
                 if has_speech is None or has_speech(seek, seek + frames):
-                    yield WindowSpan(seek, frames, self.mel.frames, window)
+                    content = self.mel.frames if clips is None else stop
+                    yield WindowSpan(seek, frames, content, window)
                 else:
                     self.state.seek += frames
 

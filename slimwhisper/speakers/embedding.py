@@ -9,13 +9,13 @@ the turn goes to the voice that is nearer to the embedding, usually the louder o
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.audio.vad import merge_regions, speech_regions
+from slimwhisper.audio.vad import pack_regions, speech_regions
 from slimwhisper.speakers.clusters import are_two, count_speakers, group, refine, unit
 from slimwhisper.speakers.encoder import WINDOW, VoiceEncoder, load_encoder
 from slimwhisper.speakers.turns import Turn, by_first_speech
@@ -115,7 +115,7 @@ def _labels_of_units(voices: Voices, count: int) -> NDArray[np.int64]:
 def find_stretches(samples: Samples) -> list[Stretch]:
     """The stretches of speech; pauses under MAX_PAUSE do not end one."""
     regions = speech_regions(samples, min_silence_ms=PAUSE_MS, pad_ms=60)
-    joined = merge_regions(regions, MAX_PAUSE, len(samples))
+    joined = chain.from_iterable(pack_regions(regions, MAX_PAUSE, len(samples)))
     return [Stretch((a, b), max(1, round((b - a) / STEP))) for a, b in joined if a < b]
 
 

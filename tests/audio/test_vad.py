@@ -10,7 +10,7 @@ import torch
 
 import slimwhisper
 from slimwhisper.audio.threads import usual_threads
-from slimwhisper.audio.vad import FRAME, merge_regions, speech_frames, speech_regions
+from slimwhisper.audio.vad import FRAME, pack_regions, speech_frames, speech_regions
 from slimwhisper.errors import DependencyError
 from tests.support.spoken import LONG, SAMPLES
 
@@ -161,17 +161,23 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert usual_threads() == torch.get_num_threads() == threads
 
 
-def test_neighbours_are_joined_up_to_a_limit() -> None:
-    regions = [(0, 10), (12, 20), (25, 30), (31, 33)]
-    assert merge_regions(regions, gap=3, limit=100) == [(0, 20), (25, 33)]
-    assert merge_regions(regions, gap=2, limit=100) == [(0, 10), (12, 20), (25, 33)]
-    assert merge_regions(regions, gap=100, limit=30) == [(0, 30), (31, 33)]
-    assert merge_regions(regions, gap=100, limit=29) == [(0, 20), (25, 33)]
-    assert merge_regions(regions, gap=0, limit=100) == regions
-    assert merge_regions([], gap=3, limit=10) == []
-    # a region above the limit stays as it is
-    assert merge_regions([(0, 50), (51, 52), (53, 90)], 10, 30) == [(0, 50), (51, 52), (53, 90)]
-    assert merge_regions(iter([(0, 5), (6, 90), (91, 95)]), 10, 30) == [(0, 5), (6, 90), (91, 95)]
+@pytest.mark.parametrize(
+    ("gap", "limit", "pieces"),
+    [
+        (3, 100, [[(0, 20), (25, 33)]]),
+        (2, 100, [[(0, 10), (12, 20), (25, 33)]]),
+        (3, 28, [[(0, 20), (25, 33)]]),  # the pause of 5 does not count
+        (3, 27, [[(0, 20), (25, 30)], [(31, 33)]]),
+        (100, 30, [[(0, 30)], [(31, 33)]]),
+        (100, 29, [[(0, 20)], [(25, 33)]]),
+        (0, 9, [[(0, 10)], [(12, 20)], [(25, 30), (31, 33)]]),  # the first is over the limit
+    ],
+)
+def test_neighbours_are_packed_up_to_a_limit(
+    gap: int, limit: int, pieces: list[list[tuple[int, int]]]
+) -> None:
+    assert pack_regions(iter([(0, 10), (12, 20), (25, 30), (31, 33)]), gap, limit) == pieces
+    assert pack_regions([], gap, limit) == []
 
 
 def test_what_counts_as_speech(speech: np.ndarray) -> None:

@@ -61,12 +61,10 @@ def model(digits_path: Path) -> SlimWhisper:
 def test_pieces_have_the_recordings_own_times(model: SlimWhisper, phrases: Phrases) -> None:
     result = model.transcribe(phrases.audio, parallel=True, temperature=0, word_timestamps=True)
     texts = [s for s in result["segments"] if s["text"]]
-    assert len(texts) >= PHRASES
     assert [s["id"] for s in result["segments"]] == list(range(len(result["segments"])))
     assert [s["start"] for s in texts] == sorted(s["start"] for s in texts)
-    for segment in texts:
-        assert phrases.holds(segment["start"], segment["end"])
-        assert all(phrases.holds(w["start"], w["end"]) for w in segment["words"])
+    words = [w for s in texts for w in s["words"]]
+    assert words and all(phrases.holds(w["start"], w["end"]) for w in words)
     assert jiwer.wer(" ".join(phrases.words), result["text"].strip()) <= 1 / 12
     again = model.transcribe(
         phrases.audio, parallel=True, temperature=0, word_timestamps=True, batch_size=1
@@ -183,8 +181,11 @@ def test_clips_hold_for_speech_too(model: SlimWhisper, phrases: Phrases) -> None
 
 def test_pieces_are_sessions_of_their_own(model: SlimWhisper, phrases: Phrases) -> None:
     """With a spectrogram each, so they are made as places come free: never all at once."""
-    recording = Recording(ArraySamples(phrases.audio), model.dims, Options(parallel=True))
-    for count in range(1, PHRASES + 1):
+    audio = np.tile(phrases.audio, 8)
+    recording = Recording(ArraySamples(audio), model.dims, Options(parallel=True))
+    speech, pieces = recording.seconds_of_speech, 1 + len(recording._waiting)
+    assert 2 <= speech / 30 <= pieces < 2 + speech / 25  # nothing but speech, and nearly full
+    for count in range(1, pieces + 1):
         assert recording.next_session() is recording.sessions[-1]
         assert len(recording.sessions) == count
     assert recording.next_session() is None
