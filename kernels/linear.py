@@ -213,9 +213,7 @@ def in_half(weight: Tensor) -> Tensor:
 
 
 def packed_width(weight: Tensor, small_batches: bool = False) -> int | None:
-    """How many inputs of a weight [out, in] each part takes that `pack` makes; None: it is not
-    packed.
-    """
+    """How many inputs of a weight [out, in] `pack` puts in each part; None: it packs none."""
     onednn = torch.backends.mkldnn.is_available() and platform.machine() in X86
     if weight.device.type != "cpu" or not onednn:
         return None
@@ -239,13 +237,19 @@ def linear(
 ) -> Tensor:
     """x W^T + b, added to `addend` [..., out], then GELU if `gelu`: x [..., in] -> [..., out].
 
-    unrounded: the result may be float32 where x is bfloat16.
+    unrounded: may be float32 where x is bfloat16. A float32 x is rounded for a bfloat16 weight.
     """
     if isinstance(weight, Quantized):
         assert bias is None  # it is in the weight
         return _multiply_quantized(x, weight, gelu, addend)
     if isinstance(weight, Tiled):
         weight = weight.matrix()
+    matrix = weight if isinstance(weight, Tensor) else weight.parts[0]
+    if x.dtype == torch.float32 and matrix.dtype == torch.bfloat16:
+        product = linear(x.bfloat16(), weight, bias, gelu and addend is None).float()
+        if addend is None:
+            return product
+        return F.gelu(product.add_(addend)) if gelu else product.add_(addend)
     if isinstance(weight, Tensor):
         if gelu and addend is None and bias is not None and half_on_gpu(x):
             return _with_gelu(x, weight.to(x.dtype), bias)

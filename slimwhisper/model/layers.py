@@ -8,7 +8,7 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.validate import FACTORS
 from slimwhisper.kernels.cpu.blocks import MLPBlock
-from slimwhisper.kernels.cpu.library import library
+from slimwhisper.kernels.cpu.library import library, processor_has
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import (
     Tiled,
@@ -68,6 +68,9 @@ class Linear:
     @staticmethod
     def of(source: Source, weight: Tensor, bias: Tensor | None = None) -> "Linear":
         """weight [out, in], bias [out], in the form in which the source's layers multiply."""
+        # tiles of bfloat16 are multiplied faster than int8 in C with a factor for each row
+        if source.int8 and not source.small_batches and processor_has("amx_bf16"):
+            return Linear(pack(weight.bfloat16()), None if bias is None else bias.bfloat16())
         if source.int8:
             return Linear(quantize(weight, bias), None)
         if source.tiled:
