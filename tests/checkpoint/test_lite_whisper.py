@@ -119,8 +119,11 @@ def test_all_products_are_of_factors(
     assert shapes == [*first, *attention, (32, 32), (7, 32), (128, 7), (32, 128)]
 
 
-def test_the_form_of_the_factors(checkpoint: Checkpoint, true: Tensor) -> None:
+def test_the_form_of_the_factors(
+    checkpoint: Checkpoint, true: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In float32 as of any matrix; in int8 all are rounded, as the products would be."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)  # without AMX
     for int8, kinds in ((False, Packed | Tensor), (True, Quantized)):
         encoder = Encoder(checkpoint.state, DIMS, CPU, torch.float32, int8)
         assert not encoder.rows, "C reads no factors"
