@@ -48,6 +48,23 @@ def test_names_and_types() -> None:
 
 
 @pytest.mark.slow
+def test_what_another_build_says(tmp_path: Path) -> None:
+    """The same by the same build; a changed number is found."""
+    out, flags = tmp_path / "before.json", [str(SAMPLES), "--files", "2", "--seconds", "8"]
+    output("oracle.py", *flags, "--out", str(out))
+    said = json.loads(out.read_text())
+    assert len(said) == 21 and all(said.values())
+    transcript, events = said["greedy, 8"]["door-code.mp3"]
+    assert events == [4.060625, [1, 4.060625], "end"]
+    transcript["segments"][0]["avg_logprob"] += 1e-15
+    out.write_text(json.dumps(said))
+    command = [sys.executable, BENCH / "oracle.py", *flags, "--against", out]
+    again = subprocess.run(command, capture_output=True, text=True)
+    changed = [line for line in again.stdout.splitlines() if not line.endswith("same")]
+    assert changed == ["greedy, 8: 2, CHANGED: ['door-code.mp3']"] and again.returncode == 1
+
+
+@pytest.mark.slow
 def test_drafts(tmp_path: Path) -> None:
     """Guesses that are all right, and none; the model as its own draft, which is always right."""
     tiny = ("--shapes", "tiny", "--layers", "1", "--windows", "2", "--tokens", "12")

@@ -227,6 +227,7 @@ def test_short_utterances_and_an_engine_that_fails(tmp_path: Path) -> None:
     assert all(row["seconds"] == 3 for row in measured)
 
 
+@pytest.mark.slow
 def test_beside_other_programs() -> None:
     flags = "--dtypes int8 --tokens 3 --seconds 1 --files 1 --rounds 1 --loads 0,1".split()
     rows = last_line("busy.py", *flags)["rows"]

@@ -244,7 +244,11 @@ LISTS: dict[str, tuple[Callable[[Tokens], Tokens], bool, bool]] = {
 }
 
 
-@pytest.mark.parametrize("dims", [ENGLISH, DIMS, LARGE], ids=["51864", "51865", "51866"])
+@pytest.mark.parametrize(
+    "dims",
+    [ENGLISH, DIMS, pytest.param(LARGE, marks=pytest.mark.slow)],
+    ids=["51864", "51865", "51866"],
+)
 def test_which_lists_of_tokens_are_whispers(tmp_path: Path, dims: Dims) -> None:
     """By the tokens that decide a text, in both files that folders have had, with any ends of
     lines; and the same for the tokens of a Hugging Face folder.
