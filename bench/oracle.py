@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--against", type=Path)
     flags = parser.parse_args()
     torch.set_num_threads(1)
-    audio = {}
+    audio: dict[str, Audio] = {}
     for path in sorted(flags.folder.iterdir()):
         try:
             samples = load_audio(path)
