@@ -4,11 +4,12 @@
     python bench/oracle.py FOLDER --model CHECKPOINT --against before.json
 
 FOLDER's recordings (the first `--files` of up to `--seconds`) are transcribed 1, 8 and 64 windows
-at a time: greedily, with beams, with fallback, on two channels, and in parallel pieces; with so
-small a text cache that texts lose their pages; and live, in pieces of five lengths. Written down
-are segments and words, numbers as they are, and the order of each recording's events: its length,
-its segments, its end. The other build, on the same processor, must say the same; what differs is
-listed, and the exit status is 1.
+at a time: greedily, with beams, with fallback, on two channels, and in parallel pieces; with the
+smallest text cache, where long texts lose their pages ("preemptions" counts them; the short ones of
+`digits` wait instead); and live, in pieces of five lengths. Written down are segments and words,
+numbers as they are, and the order of each recording's events: its length, its segments, its end.
+The other build, on the same processor, must say the same; what differs is listed, and the exit
+status is 1.
 """
 
 import argparse
@@ -121,7 +122,8 @@ def main() -> None:
     found, same = {}, True
     for case, said in all_of(flags, audio):
         found[case] = now = json.loads(json.dumps(said))  # tuples become lists
-        changed = [name for name in now if now[name] != before.get(case, now)[name]]
+        old = before.get(case, {}) if flags.against else now
+        changed = [name for name in {**old, **now} if now.get(name) != old.get(name)]
         same = same and not changed
         print(f"{case}: {len(now)}, {f'CHANGED: {changed}' if changed else 'same'}", flush=True)
     if flags.out:

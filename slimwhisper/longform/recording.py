@@ -30,7 +30,6 @@ from slimwhisper.types import (
 
 PAUSE = 2 * SAMPLE_RATE  # samples: a shorter one stays inside a piece, a longer one is left out
 NEAR = 2 * SAMPLE_RATE // 5  # samples from a window's ends where speech still counts as inside
-
 MAX_EDGE = 1.0  # seconds of a segment on the other side of a silence that are cut off
 
 AnySession = Session | PieceSession
@@ -75,6 +74,8 @@ class Recording:
             frames = clips_of(options, len(samples) // HOP_SAMPLES)
             selected = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
             regions = _intersection(find_speech(samples, options), selected)
+            if options.parallel:  # pieces are of whole mel frames
+                regions = [(a - a % HOP_SAMPLES, b - b % HOP_SAMPLES) for a, b in regions]
             speech = sum(b - a for a, b in regions)
             self.seconds_of_speech = speech / SAMPLE_RATE
             decoding = replace(
@@ -86,8 +87,7 @@ class Recording:
             if speech < HOP_SAMPLES:
                 clips = []  # no speech; the language is still detected
             elif options.parallel:
-                whole = ((a - a % HOP_SAMPLES, b - b % HOP_SAMPLES) for a, b in regions)
-                pieces = pack_regions(whole, PAUSE, dims.window_frames * HOP_SAMPLES)
+                pieces = pack_regions(regions, PAUSE, dims.window_frames * HOP_SAMPLES)
                 self._excerpts = Excerpts(samples, [*chain.from_iterable(pieces)])
                 lengths = (sum(b - a for a, b in piece) // HOP_SAMPLES for piece in pieces)
                 self._waiting.extend(pairwise(accumulate(lengths, initial=0)))

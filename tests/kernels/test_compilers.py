@@ -1,5 +1,5 @@
 """kernels/cpu by the oldest GCC and clang that are installed, for x86-64 and, in an emulator, for
-ARM. The newest one has built what all other tests call.
+ARM. What all other tests call was built by `cc`.
 """
 
 import shutil

@@ -63,6 +63,9 @@ def test_pieces_have_the_recordings_own_times(model: SlimWhisper, phrases: Phras
     texts = [s for s in result["segments"] if s["text"]]
     assert [s["id"] for s in result["segments"]] == list(range(len(result["segments"])))
     assert [s["start"] for s in texts] == sorted(s["start"] for s in texts)
+    for segment in texts:  # it may span a pause, but begins and ends with its words
+        first, last = segment["words"][0], segment["words"][-1]
+        assert first["start"] <= segment["start"] <= segment["end"] <= last["end"]
     words = [w for s in texts for w in s["words"]]
     assert words and all(phrases.holds(w["start"], w["end"]) for w in words)
     assert jiwer.wer(" ".join(phrases.words), result["text"].strip()) <= 1 / 12
@@ -70,6 +73,35 @@ def test_pieces_have_the_recordings_own_times(model: SlimWhisper, phrases: Phras
         phrases.audio, parallel=True, temperature=0, word_timestamps=True, batch_size=1
     )
     assert not differences(again, result)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (8.0, 10.5, (8.0, 10.0)),  # half a second past the pause is cut off
+        (9.5, 12.0, (20.0, 22.0)),
+        (8.0, 12.0, (8.0, 22.0)),  # it is on both sides
+        (2.0, 4.0, (2.0, 4.0)),
+        (10.0, 11.0, (20.0, 21.0)),
+    ],
+)
+@pytest.mark.parametrize("mode", ["parallel", "vad_filter"])
+def test_segments_at_a_pause_that_was_left_out(
+    mode: str,
+    start: float,
+    end: float,
+    expected: tuple[float, float],
+    model: SlimWhisper,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 10 s, between the first and the last ten."""
+    regions = [(0, 160_000), (320_000, 480_000)]
+    monkeypatch.setattr("slimwhisper.longform.recording.speech_regions", lambda *_, **__: regions)
+    samples = ArraySamples(np.zeros(480_000, np.float32))
+    recording = Recording(samples, model.dims, Options(**{mode: True}))
+    found = recording._with_original_times(plain_segment(0, 0, start, end, "one", []))
+    assert (found.start, found.end) == expected
+    recording.close()
 
 
 def test_sentences_are_cut_at_pauses(model: SlimWhisper, phrases: Phrases) -> None:
