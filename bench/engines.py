@@ -18,7 +18,7 @@ from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import OneAnswer, Search, Window
+from slimwhisper.engine.requests import Search, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
@@ -131,7 +131,7 @@ def full_engine(model: Model, windows: int, beams: int) -> Engine:
     serially(engine)
     room = model.dims.n_text_ctx - CONTEXT - 8
     for _ in range(windows):
-        engine.submit(OneAnswer(), window(model, room, CONTEXT))
+        engine.submit(0, window(model, room, CONTEXT))
     with without_encoder(model):
         while len(engine.scheduler.main_group.tickets) < windows:
             engine.step()

@@ -33,7 +33,7 @@ from recipes.digits.catalogue import WORDS
 from slimwhisper.audio.mel import first_window
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import OneAnswer, Search, Window
+from slimwhisper.engine.requests import Search, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import Vocabulary
@@ -69,13 +69,15 @@ def seconds_of_steps(model: Model, windows: list[Window], search: Search) -> lis
     engines = [Engine(model, model.vocabulary, TEXTS, search) for _ in windows]
     for engine, window in zip(engines, windows, strict=True):
         for _ in range(TEXTS):
-            engine.submit(OneAnswer(), window)
+            engine.submit(0, window)
     times: list[list[float]] = [[] for _ in windows]
     while not engines[0].idle:
         for engine, of_engine in zip(engines, times, strict=True):
             began = time.thread_time()
-            engine.step()
+            answers = engine.step()
             of_engine.append(time.thread_time() - began)
+            for ticket, _ in answers:
+                engine.reply(ticket)
     return [statistics.median(of_engine[5:-1]) for of_engine in times]
 
 

@@ -1,4 +1,4 @@
-"""Batch decoding: windows of audio in slots, their texts in rows, answers to their owners."""
+"""Batch decoding: windows of audio in slots, their texts in rows, answers to whoever asked."""
 
 from typing import TYPE_CHECKING
 

@@ -3,8 +3,9 @@
     plan = scheduler.plan()              which windows are encoded, started, stepped; their pages
     results = runner.run(plan)           tensors: the encoder, prompts, one token of every text
     answers = scheduler.update(results)  of the texts that have ended
+    scheduler.reply(ticket, request)     what follows each answer, by whoever asked
 
-The engine knows nothing about files, text or tokenization.
+The engine knows nothing about files or recordings.
 """
 
 from collections.abc import Container, Sequence
@@ -15,7 +16,7 @@ import torch
 from slimwhisper.cache.pool import PAGE, PagePool
 from slimwhisper.engine.drafting.draft_length import LENGTHS
 from slimwhisper.engine.group_runner import GroupRunner
-from slimwhisper.engine.requests import Answer, OneAnswer, Owner, Search, Window
+from slimwhisper.engine.requests import Answer, Request, Search, Window
 from slimwhisper.engine.runner import MakeDrafter, Runner
 from slimwhisper.engine.scheduler import Scheduler
 from slimwhisper.engine.tickets import RowGroup, Ticket, TicketState
@@ -50,8 +51,8 @@ def slots_ahead(model: Model, slots: int) -> int:
 
 
 class Engine:
-    """Decodes windows in batches. `submit` windows, then `step` until `idle`; their owners receive
-    the answers and return the next requests.
+    """Decodes windows in batches. `submit` windows, then `step` until `idle`, and `reply` to each
+    answer with the next request.
 
     Rows are computed independently: a result depends on its neighbours only through rounding.
     """
@@ -137,7 +138,7 @@ class Engine:
         """How many windows have a slot, of those that can be decoded together."""
         return min(self.slots - self.free, self.batch_size)
 
-    def unencoded(self, owners: Container[Owner]) -> int:
+    def unencoded(self, owners: Container[object]) -> int:
         """How many windows of some owners wait for the encoder, or are in it."""
         tickets = self.scheduler.tickets(TicketState.WAITING, TicketState.ENCODING)
         return sum(ticket.owner in owners for ticket in tickets)
@@ -166,12 +167,12 @@ class Engine:
         """Bytes of the pages that texts have now; peak: the most that they have had."""
         return (self.pool.peak if peak else self.pool.used) * self.runner.pages.page_bytes
 
-    def submit(self, owner: Owner, window: Window) -> None:
-        """Queue a window; `owner` receives its answers."""
+    def submit(self, owner: object, window: Window) -> None:
+        """Queue a window. owner: whose it is, as its ticket says when it is answered."""
         assert window.mel is not None
         self.scheduler.submit(owner, window)
 
-    def stop(self, owners: Container[Owner]) -> None:
+    def stop(self, owners: Container[object]) -> None:
         """End the windows of some owners: texts in progress are answered at the next check, all
         other windows are dropped without an answer.
         """
@@ -181,17 +182,20 @@ class Engine:
 
     def run(self, windows: Sequence[Window]) -> list[Answer]:
         """Decode windows to their end: one answer to each, in order. The engine must be idle."""
-        owners = [OneAnswer() for _ in windows]
-        for owner, window in zip(owners, windows, strict=True):
-            self.submit(owner, window)
+        answers: dict[int, Answer] = {}
+        for number, window in enumerate(windows):
+            self.submit(number, window)
         while not self.idle:
-            self.step()
-        return [owner.answer for owner in owners if owner.answer is not None]
+            for ticket, answer in self.step():
+                answers[ticket.number] = answer
+                self.reply(ticket)
+        return [answers[number] for number in sorted(answers)]
 
-    def step(self) -> None:
-        """Decode one token of every text, start new ones, and pass answers to their owners."""
-        for ticket, answer in self._run_step():
-            self.scheduler.reply(ticket, ticket.owner.accept(answer))
+    def reply(self, ticket: Ticket, request: Request | None = None) -> None:
+        """Say what follows an answer, before the next step. request: the next one for the same
+        audio, or another window, which waits before all others; None: the slot becomes free.
+        """
+        self.scheduler.reply(ticket, request)
 
     def _stream(self) -> AbstractContextManager[object]:
         """On a GPU, the stream of all decoders. Its small kernels come before the encoder's."""
@@ -200,7 +204,10 @@ class Engine:
         return torch.cuda.stream(stream_of(self.model.device, "decoder"))
 
     @torch.inference_mode()
-    def _run_step(self) -> list[tuple[Ticket, Answer]]:
+    def step(self) -> list[tuple[Ticket, Answer]]:
+        """Decode one token of every text and start new ones. Returns the answers that there are
+        now, in order; `reply` to each.
+        """
         answers: list[tuple[Ticket, Answer]] = []
         while True:
             plan = self.scheduler.plan(ENCODE_BATCH, self.runner.encoder.synchronous)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from slimwhisper.cache.pool import pages_of
 
@@ -151,23 +151,3 @@ class Alignment:
 
 Request = Window | Retry | Align
 Answer = Decoded | Languages | Alignment
-
-
-class Owner(Protocol):
-    """The submitter of a window, which receives its answers."""
-
-    def accept(self, answer: Answer) -> Request | None:
-        """Process the answer to the last request. Returns the window's next request; None: its
-        slot becomes free. Must not raise for an error that concerns one window only.
-        """
-
-
-@dataclass(slots=True, eq=False)
-class OneAnswer:
-    """An owner that makes one request."""
-
-    answer: Answer | None = None  # None: not there yet
-
-    def accept(self, answer: Answer) -> None:
-        """The window is done."""
-        self.answer = answer

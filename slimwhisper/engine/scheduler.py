@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import chain
 
 from slimwhisper.cache.pool import PAGE, PagePool, pages_of
-from slimwhisper.engine.requests import Align, Answer, Owner, Request, Retry, Search, Window
+from slimwhisper.engine.requests import Align, Answer, Request, Retry, Search, Window
 from slimwhisper.engine.tickets import Move, Plan, Results, RowGroup, TextStart, Ticket, TicketState
 
 # On a GPU that is full, texts start when one of so many rows is free: the prompts of eight, of 232
@@ -77,7 +77,7 @@ class Scheduler:
         waiting = self.waiting if TicketState.WAITING in states else ()
         return (t for t in chain(waiting, self.by_slot.values()) if t.state in states)
 
-    def submit(self, owner: Owner, window: Window, front: bool = False) -> None:
+    def submit(self, owner: object, window: Window, front: bool = False) -> None:
         """Queue a window; front: before all others."""
         ticket = Ticket(owner, window, self._submitted)
         self._submitted += 1
@@ -102,7 +102,7 @@ class Scheduler:
         ticket.state, ticket.resume = TicketState.READY, ()
         self.by_slot[ticket.slot] = ticket  # behind the ones that are ready already
 
-    def stop(self, owners: Container[Owner]) -> None:
+    def stop(self, owners: Container[object]) -> None:
         """End the windows of some owners: texts in progress are answered at the next check, all
         other windows are dropped without an answer.
         """

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from slimwhisper.engine.requests import Align, Answer, Owner, Window
+from slimwhisper.engine.requests import Align, Answer, Window
 
 
 class TicketState(Enum):
@@ -13,7 +13,7 @@ class TicketState(Enum):
     ENCODING = 2
     READY = 3  # encoded; waits for rows and pages, the language, or the alignment
     DECODING = 4
-    ANSWERED = 5  # waits for the owner's next request
+    ANSWERED = 5  # waits for what follows
     GONE = 6
 
 
@@ -21,7 +21,7 @@ class TicketState(Enum):
 class Ticket:
     """One window's stay in the engine, from its submission to its last answer."""
 
-    owner: Owner
+    owner: object  # whoever asked; equal owners are stopped together
     window: Window
     number: int  # in the order of submission
     state: TicketState = TicketState.WAITING

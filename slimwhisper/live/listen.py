@@ -205,4 +205,5 @@ def _run_update(
         if not update.cancelled and cancelled():
             update.cancelled = True
             engine.stop([update])
-        engine.step()
+        for ticket, answer in engine.step():
+            engine.reply(ticket, update.accept(answer))

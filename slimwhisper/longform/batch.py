@@ -121,7 +121,8 @@ class Batch(Generic[Source]):
 
     def step(self) -> list[tuple[Source, Outcome]]:
         """One step of the engine. Returns the recordings that have ended."""
-        self.engine.step()
+        for ticket, answer in self.engine.step():
+            self.engine.reply(ticket, ticket.owner.accept(answer))  # type: ignore[attr-defined]
         ended = [(self.running[recording], outcome) for recording, outcome in self._ended.items()]
         for recording in self._ended:
             self.drop(recording)

@@ -42,6 +42,7 @@ from tests.support.windows import (
     mel,
     run,
     short_windows,
+    step,
 )
 
 SEVERAL = [*SEARCHES, (Search(beams=4, patience=0.5), (0.0,))]
@@ -83,7 +84,7 @@ def test_between_looks_nobody_asks_the_device(
     owner, steps = Asker(), 0
     engine.submit(owner, short_windows(1, sample_len=40)[0])
     while not engine.idle:
-        engine.step()
+        step(engine)
         steps += 1
     assert len(owner.answers[0].tokens) > 10
     assert len(snapshots) <= 1 + steps // 5 + 1  # after the prompt, every fifth token, at the limit
@@ -253,13 +254,13 @@ def test_windows_that_are_given_up_leave_soon(model: Model, search: Search | Non
     ):
         engine.submit(owner, window)
     while not again.answers:
-        engine.step()
+        step(engine)
     assert not (zero.answers or one.answers or three.answers)
     engine.stop((zero, again, three))
-    engine.step()
+    step(engine)
     assert len(zero.answers) == 1
     while not engine.idle:
-        engine.step()
+        step(engine)
     assert [len(owner.answers) for owner in (zero, one, again, three)] == [1, 1, 1, 0]
     assert_same(one.answers, [expected])
     assert engine.free == engine.slots

@@ -16,7 +16,7 @@ from slimwhisper.kernels.graphs import stream_of
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.device import Forbidden
 from tests.support.pretend.models import made, requests
-from tests.support.windows import CPU, VOCABULARY, Asker
+from tests.support.windows import CPU, VOCABULARY, Asker, step
 
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
 
@@ -39,7 +39,7 @@ def encoded(slots: int, windows: int) -> list[tuple[int, bool, int]]:
     for _ in range(windows):
         engine.submit(owner, window)
     while not engine.idle:
-        engine.step()
+        step(engine)
         assert len(group.tickets) <= slots
     assert len(owner.answers) == windows
     return batches
@@ -136,16 +136,16 @@ def test_others_decode_while_a_window_is_encoded() -> None:
         engine = Engine(model, VOCABULARY, 2, None, 4)
         owners = Asker(), Asker()
         engine.submit(owners[0], replace(first, rules=rules))
-        engine.step()
+        step(engine)
         engine.submit(owners[1], second)
         with gpu.counting() as counts:
-            engine.step()
+            step(engine)
         assert counts.kernels["conv1d"] == 2 and len(engine.group_runners[0].group.tickets) == 1
         assert counts.kernels["graph"] == 2  # it, and a step beside it
         assert engine.slots - engine.free == 2
         engine.stop(owners[1:])
         assert engine.slots - engine.free == 1
         while not engine.idle:
-            engine.step()
+            step(engine)
         assert [len(owner.answers) for owner in owners] == [1, 0]
         assert engine.free == engine.slots

@@ -31,6 +31,7 @@ from tests.support.windows import (
     run,
     short_model,
     short_windows,
+    step,
 )
 
 SIZE = VOCABULARY.size
@@ -196,11 +197,11 @@ class PlainLoop:
         attempt, text, total = self.window.attempt, list[int](), 0.0
         numbers = np.random.Generator(np.random.PCG64(attempt.seed))
         keys = torch.from_numpy(numbers.integers(-(2**63), 2**63, (1, DIMS.n_text_ctx // 2 + 1)))
-        for step in range(self.rules.sample_len):
+        for number in range(self.rules.sample_len):
             logprobs = self.logprobs(text)
             scores, gained = logprobs, logprobs + self.gains(tuple(text))
             if heat := attempt.temperature:
-                waits = waiting_times(keys[:, step], SIZE)[0].log()
+                waits = waiting_times(keys[:, number], SIZE)[0].log()
                 scores, gained = scores / heat - waits, gained / heat - waits
             token = int(scores.argmax())
             if VOCABULARY.is_text(token):
@@ -431,10 +432,10 @@ def test_nobody_waits_for_the_gpu(search: Search | None, more: int) -> None:
                 assert window.rules is not None
                 rules = replace(window.rules, sample_len=60, hot_words=words)
                 engine.submit(owner, replace(window, rules=rules))
-            engine.step()
+            step(engine)
             for i in range(12):
                 with gpu.counting() as counts:
-                    engine.step()
+                    step(engine)
                 assert not counts.reads - Counter({"event.synchronize": 1})
                 if not i:  # it is being captured
                     launched.append(counts.kernels)

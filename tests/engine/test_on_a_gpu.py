@@ -18,7 +18,7 @@ from slimwhisper.model.model import Model
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.kernels import WORK
 from tests.support.pretend.models import CUDA, made, requests, small, then
-from tests.support.windows import CPU, SEARCHES, VOCABULARY, Asker, assert_same, run
+from tests.support.windows import CPU, SEARCHES, VOCABULARY, Asker, assert_same, run, step
 
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
 
@@ -151,12 +151,12 @@ def test_nobody_waits_for_the_gpu(search: Search | None, logprobs: bool, beside:
             rules = replace(window.rules, sample_len=60)  # type: ignore[type-var]
             engine.submit(owner, replace(window, rules=rules, logprobs=logprobs))
         with gpu.counting() as counts:
-            engine.step()
+            step(engine)
         assert not counts.reads
         looks = 0
         for i in range(12):
             with gpu.counting() as counts:
-                engine.step()
+                step(engine)
             given = counts.kernels.pop("index_put_", 0) if i else 0  # pages: one upload, pinned
             assert counts.uploads.total() == given <= 1
             assert not counts.reads - Counter({"event.synchronize": 1})
@@ -184,7 +184,7 @@ def test_an_admission_is_one_upload_and_one_graph() -> None:
         while not engine.idle:
             before, encoded = list(tickets), engine.runner.encoder.graphs["encoder"]._seen.copy()
             with gpu.counting() as counts:
-                engine.step()
+                step(engine)
             assert not counts.reads - Counter({"event.synchronize": 1})
             if tickets and tickets != before:
                 first = not encoded  # the mel, and the slots of what was encoded
@@ -208,6 +208,6 @@ def test_attention_has_few_shapes_whatever_the_prompts() -> None:
             asked = replace(window, rules=rules, prompt=prompt, sot_index=n + window.sot_index)
             engine.submit(owner, asked)
         while not engine.idle:
-            engine.step()
+            step(engine)
     assert len(owner.answers) == 200
     assert 8 < len(gpu.attention_shapes) <= 30, sorted(gpu.attention_shapes)

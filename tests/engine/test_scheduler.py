@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from slimwhisper.cache.pool import PAGE, PagePool
-from slimwhisper.engine.requests import Attempt, Decoded, OneAnswer, Retry, Rules, Search, Window
+from slimwhisper.engine.requests import Attempt, Decoded, Retry, Rules, Search, Window
 from slimwhisper.engine.scheduler import Scheduler
 from slimwhisper.engine.tickets import Plan, Results, RowGroup, Ticket, TicketState
 
@@ -119,7 +119,7 @@ def test_no_page_is_lost_in_any_order(search: Search, batched: bool) -> None:
     script, answered, given_up = Script(scheduler, rng, 0.005, 0.5), [], set()
     for _ in range(10_000):
         if rng.random() < 0.3 and len(scheduler.waiting) < 5:
-            scheduler.submit(OneAnswer(), window(rng.randint(1, 40), rng.randint(1, 60)))
+            scheduler.submit(object(), window(rng.randint(1, 40), rng.randint(1, 60)))
         if rng.random() < 0.02 and scheduler.by_slot:
             given_up.add(rng.choice(list(scheduler.by_slot.values())).owner)
             scheduler.stop(given_up)
@@ -141,7 +141,7 @@ def test_the_oldest_window_is_never_held_up() -> None:
     """Pages for two windows: all five come to their end, the first one first."""
     scheduler = make(Search(), 5, 2 * CONTEXT // PAGE)
     script, ended = Script(scheduler, random.Random(1)), []
-    owners = [OneAnswer() for _ in range(5)]
+    owners = [object() for _ in range(5)]
     for owner in owners:
         scheduler.submit(owner, window(20, 40))
     while not scheduler.idle:
@@ -156,7 +156,7 @@ def test_pages_grow_with_the_text() -> None:
     """One page more for each 16 tokens; a prompt's whole pages are shared by its beams."""
     scheduler = make(Search(beams=4), 1, 100)
     script = Script(scheduler, random.Random(0))
-    scheduler.submit(OneAnswer(), window(33, 20))
+    scheduler.submit(object(), window(33, 20))
     used = []
     for _ in range(16):
         script.step()
@@ -174,7 +174,7 @@ def test_texts_of_a_full_gpu_start_together(batched: bool, together: int) -> Non
     scheduler = make(Search(), rows + 9, 1000, rows=rows, batched=batched)
     script, starts, plan = Script(scheduler, random.Random(0), 0.05, 0.0), [], scheduler.plan
     for _ in range(count):
-        scheduler.submit(OneAnswer(), window(4, 40))
+        scheduler.submit(object(), window(4, 40))
 
     def seen(max_batch: int, synchronous: bool) -> Plan:
         planned = plan(max_batch, synchronous)
@@ -199,7 +199,7 @@ def test_windows_wait_for_the_encoder_to_be_free(batched: bool) -> None:
     encoded = []
     for arriving in (1, 2, 5, 0, 7, 0):
         for _ in range(arriving):
-            scheduler.submit(OneAnswer(), window(4))
+            scheduler.submit(object(), window(4))
         plan = scheduler.plan(4, synchronous=False)
         encoded.append(len(plan.encode))
         if len(encoded) in (3, 5):

@@ -22,6 +22,7 @@ from tests.support.windows import (
     run,
     short_model,
     short_windows,
+    step,
 )
 
 Result = TypeVar("Result")
@@ -101,7 +102,7 @@ def test_windows_that_are_given_up_while_they_are_encoded(four: None) -> None:
         engine.runner.encode(plan, Results())
         engine.stop(owners[:1])
         while not engine.idle:
-            engine.step()
+            step(engine)
         assert engine.free == 2
         engine.share_cores(False)
         return [len(owner.answers) for owner in owners]
@@ -121,7 +122,7 @@ def test_an_encoder_that_fails_is_reported(four: None) -> None:
         engine.share_cores(True)
         engine.submit(Asker(), short_windows(1)[0])
         with pytest.raises(RuntimeError, match="broken"):
-            engine.step()
+            step(engine)
         engine.share_cores(False)
 
     in_a_thread(body)

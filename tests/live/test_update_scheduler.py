@@ -89,7 +89,7 @@ class Engine:
             if stay.owner in owners:
                 stay.remaining = 0
 
-    def step(self) -> None:
+    def step(self) -> list[tuple[Stay, Any]]:
         self.encoded.append([])
         while self.waiting and self.free:
             stay = self.waiting.popleft()
@@ -98,12 +98,13 @@ class Engine:
         self.now += 1
         for stay in self.inside:
             stay.remaining -= 1
-        for stay in [stay for stay in self.inside if stay.remaining <= 0]:
-            request = stay.owner.accept("answer")
-            if request is None:
-                self.inside.remove(stay)
-            else:
-                stay.remaining = request.prompt[0]
+        return [(stay, "answer") for stay in self.inside if stay.remaining <= 0]
+
+    def reply(self, stay: Stay, request: Any) -> None:
+        if request is None:
+            self.inside.remove(stay)
+        else:
+            stay.remaining = request.prompt[0]
 
 
 @dataclass(eq=False)

@@ -45,7 +45,7 @@ from tests.support.scripted import (
     tokenizer,
 )
 from tests.support.spoken import sequence
-from tests.support.windows import Asker
+from tests.support.windows import Asker, step
 
 DIMS = tiny_dims()
 
@@ -199,7 +199,7 @@ def by_us(model: Model, mel: torch.Tensor, text: list[int], frames: int) -> Time
     owner = Asker(then=lambda _, answer: align if isinstance(answer, Decoded) else None)
     engine.submit(owner, Window(mel, TOKENIZER.sot_sequence, 0, make_rules(model.dims, ONE_TOKEN)))
     while not engine.idle:
-        engine.step()
+        step(engine)
     alignment = owner.answers[-1]
     assert isinstance(alignment, Alignment) and alignment.scores.dtype == mel.dtype
     return [(t.word, t.start, t.end) for t in time_words(alignment, TOKENIZER, frames)]

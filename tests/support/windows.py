@@ -99,6 +99,13 @@ class Asker:
         return self.then(self.tag, answer)
 
 
+def step(engine: Engine) -> None:
+    """One step, whose answers the windows' `Asker`s receive."""
+    for ticket, answer in engine.step():
+        assert isinstance(ticket.owner, Asker)
+        engine.reply(ticket, ticket.owner.accept(answer))
+
+
 def run(
     engine: Engine, requests: Mapping[int, Window], then: Next = lambda *_: None
 ) -> dict[int, list[Answer]]:
@@ -107,7 +114,7 @@ def run(
     for tag, window in requests.items():
         engine.submit(owners[tag], window)
     while not engine.idle:
-        engine.step()
+        step(engine)
     assert engine.free == engine.slots
     return {tag: owner.answers for tag, owner in owners.items()}
 
