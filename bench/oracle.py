@@ -95,7 +95,7 @@ def all_of(flags: argparse.Namespace, audio: dict[str, Audio]) -> Iterator[tuple
     copies = (item for item in audio.items() for _ in range(64 // len(audio)))
     many = {f"{name}, {i}": samples[:] for i, (name, samples) in enumerate(copies)}
     said = transcripts(model, many, 64, MODES["beams"])
-    preemptions = model._engines.text_memory().preemptions  # nothing public counts them
+    preemptions = model.text_memory().preemptions  # nothing public counts them
     yield "small cache", said | {"preemptions": preemptions}
 
 

@@ -21,22 +21,24 @@ from tqdm import tqdm
 from slimwhisper.audio.load import AudioSource, as_waveform
 from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.readers import Readers
-from slimwhisper.devices import choose_loaders
+from slimwhisper.devices import check_batch_size, choose_loaders
+from slimwhisper.engine.pool import search_of
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.forced_alignment.script import as_lines
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.loaded_model import LoadedModel
-from slimwhisper.longform.batch import Callbacks, transcribe_all
 from slimwhisper.longform.channels import AnyRecording, load_recording
-from slimwhisper.longform.engine_pool import EnginePool, TextMemory
 from slimwhisper.model.model import Model
 from slimwhisper.outputs.formats import segment_line
+from slimwhisper.service.recordings import Callbacks, transcribe_all
+from slimwhisper.service.transcriber import TextMemory, Transcriber
 from slimwhisper.speakers.diarize import prepare
 from slimwhisper.text import SafeStream
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     MEL_FRAMES_PER_POSITION,
     SAMPLE_RATE,
+    Options,
     Segment,
     Transcript,
 )
@@ -63,12 +65,12 @@ class SlimWhisper(LoadedModel):
         if not isinstance(network, Model):  # `whisper.Whisper` takes dimensions
             raise OptionError("a model is not made of its dimensions; use load_model")
         self.network = network
-        self._engines = EnginePool(network)
+        self.transcriber = Transcriber(network)
         self._shortened: dict[int, SlimWhisper] = {}  # by their positions
 
     def release(self) -> None:
         """Free the caches that are kept for the next call; a later call allocates them again."""
-        self._engines.release()
+        self.transcriber.drop()
         for other in self._shortened.values():
             other.release()
 
@@ -77,14 +79,19 @@ class SlimWhisper(LoadedModel):
         how often a text had to wait for an older one as `cache_memory` was used up. Both are of the
         engine that is kept for the next call; 0 without one.
         """
-        return self._engines.text_memory()
+        return self.transcriber.text_memory()
 
     def default_batch_size(self, **options: Any) -> int:
         """How many windows `transcribe_many` decodes together by default: 16 on a CPU; on a GPU, as
         many as fit with their caches in half of the memory that was free when this was first
         needed: a multiple of 8, from 8 to 256. Raises OptionError.
         """
-        return self._engines.slots(None, self.make_options(**options))
+        return self._slots(None, self.make_options(**options))
+
+    def _slots(self, batch_size: int | None, options: Options) -> int:
+        if batch_size is None:
+            return self.transcriber.default_slots(search_of(options))
+        return check_batch_size(batch_size)
 
     # -- recordings ------------------------------------------------------------------------------
 
@@ -126,10 +133,11 @@ class SlimWhisper(LoadedModel):
 
         slots = chosen.windows_of_one
         if chosen.parallel or (chosen.channels and batch_size is not None):
-            slots = self._engines.slots(batch_size, chosen)
+            slots = self._slots(batch_size, chosen)
         callbacks = Callbacks(show, lambda _, seconds: bar.reset(round(seconds, 1)))
-        parts = (load, chosen, slots, callbacks, Readers(0))
-        outcomes = transcribe_all(self._engines, [audio], *parts)
+        outcomes = transcribe_all(
+            self.transcriber, [audio], load, chosen, slots, callbacks, Readers(0)
+        )
         with bar, closing(outcomes):
             for _, result in outcomes:
                 if isinstance(result, SlimWhisperError):
@@ -171,7 +179,7 @@ class SlimWhisper(LoadedModel):
         """
         chosen = self.make_options(**options)
         prepare(chosen)
-        slots = self._engines.slots(batch_size, chosen)
+        slots = self._slots(batch_size, chosen)
         if isinstance(sources, list) and not (chosen.parallel or script):
             windows = len(sources) * chosen.windows_of_one
             slots = bucket_of(max(1, windows), slots)  # few sizes, so that engines are reused
@@ -182,7 +190,7 @@ class SlimWhisper(LoadedModel):
             return load_recording(source, self.network, chosen, script, **reading)
 
         callbacks = Callbacks(on_segments, on_duration, on_step)
-        return transcribe_all(self._engines, sources, load, chosen, slots, callbacks, readers)
+        return transcribe_all(self.transcriber, sources, load, chosen, slots, callbacks, readers)
 
     def align(
         self, audio: AudioSource, text: str | Path | Sequence[str], **options: Any
@@ -211,7 +219,7 @@ class SlimWhisper(LoadedModel):
         """Decode windows [n_mels, 3000] or [B, n_mels, 3000], or what `embed_audio` makes of them;
         see `slimwhisper.decode`.
         """
-        return decode_windows(self._engines, mel, options, **changes)
+        return decode_windows(self.transcriber, mel, options, **changes)
 
     @overload
     def detect_language(self, audio: Tensor) -> tuple[Any, Any]: ...
@@ -229,14 +237,14 @@ class SlimWhisper(LoadedModel):
         if isinstance(audio, Tensor) and (
             audio.shape[-2:] == window or is_encoded(audio, self.dims)
         ):
-            languages = detect_languages(self._engines, as_windows(audio, self.dims))
+            languages = detect_languages(self.transcriber, as_windows(audio, self.dims))
             tokenizer = self.network.vocabulary.tokenizer()
             tokens = torch.tensor([tokenizer.to_language_token(x.most_likely()) for x in languages])
             if audio.ndim == 3:
                 return tokens, [x.probs for x in languages]
             return tokens[0], languages[0].probs
         mel = first_window(as_waveform(audio), *window)
-        languages = detect_languages(self._engines, mel.unsqueeze(0))
+        languages = detect_languages(self.transcriber, mel.unsqueeze(0))
         return languages[0].most_likely(), languages[0].probs
 
     # -- streams -------------------------------------------------------------------------------
@@ -269,10 +277,10 @@ class SlimWhisper(LoadedModel):
         chosen = live_options(**options)
         model = self if chosen.window is None else self.shortened(chosen.window)
         if source is None:
-            return Live(model._engines, chosen)
+            return Live(model.transcriber, chosen)
         if isinstance(source, AsyncIterable):
-            return listen_async(Live(model._engines, chosen), source)
-        return listen(model._engines, chosen, source)
+            return listen_async(Live(model.transcriber, chosen), source)
+        return listen(model.transcriber, chosen, source)
 
     def shortened(self, seconds: float) -> "SlimWhisper":
         """A model with the same weights, not copied, whose windows are shorter: several times

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from slimwhisper.engine.engine import choose_encode_batch
-from slimwhisper.engine.requests import Attempt, Decoded, Languages, Window
+from slimwhisper.engine.pool import search_of
+from slimwhisper.engine.requests import Answer, Attempt, Decoded, Languages, Search, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.attempts import compression_ratio
-from slimwhisper.longform.engine_pool import EnginePool, search_of
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.option_checks import make_options, plain_values
+from slimwhisper.service.source import Failed, Finished, Windows
+from slimwhisper.service.transcriber import Transcriber
 from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import Dims, Options
 
@@ -22,21 +24,37 @@ if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult
 
 
-def detect_languages(engines: EnginePool, mels: Tensor) -> list[Languages]:
+def run_windows(
+    transcriber: Transcriber, search: Search | None, windows: list[Window]
+) -> list[Answer]:
+    """One answer to each window, decoded together. search: None: any, to detect languages.
+
+    Raises OptionError if there is too little memory, and what else ends the engine.
+    """
+    with transcriber.call(search, len(windows)) as call:
+        call.submit(Windows(windows))
+        for event in call.run():
+            if isinstance(event, Failed):
+                raise event.error
+            if isinstance(event, Finished):
+                answers: list[Answer] = event.result
+    return answers
+
+
+def detect_languages(transcriber: Transcriber, mels: Tensor) -> list[Languages]:
     """Every language's probability in each of the windows [B, n_mels, 3000], or of the encoder's
     outputs [B, p, d].
     """
-    model = engines.model
+    model = transcriber.model
     if not model.vocabulary.languages:
         return [Languages({"en": 1.0}) for _ in mels]
     windows = [Window(mel, (model.vocabulary.sot,), 0, rules=None) for mel in mels]
-    with engines.lend(None, len(windows)) as engine:
-        answers = engine.run(windows)
+    answers = run_windows(transcriber, None, windows)
     return [a for a in answers if isinstance(a, Languages)]
 
 
 def decode_windows(
-    engines: EnginePool, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
+    transcriber: Transcriber, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
 ) -> "DecodingResult | list[DecodingResult]":
     """mel [n_mels, 3000] or encoder's output [p, d] -> one result; a batch of B -> B; see
     `slimwhisper.decode`.
@@ -44,7 +62,7 @@ def decode_windows(
     from whisper import DecodingOptions, DecodingResult
 
     requested = replace(options or DecodingOptions(), **changes)
-    plain, model = DecodingOptions(), engines.model
+    plain, model = DecodingOptions(), transcriber.model
     # a value that equals whisper's default follows the model's settings, unless `changes` sets it
     all_values = plain_values({f.name: getattr(requested, f.name) for f in fields(requested)})
     values = {k: v for k, v in all_values.items() if k in changes or v != getattr(plain, k)}
@@ -52,10 +70,10 @@ def decode_windows(
     if requested.task == "lang_id":
         del values["task"]
     chosen = make_options(model.dims, model.name, model.vocabulary, model.settings, **values)
-    features = _encoded(engines, as_windows(mel, engines.model.dims))
+    features = _encoded(transcriber, as_windows(mel, transcriber.model.dims))
     detected: Sequence[Languages | None] = [None] * len(features)
     if chosen.language is None or requested.task == "lang_id":
-        detected = detect_languages(engines, features)
+        detected = detect_languages(transcriber, features)
     probs = [None if d is None else d.probs for d in detected]
     spoken = chosen.language and language_code(chosen.language, model.vocabulary)
     languages = [spoken or ("en" if d is None else d.most_likely()) for d in detected]
@@ -65,7 +83,7 @@ def decode_windows(
             for audio, language, p in zip(features, languages, probs, strict=True)
         ]
     else:
-        texts = _texts(engines, features, chosen, languages)
+        texts = _texts(transcriber, features, chosen, languages)
         results = [
             replace(text, language=all_values["language"] or text.language, language_probs=p)
             for text, p in zip(texts, probs, strict=True)
@@ -74,17 +92,17 @@ def decode_windows(
 
 
 @torch.inference_mode()
-def _encoded(engines: EnginePool, windows: Tensor) -> Tensor:
+def _encoded(transcriber: Transcriber, windows: Tensor) -> Tensor:
     """Windows [B, n_mels, 3000], or what is encoded already, -> [B, p, d]."""
-    dims, encoder = engines.model.dims, engines.model.encoder
+    dims, encoder = transcriber.model.dims, transcriber.model.encoder
     if windows.shape[1:] == (dims.n_audio_ctx, dims.n_audio_state):
-        return windows.to(engines.model.device, engines.model.dtype)
-    batch = choose_encode_batch(engines.model)
+        return windows.to(transcriber.model.device, transcriber.model.dtype)
+    batch = choose_encode_batch(transcriber.model)
     return torch.cat([encoder(part) for part in windows.split(batch)])
 
 
 def _texts(
-    engines: EnginePool,
+    transcriber: Transcriber,
     features: Tensor,
     chosen: Options,
     languages: Sequence[str],
@@ -92,7 +110,7 @@ def _texts(
     """The texts of windows [B, p, d], each in its own language."""
     from whisper import DecodingResult
 
-    model = engines.model
+    model = transcriber.model
     rules = make_rules(model.dims, chosen, model.vocabulary)
     windows, tokenizers = [], []
     for number, (window, language) in enumerate(zip(features, languages, strict=True)):
@@ -101,8 +119,7 @@ def _texts(
         attempt = Attempt(chosen.temperatures[0], (chosen.seed, number))
         windows.append(Window(window, *prompts.of_window(tokenizer), rules, attempt))
         tokenizers.append(tokenizer)
-    with engines.lend(search_of(chosen), len(windows)) as engine:
-        answers = engine.run(windows)
+    answers = run_windows(transcriber, search_of(chosen), windows)
     results = []
     for i, answer in enumerate(answers):
         assert isinstance(answer, Decoded)

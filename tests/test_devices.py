@@ -20,10 +20,10 @@ from slimwhisper.devices import (
     device_warning,
     free_bytes,
 )
+from slimwhisper.engine.pool import slot_bytes
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.loading import load_model
-from slimwhisper.longform.engine_pool import slot_bytes
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import made
 from tests.support.windows import random_model

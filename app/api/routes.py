@@ -26,7 +26,7 @@ from slimwhisper.app.api.references import REFERENCES, open_path, reference_labe
 from slimwhisper.app.api.request import TranscriptionRequest, display_name, read_request
 from slimwhisper.app.api.response import Deltas, FinishedTranscript
 from slimwhisper.app.service.host import ServerHost
-from slimwhisper.app.service.jobs import Event, Job, JobFailed, JobFinished, Progress
+from slimwhisper.app.service.jobs import Event, Job, JobFailed, JobFinished, JobProgress
 from slimwhisper.app.service.models import openai_model
 from slimwhisper.app.service.service import Service
 from slimwhisper.errors import OptionError
@@ -92,7 +92,7 @@ class PendingTranscription:
         deltas = Deltas(self._transcription)
         try:
             while not isinstance(event := await self.next(), JobFinished):
-                for segment in event.segments if isinstance(event, Progress) else ():
+                for segment in event.segments if isinstance(event, JobProgress) else ():
                     yield _sse(deltas.next(segment, self._vocabulary))
             for content in self._result(event).last_events():
                 yield _sse(content)

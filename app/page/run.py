@@ -21,9 +21,9 @@ from slimwhisper.app.service.jobs import (
     Job,
     JobFailed,
     JobFinished,
+    JobProgress,
     JobStarted,
     ModelChoice,
-    Progress,
 )
 from slimwhisper.app.service.service import Service
 from slimwhisper.audio.samples import Samples
@@ -72,7 +72,7 @@ class RunPart:
                 pass
             case JobStarted(seconds=seconds):
                 self.state, self.seconds = "working", seconds
-            case Progress(segments=segments, done=done):
+            case JobProgress(segments=segments, done=done):
                 self.done = done
                 self.segments += map(segment_view, segments)
                 self.text += "".join(segment.text for segment in segments)

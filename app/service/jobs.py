@@ -10,8 +10,8 @@ from typing import Any
 
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.longform.batch import Batch
 from slimwhisper.longform.channels import AnyRecording
+from slimwhisper.service.shared_engine import Submission
 from slimwhisper.types import Segment, Transcript
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -63,7 +63,7 @@ class JobStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobProgress:
     """New segments, and how much of the recording is done."""
 
     segments: list[Segment]
@@ -85,7 +85,7 @@ class JobFailed:
     error: SlimWhisperError
 
 
-Event = JobStarted | Progress | JobFinished | JobFailed
+Event = JobStarted | JobProgress | JobFinished | JobFailed
 
 
 class JobState(StrEnum):
@@ -112,7 +112,7 @@ class Job:
     script: Sequence[str] = ()  # lines of a text to align with it, as in `Recording`
     warnings: list[str] = field(init=False, default_factory=list)  # of what is odd in its file
     recording: AnyRecording | None = field(init=False, default=None)  # once it has been read
-    batch: "Batch[Job] | None" = field(init=False, default=None)  # while it runs
+    submission: Submission | None = field(init=False, default=None)  # while it runs
     state: JobState = field(init=False, default=JobState.WAITING)  # changed in the service's thread
     size: int = field(init=False, default=0)  # bytes; 0 if the file is missing
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from slimwhisper.api import SlimWhisper
@@ -23,6 +24,7 @@ from slimwhisper.app.service.jobs import (
     Job,
     JobFailed,
     JobFinished,
+    JobProgress,
     JobStarted,
     JobState,
     Limits,
@@ -32,9 +34,12 @@ from slimwhisper.app.service.jobs import (
 from slimwhisper.app.service.live_stream import Listener, LiveStream
 from slimwhisper.app.service.reading import NoRoomError, Reading
 from slimwhisper.app.service.streams import Streams
+from slimwhisper.engine.pool import search_of
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.longform.channels import AnyRecording
+from slimwhisper.service.recordings import RecordingSource
+from slimwhisper.service.source import Event, Failed, Finished, Progress
 from slimwhisper.types import Transcript
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -184,7 +189,8 @@ class Service:
                 logger.exception("the engine failed")
                 self._fail(self.jobs.in_state(JobState.RUNNING), wrap_unexpected(error))
                 self.streams.fail(wrap_unexpected(error))
-                self.engines.drop_all()
+                if self.engines.model is not None:
+                    self.engines.transcriber.drop(wrap_unexpected(error))
             self._idle_since = time.monotonic()
         self.engines.unload()
 
@@ -195,7 +201,7 @@ class Service:
         with self._changed:
             while not (self.jobs.cancelled or self.in_flight):
                 stopping = self._deadline is not None
-                if stopping or self.streams.waiting or self.engines.working():
+                if stopping or self.streams.waiting or self.engines.working:
                     return bool(self.streams.open or not stopping)
                 self._changed.wait(IDLE_POLL)
                 if self.streams.open:
@@ -223,48 +229,48 @@ class Service:
         """Begin the jobs that have been read, then run one step of each engine with work."""
         for job, future in self.reading.done():
             self._begin(job, future)
-        for shared, error in self.engines.take_turns():
-            running = self.jobs.in_state(JobState.RUNNING)
-            self._fail([job for job in running if job.batch is shared.batch], error)
-            self.streams.fail(error, shared.updates)
-        working = [shared for shared in self.engines.working() if shared.engine.slots]
-        if not working and self.in_flight:  # only the readers have work
+        if not self.engines.working and self.in_flight:  # only the readers have work
             with self._changed:
                 if not (self.jobs.cancelled or self._deadline or self.streams.waiting):
                     self._changed.wait(READING_POLL)
-        for shared in working:
-            since = time.monotonic()
-            shared.fill(live=bool(self.streams.open))
+        if self.engines.model is None:
+            return
+        for step in self.engines.transcriber.step():
             self.counts.steps += 1
-            self.counts.filled_slots += shared.engine.filled
-            preempted = shared.engine.preemptions
-            for job, outcome in shared.batch.step():
-                self._end(job, outcome)
-            self.counts.preemptions += shared.engine.preemptions - preempted
-            self.counts.busy_seconds += time.monotonic() - since
+            self.counts.filled_slots += step.filled
+            self.counts.preemptions += step.preemptions
+            self.counts.busy_seconds += step.seconds
 
     def _begin(self, job: Job, future: "Future[AnyRecording]") -> None:
-        """Add a recording that has been read to an engine's batch."""
-        recording: AnyRecording | None = None
+        """Submit a recording that has been read."""
         try:
             recording = future.result()
-            batch = self.engines.for_recordings(recording.options).batch
         except NoRoomError:  # it is read again later
             self.reading.drop(job)
             with self._changed:
                 self.jobs.enqueue(job)
             return
         except Exception as error:
-            if recording is not None:
-                recording.close()
             if not isinstance(error, SlimWhisperError):
                 logger.error("a recording could not be read", exc_info=error)
             self._end(job, wrap_unexpected(error))
             return
-        job.recording, job.batch, job.state = recording, batch, JobState.RUNNING
+        job.recording, job.state = recording, JobState.RUNNING
         job.emit(JobStarted(recording.seconds))
-        if (transcript := batch.add(job, recording)) is not None:
-            self._end(job, transcript)
+        search, receive = search_of(recording.options), partial(self._receive, job)
+        call = self.engines.transcriber.call(search, emit=receive)
+        job.submission = call.submit(RecordingSource(recording))
+
+    def _receive(self, job: Job, event: Event) -> None:
+        match event:
+            case Progress(_, (segments, done)):
+                job.emit(JobProgress(segments, done))
+            case Finished(_, transcript):
+                self._end(job, transcript)
+            case Failed(_, error, of_engine):
+                if of_engine:
+                    logger.error("the engine failed", exc_info=error)
+                self._end(job, wrap_unexpected(error))
 
     def _end(self, job: Job, outcome: Transcript | SlimWhisperError | None) -> None:
         """Remove a job and emit its outcome; None: it was cancelled, which emits nothing."""
@@ -282,9 +288,9 @@ class Service:
             job.state = JobState.ENDED
             self.jobs.drop(job)
         self.reading.drop(job)
-        if job.batch is not None and job.recording in job.batch.running:
-            job.batch.drop(job.recording)
-        job.batch = None  # a reference to the job must not keep the engine alive
+        if (submission := job.submission) is not None:
+            self.engines.transcriber.cancel(submission)
+        job.submission = None  # a reference to the job must not keep the engine alive
         if isinstance(outcome, Transcript):
             job.emit(JobFinished(outcome, seconds))
         elif outcome is not None:

@@ -8,13 +8,14 @@ from threading import Condition
 
 from slimwhisper.app.service.counts import RequestCounts
 from slimwhisper.app.service.engines import Engines
-from slimwhisper.app.service.jobs import BusyError, Job, Limits, ModelChoice
+from slimwhisper.app.service.jobs import BusyError, Limits, ModelChoice
 from slimwhisper.app.service.live_stream import PIECE, Listener, LiveStream
 from slimwhisper.audio.vad import SpeechStream
+from slimwhisper.engine.requests import Search
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.live.stream import Stream, process_streams
 from slimwhisper.live.types import LiveEvent, LiveOptions, StreamFailed, TextUpdate
-from slimwhisper.live.update_scheduler import SharedEngine, UpdateScheduler
+from slimwhisper.service.source import Event, Failed
 from slimwhisper.types import SAMPLE_RATE
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -26,16 +27,25 @@ ARRIVALS = 4096  # pieces whose arrival times are stored: of 20 ms each, 80 s
 class ServedStream:
     """A live stream whose model is loaded: its state machine, attached to an engine."""
 
-    def __init__(self, live: LiveStream, shared: SharedEngine[Job]) -> None:
+    def __init__(self, live: LiveStream, engines: Engines) -> None:
         """Raises OptionError."""
-        network = shared.engine.model
+        network, self._transcriber = engines.network(live.options.window), engines.transcriber
         self.stream = Stream(network.dims, network.vocabulary, live.options, network.settings)
-        self.updates = shared.updates
-        self.updates.add(self.stream)
+        call = self._transcriber.call(Search(), emit=self._receive, model=network)
+        self._submission = call.submit(self.stream)
+        self.error: SlimWhisperError | None = None  # what ended it
         self._live = live
         self._fed = 0  # samples
         self._arrivals: deque[tuple[float, float]] = deque(maxlen=ARRIVALS)  # seconds fed, when
         self._reported = 0, 0  # updates, merged updates
+
+    def _receive(self, event: Event) -> None:
+        if isinstance(event, Failed):
+            self.error = wrap_unexpected(event.error)
+
+    def drop(self) -> None:
+        """Discard its updates."""
+        self._transcriber.cancel(self._submission)
 
     def drain_inbox(self) -> None:
         """Pass the inbox to the state machine, up to `PIECE` samples."""
@@ -132,7 +142,7 @@ class Streams:
                     continue
                 if served is None:
                     self._engines.load_for_users(stream.model)
-                    served = ServedStream(stream, self._engines.for_streams(stream.options))
+                    served = ServedStream(stream, self._engines)
                     self.open[stream] = served
                 served.drain_inbox()
             except Exception as error:
@@ -150,8 +160,8 @@ class Streams:
                     latency = time.monotonic() - served.arrival(event.heard)
                     self._counts.commit_latency.observe(latency)
                 self._emit(stream, event)
-            if served.stream in served.updates.failures:
-                self.end(stream, served.updates.failures[served.stream])
+            if served.error is not None:
+                self.end(stream, served.error)
             elif served.stream.ended:
                 self.end(stream, stream.final_error)
 
@@ -172,18 +182,17 @@ class Streams:
         with self.changed:
             served = self.open.pop(stream)
         if served is not None:
-            served.updates.drop(served.stream)
+            served.drop()
             served.count(self._counts)
         if error is not None:
             self._emit(stream, StreamFailed(error))
         self._emit(stream, None)
         stream.close()
 
-    def fail(self, error: SlimWhisperError, updates: UpdateScheduler | None = None) -> None:
-        """End all streams, or those of one engine."""
-        for stream, served in list(self.open.items()):
-            if updates is None or (served is not None and served.updates is updates):
-                self.end(stream, error)
+    def fail(self, error: SlimWhisperError) -> None:
+        """End all streams."""
+        for stream in list(self.open):
+            self.end(stream, error)
 
     def finish(self, error: SlimWhisperError) -> None:
         """Finish the streams that still accept audio; the error is emitted after their texts."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from slimwhisper.devices import check_batch_size
 from slimwhisper.errors import OptionError
 from slimwhisper.faster_whisper.arguments import for_the_model, options_of, vad_options
 from slimwhisper.faster_whisper.model import (
@@ -76,8 +77,8 @@ class BatchedInferencePipeline:
         """As `WhisperModel.transcribe`, of which it leaves out what faster-whisper leaves out: the
         arguments in `UNUSED`, and all temperatures but the first.
 
-        clip_timestamps: dictionaries of "start" and "end", in seconds. batch_size: the engine,
-        which other threads share, chooses its own.
+        clip_timestamps: dictionaries of "start" and "end", in seconds. batch_size: windows
+        decoded together.
         """
         arguments, whisper = locals() | UNUSED, self.model.whisper
         arguments = for_the_model(arguments, whisper)
@@ -95,7 +96,7 @@ class BatchedInferencePipeline:
                 vad_parameters = vad_parameters | {"max_speech_duration_s": CHUNK_SECONDS}
             vad = vad_options(arguments | {"vad_parameters": vad_parameters}, defaults)
         options = options_of(arguments, vad, whisper) | {"parallel": vad is not None}
-        result = self.model.begin(audio, arguments, options, vad)
+        result = self.model.begin(audio, arguments, options, vad, check_batch_size(batch_size))
         if vad is None and not clips and result[1].duration > CHUNK_SECONDS:
             result[0].close()
             raise OptionError(

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from slimwhisper.api import SlimWhisper
+from slimwhisper.engine.pool import search_of
 from slimwhisper.engine.requests import Attempt, Decoded, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
-from slimwhisper.longform.engine_pool import search_of
 from slimwhisper.option_checks import plain_value
-from slimwhisper.windows import as_windows, detect_languages
+from slimwhisper.windows import as_windows, detect_languages, run_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class CTranslate2Calls:
         """For each window, tokens such as "<|de|>" with probabilities, most likely first."""
         return [
             sorted(((f"<|{c}|>", p) for c, p in found.probs.items()), key=lambda pair: -pair[1])
-            for found in detect_languages(self._model._engines, features.mels)
+            for found in detect_languages(self._model.transcriber, features.mels)
         ]
 
     def generate(
@@ -105,8 +105,7 @@ class CTranslate2Calls:
             Window(mel, tuple(prompt), prompt.index(vocabulary.sot), rules, Attempt(attempt))
             for mel, prompt in zip(features.mels, prompts, strict=True)
         ]
-        with model._engines.lend(search_of(options), len(windows)) as engine:
-            answers = [a for a in engine.run(windows) if isinstance(a, Decoded)]
+        answers = run_windows(model.transcriber, search_of(options), windows)
         return [
             GenerationResult(
                 [list(a.tokens)],
@@ -114,4 +113,5 @@ class CTranslate2Calls:
                 a.no_speech_prob,
             )
             for a in answers
+            if isinstance(a, Decoded)
         ]

@@ -23,7 +23,7 @@ from slimwhisper.faster_whisper.arguments import (
     vad_options,
 )
 from slimwhisper.faster_whisper.ctranslate2_calls import CTranslate2Calls
-from slimwhisper.faster_whisper.shared_service import EngineKey, SegmentIterator, shared_service
+from slimwhisper.faster_whisper.segments import ModelKey, SegmentIterator, shared_model
 from slimwhisper.faster_whisper.tokenizer import HubTokenizer, Tokenizer
 from slimwhisper.faster_whisper.types import Segment, TranscriptionInfo, VadOptions
 from slimwhisper.faster_whisper.utils import check_hub_arguments, get_logger
@@ -64,7 +64,7 @@ class WhisperModel:
         if files:
             raise OptionError("files: give the path of a model; files in memory are not supported")
         check_hub_arguments(revision, use_auth_token)
-        key = EngineKey(
+        key = ModelKey(
             str(model_size_or_path),
             choose_device(device, device_index),
             choose_dtype(compute_type),
@@ -73,8 +73,7 @@ class WhisperModel:
             cpu_threads,
         )
         self.logger = get_logger()
-        self._shared = shared_service(key)
-        self.whisper = self._shared.model  # slimwhisper's own
+        self.whisper = shared_model(key)  # slimwhisper's own
         self.model = CTranslate2Calls(self.whisper)
         self.hf_tokenizer = HubTokenizer(self.whisper.network.vocabulary)
         self.feat_kwargs = {"feature_size": self.model.n_mels}
@@ -135,12 +134,17 @@ class WhisperModel:
         return self.begin(audio, arguments, options, vad)
 
     def begin(
-        self, audio: Audio, arguments: Arguments, options: Arguments, vad: VadOptions | None
+        self,
+        audio: Audio,
+        arguments: Arguments,
+        options: Arguments,
+        vad: VadOptions | None,
+        slots: int = 1,
     ) -> tuple[SegmentIterator, TranscriptionInfo]:
         """Start to transcribe; for the two classes' `transcribe`.
 
         arguments: of that call. options: of `slimwhisper.Options`. vad: what counts as speech;
-        None: all is decoded.
+        None: all is decoded. slots: windows decoded together.
         """
         samples = _samples(audio)
         probability, probs = 1.0, None
@@ -157,7 +161,7 @@ class WhisperModel:
                 arguments["language_detection_threshold"],
             )
             options = options | {"language": language}
-        segments = self._shared.begin(samples, options, arguments["log_progress"])
+        segments = SegmentIterator(self.whisper, samples, options, slots, arguments["log_progress"])
         session = segments.recording.sessions[0]
         assert session.language is not None
         if session.language_probs:
@@ -194,7 +198,7 @@ class WhisperModel:
         for window in self._windows(audio, features, vad_filter, vad_parameters):
             if votes.total() == max(language_detection_segments, 1):
                 break
-            found = detect_languages(network._engines, window[None])[0]
+            found = detect_languages(network.transcriber, window[None])[0]
             language, probs = found.most_likely(), found.probs
             if probs[language] > (language_detection_threshold or 0.5):
                 return language, probs[language], _most_likely_first(probs)

@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -13,13 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slimwhisper.audio.vad import FRAME
-from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Answer, Request, Search, Window
+from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
-from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.stream import Stream, as_samples
 from slimwhisper.live.types import LiveEvent, LiveOptions
-from slimwhisper.longform.engine_pool import EnginePool
+from slimwhisper.service.shared_engine import Submission
+from slimwhisper.service.source import Failed
+from slimwhisper.service.transcriber import Transcriber
 from slimwhisper.types import SAMPLE_RATE
 
 MAX_BACKLOG = 30.0  # seconds of audio read from an asynchronous source ahead of the updates
@@ -27,24 +26,58 @@ POLL = 0.02  # seconds
 
 
 def listen(
-    engines: EnginePool, options: LiveOptions, source: Iterable[ArrayLike]
+    transcriber: Transcriber, options: LiveOptions, source: Iterable[ArrayLike]
 ) -> Iterator[LiveEvent]:
     """The events of the audio in `source`. Each update runs as soon as it is due, so events do not
     depend on how the audio is split into pieces. Errors: see `SlimWhisper.live`.
     """
-    stream = open_stream(engines, options)
+    live = _Served(transcriber, options)
 
     def events() -> Iterator[LiveEvent]:
-        with engines.lend(Search(), 1) as engine:
+        with live.call:
             for piece in source:
                 samples = as_samples(piece)
                 for start in range(0, len(samples), FRAME):  # at most one block at a time
-                    stream.append(samples[start : start + FRAME])
-                    yield from _run_due_updates(engine, stream)
-            stream.finish()
-            yield from _run_due_updates(engine, stream)
+                    with transcriber.paused():
+                        live.stream.append(samples[start : start + FRAME])
+                    yield from live.decode()
+            with transcriber.paused():
+                live.stream.finish()
+            yield from live.decode()
 
     return events()
+
+
+class _Served:
+    """A stream, and its place in the engine: for one window at a time."""
+
+    def __init__(self, transcriber: Transcriber, options: LiveOptions) -> None:
+        """Raises OptionError, DependencyError."""
+        model = transcriber.model
+        self.stream = Stream(model.dims, model.vocabulary, options, model.settings)
+        self.call = transcriber.call(Search(), 1)
+        self._transcriber = transcriber
+        self._submission: Submission | None = None
+
+    def decode(self, cancelled: Callable[[], bool] = lambda: False) -> Iterator[LiveEvent]:
+        """Run the updates that are due, one after the other. Raises what ends one."""
+        yield from self.stream.events()
+        while self.update(cancelled):
+            yield from self.stream.events()
+
+    def update(self, cancelled: Callable[[], bool] = lambda: False) -> bool:
+        """Run the update that is due, until it is cancelled. Returns whether there was one."""
+        submission = self._submission
+        if self.stream.due is None and not (submission and submission.running):
+            return False
+        if submission is None:
+            submission = self._submission = self.call.submit(self.stream)
+        self._transcriber.step()
+        self._transcriber.run(lambda: not submission.running or cancelled())
+        for event in self.call.events:
+            assert isinstance(event, Failed)
+            raise event.error
+        return True
 
 
 class Live:
@@ -54,9 +87,10 @@ class Live:
     machine makes fewer of them.
     """
 
-    def __init__(self, engines: EnginePool, options: LiveOptions) -> None:
-        self._engines = engines
-        self._stream = open_stream(engines, options)
+    def __init__(self, transcriber: Transcriber, options: LiveOptions) -> None:
+        self._transcriber = transcriber
+        self._served = _Served(transcriber, options)
+        self._stream = self._served.stream
         self._commands: SimpleQueue[Callable[[], Any]] = SimpleQueue()
         self._closed = self._finished = self._iterated = False
         self._queued, self._undecoded = 0, 0.0
@@ -104,14 +138,15 @@ class Live:
             raise OptionError("a live stream can be iterated only once; open another stream")
         self._iterated = True
         stream = self._stream
-        with self._engines.lend(Search(), 1) as engine:
+        with self._served.call:
             while not (stream.ended or self._closed):
                 waiting = self._commands.qsize()
                 for _ in range(max(waiting, stream.due is None)):
-                    self._commands.get()()
+                    command = self._commands.get()
+                    with self._transcriber.paused():
+                        command()
                 yield from stream.events()
-                if stream.due is not None and not self._closed:
-                    _run_update(engine, stream, lambda: self._closed)
+                if not self._closed and self._served.update(lambda: self._closed):
                     self._undecoded = stream.backlog
                 yield from stream.events()
 
@@ -166,44 +201,3 @@ async def listen_async(live: Live, source: AsyncIterable[ArrayLike]) -> AsyncIte
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
         await asyncio.to_thread(thread.join)
-
-
-def open_stream(engines: EnginePool, options: LiveOptions) -> Stream:
-    """A stream for the model of these engines. Raises OptionError, DependencyError."""
-    model = engines.model
-    return Stream(model.dims, model.vocabulary, options, model.settings)
-
-
-def _run_due_updates(engine: Engine, stream: Stream) -> Iterator[LiveEvent]:
-    """Run the updates that are due."""
-    yield from stream.events()
-    while stream.due is not None:
-        _run_update(engine, stream)
-        yield from stream.events()
-
-
-@dataclass(slots=True, eq=False)
-class _Update:
-    """An update of a stream, as the owner of its window."""
-
-    stream: Stream
-    buffer: SpeechBuffer
-    window: Window
-    cancelled: bool = False
-
-    def accept(self, answer: Answer) -> Request | None:
-        return None if self.cancelled else self.stream.accept(self.buffer, answer)
-
-
-def _run_update(
-    engine: Engine, stream: Stream, cancelled: Callable[[], bool] = lambda: False
-) -> None:
-    """Run one update, unless it is cancelled."""
-    update = _Update(stream, *stream.request())
-    engine.submit(update, update.window)
-    while not engine.idle:
-        if not update.cancelled and cancelled():
-            update.cancelled = True
-            engine.stop([update])
-        for ticket, answer in engine.step():
-            engine.reply(ticket, update.accept(answer))

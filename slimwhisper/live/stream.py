@@ -41,15 +41,17 @@ def as_samples(piece: ArrayLike) -> NDArray[np.float32]:
 class Stream:
     """The state machine of one stream. It has no model, and belongs to one thread.
 
-    `append` audio; whenever an update is `due`, submit the window of `request` to an engine and
-    `accept` its answers; take the `events`. Closed buffers may have their updates in parallel; the
-    open one has one at a time, after them.
+    `append` audio; whenever an update is `due`, submit its `next_window` to an engine and `accept`
+    the answers, as a `Transcriber` does; take the `events`. Closed buffers may have their updates
+    in parallel; the open one has one at a time, after them.
 
     The events of each utterance are, in order: SpeechStarted, TextUpdate per update, SpeechStopped,
     TextUpdate of the rest, UtteranceEnded; the next one may start before that. With `diarize`,
     SpeakersCorrected comes last, if a speaker turned out to be another. Without turns, an
     utterance lasts from its first speech to `commit`, and a pause in it commits the text so far.
     """
+
+    live = True
 
     def __init__(
         self,
@@ -148,6 +150,10 @@ class Stream:
         """
         return None if self._next is None else self._next.deadline
 
+    def next_window(self) -> tuple[SpeechBuffer, Window] | None:
+        """`request`, if an update is due."""
+        return None if self._next is None else self.request()
+
     def request(self) -> tuple[SpeechBuffer, Window]:
         """Start the update that is `due`, with the newest audio: its buffer and its window."""
         buffer = self._next
@@ -174,6 +180,20 @@ class Stream:
         self._running.remove(buffer)
         self._advance()
         return None
+
+    def report(self) -> None:
+        """Nothing: `events` come from audio as well as from answers."""
+
+    @property
+    def done(self) -> bool:
+        """Never by itself: more audio may follow."""
+        return False
+
+    def result(self) -> None:
+        """None, but for its events."""
+
+    def close(self) -> None:
+        """Nothing to free."""
 
     # -- events ----------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from openai.resources.realtime.realtime import RealtimeConnection
 from websockets.exceptions import ConnectionClosed
 
 from slimwhisper.app.realtime import connection as connection_module
-from slimwhisper.longform.batch import Batch
+from slimwhisper.service.shared_engine import SharedEngine
 from tests.support.live import Begin, Live, freed, held_engines
 from tests.support.realtime import (
     PATH,
@@ -112,16 +112,16 @@ def test_a_session_ends_with_the_last_text(
 
 
 def test_a_stream_that_fails_ends_its_session(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = Batch.step
+    step = SharedEngine.step
 
     def fails(self: Any) -> Any:
-        monkeypatch.setattr(Batch, "step", step)
+        monkeypatch.setattr(SharedEngine, "step", step)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with live.client().realtime.connect(extra_query=QUERY) as connection:
         say(connection, SPEECH[0])
         until(connection, "input_audio_buffer.speech_started")
-        monkeypatch.setattr(Batch, "step", fails)
+        monkeypatch.setattr(SharedEngine, "step", fails)
         say(connection, *SPEECH[1:])
         *_, failed, error = until(connection, "error")
         assert failed["type"] == f"{PATH}.failed"

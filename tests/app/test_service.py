@@ -17,10 +17,10 @@ from slimwhisper.app.service.jobs import (
     Event,
     JobFailed,
     JobFinished,
+    JobProgress,
     JobStarted,
     Limits,
     ModelError,
-    Progress,
     StoppingError,
 )
 from slimwhisper.app.service.service import Service
@@ -39,7 +39,7 @@ from tests.support.spoken import EXPECTED, LONG
 def test_all_short_samples_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     step = Engine.step
     # on a busy machine the first could end before the next has been read
-    monkeypatch.setattr(Engine, "step", lambda engine: (time.sleep(0.02), step(engine)))
+    monkeypatch.setattr(Engine, "step", lambda engine: (time.sleep(0.02), step(engine))[1])
     service, truths = make(), {n: truth for n, truth in EXPECTED.items() if n != LONG}
     uploads = {name: Upload(service, name) for name in truths}
     ends = {name: h.until_the_end() for name, h in uploads.items()}
@@ -48,7 +48,7 @@ def test_all_short_samples_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) 
         started, *progress, last = events
         assert isinstance(started, JobStarted) and isinstance(last, JobFinished)
         assert started.seconds == last.seconds > 3
-        assert all(isinstance(p, Progress) for p in progress)
+        assert all(isinstance(p, JobProgress) for p in progress)
         assert [s for p in progress for s in p.segments] == list(last.transcript.segments), name
         done = [p.done for p in progress]
         assert done == sorted(done) and done[-1] == pytest.approx(last.seconds, abs=0.1)

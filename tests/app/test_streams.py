@@ -28,7 +28,7 @@ from slimwhisper.live.types import (
     TextUpdate,
     UtteranceEnded,
 )
-from slimwhisper.longform.batch import Batch
+from slimwhisper.service.shared_engine import SharedEngine
 from tests.support.live import eventually, held_engines
 from tests.support.service_jobs import DIGITS, Make, Upload
 from tests.support.spoken import EXPECTED, SAMPLES, with_draft
@@ -95,11 +95,9 @@ class OpenedStream:
 
 def nothing_left(service: Service) -> bool:
     """No stream, no update, no slot in use."""
-    shared = list(service.engines._engines.values())
-    return not service.streams.open and not any(
-        e.used or e.updates.busy or not e.engine.idle or e.engine.free < e.engine.slots
-        for e in shared
-    )
+    transcriber = service.engines.transcriber
+    idle = all(e.idle and e.free == e.slots for e in transcriber.engines)
+    return idle and not (service.streams.open or transcriber.used)
 
 
 @pytest.mark.slow
@@ -172,12 +170,12 @@ def test_a_server_is_ready_before_its_first_stream(begin: Make, audio: np.ndarra
     service = begin()
     service.streams.warm_up(LiveOptions(window=10.0))
     assert eventually(lambda: not service.streams.waiting and service.engines.cache_bytes() > 0)
-    (ready,) = service.engines._engines.values()
+    (ready,) = service.engines.transcriber.engines
     opened = OpenedStream(service, window=10.0)
     opened.say(audio)
     assert opened.text == SPOKEN
-    assert [*service.engines._engines.values()] == [ready] and ready.engine.idle
-    assert ready.engine.free == ready.engine.slots
+    assert service.engines.transcriber.engines == [ready] and ready.idle
+    assert ready.free == ready.slots
 
 
 def test_who_is_refused(begin: Make) -> None:
@@ -292,14 +290,14 @@ def test_a_failing_engine_fails_who_is_in_it(
     begin: Make, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = begin()
-    step, go = Batch.step, threading.Event()
+    step, go = SharedEngine.step, threading.Event()
 
     def fails(self: Any) -> Any:
         go.wait(60)
-        monkeypatch.setattr(Batch, "step", step)
+        monkeypatch.setattr(SharedEngine, "step", step)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Batch, "step", fails)
+    monkeypatch.setattr(SharedEngine, "step", fails)
     opened, quiet, upload = OpenedStream(service), OpenedStream(service), Upload(service, SAMPLE)
     assert eventually(lambda: upload.job.recording is not None)
     opened.stream.append(audio)

@@ -5,7 +5,7 @@ import io
 import subprocess
 import sys
 import threading
-import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -26,10 +26,12 @@ from slimwhisper.faster_whisper import (
     download_model,
     format_timestamp,
 )
-from slimwhisper.faster_whisper.shared_service import SharedService, _shared
+from slimwhisper.faster_whisper.segments import _models
 from slimwhisper.faster_whisper.tokenizer import Tokenizer
 from slimwhisper.faster_whisper.transcribe import get_suppressed_tokens
 from slimwhisper.faster_whisper.vad import get_speech_timestamps
+from slimwhisper.service.source import Stepped
+from slimwhisper.service.transcriber import Transcriber
 from tests.support.paths import SAMPLES
 from tests.support.spoken import EXPECTED, LONG
 
@@ -49,11 +51,6 @@ def multilingual(random_paths: dict[str, Path]) -> WhisperModel:
 
 def said(segments: Any) -> str:
     return "".join(segment.text for segment in segments).strip()
-
-
-def wait_until_idle(model: WhisperModel) -> None:
-    while model._shared.service.in_flight:
-        time.sleep(0.01)
 
 
 def test_a_recording(model: WhisperModel) -> None:
@@ -100,26 +97,31 @@ def test_segments_come_while_the_rest_is_decoded(model: WhisperModel) -> None:
     long = np.tile(decode_audio(str(SAMPLES / LONG)), 6)  # a busy machine may read late
     segments, _ = model.transcribe(long, beam_size=1)
     first = next(iter(segments))
-    assert first.text.strip() and model._shared.service.in_flight == 1
+    assert first.text.strip() and model.whisper.transcriber.used
     segments.close()  # type: ignore[attr-defined]
-    wait_until_idle(model)
-    assert model._shared.service.counts.cancelled >= 1
+    assert not model.whisper.transcriber.used
 
 
 def test_a_dropped_iterator_ends_its_work(model: WhisperModel) -> None:
-    cancelled = model._shared.service.counts.cancelled
     segments, info = model.transcribe(str(SAMPLES / LONG), beam_size=1)
+    assert info.language == "en" and model.whisper.transcriber.used
     del segments
-    wait_until_idle(model)
-    assert info.language == "en" and model._shared.service.counts.cancelled == cancelled + 1
+    gc.collect()
+    assert not model.whisper.transcriber.used
 
 
-def test_threads_share_an_engine(model: WhisperModel) -> None:
+def test_threads_share_an_engine(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two models and four threads: steps have several windows, and each gets its own text."""
     other = WhisperModel("digits", device="cpu", num_workers=4)
-    assert other._shared is model._shared
-    counts = model._shared.service.counts
-    steps, filled = counts.steps, counts.filled_slots
+    assert other.whisper is model.whisper
+    step, filled = Transcriber.step, list[int]()
+
+    def noted(self: Transcriber) -> list[Stepped]:
+        steps = step(self)
+        filled.extend(each.filled for each in steps)
+        return steps
+
+    monkeypatch.setattr(Transcriber, "step", noted)
     names = ["pi.opus", "parcel.ogg", "countdown.flac", "phone-number.wav"]
     texts: dict[str, str] = {}
     begin = threading.Barrier(4)
@@ -137,7 +139,7 @@ def test_threads_share_an_engine(model: WhisperModel) -> None:
     for thread in threads:
         thread.join()
     assert texts == {name: EXPECTED[name]["text"] for name in names}
-    assert counts.filled_slots - filled > 1.5 * (counts.steps - steps)
+    assert max(filled) > 2
 
 
 @pytest.mark.parametrize(
@@ -151,14 +153,11 @@ def test_compute_types(asked: str, used: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_engine_goes_with_its_last_model() -> None:
     made = WhisperModel("digits", device="cpu", cpu_threads=1)
-    shared = made._shared
-    assert isinstance(shared, SharedService) and shared in _shared.values()
-    service = shared.service
-    del made, shared
+    assert made.whisper in _models.values()
+    whisper = weakref.ref(made.whisper)
+    del made
     gc.collect()
-    service.close()
-    assert service.engines.model is None
-    assert not any(engine.service is service for engine in _shared.values())
+    assert whisper() is None
 
 
 def test_the_pauses_are_left_out(model: WhisperModel) -> None:

@@ -136,8 +136,8 @@ def test_a_draft_changes_nothing(
         if isinstance(event, UtteranceEnded) and isinstance(other, UtteranceEnded):
             assert [s.tokens for s in event.segments] == [s.tokens for s in other.segments]
     window = options.get("window", 30)
-    engine = drafted.shortened(window)._engines._idle_engine
-    assert engine is not None and engine.group_runners[0].speculation is not None
+    engine = drafted.shortened(window).transcriber.engines[-1]
+    assert engine.group_runners[0].speculation is not None
     speculation = engine.group_runners[0].speculation
     assert speculation.acceptance.drafted >= speculation.acceptance.accepted > 0
     assert speculation.drafter.nbytes() > 0  # of the texts; the audio's cache is the model's

@@ -73,7 +73,7 @@ def test_beams_and_drafts(tmp_path: Path) -> None:
 
 
 def drafts_of(model: SlimWhisper) -> Acceptance:
-    kept = model._engines._idle_engine
+    kept = model.transcriber.engines[-1]
     assert kept is not None and kept.group_runners[0].speculation is not None
     return kept.group_runners[0].speculation.acceptance
 

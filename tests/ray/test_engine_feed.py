@@ -88,7 +88,7 @@ def test_a_broken_engine_fails_all_that_it_has(
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("device lost")
 
-    monkeypatch.setattr("slimwhisper.longform.batch.Batch.step", broken)
+    monkeypatch.setattr("slimwhisper.service.shared_engine.SharedEngine.step", broken)
     feed = EngineFeed(digits, slots=2)
     assert isinstance(feed.submit(DOOR).exception(60), ZeroDivisionError)
     with pytest.raises(RuntimeError, match="the engine has ended"):

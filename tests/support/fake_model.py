@@ -17,7 +17,7 @@ import pytest
 
 from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.errors import AudioError, SlimWhisperError
-from slimwhisper.longform.engine_pool import TextMemory
+from slimwhisper.service.transcriber import TextMemory
 from slimwhisper.types import Segment, Transcript
 
 

@@ -24,7 +24,7 @@ from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import ServerSettings
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import StoredSamples
-from slimwhisper.longform.batch import Batch
+from slimwhisper.service.shared_engine import SharedEngine
 
 PATIENCE = 20.0  # seconds until all is as before
 
@@ -52,12 +52,12 @@ def held_readers(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 def held_engines(monkeypatch: pytest.MonkeyPatch, seconds: float = 60) -> threading.Event:
     """Engines work only once this is set; until then a step takes so many seconds at most."""
-    go, step = threading.Event(), Batch.step
+    go, step = threading.Event(), SharedEngine.step
 
     def waits(self: Any) -> Any:
-        return step(self) if go.wait(seconds) else []
+        return step(self) if go.wait(seconds) else None
 
-    monkeypatch.setattr(Batch, "step", waits)
+    monkeypatch.setattr(SharedEngine, "step", waits)
     return go
 
 

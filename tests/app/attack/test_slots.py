@@ -13,13 +13,13 @@ import soundfile
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.service import engines as module
 from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.pool import slot_bytes
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import LiveEvent, LiveOptions, UtteranceEnded
-from slimwhisper.longform.batch import Batch
-from slimwhisper.longform.engine_pool import slot_bytes
+from slimwhisper.service import transcriber as module
+from slimwhisper.service.shared_engine import SharedEngine
 from tests.support.service_jobs import DIGITS, Make, Upload
 from tests.support.spoken import SAMPLES
 
@@ -57,7 +57,7 @@ def long(tmp_path_factory: pytest.TempPathFactory, short: Path) -> Path:
 def cache_sizes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The bytes of the caches of all engines that there are, at every step."""
     alive, sizes = weakref.WeakSet[Engine](), list[int]()
-    make, step = module.make_engine, Batch.step
+    make, step = module.make_engine, SharedEngine.step
 
     def noted(*arguments: Any) -> Engine:
         engine = make(*arguments)
@@ -65,13 +65,13 @@ def cache_sizes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         sizes.append(sum(each.nbytes() for each in alive))
         return engine
 
-    def watched(self: Batch[Any]) -> Any:
+    def watched(self: SharedEngine) -> Any:
         ended = step(self)
         sizes.append(sum(each.nbytes() for each in alive))
         return ended
 
     monkeypatch.setattr(module, "make_engine", noted)
-    monkeypatch.setattr(Batch, "step", watched)
+    monkeypatch.setattr(SharedEngine, "step", watched)
     yield sizes
 
 

@@ -1,15 +1,11 @@
-"""The engines of a model: their size, and the idle one that is kept between calls."""
+"""Makes a model's engines, and says how large they are."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from slimwhisper.cache.decoder_cache import CrossCache, Pages, SelfCache
-from slimwhisper.devices import check_batch_size, choose_batch_size, free_bytes
+from slimwhisper.devices import free_bytes
 from slimwhisper.engine.drafting.draft_model import DraftModel
 from slimwhisper.engine.drafting.lookup import Lookup
 from slimwhisper.engine.engine import Engine
@@ -116,89 +112,3 @@ def _drafter(model: Model, search: Search) -> MakeDrafter | None:
             "leave out the beam size, or the draft"
         )
     return partial(DraftModel, model.draft, model)
-
-
-@dataclass(frozen=True, slots=True)
-class TextMemory:
-    """The memory of an engine's texts since it was made."""
-
-    peak_bytes: int  # of the pages of all texts at the same time
-    preemptions: int  # how often a text released its pages for an older one
-
-
-class EnginePool:
-    """A model's engines. One idle engine is kept between calls, with its caches and CUDA graphs.
-
-    It serves calls with the same search and size, and calls that decode one window at a time, whose
-    results are those of a new engine, to the last bit. For other calls it is dropped first, so an
-    idle engine never takes memory that another needs. Each concurrent call has its own engine. Any
-    thread may call.
-    """
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self._idle_engine: Engine | None = None
-        self._defaults: dict[Search, int] = {}  # chosen once, as free memory varies
-        self._lock = threading.Lock()
-
-    def slots(self, batch_size: int | None, options: Options) -> int:
-        """How many windows to decode together. batch_size None: the default, which stays the same
-        for a search. Raises OptionError.
-        """
-        if batch_size is not None:
-            return check_batch_size(batch_size)
-        search = search_of(options)
-        if search not in self._defaults:
-            size = slot_bytes(self.model, search)
-            self._defaults[search] = choose_batch_size(self.model.device, size, self.nbytes())
-        return self._defaults[search]
-
-    @contextmanager
-    def lend(self, search: Search | None, slots: int) -> Iterator[Engine]:
-        """An idle engine of `slots` slots; if slots is 1, maybe of more. If it is idle again at the
-        end, it is kept. search None: any, to detect only the language.
-
-        Raises OptionError if there is too little memory.
-        """
-        with self._lock:
-            engine, self._idle_engine = self._idle_engine, None
-        if (
-            engine is None
-            or search not in (None, engine.search)
-            or slots not in (1, engine.batch_size)
-        ):
-            engine = None  # frees its memory
-            engine = make_engine(self.model, search or Search(), slots)
-        failed = True
-        try:
-            yield engine
-            failed = False
-        except GeneratorExit:  # the caller wants no more results
-            failed = False
-            raise
-        finally:
-            with self._lock:
-                largest = (
-                    self._idle_engine is None or self._idle_engine.batch_size < engine.batch_size
-                )
-                if not failed and engine.idle and largest:
-                    self._idle_engine = engine
-
-    def nbytes(self) -> int:
-        """Bytes of the idle engine's caches."""
-        engine = self._idle_engine
-        return 0 if engine is None else engine.nbytes()
-
-    def text_memory(self) -> TextMemory:
-        """Of the idle engine."""
-        if (engine := self._idle_engine) is None:
-            return TextMemory(0, 0)
-        return TextMemory(engine.text_bytes(True), engine.preemptions)
-
-    def release(self) -> None:
-        """Drop the idle engine and the defaults of `slots`. An engine in use is kept when its call
-        ends.
-        """
-        with self._lock:
-            self._idle_engine = None
-        self._defaults.clear()

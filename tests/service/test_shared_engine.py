@@ -12,13 +12,13 @@ import slimwhisper
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.audio.vad import FRAME
 from slimwhisper.engine.requests import Search, Window
-from slimwhisper.errors import SlimWhisperError
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import LiveEvent, LiveOptions, TextUpdate
-from slimwhisper.live.update_scheduler import SharedEngine
-from slimwhisper.longform.engine_pool import make_engine
 from slimwhisper.longform.recording import Recording
-from slimwhisper.types import Transcript
+from slimwhisper.service.recordings import RecordingSource
+from slimwhisper.service.shared_engine import SharedEngine, Submission
+from slimwhisper.service.source import Failed, Finished
+from slimwhisper.service.transcriber import Call
 from tests.support.spoken import SAMPLES
 
 
@@ -32,7 +32,7 @@ class Stay:
     @property
     def who(self) -> Any:
         """The stream or the recording."""
-        return getattr(self.owner, "stream", None) or self.owner.recording
+        return self.owner.submission.source
 
 
 def window(steps: int) -> Window:
@@ -53,6 +53,7 @@ class Engine:
     inside: list[Stay] = field(default_factory=list)
     encoded: list[list[Any]] = field(default_factory=list)  # whose windows, in each step
     shared: bool = False
+    preemptions: int = 0
 
     @property
     def batch_size(self) -> int:
@@ -107,8 +108,24 @@ class Engine:
             stay.remaining = request.prompt[0]
 
 
+class Endless:
+    """What live sources have in common here."""
+
+    live = True
+    done = False
+
+    def next_window(self) -> Any:
+        return None if self.due is None else self.request()  # type: ignore[attr-defined]
+
+    def report(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 @dataclass(eq=False)
-class Talker:
+class Talker(Endless):
     """A stream in an endless utterance, an update of which is due every `period` steps."""
 
     engine: Engine
@@ -155,64 +172,87 @@ class Talker:
 
 
 class Upload:
-    """An upload of some windows, one after the other; it is its own session."""
+    """An upload of some windows, one after the other."""
 
-    seconds_done = 0.0
+    live = False
+    due = None
+    backlog = 0.0
 
     def __init__(self, windows: int = 2, length: int = 30) -> None:
         self.remaining, self.length, self.handed_out = windows, length, False
 
-    def next_session(self) -> "Upload | None":
+    def next_window(self) -> tuple[str, Window] | None:
         first, self.handed_out = not self.handed_out, True
-        return self if first else None
+        return ("session", window(self.length)) if first else None
 
-    def next_request(self) -> Window | None:
-        return window(self.length) if self.remaining else None
-
-    def accept(self, answer: str) -> None:
+    def accept(self, session: str, answer: str) -> Window | None:
         self.remaining -= 1
+        return window(self.length) if self.remaining else None
 
     @property
     def done(self) -> bool:
         return not self.remaining
 
-    def report(self) -> list[Any]:
-        return []
+    def report(self) -> None:
+        pass
 
-    def transcript(self) -> Transcript:
-        return Transcript("", [], "en")
+    def result(self) -> str:
+        return "text"
 
     def close(self) -> None:
         pass
 
 
-def shared(slots: int, encode_batch: int = 1) -> Any:
+class Shared(SharedEngine):
     """A `SharedEngine` over a simulated one."""
-    engine: Any = Engine(slots, encode_batch)
-    return SharedEngine(engine)
+
+    def __init__(self, slots: int, encode_batch: int = 1) -> None:
+        nothing: Any = None
+        super().__init__(nothing, Search())
+        self.simulated: Any = Engine(slots, encode_batch)
+        self.engine = self.simulated
+        self.call = Call(nothing, Search(), None, None, nothing)
+
+    def submit(self, source: Any, tag: object = None) -> Submission:
+        submission = Submission(self.call, source, tag)
+        self.call.submissions[submission] = None
+        self.add(submission)
+        return submission
+
+    @property
+    def updates(self) -> int:
+        return sum(len(submission.running) for submission in self.live)
 
 
-def add_talkers(shared_engine: Any, count: int, **settings: Any) -> list[Talker]:
-    talkers = [Talker(shared_engine.engine, **settings) for _ in range(count)]
+def add_talkers(shared_engine: Shared, count: int, **settings: Any) -> list[Talker]:
+    talkers = [Talker(shared_engine.simulated, **settings) for _ in range(count)]
     for talker in talkers:
-        shared_engine.updates.add(talker)
+        shared_engine.submit(talker)
     return talkers
 
 
-def run(shared_engine: Any, steps: int, each: Callable[[], None] = lambda: None) -> list[Any]:
+def drop(shared_engine: Shared, source: Any) -> None:
+    for submission in list(shared_engine.submissions):
+        if submission.source is source:
+            shared_engine.end(submission)
+            shared_engine.end(submission)  # no effect
+
+
+def run(shared_engine: Shared, steps: int, each: Callable[[], None] = lambda: None) -> list[Any]:
     """The recordings that end."""
-    ended = []
     for _ in range(steps):
-        shared_engine.fill(live=bool(shared_engine.updates.streams))
-        ended += [source for source, _ in shared_engine.batch.step()]
+        shared_engine.fill(live=bool(shared_engine.live))
+        if shared_engine.step() is None:
+            shared_engine.simulated.step()  # time goes on
         each()
-    return ended
+    events = [shared_engine.call.events.popleft() for _ in range(len(shared_engine.call.events))]
+    return [event.tag for event in events if isinstance(event, Finished)]
 
 
 @pytest.mark.parametrize("retries", [0, 2])
 def test_one_update_of_a_stream_at_a_time(retries: int) -> None:
     """Those that are due meanwhile start once, with the newest audio; retries keep the slot."""
-    shared_engine = shared(slots=4)
+    shared_engine = Shared(slots=4)
     (talker,) = add_talkers(shared_engine, 1, period=2, length=9, retries=retries)
     run(shared_engine, 101)
     stay = 9 * (1 + retries)
@@ -221,7 +261,7 @@ def test_one_update_of_a_stream_at_a_time(retries: int) -> None:
 
 @pytest.mark.parametrize("slots", [1, 2])
 def test_the_oldest_deadline_first(slots: int) -> None:
-    shared_engine = shared(slots)
+    shared_engine = Shared(slots)
     order: list[int] = []
     for begins in (5, 3, 4, 1, 2):
         (talker,) = add_talkers(shared_engine, 1, begins=begins, period=1000, length=3)
@@ -231,7 +271,7 @@ def test_the_oldest_deadline_first(slots: int) -> None:
 
 
 @dataclass(eq=False)
-class Behind:
+class Behind(Endless):
     """A stream of which so many passages are over; the ones that run are side by side."""
 
     over: int
@@ -255,28 +295,28 @@ class Behind:
 
 def test_what_is_over_is_decoded_at_once() -> None:
     """A stream that is behind catches up side by side; when it is dropped, all of it goes."""
-    shared_engine = shared(slots=8, encode_batch=4)
+    shared_engine = Shared(slots=8, encode_batch=4)
     late, gone = Behind(10), Behind(10, closed=1.0)
-    shared_engine.updates.add(gone)
-    shared_engine.updates.add(late)
+    shared_engine.submit(gone)
+    shared_engine.submit(late)
     run(shared_engine, 1)
-    assert shared_engine.engine.encoded == [[late] * 4], "since when it is over decides"
+    assert shared_engine.simulated.encoded == [[late] * 4], "since when it is over decides"
     run(shared_engine, 1)
-    assert shared_engine.updates.busy == 8 and shared_engine.updates.speaking == 2
-    shared_engine.updates.drop(gone)
-    assert shared_engine.updates.busy == 4, "its slots are free at once"
+    assert shared_engine.updates == 8
+    drop(shared_engine, gone)
+    assert shared_engine.updates == 4, "its slots are free at once"
     run(shared_engine, 18)
-    assert (
-        not (late.over or late.running or shared_engine.updates.busy) and shared_engine.engine.idle
-    )
+    assert not (late.over or late.running or shared_engine.updates)
+    assert shared_engine.idle
 
 
 @pytest.mark.parametrize("encode_batch", [1, 8])
 def test_cores_are_shared_while_there_are_streams(encode_batch: int) -> None:
-    shared_engine = shared(slots=4, encode_batch=encode_batch)
+    shared_engine = Shared(slots=4, encode_batch=encode_batch)
+    shared_engine.submit(Upload())
     for live in (False, True, False):
         shared_engine.fill(live)
-        assert shared_engine.engine.shared == live
+        assert shared_engine.simulated.shared == live
 
 
 @pytest.mark.parametrize("encode_batch", [1, 8])
@@ -284,26 +324,26 @@ def test_uploads_do_not_keep_streams_waiting(encode_batch: int) -> None:
     """64 uploads and 8 streams: there is always a slot, and at most one window of an upload goes
     to the encoder with an update.
     """
-    shared_engine = shared(slots=16, encode_batch=encode_batch)
+    shared_engine = Shared(slots=16, encode_batch=encode_batch)
     talkers = add_talkers(shared_engine, 8, period=20, length=4)
     for number in range(64):
-        assert shared_engine.batch.add(number, Upload()) is None
+        shared_engine.submit(Upload(), number)
     ended = run(shared_engine, 700)
     assert len(ended) == 64
     for talker in talkers:
         assert len(talker.starts) > 25 and max(talker.lateness) <= 8
-    for encoded in shared_engine.engine.encoded:
+    for encoded in shared_engine.simulated.encoded:
         uploads = [who for who in encoded if isinstance(who, Upload)]
         assert len(uploads) <= 1 and len(encoded) - len(uploads) <= encode_batch
 
 
 def test_streams_that_come_late_find_a_slot() -> None:
     """Where uploads have all slots already, from the first one that gets free."""
-    shared_engine = shared(slots=8)
+    shared_engine = Shared(slots=8)
     for number in range(64):
-        shared_engine.batch.add(number, Upload(windows=5))
+        shared_engine.submit(Upload(windows=5), number)
     run(shared_engine, 45)
-    assert shared_engine.engine.free == 0
+    assert shared_engine.simulated.free == 0
     talkers = add_talkers(shared_engine, 4, begins=45, period=20)
     run(shared_engine, 400)
     for talker in talkers:
@@ -312,14 +352,14 @@ def test_streams_that_come_late_find_a_slot() -> None:
 
 def test_streams_leave_uploads_a_quarter() -> None:
     """64 streams want more than the engine can do."""
-    shared_engine = shared(slots=16, encode_batch=4)
+    shared_engine = Shared(slots=16, encode_batch=4)
     talkers = add_talkers(shared_engine, 64, period=5, length=10)
     for number in range(8):
-        shared_engine.batch.add(number, Upload(windows=1000, length=10))
+        shared_engine.submit(Upload(windows=1000, length=10), number)
     shares: list[int] = []
 
     def count() -> None:
-        inside = [stay.who for stay in shared_engine.engine.inside]
+        inside = [stay.who for stay in shared_engine.simulated.inside]
         shares.append(sum(isinstance(who, Upload) for who in inside))
 
     run(shared_engine, 400, count)
@@ -332,55 +372,68 @@ def test_streams_leave_uploads_a_quarter() -> None:
 @pytest.mark.parametrize(("streams", "used"), [(0, 16), (10, 15)])
 def test_streams_take_no_more_than_they_need(streams: int, used: int) -> None:
     """One slot is kept for streams that are silent; without any, uploads fill all."""
-    shared_engine = shared(slots=16)
+    shared_engine = Shared(slots=16)
     add_talkers(shared_engine, streams, begins=10_000)
     for number in range(64):
-        shared_engine.batch.add(number, Upload())
+        shared_engine.submit(Upload(), number)
     run(shared_engine, 25)
-    assert 16 - shared_engine.engine.free == used
+    assert 16 - shared_engine.simulated.free == used
 
 
 def test_dropped_streams_leave_nothing() -> None:
     """While they wait, decode, or have been answered; others go on."""
-    shared_engine = shared(slots=4, encode_batch=2)
-    shared_engine.batch.add("upload", Upload(windows=4))
+    shared_engine = Shared(slots=4, encode_batch=2)
+    shared_engine.submit(Upload(windows=4), "upload")
     stays = add_talkers(shared_engine, 1, period=10)
     for at in range(1, 60):
         gone = add_talkers(shared_engine, 3, length=7)
         run(shared_engine, at % 9)
         for talker in gone:
-            shared_engine.updates.drop(talker)
-            shared_engine.updates.drop(talker)
+            drop(shared_engine, talker)
     run(shared_engine, 200)
-    shared_engine.updates.drop(stays[0])
-    assert not shared_engine.batch.running and not shared_engine.used
+    drop(shared_engine, stays[0])
+    assert not shared_engine.submissions
     while shared_engine.working:
         run(shared_engine, 1)
-    assert shared_engine.engine.idle and shared_engine.engine.free == 4
-    assert not (
-        shared_engine.updates.busy
-        or shared_engine.updates.streams
-        or shared_engine.updates.failures
-    )
+    assert shared_engine.simulated.free == 4 and not shared_engine.call.submissions
     assert stays[0].ends > 10
 
 
-@pytest.mark.parametrize("method", ["request", "accept"])
-def test_a_stream_that_fails_is_alone_in_it(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared_engine = shared(slots=4)
-    bad, good = add_talkers(shared_engine, 2)
+METHODS = {False: ["next_window", "accept", "report", "done", "result", "close"]}
+METHODS[True] = METHODS[False][:3]  # a stream ends by its caller
 
-    def fails(*_: object) -> None:
+
+@pytest.mark.parametrize(("live", "method"), [(k, m) for k, each in METHODS.items() for m in each])
+def test_a_source_that_fails_is_alone_in_it(live: bool, method: str) -> None:
+    """Whichever of its methods raises: others go on, and nothing of it stays in the engine."""
+    shared_engine = Shared(slots=4)
+    kind: Any = Talker if live else Upload
+
+    class Bad(kind):  # type: ignore[misc]
+        pass
+
+    def fails(*_: object) -> Any:
         raise OSError("no more")
 
-    setattr(bad, method, fails)
-    run(shared_engine, 50)
-    assert "unexpected OSError: no more" in str(shared_engine.updates.failures[bad])
-    assert isinstance(shared_engine.updates.failures[bad], SlimWhisperError)
-    assert good.ends >= 2 and list(shared_engine.updates.streams) == [good]
-    assert len(shared_engine.engine.inside) <= 1
-    shared_engine.updates.drop(bad)
-    assert not shared_engine.updates.failures
+    began = Bad(shared_engine.simulated) if live else Bad()
+    (good,) = add_talkers(shared_engine, 1)
+    bad = shared_engine.submit(began, "bad")
+    setattr(Bad, method, property(fails) if method == "done" else fails)
+    shared_engine.submit(Upload(), "good")
+    events = shared_engine.call.events
+    for _ in range(150):
+        shared_engine.fill(live=True)
+        shared_engine.step()
+        if len(events) == 2:
+            break
+        shared_engine.simulated.step()
+    ends = {event.tag: event for event in events if isinstance(event, Failed | Finished)}
+    assert isinstance(ends["good"], Finished)
+    if method != "close":
+        failed = ends["bad"]
+        assert isinstance(failed, Failed) and str(failed.error) == "no more"
+        assert not failed.of_engine
+    assert good.ends >= 1 and bad not in shared_engine.submissions and not bad.running
 
 
 @pytest.mark.slow
@@ -395,16 +448,16 @@ def test_results_do_not_depend_on_neighbours() -> None:
     sounds = {name: slimwhisper.load_audio(SAMPLES / name) for name in names}
 
     def events_of(selected: Sequence[str], uploads: int) -> dict[str, list[LiveEvent]]:
-        shared_engine = SharedEngine[str](make_engine(network, Search(), 4))
+        transcriber = slimwhisper.load_model("digits").transcriber
+        transcriber.slots = 4
         streams = {n: Stream(network.dims, network.vocabulary, options) for n in selected}
-        for stream in streams.values():
-            shared_engine.updates.add(stream)
+        call = transcriber.call(Search())
+        live = [call.submit(stream) for stream in streams.values()]
         options_used = model.make_options(language="en")
         for _ in range(uploads):
             samples = ArraySamples(sounds["door-code.mp3"])
-            shared_engine.batch.add(
-                "upload", Recording(samples, network.dims, options_used, network.vocabulary)
-            )
+            recording = Recording(samples, network.dims, options_used, network.vocabulary)
+            call.submit(RecordingSource(recording))
         events: dict[str, list[LiveEvent]] = {name: [] for name in selected}
         longest = max(len(sounds[name]) for name in selected)
         for start in range(0, longest + FRAME, FRAME):
@@ -413,9 +466,8 @@ def test_results_do_not_depend_on_neighbours() -> None:
                     stream.append(sounds[name][start : start + FRAME])
                 else:
                     stream.finish()
-            while shared_engine.updates.due or shared_engine.updates.busy:
-                shared_engine.fill(live=True)
-                shared_engine.batch.step()
+            while any(stream.due for stream in streams.values()) or any(s.running for s in live):
+                transcriber.step()
             for name, stream in streams.items():
                 events[name] += stream.events()
         assert all(stream.ended for stream in streams.values())

@@ -1,0 +1,135 @@
+"""The models of this process, and the segments of their recordings.
+
+Models with the same checkpoint, device and dtype are one, so that recordings of several threads are
+decoded side by side.
+"""
+
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from slimwhisper.api import SlimWhisper
+from slimwhisper.audio.samples import Samples
+from slimwhisper.audio.threads import set_threads
+from slimwhisper.engine.pool import search_of
+from slimwhisper.faster_whisper.types import Segment, Word
+from slimwhisper.loading import load_model
+from slimwhisper.longform.recording import Recording
+from slimwhisper.service.recordings import RecordingSource
+from slimwhisper.service.source import Failed, Progress
+from slimwhisper.text import SafeStream
+from slimwhisper.types import Segment as OurSegment
+
+
+class ModelKey(NamedTuple):
+    """What models that share an engine have in common."""
+
+    name: str
+    device: str | None
+    dtype: str | None
+    download_root: str | None
+    local_files_only: bool
+    threads: int  # as in `set_threads`
+
+
+_models: "weakref.WeakValueDictionary[ModelKey, SlimWhisper]" = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def shared_model(key: ModelKey) -> SlimWhisper:
+    """The model for a key, loaded on first use, and freed with the last `WhisperModel` and
+    iterator. Raises the errors of `load_model`.
+    """
+    with _lock:
+        model = _models.get(key)
+        if model is None:
+            set_threads(max(0, key.threads))
+            model = _models[key] = load_model(
+                key.name,
+                key.device,
+                key.download_root,
+                dtype=key.dtype,
+                local_files_only=key.local_files_only,
+            )
+        return model
+
+
+class SegmentIterator(Iterator[Segment]):
+    """The segments of one recording, decoded as they are asked for. Dropping it, or `close`, ends
+    the work.
+    """
+
+    def __init__(
+        self,
+        model: SlimWhisper,
+        samples: Samples,
+        options: dict[str, Any],
+        slots: int,
+        log_progress: bool,
+    ) -> None:
+        """Decodes until the recording's language is known.
+
+        Arguments:
+            options: of `slimwhisper.Options`.
+            slots: windows decoded together.
+        Raises:
+            OptionError, and what else ends a recording.
+        """
+        chosen = model.make_options(**options)
+        self.recording = Recording(samples, model.dims, chosen, model.network.vocabulary)
+        self._call = model.transcriber.call(search_of(chosen), slots)
+        self._model = model
+        self._ready: list[Segment] = []
+        self._count = 0
+        err = SafeStream("stderr")
+        self._bar = tqdm(unit="seconds", disable=not log_progress, file=err, dynamic_ncols=True)
+        self.close = weakref.finalize(self, self._call.close)
+        self.close.atexit = False
+        self._call.submit(RecordingSource(self.recording))
+        session = self.recording.sessions[0]
+        while self._call.submissions and session.language is None:
+            self._receive()
+        self._receive_ready()
+        self._bar.reset(round(self.recording.seconds, 2))
+
+    def __next__(self) -> Segment:
+        """Raises what ended the recording, if it failed."""
+        while not self._ready:
+            if not (self._call.submissions or self._call.events):
+                self._bar.close()
+                raise StopIteration
+            self._receive()
+        return self._ready.pop(0)
+
+    def _receive(self) -> None:
+        """Make steps until there is an event, and handle all that there are."""
+        call = self._call
+        call.transcriber.run(lambda: bool(call.events) or not call.submissions)
+        self._receive_ready()
+
+    def _receive_ready(self) -> None:
+        while self._call.events:
+            match self._call.events.popleft():
+                case Progress(_, (segments, done)):
+                    self._ready += [self._converted(s) for s in segments if _is_kept(s)]
+                    self._bar.update(round(done, 2) - self._bar.n)
+                case Failed(_, error):
+                    self._bar.close()
+                    raise error
+
+    def _converted(self, segment: OurSegment) -> Segment:
+        self._count += 1
+        words = None
+        if segment.words is not None:
+            words = [Word(w.start, w.end, w.word, w.probability) for w in segment.words]
+        same = {field.name: getattr(segment, field.name) for field in fields(Segment)}
+        return Segment(**same | {"id": self._count, "words": words})
+
+
+def _is_kept(segment: OurSegment) -> bool:
+    """faster-whisper leaves out segments without text or length, which `whisper` keeps."""
+    return bool(segment.text.strip()) and segment.start != segment.end

@@ -1,0 +1,290 @@
+"""One engine, and the sources whose windows share its slots."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from slimwhisper.engine.engine import ENCODE_BATCH, Engine
+from slimwhisper.engine.requests import Answer, Request, Search, Window
+from slimwhisper.service.source import Event, Failed, Finished, Progress, SessionSource, Stepped
+
+if TYPE_CHECKING:
+    from slimwhisper.model.model import Model
+
+logger = logging.getLogger("slimwhisper")
+
+RECORDINGS_SHARE = 4  # streams leave 1 / RECORDINGS_SHARE of the slots to waiting recordings
+
+
+class Caller(Protocol):
+    """Who has submitted sources, and gets their events."""
+
+    slots: int | None  # windows decoded together, at most; None: as many as the engine can
+    submissions: dict[Submission, None]  # that have not ended
+    steps: bool  # whether `Stepped` is an event, too
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another of its windows may get a slot."""
+
+    def emit(self, event: Event) -> None:
+        """Receive an event."""
+
+
+@dataclass(slots=True, eq=False)
+class Submission:
+    """A source that was submitted, and its windows in the engine."""
+
+    call: Caller
+    source: SessionSource
+    tag: Any  # of the caller's, for the events
+    running: set[Decoding] = field(default_factory=set)  # in a slot, or waiting for one
+    # sessions that gave up their slots to others, each with its next window
+    paused: deque[tuple[Any, Window]] = field(default_factory=deque)
+    engine: SharedEngine | None = None  # None: it waits for the next step
+
+    def close(self, event: Finished | Failed | None = None) -> None:
+        """End it. event: the last one that its call gets."""
+        self.running.clear()
+        self.paused.clear()
+        try:
+            self.source.close()
+        except Exception:
+            logger.exception("a source could not be closed")
+        del self.call.submissions[self]
+        if event is not None:
+            self.call.emit(event)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoding:
+    """A session of a source with a slot, or waiting for one: the owner of its windows."""
+
+    submission: Submission
+    session: Any
+
+
+class SharedEngine:
+    """One engine, or the place of one that waits for its turn, and its sources.
+
+    Of the live windows that are due, the one with the earliest deadline starts first. Recordings
+    share the other slots fairly. While there are live sources, one slot for each that has audio to
+    decode, and one for the next, are reserved; waiting recordings keep a quarter of the slots, at
+    least one, and hand the encoder one window at a time, so that no live window waits for more.
+    """
+
+    def __init__(self, model: Model, search: Search) -> None:
+        self.model, self.search = model, search
+        self.engine: Engine | None = None  # None: it waits for its turn
+        self.draining = False  # recordings start no windows, so that the engine becomes idle
+        self.reduced = False  # it has fewer slots than it could, because of live sources
+        self.submissions: dict[Submission, None] = {}  # in the order of their last slots
+        self.unused = 0  # slots that recordings leave free
+        self._live_were_first = False  # with a single slot, live sources and recordings take turns
+
+    # -- what there is -------------------------------------------------------------------------
+
+    @property
+    def live(self) -> list[Submission]:
+        """The submissions with deadlines."""
+        return [s for s in self.submissions if s.source.live]
+
+    @property
+    def recordings(self) -> list[Submission]:
+        """The submissions without."""
+        return [s for s in self.submissions if not s.source.live]
+
+    @property
+    def idle(self) -> bool:
+        """Whether no windows are in the engine."""
+        return self.engine is None or self.engine.idle
+
+    @property
+    def working(self) -> bool:
+        """Whether a step has something to do."""
+        waits = any(not s.source.live or s.source.due is not None for s in self.submissions)
+        return waits or not self.idle
+
+    @property
+    def has_room(self) -> bool:
+        """Whether recordings may get another slot."""
+        return self.engine is not None and self.engine.room > self.unused
+
+    @property
+    def most(self) -> int:
+        """How many windows may be in the engine, by the limits of the calls."""
+        limits = {s.call: s.call.slots for s in self.submissions}
+        size = 0 if self.engine is None else self.engine.batch_size
+        return min(sum(size if n is None else n for n in limits.values()), size)
+
+    # -- slots ---------------------------------------------------------------------------------
+
+    def fill(self, live: bool) -> None:
+        """Fill free slots.
+
+        live: whether there are live sources, in this engine or in another.
+        """
+        engine = self.engine
+        if engine is None:
+            return
+        engine.share_cores(live and self.most > 1)
+        if self.draining:
+            self.unused = engine.slots
+            return
+        if not live:
+            self.unused = 0
+            self._fill_recordings()
+            return
+        slots, streams = engine.slots, self.live
+        for_recordings = -(-slots // RECORDINGS_SHARE)
+        limit = slots if len(streams) == len(self.submissions) else max(slots - for_recordings, 1)
+        speaking = sum(bool(s.running) or s.source.backlog > 0 for s in streams)
+        reserved = min(len(streams), speaking + 1, slots - for_recordings)
+        if not (slots == 1 and self._live_were_first):
+            self._fill_live(streams, limit)
+        self.unused = max(reserved - self._busy(streams), 0)
+        self._fill_recordings(most=1)
+        if slots == 1 and self._live_were_first:
+            self._fill_live(streams, limit)
+        self._live_were_first = self._busy(streams) > 0
+
+    @staticmethod
+    def _busy(submissions: list[Submission]) -> int:
+        return sum(len(s.running) for s in submissions)
+
+    def _fill_live(self, streams: list[Submission], limit: int) -> None:
+        """Start live windows that are due.
+
+        A GPU's encoder gets one full batch ahead. On a CPU it gets a few windows: updates that
+        start later have newer audio. limit: of live windows in the engine.
+        """
+        engine = self.engine
+        assert engine is not None
+        in_engine = {decoding for s in streams for decoding in s.running}
+        free_windows = min(ENCODE_BATCH, engine.prefetch - engine.unencoded(in_engine))
+        while free_windows > 0 and self._busy(streams) < limit and engine.room > 0:
+            due = [
+                (deadline, i)
+                for i, s in enumerate(streams)
+                if s in self.submissions
+                and s.call.has_room
+                and (deadline := s.source.due) is not None
+            ]
+            if not due:
+                return
+            free_windows -= self._start(streams[min(due)[1]])
+
+    def _fill_recordings(self, most: int | None = None) -> None:
+        """Start recordings' windows: first of the one with the fewest in slots, then of the one
+        that waits longest.
+
+        most: windows that may wait for the encoder, or be in it; None: any number.
+        """
+        engine = self.engine
+        assert engine is not None
+        while engine.room > self.unused:
+            waiting = self.recordings
+            if most is not None:
+                in_engine = {decoding for s in waiting for decoding in s.running}
+                if engine.unencoded(in_engine) >= most:
+                    return
+            waiting.sort(key=lambda s: len(s.running))
+            if not any(self._start(s) for s in waiting if s.call.has_room):
+                return
+
+    def _start(self, submission: Submission) -> bool:
+        """Give a submission's next window a slot; False: it has none."""
+        assert self.engine is not None
+        try:
+            if submission.paused:
+                session, window = submission.paused.popleft()
+            elif (following := submission.source.next_window()) is not None:
+                session, window = following
+            else:
+                return False
+        except Exception as error:
+            self.end(submission, Failed(submission.tag, error))
+            return False
+        self.submissions[submission] = self.submissions.pop(submission)
+        decoding = Decoding(submission, session)
+        submission.running.add(decoding)
+        self.engine.submit(decoding, window)
+        return True
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def step(self) -> Stepped | None:
+        """One step of the engine; its sources get their answers. None: it had no windows."""
+        engine = self.engine
+        if engine is None or engine.idle:
+            return None
+        filled = min(engine.slots - engine.room, engine.batch_size)
+        slots = max(filled, min(engine.slots - self.unused, self.most))
+        before, since = engine.preemptions, time.perf_counter()
+        for ticket, answer in engine.step():
+            decoding = ticket.owner
+            assert isinstance(decoding, Decoding)
+            engine.reply(ticket, self._accept(decoding, answer))
+        seconds = time.perf_counter() - since
+        return Stepped(filled, slots, seconds, engine.preemptions - before)
+
+    def _accept(self, decoding: Decoding, answer: Answer) -> Request | None:
+        """Pass an answer to its session. Returns the next request, or None to free the slot.
+
+        After a window, a recording gives up its slot if another one has none, or if no slot is to
+        be used any more.
+        """
+        submission = decoding.submission
+        if decoding not in submission.running:
+            return None  # it has ended in the meantime
+        try:
+            request = submission.source.accept(decoding.session, answer)
+            if isinstance(request, Window) and self._must_pause(submission, request):
+                submission.paused.append((decoding.session, request))
+                request = None
+            if request is None:
+                submission.running.discard(decoding)
+            self._report(submission)
+        except Exception as error:
+            self.end(submission, Failed(submission.tag, error))
+            return None
+        return request if submission in self.submissions else None
+
+    def _must_pause(self, submission: Submission, request: Window) -> bool:
+        if request.mel is None or submission.source.live:
+            return False
+        assert self.engine is not None
+        return self.unused >= self.engine.slots or not all(s.running for s in self.recordings)
+
+    def _report(self, submission: Submission) -> None:
+        source = submission.source
+        if (news := source.report()) is not None:
+            submission.call.emit(Progress(submission.tag, news))
+        if source.done:
+            self.end(submission, Finished(submission.tag, source.result()))
+
+    # -- sources come and go -------------------------------------------------------------------
+
+    def add(self, submission: Submission) -> None:
+        """Serve a source until it ends; one that has nothing to decode ends immediately."""
+        self.submissions[submission] = None
+        try:
+            if submission.source.done:
+                self.end(submission, Finished(submission.tag, submission.source.result()))
+        except Exception as error:
+            self.end(submission, Failed(submission.tag, error))
+
+    def end(self, submission: Submission, event: Finished | Failed | None = None) -> None:
+        """Serve a source no more: its windows in the engine are discarded. event: the last one
+        that its call gets. No effect if it has ended already.
+        """
+        if submission not in self.submissions:
+            return
+        del self.submissions[submission]
+        if submission.running and self.engine is not None:
+            self.engine.stop(submission.running.copy())
+        submission.close(event)

@@ -1,0 +1,387 @@
+"""One model, its engines, and all who want something from it.
+
+    with transcriber.call(search, slots) as call:
+        call.submit(source)
+        for event in call.run():
+            ...
+
+Whoever waits for events makes the steps, in its own thread: there is no thread besides the callers'
+ones. Calls of several threads decode side by side in one engine for each kind of search; their
+steps take turns, and each advances the sources of all. A server makes its steps in one thread.
+"""
+
+import logging
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from slimwhisper.devices import choose_batch_size
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.pool import make_engine, slot_bytes, slots_within
+from slimwhisper.engine.requests import Search
+from slimwhisper.errors import SlimWhisperError
+from slimwhisper.kernels.graphs import bucket_of
+from slimwhisper.model.model import Model
+from slimwhisper.service.fair_lock import FairLock
+from slimwhisper.service.shared_engine import SharedEngine, Submission
+from slimwhisper.service.source import Event, Failed, SessionSource, Stepped
+from slimwhisper.service.turns import EngineState, next_turn
+
+logger = logging.getLogger("slimwhisper")
+
+TURN = 5.0  # seconds; making an engine takes up to one, because a GPU's steps are recorded again
+
+
+@dataclass(frozen=True, slots=True)
+class TextMemory:
+    """The memory of an engine's texts since it was made."""
+
+    peak_bytes: int  # of the pages of all texts at the same time
+    preemptions: int  # how often a text released its pages for an older one
+
+
+class Transcriber:
+    """Decodes the sources of all calls of a model. Any thread may call.
+
+    An engine that no call uses is kept, with its caches and CUDA graphs, for calls with the same
+    search and size, and for those that decode one window at a time, whose results are those of a
+    new engine, to the last bit. It is dropped before another one is made.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        # of greedy decoding: their bytes are the budget for the caches of all engines, which take
+        # turns with it; None: each call says how many it needs, and no engine waits for another
+        self.slots: int | None = None
+        self._engines: list[SharedEngine] = []  # in the order of their next turns
+        self._arrivals: deque[tuple[Call, Submission]] = deque()
+        self._cancelled: deque[Submission] = deque()
+        self._defaults: dict[Search, int] = {}  # chosen once, as free memory varies
+        self._turn_end = 0.0  # by time.monotonic()
+        self.lock = FairLock()  # held while a step is made
+        _transcribers.add(self)
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def call(
+        self,
+        search: Search | None,
+        slots: int | None = None,
+        emit: Callable[[Event], None] | None = None,
+        model: Model | None = None,
+    ) -> "Call":
+        """A place for sources of one search.
+
+        Arguments:
+            search: None: any, to detect only languages.
+            slots: windows decoded together, at most; None: as many as the engine can.
+            emit: called with each event, in the thread that makes the step, and not to raise.
+                None: events wait for `Call.run`.
+            model: with the same weights, and shorter windows; None: this one.
+        """
+        return Call(self, search, slots, emit, model or self.model)
+
+    def default_slots(self, search: Search) -> int:
+        """How many windows to decode together: once chosen, the same for a search."""
+        if search not in self._defaults:
+            size = slot_bytes(self.model, search)
+            self._defaults[search] = choose_batch_size(self.model.device, size, self.nbytes())
+        return self._defaults[search]
+
+    # -- work ----------------------------------------------------------------------------------
+
+    def step(self) -> list[Stepped]:
+        """One step of each engine that has work."""
+        with self.lock():
+            self.prepare()
+            steps = []
+            for engine in [e for e in self._engines if not e.idle]:
+                try:
+                    if (stepped := engine.step()) is not None:
+                        steps.append(stepped)
+                        for call in {s.call for s in engine.submissions if s.call.steps}:
+                            call.emit(stepped)
+                except BaseException as error:  # also KeyboardInterrupt: it may be in any state
+                    self._fail(engine, error)
+                    if not isinstance(error, Exception):
+                        raise
+            return steps
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Make steps until `until`, or until there is nothing to do."""
+        while not until() and self.working:
+            self.step()
+
+    @property
+    def working(self) -> bool:
+        """Whether a step has something to do."""
+        return bool(self._arrivals or self._cancelled) or any(e.working for e in self._engines)
+
+    @property
+    def used(self) -> bool:
+        """Whether it has sources, even such as have nothing to decode now."""
+        arriving = any(call.submissions for call, _ in list(self._arrivals))
+        return arriving or any(engine.submissions for engine in list(self._engines))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Between two steps of all threads: sources may be changed."""
+        with self.lock():
+            yield
+
+    def add(self, call: "Call", submission: Submission) -> None:
+        """Serve a source from the next step on. Does not wait."""
+        self._arrivals.append((call, submission))
+
+    def cancel(self, submission: Submission) -> None:
+        """End a source at the next step, without an event. Does not wait: a finalizer may call."""
+        self._cancelled.append(submission)
+
+    def prepare(self) -> None:
+        """Let sources come and go, give engines their slots, and fill these; with the lock."""
+        while self._arrivals:
+            call, submission = self._arrivals.popleft()
+            if submission in call.submissions:  # else it was cancelled
+                submission.engine = self._engine_of(call)
+                submission.engine.add(submission)
+        self.end_cancelled()
+        self._take_turns()
+        live = any(engine.live for engine in self._engines)
+        for engine in self._engines:
+            engine.fill(live)
+
+    def end_cancelled(self) -> None:
+        """Drop what was cancelled; with the lock."""
+        while self._cancelled:
+            submission = self._cancelled.popleft()
+            if submission.engine is not None:
+                submission.engine.end(submission)
+            elif submission in submission.call.submissions:
+                submission.close()
+
+    def _engine_of(self, call: "Call") -> SharedEngine:
+        """The engine for a call's search; a new one replaces those that no call uses."""
+        for engine in self._engines:
+            size = 0 if engine.engine is None else engine.engine.batch_size
+            fits = call.search is None and size > 0 and call.slots in (None, 1, size)
+            if engine.model is call.model and (fits or engine.search == (call.search or Search())):
+                break
+        else:
+            for unused in [e for e in self._engines if not e.submissions]:
+                self._engines.remove(unused)
+            engine = SharedEngine(call.model, call.search or Search())
+            self._engines.append(engine)
+        call.engine = engine
+        return engine
+
+    # -- the engines' slots --------------------------------------------------------------------
+
+    def _take_turns(self) -> None:
+        live = any(engine.live for engine in self._engines)
+        engines = self._engines.copy()
+        states = [
+            EngineState(
+                used=bool(engine.submissions),
+                live=bool(engine.live),
+                allocated=engine.engine is not None,
+                idle=engine.idle,
+                resize=self._should_resize(engine, live),
+            )
+            for engine in engines
+        ]
+        turn = next_turn(states, time.monotonic() > self._turn_end, together=self.slots is None)
+        for i, engine in enumerate(engines):
+            engine.draining = i in turn.drain
+        for i in turn.release:
+            engines[i].engine = None
+            self._engines.remove(engines[i])
+            self._engines.append(engines[i])
+        for i in turn.allocate:
+            self._allocate(engines[i])
+
+    def _should_resize(self, engine: SharedEngine, live: bool) -> bool:
+        if engine.engine is None or not engine.submissions:
+            return False
+        if self.slots is not None:
+            return engine.reduced and not live
+        wanted, size = self._wanted(engine), engine.engine.batch_size
+        return wanted > size or (engine.engine.idle and wanted not in (1, size))
+
+    def _wanted(self, engine: SharedEngine) -> int:
+        """How many slots the calls of an engine want."""
+        slots = [n for n in {s.call: s.call.slots for s in engine.submissions}.values() if n]
+        if len(slots) == 1:
+            return slots[0]
+        default = self.default_slots(engine.search)
+        return max(*slots, bucket_of(sum(slots), default)) if slots else default
+
+    def _allocate(self, engine: SharedEngine) -> None:
+        """Make an engine, with as many slots as there may be, and at least one."""
+        try:
+            if self.slots is None:
+                slots = self._wanted(engine)
+            else:
+                slots = self._within_budget(engine, self.slots)
+            engine.engine = make_engine(engine.model, engine.search, slots)
+        except Exception as error:
+            self._fail(engine, error)
+        self._turn_end = time.monotonic() + TURN
+
+    def _within_budget(self, engine: SharedEngine, slots: int) -> int:
+        most = max(slots // (engine.search.beams or 1), 1)
+        budget = slots * slot_bytes(self.model, Search())
+        fit = slots_within(engine.model, engine.search, most, budget - self.nbytes())
+        engine.reduced = fit < slots_within(engine.model, engine.search, most, budget)
+        return fit
+
+    def _fail(self, engine: SharedEngine, error: BaseException) -> None:
+        """Drop an engine, and end its sources with an error."""
+        if engine in self._engines:
+            self._engines.remove(engine)
+        engine.engine = None
+        if not isinstance(error, Exception):  # it interrupts one thread, which raises it
+            error = SlimWhisperError("interrupted by another call of this model; try again")
+        for submission in list(engine.submissions):
+            engine.end(submission, Failed(submission.tag, error, of_engine=True))
+
+    def drop(self, error: BaseException | None = None) -> None:
+        """Drop the engines that no call uses, and the defaults of `default_slots`; with an error,
+        all engines, whose sources end with it.
+        """
+        with self.lock():
+            for engine in self._engines.copy():
+                if error is not None:
+                    self._fail(engine, error)
+                elif not engine.submissions:
+                    self._engines.remove(engine)
+            self._defaults.clear()
+
+    # -- memory --------------------------------------------------------------------------------
+
+    @property
+    def engines(self) -> list[Engine]:
+        """Those that have slots now; the last one is that of the newest kind of search."""
+        return [e.engine for e in list(self._engines) if e.engine is not None]
+
+    def nbytes(self) -> int:
+        """Bytes allocated for the caches of all engines."""
+        return sum(engine.nbytes() for engine in self.engines)
+
+    def text_bytes(self) -> int:
+        """Bytes of the caches that texts occupy now."""
+        return sum(engine.text_bytes() for engine in self.engines)
+
+    def text_memory(self) -> TextMemory:
+        """Of the engine that the last call had, if it is kept."""
+        if not (engines := self.engines):
+            return TextMemory(0, 0)
+        return TextMemory(engines[-1].text_bytes(peak=True), engines[-1].preemptions)
+
+
+class Call:
+    """The sources of one caller. Leaving its context cancels those that have not ended."""
+
+    def __init__(
+        self,
+        transcriber: Transcriber,
+        search: Search | None,
+        slots: int | None,
+        emit: Callable[[Event], None] | None,
+        model: Model,
+    ) -> None:
+        """As in `Transcriber.call`."""
+        self.transcriber, self.search, self.slots, self.model = transcriber, search, slots, model
+        self.engine: SharedEngine | None = None  # of its last source
+        self.submissions: dict[Submission, None] = {}  # that have not ended
+        self.events: deque[Event] = deque()
+        self.steps = False  # whether `Stepped` is an event, too
+        self._emit = emit or self.events.append
+
+    def submit(self, source: SessionSource, tag: Any = None) -> Submission:
+        """Decode a source. tag: of the caller's, for its events."""
+        submission = Submission(self, source, tag)
+        self.submissions[submission] = None
+        self.transcriber.add(self, submission)
+        return submission
+
+    def run(self) -> Iterator[Event]:
+        """Make steps, and yield the events, until all sources have ended."""
+        while self.submissions or self.events:
+            self.transcriber.run(lambda: bool(self.events) or not self.submissions)
+            while self.events:
+                yield self.events.popleft()
+
+    def fill(self) -> bool:
+        """Fill free slots. Returns whether some are left for other sources of this call."""
+        if self.submissions and self.engine is not None and not self._may_fill:
+            return False
+        with self.transcriber.paused():
+            self.transcriber.prepare()
+        if self.events:  # an engine that cannot be made ends its sources
+            return False
+        return not self.submissions or self._may_fill
+
+    @property
+    def _may_fill(self) -> bool:
+        return self.engine is not None and self.engine.has_room and self.has_room
+
+    @property
+    def running(self) -> int:
+        """How many of its windows are in the engine."""
+        return sum(len(submission.running) for submission in self.submissions)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another of its windows may get a slot."""
+        engine = None if self.engine is None else self.engine.engine
+        if self.slots is None or engine is None or self.slots >= engine.batch_size:
+            return True
+        return self.running < self.slots
+
+    def emit(self, event: Event) -> None:
+        """Pass an event to whoever called. An error there must not harm other calls."""
+        try:
+            self._emit(event)
+        except Exception:
+            logger.exception("an event's receiver failed")
+
+    def close(self) -> None:
+        """End all its sources, without events."""
+        for submission in list(self.submissions):
+            self.transcriber.cancel(submission)
+        if not self.transcriber.lock.mine:  # else a step of this thread has dropped the caller
+            with self.transcriber.paused():
+                self.transcriber.end_cancelled()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+_transcribers: "weakref.WeakSet[Transcriber]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In the child, no other thread goes on: engines in the middle of a step are lost."""
+    for transcriber in list(_transcribers):
+        lock, transcriber.lock = transcriber.lock, FairLock()
+        if lock.held:
+            error = SlimWhisperError("the process was forked in the middle of a step; try again")
+            transcriber.drop(error)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

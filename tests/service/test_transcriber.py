@@ -1,0 +1,405 @@
+"""Several recordings, calls and threads: turns, what is kept, and the same texts as alone."""
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from slimwhisper.api import SlimWhisper
+from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.engine import pool
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.pool import make_engine, search_of, slot_bytes
+from slimwhisper.engine.requests import Search
+from slimwhisper.errors import OptionError
+from slimwhisper.longform.recording import Recording
+from slimwhisper.model.model import Model
+from slimwhisper.option_checks import make_options
+from slimwhisper.service import transcriber as module
+from slimwhisper.service.recordings import RecordingSource
+from slimwhisper.service.shared_engine import Submission
+from slimwhisper.service.source import Failed, Finished
+from slimwhisper.service.transcriber import Call, Transcriber
+from slimwhisper.types import Transcript
+from tests.support.parity import differences
+from tests.support.pretend import models
+from tests.support.pretend.cuda import pretend_cuda
+from tests.support.sounds import noise_bursts
+from tests.support.windows import DIMS, random_model
+
+QUICK: dict[str, Any] = {"language": "en", "sample_len": 5}
+AUDIO = [noise_bursts(seconds, seed=i) for i, seconds in enumerate((4, 34, 12))]
+
+
+@pytest.fixture(scope="module")
+def network() -> Model:
+    return random_model()
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int | None]]:
+    """(slots, beams) of the engines that are made."""
+    sizes: list[tuple[int, int | None]] = []
+
+    def noted(model: Model, search: Search, slots: int) -> Engine:
+        sizes.append((slots, search.beams))
+        return make_engine(model, search, slots)
+
+    monkeypatch.setattr(module, "make_engine", noted)
+    return sizes
+
+
+def transcribe_all(model: SlimWhisper, **options: Any) -> list[dict[str, Any]]:
+    results = {}
+    for source, result in model.transcribe_many(AUDIO, **{**QUICK, **options}):
+        assert isinstance(result, Transcript)
+        results[id(source)] = result.as_dict()
+    return [results[id(audio)] for audio in AUDIO]
+
+
+def test_calls_share_one_engine(network: Model, made: list[tuple[int, int | None]]) -> None:
+    model = SlimWhisper(network)
+    window = torch.randn(80, 3000, generator=torch.Generator().manual_seed(0))
+    for audio in AUDIO:
+        model.transcribe(audio, temperature=0, **QUICK)
+        model.decode(window, sample_len=4, language="en", fp16=False)
+    assert made == [(1, None)]
+    transcribe_all(model, temperature=0)
+    transcribe_all(model, temperature=0)  # of the same size
+    model.transcribe(AUDIO[0], temperature=0, **QUICK)  # one window at a time: any size
+    assert made == [(1, None), (4, None)]
+    model.transcribe(AUDIO[0], temperature=0, beam_size=2, **QUICK)
+    assert made[2:] == [(1, 2)]
+    model.release()
+    model.transcribe(AUDIO[0], temperature=0, beam_size=2, **QUICK)
+    assert made[3:] == [(1, 2)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": 0}, {"temperature": (0.0, 0.8), "best_of": 3}, {"beam_size": 3}],
+    ids=["greedy", "samples", "beams"],
+)
+def test_results_do_not_depend_on_the_calls_before(
+    network: Model, options: dict[str, Any], made: list[tuple[int, int | None]]
+) -> None:
+    """Equal numbers, not only equal texts."""
+    failing = {"logprob_threshold": 0.0, "no_speech_threshold": None}  # every temperature is tried
+    chosen = {"temperature": 0, **QUICK, **failing, **options}
+    alone = [SlimWhisper(network).transcribe(audio, **chosen) for audio in AUDIO[:2]]
+    model = SlimWhisper(network)
+    together = transcribe_all(model, **chosen)
+    assert [model.transcribe(audio, **chosen) for audio in AUDIO[:2]] == alone
+    assert len(made) == 3
+    for ours, other in zip(together, alone, strict=False):
+        assert not differences(ours, other)
+
+
+def test_one_window_at_a_time_in_a_larger_engine(network: Model) -> None:
+    model = SlimWhisper(network)
+    transcribe_all(model, temperature=0)
+    (kept,) = model.transcriber.engines
+    assert kept.slots == 4
+    busy = []
+    results = model.transcribe_many(
+        iter(AUDIO),
+        batch_size=1,
+        temperature=0,
+        on_segments=lambda *_: busy.append(kept.slots - kept.free),
+        **QUICK,
+    )
+    assert len(list(results)) == 3
+    assert busy and max(busy) <= 1
+
+
+def test_a_call_that_is_given_up_leaves_nothing(network: Model) -> None:
+    """Whatever is still in the engine is nobody's; the next call reads as alone."""
+    model = SlimWhisper(network)
+    alone = transcribe_all(model, temperature=0)
+    results = model.transcribe_many(AUDIO, temperature=0, **QUICK)
+    assert isinstance(results, Iterator)
+    next(results)
+    results.close()  # type: ignore[attr-defined]
+    assert not model.transcriber.used
+    for ours, other in zip(transcribe_all(model, temperature=0), alone, strict=True):
+        assert not differences(ours, other)
+    (engine,) = model.transcriber.engines
+    assert engine.idle and engine.free == engine.slots
+
+
+def test_an_engine_after_an_error_is_not_kept(
+    network: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = SlimWhisper(network)
+    model.transcribe(AUDIO[0], temperature=0, **QUICK)
+    assert model.transcriber.nbytes() > 0
+
+    def fails(self: Engine) -> None:
+        raise RuntimeError("the driver is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "step", fails)
+        with pytest.raises(RuntimeError, match="the driver is gone"):
+            model.transcribe(AUDIO[0], temperature=0, **QUICK)
+    assert not model.transcriber.engines
+    assert model.transcribe(AUDIO[0], temperature=0, **QUICK)["language"] == "en"
+
+
+def test_threads_share_an_engine(network: Model, made: list[tuple[int, int | None]]) -> None:
+    """It grows with the calls that there are, and each call gets its own texts."""
+    model, begin = SlimWhisper(network), threading.Barrier(3)
+    alone = [SlimWhisper(network).transcribe(a, temperature=0, **QUICK).as_dict() for a in AUDIO]
+    made.clear()
+
+    def work(audio: np.ndarray) -> dict[str, Any]:
+        begin.wait(20)
+        return model.transcribe(audio, temperature=0, **QUICK).as_dict()
+
+    with ThreadPoolExecutor(3) as threads:
+        texts = list(threads.map(work, AUDIO))
+    for ours, other in zip(texts, alone, strict=True):
+        assert not differences(ours, other)
+    assert max(slots for slots, _ in made) > 1, "several windows together"
+    assert not model.transcriber.used and len(model.transcriber.engines) == 1
+
+
+def test_kinds_of_search_at_the_same_time(network: Model) -> None:
+    """In the library they do not wait for each other."""
+    model = SlimWhisper(network)
+    with model.transcriber.call(SEARCH, 1) as call:
+        submit(call, "it", recording(20, 3))
+        call.transcriber.step()
+        model.transcribe(AUDIO[0], temperature=0, beam_size=2, **QUICK)
+        assert len(model.transcriber.engines) == 2
+        assert [source for source, _ in run(call)] == ["it"]
+
+
+def test_the_idle_engine_makes_room_first(network: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = SlimWhisper(network)
+    transcribe_all(model, batch_size=2, temperature=0)
+    kept = weakref.ref(model.transcriber.engines[0])
+
+    def full(*_: object, **__: object) -> Engine:
+        assert kept() is None, "still there while another is allocated"
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(pool, "Engine", full)
+    with pytest.raises(OptionError, match="batch_size 8: not enough memory on cpu"):
+        list(model.transcribe_many(iter(AUDIO), batch_size=8, **QUICK))
+    assert model.transcriber.nbytes() == 0 and not model.transcriber.used
+
+
+def test_what_interrupts_a_step_ends_all_that_is_in_the_engine(
+    network: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C: the thread that makes the step raises it, and others get an error; then all is as
+    new.
+    """
+    model = SlimWhisper(network)
+    alone = model.transcribe(AUDIO[1], temperature=0, **QUICK)
+    other = model.transcriber.call(SEARCH, 1)
+    other.submit(RecordingSource(recording(20, 3)), "other")
+
+    def interrupted(self: Engine) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.transcribe(AUDIO[1], temperature=0, **QUICK)
+    (failed,) = other.run()
+    assert isinstance(failed, Failed) and failed.of_engine and "interrupted" in str(failed.error)
+    assert not model.transcriber.used and not model.transcriber.engines
+    assert model.transcribe(AUDIO[1], temperature=0, **QUICK) == alone
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("stepping", [False, True])
+def test_a_fork_goes_on_alone(network: Model, stepping: bool) -> None:
+    """In the child, calls work; those in an engine that was in the middle of a step fail."""
+    transcriber = Transcriber(network)
+    call = transcriber.call(SEARCH, 1)
+    call.submit(RecordingSource(recording(20, 3)))
+    transcriber.step()
+    reached, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transcriber.paused():
+            reached.set()
+            go.wait(20)
+
+    if stepping:
+        threading.Thread(target=hold, daemon=True).start()
+        assert reached.wait(20)
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            torch.set_num_threads(1)
+            *_, last = call.run()
+            code = 0 if isinstance(last, Failed if stepping else Finished) else 2
+        finally:
+            os._exit(code)
+    go.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert isinstance(list(call.run())[-1], Finished)
+
+
+def test_no_thread_stays(network: Model) -> None:
+    before = threading.active_count()
+    model = SlimWhisper(network)
+    model.transcribe(AUDIO[0], temperature=0, **QUICK)
+    list(model.transcribe_many(iter(AUDIO), batch_size=2, temperature=0, **QUICK))
+    until = time.monotonic() + 20  # the readers' threads end by themselves
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+
+
+def test_a_finalizer_may_cancel_in_the_middle_of_a_step(
+    network: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the garbage collector does, in the thread that makes the step."""
+    transcriber = Transcriber(network)
+    dropped, kept = (transcriber.call(SEARCH, 1) for _ in range(2))
+    dropped.submit(RecordingSource(recording(95, 2)))
+    kept.submit(RecordingSource(recording(20, 3)))
+    step = Engine.step
+
+    def collects(self: Engine) -> Any:
+        dropped.close()
+        return step(self)
+
+    monkeypatch.setattr(Engine, "step", collects)
+    assert isinstance(list(kept.run())[-1], Finished)
+    assert not dropped.submissions and not transcriber.used
+
+
+def test_bytes_of_a_slot(network: Model) -> None:
+    """As an engine allocates them, once both of its lanes are there."""
+    for search in (Search(), Search(samples=3), Search(beams=4), Search(beams=2, samples=3)):
+        engine = make_engine(network, search, 6)
+        assert engine.nbytes() <= 6 * slot_bytes(network, search)
+        if search == Search():
+            assert engine.nbytes() == 6 * slot_bytes(network, search)
+
+
+def test_memory_for_texts(network: Model) -> None:
+    """Pages for as many bytes as the model allows; too few are an error that names the flag."""
+    page = network.dims.n_text_layer * 16 * network.dims.n_text_state * 4
+    whole = network.dims.n_text_ctx // 16
+    assert make_engine(network, Search(), 6).pool.count == 6 * whole
+    network.cache_memory = 2 * whole * page
+    try:
+        assert make_engine(network, Search(), 6).pool.count == 2 * whole
+        with pytest.raises(OptionError, match=r"cache_memory.* may need 84"):
+            make_engine(network, Search(beams=3), 6)
+        model = SlimWhisper(network)
+        (one,) = list(model.transcribe_many(AUDIO[:1], batch_size=2, temperature=0, **QUICK))
+        assert (
+            isinstance(one[1], Transcript)
+            and 0 < model.text_memory().peak_bytes <= 2 * whole * page
+        )
+    finally:
+        network.cache_memory = None
+
+
+OPTIONS = make_options(DIMS, "random", language="en", sample_len=5, temperature=0.0)
+SEARCH = search_of(OPTIONS)
+SHORT = ArraySamples(noise_bursts(0.8, 1))
+
+
+def recording(seconds: float, seed: int, **options: object) -> Recording:
+    chosen = make_options(DIMS, "random", language="en", sample_len=5, temperature=0.0, **options)
+    return Recording(ArraySamples(noise_bursts(seconds, seed)), DIMS, chosen)
+
+
+def call_of(network: Model, slots: int) -> Call:
+    return Transcriber(network).call(SEARCH, slots)
+
+
+def submit(call: Call, source: str, *which: Recording) -> list[Submission]:
+    return [call.submit(RecordingSource(each), source) for each in which]
+
+
+def run(call: Call) -> list[tuple[str, str]]:
+    """(source, text) in the order in which they end."""
+    ended = [(e.tag, e.result.text) for e in call.run() if isinstance(e, Finished)]
+    for engine in call.transcriber.engines:
+        assert engine.idle and engine.free == engine.slots
+    return ended
+
+
+def alone(network: Model, seconds: float, seed: int) -> str:
+    call = call_of(network, 1)
+    submit(call, "it", recording(seconds, seed))
+    return run(call)[0][1]
+
+
+def test_a_short_recording_does_not_wait_for_a_long_one(network: Model) -> None:
+    """One slot: they take turns, window by window, and read as alone."""
+    call = call_of(network, 1)
+    for source, seconds, seed in (("long", 65, 1), ("longer", 95, 2)):
+        submit(call, source, recording(seconds, seed))
+    for _ in range(6):
+        call.transcriber.step()
+    submit(call, "short", recording(20, 3))
+    ended = run(call)
+    assert [source for source, _ in ended] == ["short", "long", "longer"]
+    texts = dict(ended)
+    assert texts["long"] == alone(network, 65, 1)
+    assert texts["longer"] == alone(network, 95, 2)
+    assert texts["short"] == alone(network, 20, 3)
+
+
+def test_a_gpu_encodes_ahead_for_a_batch() -> None:
+    """Of as many windows as the engine decodes, but not of fewer."""
+    with pretend_cuda():
+        network = models.made(("e", "x"), torch.device("cuda"), layers=1)
+        transcriber = Transcriber(network)
+        for slots, filled in ((3, 8), (1, 1)):
+            call = transcriber.call(SEARCH, slots)
+            for seed in range(8):
+                submit(call, str(seed), Recording(SHORT, network.dims, OPTIONS))
+            call.fill()
+            (engine,) = transcriber.engines
+            assert engine.batch_size == 3 and engine.slots == 27
+            assert engine.slots - engine.room == call.running == filled
+            (step,) = transcriber.step()
+            assert step.filled == slots
+            assert len(run(call)) == 8
+
+
+def test_pieces_of_one_recording_leave_room_for_others(
+    network: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regions = [(i * 320_000, i * 320_000 + 256_000) for i in range(5)]  # two are over 30 s
+    monkeypatch.setattr("slimwhisper.longform.recording.speech_regions", lambda *_, **__: regions)
+    call = call_of(network, 2)
+    submit(call, "pieces", recording(100, 1, parallel=True))
+    call.transcriber.step()
+    submit(call, "short", recording(20, 3))
+    assert [source for source, _ in run(call)] == ["short", "pieces"]
+
+
+def test_giving_up_frees_the_slots(network: Model) -> None:
+    call = call_of(network, 2)
+    given_up = submit(call, "given up", *(recording(100, seed) for seed in (1, 2, 4)))
+    call.transcriber.step()
+    submit(call, "kept", recording(20, 3))
+    for each in given_up:
+        call.transcriber.cancel(each)
+    assert run(call) == [("kept", alone(network, 20, 3))]
+
+
+def test_nothing_to_hear(network: Model) -> None:
+    call = call_of(network, 1)
+    submit(call, "tick", Recording(ArraySamples(np.zeros(10, np.float32)), DIMS, OPTIONS))
+    assert run(call) == [("tick", "")] and not call.submissions
