@@ -24,15 +24,14 @@ from slimwhisper.audio.readers import Readers
 from slimwhisper.devices import check_batch_size, choose_loaders
 from slimwhisper.engine.pool import search_of
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.forced_alignment.script import as_lines
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.loaded_model import LoadedModel
-from slimwhisper.longform.channels import AnyRecording, load_recording
 from slimwhisper.model.model import Model
 from slimwhisper.outputs.formats import segment_line
-from slimwhisper.service.recordings import Callbacks, transcribe_all
+from slimwhisper.recordings.load import AnyRecording, load_recording
+from slimwhisper.recordings.passes import prepare_passes
+from slimwhisper.recordings.transcribe import Callbacks, transcribe_all
 from slimwhisper.service.transcriber import TextMemory, Transcriber
-from slimwhisper.speakers.diarize import prepare
 from slimwhisper.text import SafeStream
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
@@ -42,7 +41,6 @@ from slimwhisper.types import (
     Segment,
     Transcript,
 )
-from slimwhisper.windows import as_windows, decode_windows, detect_languages, is_encoded
 
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult
@@ -119,7 +117,7 @@ class SlimWhisper(LoadedModel):
             AudioError, OptionError.
         """
         chosen = self.make_options(**options)
-        prepare(chosen)
+        prepare_passes(chosen)
         err = SafeStream("stderr")
         bar = tqdm(unit="s", disable=verbose is not False, file=err, dynamic_ncols=True)
 
@@ -178,7 +176,7 @@ class SlimWhisper(LoadedModel):
             OptionError, before anything is read.
         """
         chosen = self.make_options(**options)
-        prepare(chosen)
+        prepare_passes(chosen)
         slots = self._slots(batch_size, chosen)
         if isinstance(sources, list) and not (chosen.parallel or script):
             windows = len(sources) * chosen.windows_of_one
@@ -208,6 +206,8 @@ class SlimWhisper(LoadedModel):
         Raises:
             AudioError, OptionError.
         """
+        from slimwhisper.forced_alignment.script import as_lines
+
         ((_, result),) = self.transcribe_many([audio], script=as_lines(text), **options)
         if isinstance(result, SlimWhisperError):
             raise result
@@ -219,6 +219,8 @@ class SlimWhisper(LoadedModel):
         """Decode windows [n_mels, 3000] or [B, n_mels, 3000], or what `embed_audio` makes of them;
         see `slimwhisper.decode`.
         """
+        from slimwhisper.windows import decode_windows
+
         return decode_windows(self.transcriber, mel, options, **changes)
 
     @overload
@@ -233,6 +235,8 @@ class SlimWhisper(LoadedModel):
         several, [B, n_mels, 3000], the results are tokens [B] and a list of B dictionaries. The
         encoder's output, [1500, d] or [B, 1500, d], does as well.
         """
+        from slimwhisper.windows import as_windows, detect_languages, is_encoded
+
         window = (self.dims.n_mels, self.dims.window_frames)
         if isinstance(audio, Tensor) and (
             audio.shape[-2:] == window or is_encoded(audio, self.dims)

@@ -11,9 +11,9 @@ import torch
 from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.errors import OptionError
 from slimwhisper.live.setup import live_options
-from slimwhisper.longform.expected import expected_tokens
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.option_checks import make_options
+from slimwhisper.recordings.expected import expected_tokens
 from slimwhisper.tokens.spellings import parse_hot_words, spellings
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Dims, Options

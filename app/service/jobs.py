@@ -10,7 +10,7 @@ from typing import Any
 
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.longform.channels import AnyRecording
+from slimwhisper.recordings.load import AnyRecording
 from slimwhisper.service.shared_engine import Submission
 from slimwhisper.types import Segment, Transcript
 
@@ -111,7 +111,7 @@ class Job:
     samples: Samples | None = None  # its samples, where they are at hand: `path` is not read
     script: Sequence[str] = ()  # lines of a text to align with it, as in `Recording`
     warnings: list[str] = field(init=False, default_factory=list)  # of what is odd in its file
-    recording: AnyRecording | None = field(init=False, default=None)  # once it has been read
+    recording: "AnyRecording | None" = field(init=False, default=None)  # once it has been read
     submission: Submission | None = field(init=False, default=None)  # while it runs
     state: JobState = field(init=False, default=JobState.WAITING)  # changed in the service's thread
     size: int = field(init=False, default=0)  # bytes; 0 if the file is missing

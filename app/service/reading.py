@@ -20,7 +20,12 @@ from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import SPOOL_SECONDS, Samples, Span, StoredSamples
 from slimwhisper.errors import AudioError
-from slimwhisper.longform.channels import AnyRecording, make_recording
+from slimwhisper.recordings.load import (
+    AnyRecording,
+    aligned_recording,
+    make_recording,
+    split_recording,
+)
 from slimwhisper.types import SAMPLE_RATE
 
 READERS = max(2, WORKERS)  # a file that takes long to read must not hold up all others
@@ -164,16 +169,18 @@ class Reading:
             stored = len(samples)
         try:
             self.store.reserve(job, stored, whole=True)
-            parts = (model.dims, options, model.network.vocabulary)
+            parts = model.dims, options, model.network.vocabulary
             if not split:
                 job_samples = _JobSamples(samples, job)
                 job.emit_samples(job_samples)
-                return make_recording(job_samples, *parts, script=job.script)
+                if job.script:
+                    return aligned_recording(job_samples, *parts, job.script)
+                return make_recording(job_samples, *parts)
             assert isinstance(samples, StoredSamples)  # those at hand have one channel
             named = stored_channels(samples, options.channel_names, job.name)
             channels = {name: _JobSamples(channel, job) for name, channel in named.items()}
             job.emit_samples(Mix(list(channels.values())))
-            return make_recording(channels, *parts)
+            return split_recording(channels, *parts)
         except BaseException:
             samples.close()
             raise

@@ -18,8 +18,8 @@ from slimwhisper.audio.threads import set_threads
 from slimwhisper.engine.pool import search_of
 from slimwhisper.faster_whisper.types import Segment, Word
 from slimwhisper.loading import load_model
-from slimwhisper.longform.recording import Recording
-from slimwhisper.service.recordings import RecordingSource
+from slimwhisper.recordings.load import make_recording
+from slimwhisper.recordings.transcribe import RecordingSource
 from slimwhisper.service.source import Failed, Progress
 from slimwhisper.text import SafeStream
 from slimwhisper.types import Segment as OurSegment
@@ -80,7 +80,7 @@ class SegmentIterator(Iterator[Segment]):
             OptionError, and what else ends a recording.
         """
         chosen = model.make_options(**options)
-        self.recording = Recording(samples, model.dims, chosen, model.network.vocabulary)
+        self.recording = make_recording(samples, model.dims, chosen, model.network.vocabulary)
         self._call = model.transcriber.call(search_of(chosen), slots)
         self._model = model
         self._ready: list[Segment] = []

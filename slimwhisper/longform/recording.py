@@ -9,13 +9,8 @@ from itertools import accumulate, chain, pairwise
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
 from slimwhisper.audio.vad import FRAME, pack_regions, speech_frames, speech_regions
-from slimwhisper.errors import OptionError
-from slimwhisper.forced_alignment.pieces import PieceSession
-from slimwhisper.forced_alignment.script_alignment import ScriptAlignment
-from slimwhisper.longform.expected import read_expected
-from slimwhisper.longform.postprocessing import PostProcessing, is_dropped, speller
+from slimwhisper.longform.passes import Passes, TranscriptContext, is_dropped
 from slimwhisper.longform.session import Session, clips_of
-from slimwhisper.speakers.assign import Spell
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
@@ -32,7 +27,6 @@ PAUSE = 2 * SAMPLE_RATE  # samples: a shorter one stays inside a piece, a longer
 NEAR = 2 * SAMPLE_RATE // 5  # samples from a window's ends where speech still counts as inside
 MAX_EDGE = 1.0  # seconds of a segment on the other side of a silence that are cut off
 
-AnySession = Session | PieceSession
 Region = tuple[int, int]  # samples [start, stop)
 
 
@@ -49,22 +43,15 @@ class Recording:
         dims: Dims,
         options: Options,
         vocabulary: Vocabulary | None = None,
-        name: str = "",
-        script: Sequence[str] = (),
+        passes: Passes | None = None,
+        expected: tuple[int, ...] = (),
     ) -> None:
-        """Reads all samples, once more each to find speech and speakers. vocabulary: as in
-        `Session`. name: without suffix, for an RTTM file or an expected text. script: lines of a
-        text to align with the audio, once it is transcribed: they are the result's segments.
+        """Reads all samples, once more to find speech. vocabulary, expected: as in `Session`.
+        passes: over the segments.
         """
-        self._alignment = ScriptAlignment(script) if script else None
-        if script:
-            for refused in ("channels", "diarize", "sentences", "vad_filter"):
-                if getattr(options, refused):
-                    raise OptionError(f"{refused} cannot be used to align a text; leave it out")
-            options = replace(options, word_timestamps=True, word_times="fine", drop=())
         self.options, self._samples, decoding = options, samples, options
         self.seconds_of_speech = self.seconds
-        self._finish = PostProcessing(samples, options, name)
+        self._passes = passes or Passes()
         self._excerpts: Excerpts | None = None  # to decode instead of all samples
         self._waiting: deque[Region] = deque()  # pieces for later sessions, in mel frames
         self._reported: list[Segment] = []
@@ -98,24 +85,25 @@ class Recording:
             has_speech = _speech_finder(samples)
         decoded = samples if self._excerpts is None else self._excerpts
         window = (dims.window_frames, options.audio_window)
-        self._mel = Spectrogram(decoded, dims.n_mels, *window)
+        self.mel = Spectrogram(decoded, dims.n_mels, *window)
         self._session = partial(
             Session,
-            *(self._mel, dims, decoding),
+            self.mel,
+            dims,
+            decoding,
             vocabulary=vocabulary,
-            expected=read_expected(options, name),
+            expected=expected,
+            passes=self._passes,
             has_speech=has_speech,
             silences=[(a // HOP_SAMPLES, b // HOP_SAMPLES) for a, b in decoded.silences],
         )
         self.sessions = [self._session(clips)]
         self._started = 0  # sessions
 
-    def next_session(self) -> AnySession | None:
+    def next_session(self) -> Session | None:
         """The next session to start; None if there is none, or none before the first one has
         detected the language. Created on demand, as each holds a window's spectrogram.
         """
-        if self._alignment is not None and self._alignment.begun:
-            return self._alignment.next_session()
         language = self.sessions[0].language
         if self._started and self._waiting and language is not None:
             self.sessions.append(self._session([self._waiting.popleft()], language))
@@ -126,12 +114,16 @@ class Recording:
 
     @property
     def vocabulary(self) -> Vocabulary:
+        """Of the model that transcribes."""
         return self.sessions[0].vocabulary
 
     @property
-    def speller(self) -> Spell:
-        """Spells the segments' tokens; known once the language is."""
-        return speller(self.vocabulary, self.sessions[0].state.tokenizer)
+    def context(self) -> TranscriptContext:
+        """What passes may know; known once the language is."""
+        first = self.sessions[0]
+        return TranscriptContext(
+            self.options, self.seconds, first.vocabulary, first.state.tokenizer
+        )
 
     @property
     def seconds(self) -> float:
@@ -140,27 +132,12 @@ class Recording:
 
     @property
     def done(self) -> bool:
-        """Whether all is transcribed and, with a script, aligned, which begins then."""
-        if self._alignment is not None and self._alignment.begun:
-            return self._alignment.done
-        if self._waiting or not all(s.done for s in self.sessions):
-            return False
-        if self._alignment is None:
-            return True
-        self._alignment.begin(self._transcribed(), self._mel, self.sessions[0].state.tokenizer)
-        return self._alignment.done
+        """Whether all is transcribed."""
+        return not self._waiting and all(s.done for s in self.sessions)
 
     @property
     def seconds_done(self) -> float:
-        """Seconds of the recording done so far; transcribing is half of aligning."""
-        if self._alignment is None:
-            return self._seconds_transcribed
-        if self._alignment.begun:
-            return self.seconds * (1 + self._alignment.share_done) / 2
-        return self._seconds_transcribed / 2
-
-    @property
-    def _seconds_transcribed(self) -> float:
+        """Seconds of the recording done so far."""
         if self.done:
             return self.seconds
         if self.options.parallel:
@@ -175,11 +152,7 @@ class Recording:
         return self._original(session.position / FRAMES_PER_SECOND)
 
     def report(self) -> list[Segment]:
-        """The new segments, in order of time, without those that `Options.drop` leaves out; those
-        of a script come with `transcript`.
-        """
-        if self._alignment is not None:
-            return []
+        """The new segments, in order of time, without those that `Options.drop` leaves out."""
         return [s for s in self._report() if not is_dropped(s, self.options)]
 
     def _report(self) -> list[Segment]:
@@ -196,19 +169,17 @@ class Recording:
 
     def transcript(self) -> Transcript:
         """The result; complete once `done`."""
-        if self._alignment is not None:
-            return self._alignment.transcript()
-        return self._finish(self._transcribed(), self.vocabulary, self.sessions[0].state.tokenizer)
-
-    def _transcribed(self) -> Transcript:
         self._report()
         text, language = "".join(s.prompts.text() for s in self.sessions), self.sessions[0].language
         assert language is not None
-        return Transcript(text, self._reported, language)
+        transcript = Transcript(text, self._reported.copy(), language)
+        for change in self._passes.transcript:
+            transcript = change(transcript, self.context)
+        return transcript
 
     def close(self) -> None:
         """Free memory and files."""
-        self._mel.close()
+        self.mel.close()
         self._samples.close()
 
     def _original(self, seconds: float, end: bool = False) -> float:

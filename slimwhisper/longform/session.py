@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.engine.requests import (
     Align,
@@ -24,15 +22,12 @@ from slimwhisper.engine.requests import (
 )
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.longform.attempts import Candidate, attempts_of, choose
-from slimwhisper.longform.expected import expected_tokens
-from slimwhisper.longform.fine_words import with_fine_times
 from slimwhisper.longform.hallucination import WindowSpan
+from slimwhisper.longform.passes import DecodedWindow, Passes
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.longform.timestamps import WindowSegments, cut_at_timestamps
 from slimwhisper.longform.words import text_tokens, time_segments
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
-from slimwhisper.trust.flags import CERTAIN_LANGUAGE, WindowEvidence, flagged
-from slimwhisper.trust.sound import WindowSound
 from slimwhisper.types import FRAMES_PER_SECOND, Dims, Options, Segment, Transcript
 
 if TYPE_CHECKING:  # it imports numba, which is slow to start
@@ -60,7 +55,7 @@ class WindowState:
     tokenizer: "Tokenizer" = field(init=False)  # for the language, once that is known
     text_language: str | None = None  # code
     spoken_language: str | None = None  # code: the last one detected
-    changed: bool = False  # with `multilingual`: an uncertain change of language
+    language_probability: float = 1.0  # with `multilingual`: of a language that has changed
     last_speech: float = 0.0  # seconds
 
 
@@ -78,14 +73,17 @@ class Session:
         clips: Sequence[Clip] | None = None,
         language: str | None = None,
         vocabulary: Vocabulary | None = None,
-        expected: str = "",
+        expected: tuple[int, ...] = (),
         has_speech: Callable[[int, int], bool] | None = None,
         silences: Sequence[Clip] = (),
+        passes: Passes | None = None,
     ) -> None:
         """clips: instead of those in the options. language: a code, if already known. vocabulary:
-        None: Whisper's for these dimensions. expected: a text that the recording follows.
+        None: Whisper's for these dimensions. expected: the text tokens that the recording
+        follows.
         has_speech: whether to decode a window, by its first and last mel frame; None: decode all.
         silences: of the file's clock, in which no window starts, and where long ones end it.
+        passes: over each window's segments.
         """
         self.mel, self.dims, self.options = mel, dims, options
         self.vocabulary = vocabulary or get_vocabulary(dims)
@@ -97,7 +95,7 @@ class Session:
         if len(languages) == 1:
             self.language = languages[0]
         self.language_probs: dict[str, float] = {}  # by code; {}: the language was known
-        self._expected = expected_tokens(self.vocabulary, expected, options.hotwords)
+        self._expected, self._passes = expected, passes or Passes()
         self.state = WindowState(languages)
         self._steps = self._run(self._windows(clips, has_speech, silences), cut=clips is None)
         self._request: Request | None = next(self._steps, None)
@@ -204,7 +202,8 @@ class Session:
         assert isinstance(answer, Languages)
         state, language = self.state, answer.most_likely(self.state.languages)
         before, state.spoken_language = state.spoken_language, language
-        state.changed = before not in (None, language) and answer.probs[language] < CERTAIN_LANGUAGE
+        unchanged = before in (None, language)
+        state.language_probability = 1.0 if unchanged else answer.probs[language]
         self._set_language(language)
         return language, answer.probs
 
@@ -265,22 +264,26 @@ class Session:
             timed = time_segments(*parts)
             new, seek, dropped = timed.segments, timed.seek, timed.dropped
             state.last_speech = timed.last_speech
-            if options.word_times == "fine" and alignment is not None:
-                audio = self.mel.window(span.start, span.frames)
-                stop, before = max(cut.seek, seek), self.segments[-1].end if self.segments else 0.0
-                new = with_fine_times(new, alignment, state.tokenizer, audio, span, stop, before)
+        window = DecodedWindow(
+            span=span,
+            mel=lambda: self.mel.window(span.start, span.frames),
+            tokenizer=state.tokenizer,
+            before=self.segments,
+            alignment=alignment,
+            stop=max(cut.seek, seek),
+            language=state.text_language,
+            language_probability=state.language_probability,
+        )
+        for change in self._passes.times:
+            new = change(new, window)
         # a window whose text is just <|0.00|><|0.00|> would be decoded in an endless loop
         state.seek = seek if seek > span.start else span.start + span.frames
         if not dropped:
             number = len(self.segments)
             new = [replace(_cleared(s), id=i) for i, s in enumerate(new, start=number)]
-
-            def mel() -> Tensor:
-                return self.mel.window(span.start, span.frames)[:, : span.frames]
-
-            sound = WindowSound(mel, span.offset)
-            evidence = WindowEvidence(sound, state.text_language, state.changed)
-            self.segments += flagged(new, evidence, self.segments)
+            for change in self._passes.windows:
+                new = change(new, window)
+            self.segments += new
             certain = result.temperature <= options.prompt_reset_on_temperature
             keep = options.condition_on_previous_text and certain
             self.prompts.add([t for s in new for t in s.tokens], keep)

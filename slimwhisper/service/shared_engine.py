@@ -83,6 +83,8 @@ class SharedEngine:
         self.draining = False  # recordings start no windows, so that the engine becomes idle
         self.reduced = False  # it has fewer slots than it could, because of live sources
         self.submissions: dict[Submission, None] = {}  # in the order of their last slots
+        self.callers: set[Caller] = set()  # who keep it, even between their sources
+        self.error: Exception | None = None  # why it could not be made
         self.unused = 0  # slots that recordings leave free
         self._live_were_first = False  # with a single slot, live sources and recordings take turns
 
@@ -97,6 +99,11 @@ class SharedEngine:
     def recordings(self) -> list[Submission]:
         """The submissions without."""
         return [s for s in self.submissions if not s.source.live]
+
+    @property
+    def used(self) -> bool:
+        """Whether anybody needs it."""
+        return bool(self.submissions or self.callers)
 
     @property
     def idle(self) -> bool:

@@ -156,6 +156,13 @@ class Transcriber:
         for engine in self._engines:
             engine.fill(live)
 
+    def keep(self, call: "Call") -> SharedEngine:
+        """The engine of a call, made if it can be; with the lock."""
+        engine = self._engine_of(call)
+        engine.callers.add(call)
+        self._take_turns()
+        return engine
+
     def end_cancelled(self) -> None:
         """Drop what was cancelled; with the lock."""
         while self._cancelled:
@@ -173,7 +180,7 @@ class Transcriber:
             if engine.model is call.model and (fits or engine.search == (call.search or Search())):
                 break
         else:
-            for unused in [e for e in self._engines if not e.submissions]:
+            for unused in [e for e in self._engines if not e.used]:
                 self._engines.remove(unused)
             engine = SharedEngine(call.model, call.search or Search())
             self._engines.append(engine)
@@ -187,7 +194,7 @@ class Transcriber:
         engines = self._engines.copy()
         states = [
             EngineState(
-                used=bool(engine.submissions),
+                used=engine.used,
                 live=bool(engine.live),
                 allocated=engine.engine is not None,
                 idle=engine.idle,
@@ -206,7 +213,7 @@ class Transcriber:
             self._allocate(engines[i])
 
     def _should_resize(self, engine: SharedEngine, live: bool) -> bool:
-        if engine.engine is None or not engine.submissions:
+        if engine.engine is None or not engine.used:
             return False
         if self.slots is not None:
             return engine.reduced and not live
@@ -215,7 +222,8 @@ class Transcriber:
 
     def _wanted(self, engine: SharedEngine) -> int:
         """How many slots the calls of an engine want."""
-        slots = [n for n in {s.call: s.call.slots for s in engine.submissions}.values() if n]
+        callers = engine.callers.union(s.call for s in engine.submissions)
+        slots = [caller.slots for caller in callers if caller.slots]
         if len(slots) == 1:
             return slots[0]
         default = self.default_slots(engine.search)
@@ -247,6 +255,7 @@ class Transcriber:
         engine.engine = None
         if not isinstance(error, Exception):  # it interrupts one thread, which raises it
             error = SlimWhisperError("interrupted by another call of this model; try again")
+        engine.error = error
         for submission in list(engine.submissions):
             engine.end(submission, Failed(submission.tag, error, of_engine=True))
 
@@ -258,7 +267,7 @@ class Transcriber:
             for engine in self._engines.copy():
                 if error is not None:
                     self._fail(engine, error)
-                elif not engine.submissions:
+                elif not engine.used:
                     self._engines.remove(engine)
             self._defaults.clear()
 
@@ -285,7 +294,9 @@ class Transcriber:
 
 
 class Call:
-    """The sources of one caller. Leaving its context cancels those that have not ended."""
+    """The sources of one caller. As a context it keeps its engine between them, and cancels those
+    that have not ended when it is left.
+    """
 
     def __init__(
         self,
@@ -353,6 +364,8 @@ class Call:
 
     def close(self) -> None:
         """End all its sources, without events."""
+        if self.engine is not None:
+            self.engine.callers.discard(self)
         for submission in list(self.submissions):
             self.transcriber.cancel(submission)
         if not self.transcriber.lock.mine:  # else a step of this thread has dropped the caller
@@ -360,6 +373,13 @@ class Call:
                 self.transcriber.end_cancelled()
 
     def __enter__(self) -> Self:
+        """Keep its engine, from now on, until the end. Raises OptionError if there is too little
+        memory for it.
+        """
+        with self.transcriber.paused():
+            self.engine = self.transcriber.keep(self)
+        if self.engine.error is not None:
+            raise self.engine.error
         return self
 
     def __exit__(

@@ -20,7 +20,7 @@ class EngineState:
 
 
 @dataclass(slots=True)
-class Turn:
+class NextTurn:
     """What to do next, by the engines' indices."""
 
     drain: set[int] = field(default_factory=set)  # start no windows there, so that it becomes idle
@@ -28,7 +28,7 @@ class Turn:
     allocate: list[int] = field(default_factory=list)  # make its slots, in this order
 
 
-def next_turn(engines: Sequence[EngineState], over: bool, together: bool = False) -> Turn:
+def next_turn(engines: Sequence[EngineState], over: bool, together: bool = False) -> NextTurn:
     """Whose turn it is.
 
     Arguments:
@@ -36,7 +36,7 @@ def next_turn(engines: Sequence[EngineState], over: bool, together: bool = False
         over: whether the current turn has lasted long enough, if others wait.
         together: engines do not wait for each other: there is memory for all.
     """
-    turn = Turn()
+    turn = NextTurn()
     waiting = [i for i, engine in enumerate(engines) if engine.used and not engine.allocated]
     over = over or any(engines[i].live for i in waiting)
     holding = False

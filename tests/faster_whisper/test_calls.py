@@ -139,7 +139,7 @@ def test_threads_share_an_engine(model: WhisperModel, monkeypatch: pytest.Monkey
     for thread in threads:
         thread.join()
     assert texts == {name: EXPECTED[name]["text"] for name in names}
-    assert max(filled) > 2
+    assert max(filled) > 1
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.cli import main
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.errors import OptionError
-from slimwhisper.longform.fine_words import with_fine_times
 from slimwhisper.longform.hallucination import WindowSpan
+from slimwhisper.longform.passes import DecodedWindow
+from slimwhisper.recordings.fine_words import with_fine_times
 from slimwhisper.types import Segment, Word
 from tests.support.paths import SAMPLES, SHARED
 from tests.support.spoken import EXPECTED, joined, sequence, spoken_words
@@ -133,8 +134,10 @@ def test_fine_times_leave_text_without_length_as_it_is() -> None:
     ]
     alignment = Alignment(text, 1, scores, (0.5,) * len(text))
     span = WindowSpan(100, 200, 300)
-    mel = torch.zeros(80, 3000)
-    first, second = with_fine_times(segments, alignment, tokenizer, mel, span, 300, 0.0)
+    window = DecodedWindow(
+        span, lambda: torch.zeros(80, 3000), tokenizer, (), alignment=alignment, stop=300
+    )
+    first, second = with_fine_times(segments, window)
     assert 1.0 <= first.start < first.end <= 3.0
     assert second == segments[1]
 

@@ -11,8 +11,9 @@ import pytest
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.longform.postprocessing import PostProcessing, with_logprobs
+from slimwhisper.longform.passes import TranscriptContext
 from slimwhisper.longform.recording import Recording
+from slimwhisper.recordings.passes import passes_of, with_logprobs
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Options, Segment, Transcript
 from tests.support.checkpoints import tiny_dims
@@ -190,10 +191,12 @@ def test_what_is_left_when_segments_are_dropped(sentences: bool) -> None:
         for i, (text, f) in enumerate(zip(texts, flags, strict=True))
     ]
     drop = {"drop": ("invented", "improbable"), "token_logprobs": True, "sentences": sentences}
-    finish = PostProcessing(ArraySamples(np.zeros(128_000, np.float32)), Options(**drop), "")
+    options, samples = Options(**drop), ArraySamples(np.zeros(128_000, np.float32))
     vocabulary = get_vocabulary(tiny_dims(multilingual=True))
-    whole = Transcript("".join(texts), segments, "en")
-    found = finish(whole, vocabulary, vocabulary.tokenizer("en"))
+    context = TranscriptContext(options, 8.0, vocabulary, vocabulary.tokenizer("en"))
+    found = Transcript("".join(texts), segments, "en")
+    for change in passes_of(samples, options, "").transcript:
+        found = change(found, context)
     assert found.text == " Good day. See you."
     assert [s.text for s in found.segments] == [" Good day.", " See you."]
     assert [s.token_logprobs for s in found.segments] == [[-0.0], [-3.0]]

@@ -15,7 +15,7 @@ from slimwhisper.engine.requests import Search, Window
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import LiveEvent, LiveOptions, TextUpdate
 from slimwhisper.longform.recording import Recording
-from slimwhisper.service.recordings import RecordingSource
+from slimwhisper.recordings.transcribe import RecordingSource
 from slimwhisper.service.shared_engine import SharedEngine, Submission
 from slimwhisper.service.source import Failed, Finished
 from slimwhisper.service.transcriber import Call

@@ -22,8 +22,8 @@ from slimwhisper.errors import OptionError
 from slimwhisper.longform.recording import Recording
 from slimwhisper.model.model import Model
 from slimwhisper.option_checks import make_options
+from slimwhisper.recordings.transcribe import RecordingSource
 from slimwhisper.service import transcriber as module
-from slimwhisper.service.recordings import RecordingSource
 from slimwhisper.service.shared_engine import Submission
 from slimwhisper.service.source import Failed, Finished
 from slimwhisper.service.transcriber import Call, Transcriber

@@ -5,7 +5,9 @@ from torch import Tensor
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.engine.requests import Decoded, Window
+from slimwhisper.longform.passes import Passes
 from slimwhisper.longform.session import Session
+from slimwhisper.recordings.passes import flag
 from slimwhisper.tokens.vocabulary import get_tokenizer
 from slimwhisper.types import Dims, Options
 from tests.support.checkpoints import tiny_dims
@@ -37,7 +39,8 @@ class Frames(Spectrogram):
 
 def session(seconds: float, dims: Dims = DIMS, **options: object) -> Session:
     chosen = Options(**options)  # type: ignore[arg-type]
-    return Session(Frames(seconds, chosen.audio_window), dims, chosen)
+    passes = Passes(windows=[flag])
+    return Session(Frames(seconds, chosen.audio_window), dims, chosen, passes=passes)
 
 
 def answer(*tokens: int, **fields: float) -> Decoded:

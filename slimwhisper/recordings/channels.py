@@ -1,18 +1,15 @@
 """A recording whose channels are decoded by themselves, each with one speaker."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
-from slimwhisper.audio.load import AudioSource, load_channels, load_samples, stem_of
-from slimwhisper.audio.samples import Samples
-from slimwhisper.longform.postprocessing import with_logprobs
-from slimwhisper.longform.recording import AnySession, Recording
-from slimwhisper.model.model import Model
+from slimwhisper.longform.recording import Recording
+from slimwhisper.longform.session import Session
+from slimwhisper.recordings.passes import with_logprobs
 from slimwhisper.speakers.assign import Spell, cut_segment
 from slimwhisper.tokens.vocabulary import Vocabulary
-from slimwhisper.types import Dims, Options, Segment, Transcript, Word
+from slimwhisper.types import Segment, Transcript, Word
 
 MIN_PAUSE = 0.5  # seconds between two words of a segment that is cut there
 
@@ -24,31 +21,20 @@ class SplitRecording:
     detected, as if there were no other. Segments may overlap, as people do.
     """
 
-    def __init__(
-        self,
-        channels: Mapping[str, Samples],
-        dims: Dims,
-        options: Options,
-        vocabulary: Vocabulary | None = None,
-        name: str = "",
-    ) -> None:
-        """channels: of equal length, by the speakers' names. Others: as in `Recording`."""
-        self.options = options
-        recordings = {
-            speaker: Recording(samples, dims, options, vocabulary, name)
-            for speaker, samples in channels.items()
-        }
-        self._all = list(recordings.values())
+    def __init__(self, recordings: dict[str, Recording]) -> None:
+        """recordings: of the channels, of equal length, by the speakers' names."""
+        self._all, recordings = list(recordings.values()), recordings.copy()
         # without speech, only the language is detected, and only if there is none on any channel
         silent = [speaker for speaker, part in recordings.items() if not part.seconds_of_speech]
         for speaker in silent if len(silent) < len(recordings) else silent[1:]:
             del recordings[speaker]
         self._channels = recordings
+        self.options = self._all[0].options
         self._parts = list(recordings.values())
         self._waiting: list[Segment] = []  # until no earlier one can come
         self._reported = 0  # segments
 
-    def next_session(self) -> AnySession | None:
+    def next_session(self) -> Session | None:
         """As in `Recording`; the channels take turns."""
         for part in list(self._parts):
             if (session := part.next_session()) is not None:
@@ -59,7 +45,8 @@ class SplitRecording:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        return self._parts[0].vocabulary
+        """Of the model that transcribes."""
+        return self._all[0].vocabulary
 
     @property
     def seconds(self) -> float:
@@ -98,7 +85,7 @@ class SplitRecording:
                 piece
                 for name, segments in spoken.items()
                 for s in segments
-                for piece in _cut(s, starts, self._channels[name].speller)
+                for piece in _cut(s, starts, self._channels[name].context.spell)
             ]
         )
         text = "".join(segment.text for segment in ordered)
@@ -109,39 +96,6 @@ class SplitRecording:
         """Free memory and files."""
         for part in self._all:
             part.close()
-
-
-AnyRecording = Recording | SplitRecording
-
-
-def make_recording(
-    samples: Samples | Mapping[str, Samples],
-    dims: Dims,
-    options: Options,
-    vocabulary: Vocabulary | None = None,
-    name: str = "",
-    script: Sequence[str] = (),
-) -> AnyRecording:
-    """A recording of samples, or of channels by their speakers' names; arguments: as in
-    `Recording`.
-    """
-    if isinstance(samples, Mapping):
-        return SplitRecording(samples, dims, options, vocabulary, name)
-    return Recording(samples, dims, options, vocabulary, name, script)
-
-
-def load_recording(
-    source: AudioSource, model: Model, options: Options, script: Sequence[str] = (), **reading: Any
-) -> AnyRecording:
-    """Read a recording for a model. reading: arguments of `load_samples`. Raises AudioError."""
-    reading["audio_track"] = options.audio_track
-    samples: Samples | Mapping[str, Samples]
-    if options.channels is None or script:  # `Recording` refuses channels beside a script
-        samples = load_samples(source, **reading)
-    else:
-        samples = load_channels(source, options.channel_names, **reading)
-    parts = (model.dims, options, model.vocabulary, stem_of(source))
-    return make_recording(samples, *parts, script)
 
 
 def _spoken_by(speaker: str, segments: Iterable[Segment]) -> list[Segment]:
@@ -169,8 +123,7 @@ def _cut(segment: Segment, starts: Sequence[float], spell: Spell) -> list[Segmen
             runs.append([word])
     if len(runs) < 2:
         return [segment]
-    pieces = cut_segment(segment, runs, spell)
-    return pieces if segment.token_logprobs is None else with_logprobs(pieces, [segment])
+    return with_logprobs(cut_segment(segment, runs, spell), [segment])
 
 
 def _in_order(segments: Sequence[Segment], first: int = 0) -> list[Segment]:

@@ -14,8 +14,8 @@ from slimwhisper.cli import build_parser
 from slimwhisper.engine.drafting.speculation import Acceptance
 from slimwhisper.errors import OptionError
 from slimwhisper.jobs.decoding_flags import options_of
-from slimwhisper.longform.expected import expected_tokens, read_expected
-from slimwhisper.longform.recording import Recording
+from slimwhisper.recordings.expected import expected_tokens, read_expected
+from slimwhisper.recordings.load import aligned_recording
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Options
 from tests.support.paths import SAMPLES
@@ -47,11 +47,12 @@ def test_a_file_or_a_folder(tmp_path: Path) -> None:
 def test_the_text_is_that_of_the_recording_that_is_aligned(tmp_path: Path) -> None:
     (tmp_path / "talk.txt").write_text("good morning", encoding="utf-8")
     options = Options(expected=str(tmp_path))
-    samples = ArraySamples(np.zeros(16_000, np.float32))
-    recording = Recording(samples, session(4).dims, options, name="talk", script=["morning"])
-    assert recording.sessions[0]._expected == expected_tokens(VOCABULARY, "good morning", None)
+    dims, samples = session(4).dims, ArraySamples(np.zeros(16_000, np.float32))
+    aligned = aligned_recording(samples, dims, options, VOCABULARY, ["morning"], "talk")
+    (first,) = aligned.recording.sessions
+    assert first._expected == expected_tokens(VOCABULARY, "good morning", None)
     with pytest.raises(OptionError, match="sentences cannot be used to align a text"):
-        Recording(samples, session(4).dims, Options(sentences=True), script=["morning"])
+        aligned_recording(samples, dims, Options(sentences=True), VOCABULARY, ["morning"])
 
 
 def test_tokens() -> None:

@@ -10,8 +10,7 @@ from slimwhisper.audio.readers import Readers
 from slimwhisper.engine.pool import search_of
 from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
-from slimwhisper.longform.channels import AnyRecording
-from slimwhisper.longform.recording import AnySession
+from slimwhisper.recordings.load import AnyRecording
 from slimwhisper.service.source import Event, Failed, Finished, Progress, Stepped
 from slimwhisper.service.transcriber import Call, Transcriber
 from slimwhisper.types import Options, Segment, Transcript
@@ -30,7 +29,7 @@ class RecordingSource:
     def __init__(self, recording: AnyRecording) -> None:
         self.recording = recording
 
-    def next_window(self) -> tuple[AnySession, Window] | None:
+    def next_window(self) -> tuple[Any, Window] | None:
         """The first window of the next session."""
         while (session := self.recording.next_session()) is not None:
             request = session.next_request()
@@ -38,7 +37,7 @@ class RecordingSource:
                 return session, request
         return None
 
-    def accept(self, session: AnySession, answer: Answer) -> Request | None:
+    def accept(self, session: Any, answer: Answer) -> Request | None:
         """Pass an answer to its session."""
         session.accept(answer)
         return session.next_request()

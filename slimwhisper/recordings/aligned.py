@@ -1,63 +1,90 @@
-"""Aligns a script with a recording, once that has been transcribed."""
+"""A recording that is transcribed, then aligned with a script."""
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.forced_alignment.matching import Match, heard_words, match
 from slimwhisper.forced_alignment.pieces import PieceSession, pieces_of
 from slimwhisper.forced_alignment.script import words_of
+from slimwhisper.longform.recording import Recording
+from slimwhisper.longform.session import Session
+from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.trust import NOT_IN_AUDIO
-from slimwhisper.types import FRAMES_PER_SECOND, Segment, Transcript, Word
-
-if TYPE_CHECKING:  # it imports numba, which is slow to start
-    from whisper.tokenizer import Tokenizer
+from slimwhisper.types import FRAMES_PER_SECOND, Options, Segment, Transcript, Word
 
 LEAST_LOGPROB = -2.0  # of a line that was heard as other words, in the mean: less is another text
 
 
-class ScriptAlignment:
-    """The pieces of a script, to be aligned one by one, and the script with its times."""
+class AlignedRecording:
+    """The sessions of a recording, then those of the script's pieces. Its result is the script,
+    with its times.
+    """
 
-    def __init__(self, lines: Sequence[str]) -> None:
-        self.lines = list(lines)
+    def __init__(self, recording: Recording, lines: Sequence[str]) -> None:
+        """recording: with word times."""
+        self.recording, self.lines = recording, list(lines)
         self._language, self._match = "", Match([], set(), [], [])
         self._waiting: list[PieceSession] | None = None  # the last is the next; None: not begun
         self._sessions: list[PieceSession] = []
 
-    def begin(self, heard: Transcript, mel: Spectrogram, tokenizer: "Tokenizer") -> None:
-        """Find the pieces. heard: the recording's transcript with word times. mel: of the same
-        audio. tokenizer: of the transcript's language.
-        """
-        self._language = heard.language
-        self._match = match(words_of(self.lines), heard_words(heard.segments))
-        before = tuple(tokenizer.sot_sequence_including_notimestamps)
-        pieces = pieces_of(self._match.placed, tokenizer, mel.frames, mel.width)
-        self._waiting = [PieceSession(piece, mel, before) for piece in pieces][::-1]
+    @property
+    def options(self) -> Options:
+        return self.recording.options
 
     @property
-    def begun(self) -> bool:
-        """Whether the recording has been transcribed."""
-        return self._waiting is not None
+    def vocabulary(self) -> Vocabulary:
+        """Of the model that transcribes."""
+        return self.recording.vocabulary
 
-    def next_session(self) -> PieceSession | None:
-        """The next piece to align; None: all have begun."""
+    @property
+    def seconds(self) -> float:
+        """The recording's length."""
+        return self.recording.seconds
+
+    def next_session(self) -> Session | PieceSession | None:
+        """The next session to start; None: there is none now."""
+        if self._waiting is None:
+            return self.recording.next_session()
         if not self._waiting:
             return None
         self._sessions.append(self._waiting.pop())
         return self._sessions[-1]
 
+    def _begin(self) -> list[PieceSession]:
+        """Find the pieces in what was heard. Returns them in reverse."""
+        heard, mel = self.recording.transcript(), self.recording.mel
+        self._language = heard.language
+        self._match = match(words_of(self.lines), heard_words(heard.segments))
+        tokenizer = self.recording.context.tokenizer
+        before = tuple(tokenizer.sot_sequence_including_notimestamps)
+        pieces = pieces_of(self._match.placed, tokenizer, mel.frames, mel.width)
+        return [PieceSession(piece, mel, before) for piece in pieces][::-1]
+
     @property
     def done(self) -> bool:
-        """Whether all pieces are aligned."""
+        """Whether all is transcribed, and all pieces, which begin then, are aligned."""
+        if self._waiting is None:
+            if not self.recording.done:
+                return False
+            self._waiting = self._begin()
         return self._waiting == [] and all(s.done for s in self._sessions)
 
     @property
-    def share_done(self) -> float:
-        """Of the pieces, from 0 to 1."""
-        count = len(self._sessions) + len(self._waiting or ())
-        return sum(s.done for s in self._sessions) / count if count else 1.0
+    def seconds_done(self) -> float:
+        """Seconds of the recording done so far; transcribing is half of aligning."""
+        if self._waiting is None:
+            return self.recording.seconds_done / 2
+        count = len(self._sessions) + len(self._waiting)
+        share = sum(s.done for s in self._sessions) / count if count else 1.0
+        return self.seconds * (1 + share) / 2
+
+    def report(self) -> list[Segment]:
+        """None: they come with `transcript`."""
+        return []
+
+    def close(self) -> None:
+        """Free memory and files."""
+        self.recording.close()
 
     def transcript(self) -> Transcript:
         """A segment for each line, with the line as its text. A line that is not in the audio has

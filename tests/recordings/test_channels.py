@@ -12,7 +12,7 @@ import soundfile
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.errors import AudioError, OptionError
-from slimwhisper.longform.channels import _cut
+from slimwhisper.recordings.channels import _cut
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.calls import Call, call
 from tests.support.scripted import segment as plain_segment

@@ -2,36 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
-from slimwhisper.engine.requests import Alignment
 from slimwhisper.forced_alignment.borders import POSITION, word_attention, word_borders
 from slimwhisper.forced_alignment.script import word_key
-from slimwhisper.longform.hallucination import WindowSpan
+from slimwhisper.longform.passes import DecodedWindow
 from slimwhisper.types import FRAMES_PER_SECOND, Segment, Word
 
-if TYPE_CHECKING:  # it imports numba, which is slow to start
-    from whisper.tokenizer import Tokenizer
 
-
-def with_fine_times(
-    segments: Sequence[Segment],
-    alignment: Alignment,
-    tokenizer: "Tokenizer",
-    mel: Tensor,
-    span: WindowSpan,
-    stop: int,
-    before: float,
-) -> list[Segment]:
+def with_fine_times(segments: Sequence[Segment], window: DecodedWindow) -> list[Segment]:
     """A window's segments; their words begin and end where the sound does.
 
-    The words are those of `words.time_segments`: the first of the alignment's text, in order. mel
-    [n_mels, 3000]: the window's. stop: the mel frame of the recording where the text ends: what is
-    said after it is the next window's. before: where the words before them end, in seconds.
+    The words are those of `words.time_segments`: the first of the alignment's text, in order. What
+    is said after `window.stop` is the next window's.
     """
+    alignment, tokenizer, span = window.alignment, window.tokenizer, window.span
+    if alignment is None:
+        return list(segments)
+    mel, stop = window.mel(), window.stop
+    before = window.before[-1].end if window.before else 0.0  # where the words before it end
     texts, tokens = tokenizer.split_to_word_tokens(list(alignment.text))
     names, counts = list[str](), list[int]()  # of words; punctuation belongs to its neighbour
     for text, piece in zip(texts, tokens, strict=True):

@@ -1,0 +1,1 @@
+"""All that is asked of recordings: many at once, channels, scripts, speakers, flags, sentences."""

@@ -1,0 +1,100 @@
+"""The table of passes over a recording's segments: words' times, flags, speakers, sentences.
+
+What a pass needs is imported where an option asks for it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+
+from slimwhisper.audio.samples import Samples
+from slimwhisper.longform.passes import DecodedWindow, Pass, Passes, TranscriptContext, is_dropped
+from slimwhisper.trust.flags import CERTAIN_LANGUAGE, WindowEvidence, flagged, with_loops
+from slimwhisper.trust.sound import WindowSound
+from slimwhisper.types import Options, Segment, Transcript
+
+
+def passes_of(samples: Samples, options: Options, name: str) -> Passes:
+    """The passes that the options ask for, in their order.
+
+    Finds the turns of the speakers, from the samples. name: of the recording, without suffix, for
+    an RTTM file. Raises AudioError, DependencyError, OptionError.
+    """
+    passes = Passes(windows=[flag])
+    if options.word_times == "fine":
+        from slimwhisper.recordings.fine_words import with_fine_times
+
+        passes.times.append(with_fine_times)
+    if options.diarize is not None:
+        passes.transcript.append(speakers(samples, options, name))
+    passes.transcript.append(flag_loops)
+    if options.drop:
+        passes.transcript.append(drop)
+    if options.sentences:
+        passes.transcript.append(cut_sentences)
+    return passes
+
+
+def prepare_passes(options: Options) -> None:
+    """Load what the passes need, so that errors are reported once, before any recording is read.
+    Raises as `passes_of`.
+    """
+    if options.diarize is not None:
+        from slimwhisper.speakers.diarize import prepare
+
+        prepare(options)
+
+
+def flag(segments: Sequence[Segment], window: DecodedWindow) -> list[Segment]:
+    """Flag what is doubtful, by the text and the sound of its window."""
+    sound = WindowSound(lambda: window.mel()[:, : window.span.frames], window.span.offset)
+    changed = window.language_probability < CERTAIN_LANGUAGE
+    return flagged(segments, WindowEvidence(sound, window.language, changed), window.before)
+
+
+def speakers(samples: Samples, options: Options, name: str) -> Pass:
+    """Find the turns of the speakers, to assign one to each word, and to cut segments there."""
+    from slimwhisper.speakers.assign import assign_speakers
+    from slimwhisper.speakers.diarize import find_speakers
+
+    turns = find_speakers(samples, options, name)
+
+    def assign(transcript: Transcript, context: TranscriptContext) -> Transcript:
+        segments = assign_speakers(transcript.segments, turns, context.spell)
+        return replace(transcript, segments=with_logprobs(segments, transcript.segments))
+
+    return assign
+
+
+def flag_loops(transcript: Transcript, context: TranscriptContext) -> Transcript:
+    """Flag loops that continue in later segments, too."""
+    return replace(transcript, segments=with_loops(transcript.segments))
+
+
+def drop(transcript: Transcript, context: TranscriptContext) -> Transcript:
+    """Leave out the segments with one of the flags in `Options.drop`."""
+    dropped = [s for s in transcript.segments if is_dropped(s, context.options)]
+    if not dropped:
+        return transcript
+    kept = [s for s in transcript.segments if not is_dropped(s, context.options)]
+    text = "".join(s.text for s in kept)
+    return replace(transcript, text=text, segments=kept, dropped=dropped)
+
+
+def cut_sentences(transcript: Transcript, context: TranscriptContext) -> Transcript:
+    """A segment for each sentence."""
+    from slimwhisper.subtitles.sentences import to_sentences
+
+    language = "en" if context.options.task == "translate" else transcript.language
+    segments = to_sentences(transcript.segments, language, context.seconds)
+    return replace(transcript, segments=with_logprobs(segments, transcript.segments))
+
+
+def with_logprobs(segments: Sequence[Segment], before: Sequence[Segment]) -> list[Segment]:
+    """Segments that were cut again, with the log-probabilities of their tokens, if there are any:
+    they are all tokens of the segments `before`, in order.
+    """
+    if all(segment.token_logprobs is None for segment in before):
+        return list(segments)
+    rest = iter([logprob for s in before for logprob in s.token_logprobs or ()])
+    return [replace(s, token_logprobs=list(islice(rest, len(s.tokens)))) for s in segments]

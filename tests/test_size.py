@@ -1,0 +1,85 @@
+"""The size of the whole: numbers in `support/size.json` that may only fall."""
+
+import ast
+import io
+import json
+import subprocess
+import sys
+import tokenize
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT, SAMPLES
+
+NUMBERS = json.loads((ROOT / "tests/support/size.json").read_text())
+SLACK = 0.01  # of a number: what has fallen by more is written down
+PRODUCT = ("slimwhisper", "app", "kernels")
+# what everybody's recording needs
+CORE = "audio tokens checkpoint cache model engine longform service".split()
+SKIPPED = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER),
+    *(tokenize.INDENT, tokenize.DEDENT),
+}
+
+
+def lines_of_code(text: str) -> int:
+    """Without blank lines, comments and docstrings."""
+    lines = set[int]()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in SKIPPED:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            if first is not None and is_text and ast.get_docstring(node, clean=False) is not None:
+                lines -= set(range(first.lineno, (first.end_lineno or 0) + 1))
+    return len(lines)
+
+
+@cache
+def folder(name: str) -> int:
+    """Lines of code of the files in a folder; links are not followed."""
+    paths = [path for path in (ROOT / name).rglob("*.py") if not path.is_symlink()]
+    return sum(lines_of_code(path.read_text(encoding="utf-8")) for path in paths)
+
+
+def core() -> int:
+    """The core's lines, with those of the library's own modules."""
+    library = "api devices loaded_model loading option_checks options types errors text windows"
+    files = [ROOT / f"slimwhisper/{name}.py" for name in library.split()]
+    own = sum(lines_of_code(path.read_text(encoding="utf-8")) for path in files)
+    return own + folder("kernels") + sum(folder(f"slimwhisper/{name}") for name in CORE)
+
+
+def test_lines() -> None:
+    found = {"product": sum(map(folder, PRODUCT)), "tests": folder("tests"), "core": core()}
+    assert_not_larger(found)
+
+
+def test_modules(tmp_path: Path) -> None:
+    """Of one WAV on the command line."""
+    script, wav = ROOT / "tests/support/one_wav.py", SAMPLES / "phone-number.wav"
+    command = [sys.executable, str(script), str(wav), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    *_, ran, in_vain = done.stdout.splitlines()
+    assert "slimwhisper.engine.engine" in ran and "slimwhisper.app" not in ran + in_vain
+    assert_not_larger(
+        {"modules run": len(ran.split()), "modules imported in vain": len(in_vain.split())}
+    )
+
+
+def assert_not_larger(found: dict[str, int]) -> None:
+    for name, count in found.items():
+        most = NUMBERS[name]
+        assert count <= most, f"{name}: {count}, where there were {most}: take as many away"
+        assert count >= most - max(SLACK * most, 2), f"{name}: write down {count} instead of {most}"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"), [("", 0), ('"""A.\n\nB."""\n\n# c\nx = 1\n', 1), ("x = (\n  1,\n\n)\n", 3)]
+)
+def test_what_counts(text: str, lines: int) -> None:
+    assert lines_of_code(text) == lines
