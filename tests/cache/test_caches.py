@@ -8,7 +8,7 @@ from slimwhisper.cache.base import StoreShape
 from slimwhisper.cache.choice import choose_forms
 from slimwhisper.cache.decoder_cache import SelfCache
 from slimwhisper.cache.fold import Context, fold
-from slimwhisper.cache.forms import cross_names, self_names
+from slimwhisper.cache.forms import names_of
 from slimwhisper.cache.latent import LatentAttention, LatentCross, prefers_latent
 from slimwhisper.cache.pool import PAGE
 from slimwhisper.cache.rows import DecodeStep, Rows
@@ -41,11 +41,11 @@ def test_the_hybrids_first_layer_has_no_key_map() -> None:
 def test_the_formulas_agree_with_each_other() -> None:
     x, source = noise(4, WIDTH), noise(FRAMES, WIDTH, seed=1)
     expected = cross_reference("kv", 1, x, source)
-    for form in cross_names():
+    for form in names_of("cross"):
         torch.testing.assert_close(cross_reference(form, 1, x, source), expected)
 
 
-@pytest.mark.parametrize("form", self_names())
+@pytest.mark.parametrize("form", names_of("self"))
 @pytest.mark.parametrize("skip_same", [False, True])
 def test_rows_that_become_others(form: str, skip_same: bool) -> None:
     """Beams of three windows that go on as each other, in pages in any order; each row's text is
@@ -115,10 +115,13 @@ def test_float8_columns_are_scaled_by_the_norms_weight() -> None:
 
 
 def test_forms_are_chosen_by_name() -> None:
-    assert choose_forms() == ("e", "x")
-    assert choose_forms("option2") == ("e", "k")
-    assert choose_forms("baseline", cross_cache="hybrid") == ("hybrid", "kv")
-    assert choose_forms("slim", self_cache="v") == ("e", "v")
+    for arguments, chosen in (
+        ({}, "e x"),
+        ({"cache": "option2"}, "e k"),
+        ({"cache": "baseline", "cross_cache": "hybrid"}, "hybrid kv"),
+        ({"self_cache": "v"}, "e v"),
+    ):
+        assert " ".join(map(str, choose_forms(**arguments))) == chosen
     for wrong in ({"cache": "fast"}, {"cross_cache": "x"}, {"self_cache": "e"}):
         with pytest.raises(OptionError, match="is not one of"):
             choose_forms(**wrong)

@@ -23,12 +23,13 @@ from slimwhisper.cache.file import (
     read_learned,
     write_file,
 )
+from slimwhisper.cache.forms import E, X
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.cli import build_parser
 from slimwhisper.digests import WHOLE_TENSOR, weights_digest
 from slimwhisper.errors import CacheError, OptionError, OutputError
 from slimwhisper.jobs.journal.identity import identify_caches
-from slimwhisper.model.calibration import exact_plan, guarded_plan, learned_by, record_activations
+from slimwhisper.model.calibration import fold_plan, guarded_plan, learned_by, record_activations
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.command import Run
@@ -88,7 +89,7 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
         for name, tensor in tensors.items():
             assert torch.equal(result[site][name], tensor.float().double())
             assert torch.equal(stored[site][name], result[site][name])
-    assert choose_forms(str(path)) == ("e", "x")
+    assert choose_forms(str(path)) == (E(), X())
 
 
 def test_digest_of_weights() -> None:
@@ -115,7 +116,7 @@ def test_digest_of_weights() -> None:
 
 def test_rotations_are_used_and_not_learned_again(first: str, tmp_path: Path) -> None:
     spec = f"{first}:frames=700"
-    plan = exact_plan(STATE, DIMS, spec, "x", record_activations(CHECKPOINT))
+    plan = fold_plan(STATE, DIMS, spec, "x", record_activations(CHECKPOINT))
     learned = as_stored(learned_by(plan))
     path = tmp_path / "a.safetensors"
     write_file(path, DIGEST, (spec, "x"), learned, {})

@@ -13,7 +13,7 @@ import soundfile
 
 import slimwhisper
 from slimwhisper.cache.file import read_header
-from slimwhisper.cache.forms import FORMS
+from slimwhisper.cache.forms import Form, all_forms
 from slimwhisper.commands.approximate import calibrate as command
 from slimwhisper.commands.approximate.calibrate import CacheSearch, percentage
 from slimwhisper.commands.approximate.measured import MeasuredCache
@@ -36,8 +36,9 @@ def first() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def table(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only its ladder."""
-    for name in set(FORMS) - {first}:
-        monkeypatch.setitem(FORMS, name, replace(FORMS[name], ladder=None))
+    for name, form in all_forms().items():
+        if name != first:
+            monkeypatch.setattr(form, "ladder", Form.ladder)
 
 
 def use_ladders(monkeypatch: pytest.MonkeyPatch, **specs: list[list[str]]) -> None:
