@@ -8,7 +8,6 @@ scores, so it is dropped. Matrices here are in `torch.nn.Linear`'s layout [out, 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -109,12 +108,10 @@ class Folded:
 
     def packed(self) -> "Folded":
         """The same with its matrices as `slimwhisper.kernels` multiplies fastest by them."""
-        ways = {n: partial(pack, small_batches=True) for n in ("query", "out", "project", "values")}
-        packed: dict[str, Any] = {
-            name: way(matrix)
-            for name, way in (ways | {"key_map": in_half, "value_map": in_half}).items()
-            if isinstance(matrix := getattr(self, name), Tensor)
-        }
+        packed: dict[str, Any] = {}
+        for name in ("query", "out", "project", "values", "key_map", "value_map"):
+            if isinstance(t := getattr(self, name), Tensor):
+                packed[name] = in_half(t) if "map" in name else pack(t, small_batches=True)
         return replace(self, **packed)
 
 

@@ -79,6 +79,11 @@ class Form:
         """
         return []
 
+    def require(self, holds: bool, name: str, valid: str) -> None:
+        """Raise ValueError, with what is valid, unless a setting is."""
+        if not holds:
+            raise ValueError(f"{name}={getattr(self, name)}: give {valid}")
+
     @property
     def settings(self) -> dict[str, Any]:
         """Its settings, by name."""

@@ -30,8 +30,7 @@ class Sample(Form):
     over: str = "kv"
 
     def __post_init__(self) -> None:
-        if self.r < 1:
-            raise ValueError(f"r={self.r}: give at least 1")
+        self.require(self.r >= 1, "r", "at least 1")
 
 
 @pytest.fixture(autouse=True)

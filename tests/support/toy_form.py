@@ -45,8 +45,7 @@ class First(forms.Form):
     frames: int | None = None
 
     def __post_init__(self) -> None:
-        if self.frames is not None and self.frames < 1:
-            raise ValueError(f"frames={self.frames}: give 1 or more, or all")
+        self.require(self.frames is None or self.frames >= 1, "frames", "1 or more, or all")
 
     @classmethod
     def ladder(cls, dims: Dims, part: str) -> list[list[str]]:

@@ -150,8 +150,7 @@ class Compact(Form):
     float8: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.merge <= 1:
-            raise ValueError(f"merge={self.merge}: give the share to keep, above 0, at most 1")
+        self.require(0 < self.merge <= 1, "merge", "the share to keep, above 0, at most 1")
 
     def groups(self, frames: int) -> int:
         """m = ceil(merge p), how many of p frames remain."""

@@ -26,6 +26,7 @@ all layers, the paper's "Shared", is not implemented. Buffers have k entries for
 n_text_ctx. A prompt attends to itself densely; its best tokens are then kept.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -218,20 +219,15 @@ class Keyformer(KV):
     seed: int = 0  # of the noise
 
     def __post_init__(self) -> None:
-        if self.budget is not None and self.budget < 2:
-            raise ValueError(f"budget={self.budget}: give at least 2 tokens, or all")
-        if not 0 < self.recent <= 1:
-            raise ValueError(f"recent={self.recent}: give a share of the budget, above 0 up to 1")
-        if self.sinks < 0 or (self.budget is not None and self.sinks >= self.budget):
-            raise ValueError(f"sinks={self.sinks}: give 0 or more, but less than the budget")
+        budget = math.inf if self.budget is None else self.budget
+        self.require(budget >= 2, "budget", "at least 2 tokens, or all")
+        self.require(0 < self.recent <= 1, "recent", "a share of the budget, above 0 up to 1")
+        self.require(0 <= self.sinks < budget, "sinks", "0 or more, but less than the budget")
         if min(self.tau_init, self.tau_end) <= 0:
             raise ValueError("tau_init and tau_end: give temperatures above 0")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps={self.steps}: give at least 1, or all")
-        if self.noise not in NOISES:
-            raise ValueError(f"noise={self.noise}: give one of {', '.join(NOISES)}")
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed}: give 0 or more")
+        self.require(self.steps is None or self.steps >= 1, "steps", "at least 1, or all")
+        self.require(self.noise in NOISES, "noise", f"one of {', '.join(NOISES)}")
+        self.require(self.seed >= 0, "seed", "0 or more")
 
     @classmethod
     def ladder(cls, dims: Dims, part: str) -> list[list[str]]:

@@ -216,10 +216,8 @@ class SparQ(KV):
 
     def __post_init__(self) -> None:
         for name, value in (("r", self.r), ("k", self.k)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}: give at least 1, or all")
-        if not 0 <= self.local <= 1:
-            raise ValueError(f"local={self.local}: give a share of k, from 0 to 1")
+            self.require(value is None or value >= 1, name, "at least 1, or all")
+        self.require(0 <= self.local <= 1, "local", "a share of k, from 0 to 1")
 
     @classmethod
     def ladder(cls, dims: Dims, part: str) -> list[list[str]]:

@@ -110,10 +110,8 @@ class Sparse(KV):
     threshold: float = 1e-4  # weights below it are left out
 
     def __post_init__(self) -> None:
-        if not 0 <= self.threshold < 1:
-            raise ValueError(
-                f"threshold={self.threshold}: give 0, which leaves nothing out, to below 1"
-            )
+        valid = 0 <= self.threshold < 1
+        self.require(valid, "threshold", "0, which leaves nothing out, to below 1")
 
     @classmethod
     def ladder(cls, dims: Dims, part: str) -> list[list[str]]:

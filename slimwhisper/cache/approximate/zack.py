@@ -223,14 +223,12 @@ class Zack(Form):
             raise ValueError(f"{' and '.join(given)}: give one of removal, keep and rank")
         if not given:
             object.__setattr__(self, "removal", 0.05)
-        if self.removal is not None and not 0 <= self.removal < 1:
-            raise ValueError(f"removal={self.removal}: give 0, which drops nothing, to below 1")
-        if self.keep is not None and not 0 < self.keep <= 1:
-            raise ValueError(f"keep={self.keep}: give a share above 0, up to 1")
-        for name in ("rank", "multiple"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}: give at least 1")
+        removal, keep = self.removal, self.keep
+        valid = removal is None or 0 <= removal < 1
+        self.require(valid, "removal", "0, which drops nothing, to below 1")
+        self.require(keep is None or 0 < keep <= 1, "keep", "a share above 0, up to 1")
+        self.require(self.rank is None or self.rank >= 1, "rank", "at least 1")
+        self.require(self.multiple >= 1, "multiple", "at least 1")
 
     @classmethod
     def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
