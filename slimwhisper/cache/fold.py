@@ -8,7 +8,7 @@ scores, so it is dropped. Matrices here are in `torch.nn.Linear`'s layout [out, 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from slimwhisper.cache.forms import Form, parse_form
 from slimwhisper.kernels.linear import Weight, in_half, pack
 from slimwhisper.types import Dims
 
-Learned = Mapping[str, Mapping[str, Tensor]]  # by site, such as "cross.0"; then by name
+Learned = Mapping[str, Tensor]  # what forms learn, by layer and name: "cross.0.rotation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Context:
     """What some forms need in addition to the block's weights."""
 
     norm: tuple[Tensor, Tensor] | None = None  # [d], [d]: weight, bias of the latent's norm
-    attention: Literal["cross", "self"] = "cross"
+    attention: str = "cross"  # or "self"
     layer: int = 0  # of the decoder
     blocks: Sequence[Attention] = ()  # of all layers
     # for forms that learn: the activations to learn from, or what was learned before
@@ -133,11 +133,11 @@ class Context:
 def blocks_of(
     state: Mapping[str, Tensor],
     dims: Dims,
-    attention: Literal["cross", "self"],
+    attention: str,
     activations: Activations | None = None,
     learned: Learned | None = None,
 ) -> list[tuple[Attention, Context]]:
-    """Every decoder layer's block of one attention, and its context.
+    """Every decoder layer's block of "cross" or "self" attention, and its context.
 
     state: OpenAI's names; matrices [out, in].
     """
@@ -150,7 +150,9 @@ def blocks_of(
         # the norm before E, or before the layer
         norm = "encoder.ln_post" if attention == "cross" else f"{prefix}_ln"
         scales = state[f"{norm}.weight"], state[f"{norm}.bias"]
-        own = None if learned is None else learned.get(f"{attention}.{i}", {})
+        own, site = None, f"{attention}.{i}."
+        if learned is not None:
+            own = {n.removeprefix(site): t for n, t in learned.items() if n.startswith(site)}
         pairs.append((block, Context(scales, attention, i, blocks, activations, own, shared)))
     return pairs
 

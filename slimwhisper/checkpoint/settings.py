@@ -127,14 +127,11 @@ DEFAULT_SETTINGS = GenerationSettings()  # of a model without settings of its ow
 def _check_audio(folder: Path, dims: Dims) -> None:
     """Refuse spectrograms that are not Whisper's."""
     for name in EXTRACTORS:
-        content = read_json_of(folder, name)
-        if content is None:
-            continue
+        content = read_json_of(folder, name) or {}
         content = content.get("feature_extractor", content)
         if not isinstance(content, dict):
-            raise load_error(
-                f"{folder / name}: feature_extractor is not a JSON object; copy it again"
-            )
+            what = "feature_extractor is not a JSON object; copy it again"
+            raise load_error(f"{folder / name}: {what}")
         required = {
             "feature_size": dims.n_mels,
             "hop_length": HOP_SAMPLES,

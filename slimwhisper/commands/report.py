@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from rich.table import Table
@@ -106,10 +106,9 @@ def make_report(
 def _inspect(checkpoint: Checkpoint, dtype: torch.dtype) -> list[Inspection]:
     """What the guard measures of each form but the baseline."""
     activations = record_activations(checkpoint)
-    attentions: tuple[Literal["cross", "self"], ...] = ("cross", "self")
     return [
         inspect_block(block, context, parse_form(name), dtype)[1]
-        for attention in attentions
+        for attention in ("cross", "self")
         for name in names_of(attention)
         if name != "kv"
         for block, context in blocks_of(checkpoint.state, checkpoint.dims, attention, activations)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from slimwhisper.audio.mel import calibration_mel
 from slimwhisper.cache.activations import Activations
 from slimwhisper.cache.base import CrossLayer
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
-from slimwhisper.cache.fold import Folded, Learned, blocks_of, fold
+from slimwhisper.cache.fold import Learned, blocks_of, fold
 from slimwhisper.cache.forms import EXACT, Form, parse_form
 from slimwhisper.cache.guard import Inspection, inspect_block
 from slimwhisper.cache.rows import DecodeStep, Rows
@@ -55,10 +54,8 @@ def fold_plan(
     place of another, layer by layer. dtype None: in place of forms that need the guard.
     """
     plan = CachePlan([], [])
-    forms: tuple[tuple[Literal["cross", "self"], str | Form, list[Folded]], ...]
-    forms = ("cross", cross, plan.cross), ("self", self_, plan.self_)
-    for attention, spec, layers in forms:
-        form = parse_form(spec)
+    forms = ("cross", parse_form(cross), plan.cross), ("self", parse_form(self_), plan.self_)
+    for attention, form, layers in forms:
         for block, context in blocks_of(state, dims, attention, activations, learned):
             if form.inverse is None or dtype is None:
                 accepted = fold(block, EXACT[attention] if form.inverse else form, context)
@@ -185,25 +182,22 @@ def guarded_plan(
 
 def _check_shapes(given: Learned, used: Learned) -> None:
     """Raise CacheError for a tensor that no form uses, or that has another shape."""
-    given_shapes, used_shapes = (
-        {(site, name): tuple(t.shape) for site, named in each.items() for name, t in named.items()}
-        for each in (given, used)
-    )
-    for site, name in sorted(given_shapes.keys() | used_shapes.keys()):
-        shape, expected = given_shapes.get((site, name)), used_shapes.get((site, name))
+    for full in sorted(given.keys() | used.keys()):
+        shape, expected = (tuple(t[full].shape) if full in t else None for t in (given, used))
         if shape != expected:
+            site, _, name = full.rpartition(".")
             raise CacheError(
                 f"tensor {name!r} of {site} has shape {shape}, not {expected}; {_REMEDY}"
             )
 
 
 def learned_by(plan: CachePlan) -> Learned:
-    """What the forms of a plan have learned, float64, of the sites that learned something."""
+    """What the forms of a plan have learned, float64."""
     return {
-        f"{attention}.{layer}": folded.learned
+        f"{attention}.{layer}.{name}": tensor
         for attention, layers in (("cross", plan.cross), ("self", plan.self_))
         for layer, folded in enumerate(layers)
-        if folded.learned
+        for name, tensor in folded.learned.items()
     }
 
 

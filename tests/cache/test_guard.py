@@ -4,7 +4,6 @@ import itertools
 import logging
 from collections.abc import Callable
 from functools import cache
-from typing import Literal
 
 import pytest
 import torch
@@ -38,7 +37,7 @@ def inspector(weights: Checkpoint) -> Inspect:
     activations = record_activations(weights)
 
     def inspect(
-        attention: Literal["cross", "self"], form: str, dtype: torch.dtype, layer: int = 0
+        attention: str, form: str, dtype: torch.dtype, layer: int = 0
     ) -> tuple[Folded, Inspection]:
         blocks = blocks_of(weights.state, weights.dims, attention, activations)
         return inspect_block(*blocks[layer], parse_form(form), dtype)

@@ -24,8 +24,8 @@ delivers whole rows: all of K is moved, S d_k, and after that only V of the k po
 latent, K and V are one: S r + k d, or without `twice` all of it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -118,13 +118,9 @@ class SparQCross(CrossLayer):
     store: SparQStore
 
     def __init__(self, weights: Folded, shape: StoreShape, store: SparQStore | None = None) -> None:
-        self.exact: KVCross | LatentCross
-        if weights.key_map is None:
-            self.exact = KVCross(weights, shape, store)
-        else:
-            self.exact = LatentCross(
-                weights, shape, cast(LatentStore, store.exact) if store else None
-            )
+        make: Callable[..., KVCross | LatentCross]
+        make = KVCross if weights.key_map is None else LatentCross
+        self.exact = make(weights, shape, store and store.exact)
         assert isinstance(weights.form, SparQ)
         self.settings = weights.form
         self.groups, self.length = groups_of(weights, shape.kernels), shape.length
