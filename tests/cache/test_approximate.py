@@ -12,6 +12,7 @@ from slimwhisper.cache.approximate.compact import Compact, merge_neighbours
 from slimwhisper.cache.approximate.keyformer import Keyformer, KeyformerSelf, gumbel
 from slimwhisper.cache.approximate.zack import Zack, ranks
 from slimwhisper.cache.choice import choose_forms
+from slimwhisper.cache.forms import parse_form
 from slimwhisper.cache.rows import Rows
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search
@@ -26,7 +27,6 @@ from tests.support.cache_forms import (
     HEADS,
     LENGTH,
     RECORDED,
-    SETTINGS,
     STATE,
     WIDTH,
     allocate,
@@ -46,7 +46,7 @@ def test_keyformer_keeps_the_papers_tokens(spec: str) -> None:
     layer, text = allocate("e", spec, 1).self_.layers[1], noise(20, WIDTH, seed=4) * 2
     run_text(layer, text, 9)
     assert isinstance(layer, KeyformerSelf)
-    settings, (_, expected) = SETTINGS(spec), keyformer_reference(spec, 1, text, 9)
+    settings, (_, expected) = parse_form(spec), keyformer_reference(spec, 1, text, 9)
     kept = [sorted(p) for p in layer.kept_tokens.positions[0].tolist()]
     assert kept == expected[: len(kept)] and len(kept) == (1 if "latent" in spec else HEADS)
     if "recent=1" in spec:

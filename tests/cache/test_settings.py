@@ -5,18 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from slimwhisper.cache import forms
 from slimwhisper.cache.choice import choose_forms
-from slimwhisper.cache.forms import (
-    FORMS,
-    KV,
-    Form,
-    all_forms,
-    brief,
-    check_form,
-    names_of,
-    parse_form,
-    register,
-)
+from slimwhisper.cache.forms import KV, Form, brief, check_form, parse_form
 from slimwhisper.errors import OptionError
 
 
@@ -35,9 +26,9 @@ class Sample(Form):
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    register(Sample)
+    forms.register(Sample)
     yield
-    del FORMS["sample"]
+    del forms.FORMS["sample"]
 
 
 def test_parsed_and_written() -> None:
@@ -84,11 +75,11 @@ def test_specs_of_forms() -> None:
 
 
 def test_names_are_known_before_the_code_is_imported() -> None:
-    for form in all_forms().values():
-        for part in ("cross", "self"):
-            there = form.listed and part in form.attentions
-            assert (form.name in names_of(part, exact=False)) == there
-            assert (form.name in names_of(part)) == (there and form.exact)
+    for form in forms.all_forms().values():
+        for part in ("cross", "self") if form.listed else ():
+            there = part in form.attentions
+            assert (form.name in forms.names_of(part, exact=False)) == there
+            assert (form.name in forms.names_of(part)) == (there and form.exact)
 
 
 def test_brief() -> None:

@@ -1,8 +1,6 @@
 """One small decoder for the tests of cache forms: its plans, and the papers' results for it."""
 
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,9 +32,6 @@ WHOLE = [  # of every approximate form, with settings that leave nothing out
     *("zack:removal=0", "sparse:threshold=0", "sparq:r=all,k=all", "sparq_latent:r=all,k=all"),
     *("keyformer:budget=all", "keyformer_latent:budget=all", "compact:merge=1,float8=false"),
 ]
-
-
-SETTINGS: Callable[[str], Any] = parse_form
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -111,7 +106,7 @@ def rotations(spec: str, part: str, layer: int) -> papers.Rotations:
 
 def cross_reference(spec: str, layer: int, x: Tensor, source: Tensor) -> Tensor:
     """x [T, d] over a window [p, d] -> [T, d]; T = 1 is a step."""
-    p, settings, name = plain("cross", layer), SETTINGS(spec), spec.partition(":")[0]
+    p, settings, name = plain("cross", layer), parse_form(spec), spec.partition(":")[0]
     if name == "hybrid":
         return formulas.attend_hybrid(p, plain("cross", 0).w_k, x, source)
     if name == "zack" and spec not in WHOLE:
@@ -128,7 +123,7 @@ def cross_reference(spec: str, layer: int, x: Tensor, source: Tensor) -> Tensor:
 
 def self_reference(spec: str, layer: int, text: Tensor, prompt: int) -> Tensor:
     """A text [n, d] of which the first `prompt` tokens come at once -> [n, d]."""
-    p, settings, name = plain("self", layer), SETTINGS(spec), spec.partition(":")[0]
+    p, settings, name = plain("self", layer), parse_form(spec), spec.partition(":")[0]
     if name in ATTEND or spec in WHOLE:
         hidden = torch.ones(len(text), len(text)).triu(1).bool()
         return ATTEND.get(name, formulas.attend_kv)(p, text, text, hidden)
@@ -150,7 +145,7 @@ def keyformer_reference(
     spec: str, layer: int, text: Tensor, prompt: int
 ) -> tuple[Tensor, list[list[int]]]:
     """The same, and the tokens that each head keeps in the end."""
-    settings, by_head = SETTINGS(spec), "latent" not in spec
+    settings, by_head = parse_form(spec), "latent" not in spec
     zeta = gumbel(settings.seed, layer, HEADS, LENGTH).double()
     p = plain("self", layer)
     return papers.decode_keyformer(p, text, prompt, settings, zeta, LENGTH, by_head)

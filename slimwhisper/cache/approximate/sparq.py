@@ -24,8 +24,8 @@ delivers whole rows: all of K is moved, S d_k, and after that only V of the k po
 latent, K and V are one: S r + k d, or without `twice` all of it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -118,9 +118,9 @@ class SparQCross(CrossLayer):
     store: SparQStore
 
     def __init__(self, weights: Folded, shape: StoreShape, store: SparQStore | None = None) -> None:
-        make: Callable[..., KVCross | LatentCross]
+        exact: Any = store and store.exact
         make = KVCross if weights.key_map is None else LatentCross
-        self.exact = make(weights, shape, store and store.exact)
+        self.exact: KVCross | LatentCross = make(weights, shape, exact)
         assert isinstance(weights.form, SparQ)
         self.settings = weights.form
         self.groups, self.length = groups_of(weights, shape.kernels), shape.length
