@@ -244,7 +244,7 @@ def parse_form(spec: str | Form) -> Form:
     form = FORMS.get(name) or all_forms().get(name)
     if form is None:
         raise ValueError(f"unknown cache form {name!r}")
-    hints, known = get_type_hints(form), [f.name for f in fields(form)]
+    hints, known = get_type_hints(form) if text else {}, [f.name for f in fields(form)]
     if text and not known:
         raise ValueError(f"{name} has no settings")
     values: dict[str, Any] = {}
