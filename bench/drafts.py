@@ -32,7 +32,7 @@ from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.cache.decoder_cache import CrossCache
-from slimwhisper.cache.forms import cross_names
+from slimwhisper.cache.forms import names_of
 from slimwhisper.cache.rows import Rows as CacheRows
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_checkpoint
@@ -81,7 +81,7 @@ def parsed() -> argparse.Namespace:
     rated.add_argument("--rates", type=listed(float), default=[0.6, 0.8, 0.9], help="[0.6,0.8,0.9]")
     dtypes = listed(str, ("float32", "bfloat16", INT8))
     rated.add_argument("--dtypes", type=dtypes, default=["float32"], help="[float32]")
-    forms = listed(str, cross_names())
+    forms = listed(str, names_of("cross"))
     help = "the model's caches of the audio [e]"
     rated.add_argument("--cross-caches", type=forms, default=["e"], help=help)
     rated.add_argument("--tokens", type=positive, default=48, help="of each text [48]")

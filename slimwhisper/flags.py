@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimwhisper._lazy import lasting_imports
 from slimwhisper.cache.choice import CACHE_DTYPES, check_cache
-from slimwhisper.cache.forms import PRESETS, check_form, cross_names, self_names
+from slimwhisper.cache.forms import PRESETS, check_form, names_of
 from slimwhisper.errors import OptionError
 from slimwhisper.options import AUDIO_WINDOWS, OptionHelp
 from slimwhisper.speakers.choice import voices_in
@@ -77,17 +77,18 @@ def add_main_flags(parser: argparse.ArgumentParser, *, batches: bool) -> None:
         )
 
 
-def _cache_form(part: str, names: Callable[[bool], tuple[str, ...]]) -> dict[str, Any]:
+def _cache_form(part: str, attention: str) -> dict[str, Any]:
     """A flag's type, a cache form with settings if it has some, and its help."""
+
+    exact, names = names_of(attention), names_of(attention, exact=False)
+    approximate = [name for name in names if name not in exact]
 
     def parse(text: str) -> str:
         try:
-            return check_form(text, names(False))
+            return str(check_form(text, names))
         except OptionError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    exact = names(True)
-    approximate = [name for name in names(False) if name not in exact]
     help_text = (
         f"form of the {part}'s cache: {', '.join(exact)}; not exact, with settings such as "
         f"compact:float8=true: {', '.join(approximate)} [the preset's]"
@@ -242,8 +243,8 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
         metavar="PRESET or FILE",
         help=f"preset, {', '.join(reversed(PRESETS))}; or a file that calibrate wrote",
     )
-    add("--cross_cache", **_cache_form("audio", cross_names))
-    add("--self_cache", **_cache_form("text", self_names))
+    add("--cross_cache", **_cache_form("audio", "cross"))
+    add("--self_cache", **_cache_form("text", "self"))
     add(
         "--cache_dtype",
         choices=CACHE_DTYPES,

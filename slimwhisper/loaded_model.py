@@ -71,7 +71,8 @@ class LoadedModel:
     @property
     def forms(self) -> tuple[str, str]:
         """The requested forms of the cross-attention and the self-attention cache."""
-        return self.network.forms
+        cross, self_ = map(str, self.network.forms)
+        return cross, self_
 
     @property
     def inspections(self) -> list[Inspection]:

@@ -95,6 +95,11 @@ class SelfLayer(Buffers, ABC):
 
     length: int  # most tokens of a row
 
+    @classmethod
+    def page_shapes(cls, weights: Any, dtype: torch.dtype) -> Sequence[Shape]:
+        """The tensors of a page, for folded `weights`; none: the layer keeps rows."""
+        return ()
+
     @abstractmethod
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
         """Start new texts in `rows`, T tokens at positions 0 .. T-1: x [R, T, d] -> [R, T, d].
@@ -139,6 +144,11 @@ class PagedLayer(SelfLayer):
     @abstractmethod
     def shapes(weights: Any, page: int, dtype: torch.dtype) -> list[Shape]:
         """The tensors of a page of `page` tokens, for folded `weights`."""
+
+    @classmethod
+    def page_shapes(cls, weights: Any, dtype: torch.dtype) -> Sequence[Shape]:
+        """The same for pages of `PAGE` tokens."""
+        return cls.shapes(weights, PAGE, dtype)
 
     def allocate_pages(self, weights: Any, shape: StoreShape) -> Sequence[Tensor]:
         """The layer's tensors [pages, ...]: those of `shape`, or new ones with a page per row."""

@@ -1,16 +1,15 @@
 """The caches of all layers: their forms, allocation and pages."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossLayer, CrossStore, PagedLayer, SelfLayer, Shape, StoreShape
+from slimwhisper.cache.base import CrossLayer, CrossStore, SelfLayer, StoreShape
 from slimwhisper.cache.fold import Folded
-from slimwhisper.cache.forms import form_of
+from slimwhisper.cache.forms import Form
 from slimwhisper.cache.guard import Inspection
 from slimwhisper.cache.pool import PAGE, pages_of
 from slimwhisper.cache.rows import Rows
@@ -21,8 +20,8 @@ from slimwhisper.kernels.dispatch import Kernels
 class CachePlan:
     """The folded weights of every decoder layer's cross- and self-attention."""
 
-    cross: Sequence[Folded]
-    self_: Sequence[Folded]
+    cross: list[Folded]
+    self_: list[Folded]
     kernels: Kernels = field(
         default_factory=lambda: Kernels(torch.device("cpu"), torch.float64, "torch")
     )
@@ -37,6 +36,16 @@ class CachePlan:
         """The same with its matrices in the fastest layout here; see `kernels.linear.pack`."""
         cross, self_ = ([f.packed() for f in each] for each in (self.cross, self.self_))
         return replace(self, cross=cross, self_=self_)
+
+    @property
+    def exact_cross(self) -> bool:
+        """Whether the forms of the audio's cache are exact."""
+        return all(weights.form.exact for weights in self.cross)
+
+    @property
+    def exact_self(self) -> bool:
+        """Whether the forms of the text's cache are exact."""
+        return all(weights.form.exact for weights in self.self_)
 
     def store_shape(self, count: int, length: int, device: torch.device | None) -> StoreShape:
         """For `count` slots or rows of `length` tokens. device None: that of the weights."""
@@ -70,7 +79,7 @@ class CrossCache:
         slots: int,
         frames: int,
         device: torch.device | None = None,
-        shared: Mapping[str, CrossStore] | None = None,
+        shared: Mapping[Form, CrossStore] | None = None,
     ) -> None:
         """frames: p, encoder positions per window. device: None: that of the weights; "meta" takes
         no memory, but `nbytes` is right. shared: stores of another cache, by form, to read.
@@ -85,12 +94,12 @@ class CrossCache:
         self.layers: list[CrossLayer] = []
         self.shared = dict(shared or {})
         for weights in plan.cross:
-            form = form_of(weights.form)
-            layer: CrossLayer = form.use("cross")(weights, shape, self.shared.get(weights.form))
+            make: Callable[..., CrossLayer] = weights.form.cross
+            layer = make(weights, shape, self.shared.get(weights.form))
             self.layers.append(layer)
             if weights.form not in self.shared:
                 self.stores.append(layer.store)
-            if form.shared:
+            if weights.form.shared:
                 self.shared[weights.form] = layer.store
 
     def share_with(self, plan: CachePlan) -> "CrossCache":
@@ -133,7 +142,7 @@ class Pages:
         allocate on first touch allocate only pages that are used.
         """
         self.count, shape = count, plan.store_shape(0, 0, device)
-        by_layer = [_shapes(weights, shape.dtype) for weights in plan.self_]
+        by_layer = [w.form.self_.page_shapes(w, shape.dtype) for w in plan.self_]
         buffers = {
             size: torch.empty((n, count + 1, *size[0]), device=shape.device, dtype=size[1])
             for size, n in Counter(s for shapes in by_layer for s in shapes).items()
@@ -154,14 +163,6 @@ class Pages:
             t[:, pages] = t[:, sources]
 
 
-def _shapes(weights: Folded, dtype: torch.dtype) -> Sequence[Shape]:
-    """The tensors of a layer's page; none, if its form has no pages."""
-    form = form_of(weights.form)
-    if not form.paged:
-        return ()
-    return cast(type[PagedLayer], form.use("self_")).shapes(weights, PAGE, dtype)
-
-
 class SelfCache:
     """The texts, for all layers: their pages, and `rows` rows in forms without pages."""
 
@@ -178,13 +179,13 @@ class SelfCache:
         """
         self.pages = pages or Pages(plan, rows * pages_of(length), device)
         shape = plan.store_shape(rows, length, device)
-        self.layers: list[SelfLayer] = [
-            form_of(weights.form).use("self_")(weights, replace(shape, pages=pages_of_layer))
-            for weights, pages_of_layer in zip(plan.self_, self.pages.by_layer, strict=True)
-        ]
-        self.by_row = [
-            layer for layer, p in zip(self.layers, self.pages.by_layer, strict=True) if not p
-        ]
+        self.layers: list[SelfLayer] = []
+        self.by_row: list[SelfLayer] = []
+        for weights, tensors in zip(plan.self_, self.pages.by_layer, strict=True):
+            make: Callable[..., SelfLayer] = weights.form.self_
+            self.layers.append(make(weights, replace(shape, pages=tensors)))
+            if not tensors:
+                self.by_row.append(self.layers[-1])
 
     def copy_rows(
         self, rows: Rows, sources: Tensor, lengths: Tensor, skip_same: bool = False

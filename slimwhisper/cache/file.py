@@ -25,7 +25,7 @@ from slimwhisper.text import error_line, escape_line
 if TYPE_CHECKING:  # the command line starts without torch
     from torch import Tensor
 
-    Learned = Mapping[str, Mapping[str, Tensor]]  # by site, such as "cross.0"; then by name
+    Learned = Mapping[str, Tensor]  # by layer and name, such as "cross.0.rotation"
 
 FORMAT, VERSION, SUFFIX = "slimwhisper-cache", "1", ".safetensors"
 KEYS = ("format", "version", "checkpoint", "cross", "self", "measured")
@@ -33,7 +33,7 @@ MAX_MEASURED = 1 << 20  # characters
 MAX_FILE = 4 << 30  # bytes
 MAX_SPEC, MAX_QUOTED = 300, 60  # characters
 DIMENSIONS = 4  # of a tensor
-NAME = re.compile(r"((?:cross|self)\.(0|[1-9]\d{0,2}))\.([A-Za-z_]\w{0,63})", re.ASCII)
+NAME = re.compile(r"(?:cross|self)\.(0|[1-9]\d{0,2})\.[A-Za-z_]\w{0,63}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,6 @@ class Header:
     cross: str
     self_: str
     measured: Any  # JSON
-    shapes: Mapping[str, tuple[int, ...]]  # of its tensors, by name
 
 
 def looks_like_file(cache: str) -> bool:
@@ -88,20 +87,18 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     except (ValueError, RecursionError) as error:
         raise _invalid(path, "measured is not JSON") from error
     for name, (dtype, shape) in kinds.items():
-        _split_name(path, name)
+        _layer(path, name)
         if dtype != "F32":
             raise _invalid(path, f"tensor {name!r} is not float32")
         if len(shape) > DIMENSIONS or not 0 < math.prod(shape):
             raise _invalid(
                 path, f"tensor {name!r} is empty, or has more than {DIMENSIONS} dimensions"
             )
-    checkpoint, cross, self_ = (metadata[key] for key in ("checkpoint", "cross", "self"))
-    shapes = {name: shape for name, (_, shape) in kinds.items()}
-    return Header(path, checkpoint, cross, self_, measured, shapes)
+    return Header(path, metadata["checkpoint"], metadata["cross"], metadata["self"], measured)
 
 
 def read_learned(header: Header, checkpoint: str, layers: int) -> "Learned":
-    """A file's tensors by site and name, in float64. checkpoint: the digest of the one in use;
+    """A file's tensors, in float64. checkpoint: the digest of the one in use;
     layers: its decoder layers. Raises CacheError, also if the file is for another checkpoint.
     """
     import torch
@@ -119,25 +116,17 @@ def read_learned(header: Header, checkpoint: str, layers: int) -> "Learned":
         tensors = load_file(path)
     except (OSError, SafetensorError, ValueError) as error:
         raise _invalid(path, f"cannot be read ({error_line(error)})") from error
-    if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != header.shapes:
-        raise _invalid(path, "the file changed while it was read")
-    learned: dict[str, dict[str, Tensor]] = {}
-    for full, tensor in sorted(tensors.items()):
-        site, layer, name = _split_name(path, full)
-        if layer >= layers:
-            raise _invalid(path, f"has {full!r}, and the model has {layers} decoder layers")
+    for name, tensor in sorted(tensors.items()):
+        if _layer(path, name) >= layers:
+            raise _invalid(path, f"has {name!r}, and the model has {layers} decoder layers")
         if not bool(torch.isfinite(tensor).all()):
-            raise _invalid(path, f"{full!r} holds NaN or infinity")
-        learned.setdefault(site, {})[name] = tensor.double()
-    return learned
+            raise _invalid(path, f"{name!r} holds NaN or infinity")
+    return {name: tensor.double() for name, tensor in tensors.items()}
 
 
 def as_stored(learned: "Learned") -> "Learned":
     """The tensors as a file returns them: rounded to float32, in float64."""
-    return {
-        site: {name: t.float().double() for name, t in tensors.items()}
-        for site, tensors in learned.items()
-    }
+    return {name: tensor.float().double() for name, tensor in learned.items()}
 
 
 def write_file(
@@ -156,11 +145,7 @@ def write_file(
         "self": forms[1],
         "measured": json.dumps(measured, sort_keys=True),
     }
-    tensors = {
-        f"{site}.{name}": tensor.float().clone().contiguous()
-        for site, named in learned.items()
-        for name, tensor in named.items()
-    }
+    tensors = {name: tensor.float().clone().contiguous() for name, tensor in learned.items()}
     try:
         with atomic_write(path) as file:
             file.write(save(tensors, metadata))
@@ -170,12 +155,12 @@ def write_file(
         ) from error
 
 
-def _split_name(path: Path, name: str) -> tuple[str, int, str]:
-    """ "cross.0.rotation" -> ("cross.0", 0, "rotation")."""
+def _layer(path: Path, name: str) -> int:
+    """ "cross.0.rotation" -> 0. Raises CacheError for another name."""
     parts = NAME.fullmatch(name)
     if parts is None:
         raise _invalid(path, f"unknown tensor {escape_line(name)[:MAX_QUOTED]!r}")
-    return parts[1], int(parts[2]), parts[3]
+    return int(parts[1])
 
 
 def _invalid(path: Path, reason: str) -> CacheError:

@@ -1,155 +1,206 @@
 """The table of cache forms, and the presets.
 
-A form is a way to store a decoder's cache. A SPEC is its name, or its name with settings, such as
-`sparq:r=16,k=128`; a spec may be given wherever a form is chosen. To add a form, write a file in
-this folder with its store (see `slimwhisper.cache.base`) and its folding of the weights, and add a
-row to `FORMS`, which the flags, the guard, the reports and the tests read. Nothing here imports
-torch: a row names its code, which is imported on first use.
+A form is a way to store a decoder's cache: a class whose attributes say what it stores, and whose
+fields are its settings. A SPEC is its name, or its name with settings, such as `sparq:r=16,k=128`;
+`parse_form` makes the form of it. To add one, write a subclass of `Form`, and `register` it: the
+flags, the guard, the reports and the tests read the table. Nothing here imports torch.
+
+Every exact form but `kv` is latent attention (docs/caches.md): each token has a latent Z = X P,
+head i's query is mapped to q_i A_i and scored against Z, and the weighted sum of Z is mapped back
+by B_i.
+
+    form    P      A_i           B_i          source
+    x, e    1      W_K,i^T       W_V,i        slim attention (arXiv 2503.05840), option 2
+    k       W_K    unit block i  W_KV,i       option 1, W_KV = W_K^-1 W_V
+    v       W_V    W_VK,i^T      unit block i the alternative, W_VK = W_V^-1 W_K
+    hybrid  W_K,1  W_K,new,i^T   W_V,new,i    end of section 6, W_new = W_K,1^-1 W; layer 1: k
+    x8, e8  1/S    S W_K,i^T     S W_V,i      as x and e, for a latent that is rounded to float8
+
+The source X of `x8` and `e8` is the output of a layer norm, n G + B. They store (X - B) / S with
+column scales S of about |G|, so that all columns have a similar range; B adds the same number to
+all scores, and B W_V goes into the output bias.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache
-from importlib import import_module
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_type_hints
 
-from slimwhisper.cache.settings import describe_settings, parse_settings, split_spec
 from slimwhisper.errors import OptionError
 from slimwhisper.text import not_one_of
+from slimwhisper.types import Dims
 
-Code = str | Callable[..., Any]  # a function or class, or "module:name"
+if TYPE_CHECKING:  # the command line starts without torch
+    from slimwhisper.cache.base import CrossLayer, SelfLayer
+    from slimwhisper.cache.fold import Attention, Context, Folded
+
+ALL = "all"  # how None is written in a spec
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Form:
-    """One row: what a form stores of a token, and its code."""
-
-    name: str
-    kept: str  # what is stored of a token, in words
-    fold: Code  # (Attention, Context) -> Folded
-    cross: Code | None = None  # a `CrossLayer`; None: not for cross-attention
-    self_: Code | None = None  # a `SelfLayer`; None: not for self-attention
-    shared: bool = False  # all cross-attention layers read one store
-    inverse: Literal["key", "value", "first_key"] | None = None  # the weight to invert: guarded
-    paged: bool = False  # its `self_` is a `PagedLayer` with pages of 16 tokens
-    float8: str | None = None  # the same form in float8
-    listed: bool = True  # users choose it by name; False: by another option
-    settings: Code | None = None  # its settings: see `slimwhisper.cache.settings`
-    exact: bool = True  # False: attention is approximated, except with the settings `whole`
-    whole: str = ""  # settings that leave nothing out, of a form that is not exact
-    learns: bool = False  # its fold needs recorded activations
-    # (Dims, "cross" or "self") -> lists of settings such as ["k=128", "k=64"], from the largest
-    # cache or reads to the smallest: what `tradeoff` measures and `calibrate` searches
-    ladder: Code | None = None
-
-    def use(
-        self, part: Literal["fold", "cross", "self_", "settings", "ladder"]
-    ) -> Callable[..., Any]:
-        """The code of one of its parts."""
-        code = getattr(self, part)
-        assert code is not None, f"cache form {self.name!r} has no {part!r}"
-        if isinstance(code, str):
-            module, _, name = code.partition(":")
-            code = getattr(import_module(module), name)
-        return code
-
-
-_FOLD, _KV, _LATENT = (f"slimwhisper.cache.{name}:" for name in ("fold", "kv", "latent"))
-_CROSS, _SELF = f"{_LATENT}LatentCross", f"{_LATENT}LatentSelf"
-
-
-def _approximate(
-    *row: str | None, settings: str, whole: str, ladder: str = "ladder", **more: Any
-) -> Form:
-    """A row whose code is in one module of `slimwhisper.cache.approximate`, with the form's name up
-    to "_"; code in other modules is named "module:name".
+    """A form with its settings, its fields: of the types int, float, bool, str, or one of the first
+    two or None, all with defaults. `__post_init__` raises ValueError, which says what is valid.
+    `str` gives the spec with all settings, in their order.
     """
-    name, kept, *code = row
-    assert name is not None and kept is not None
-    module = f"slimwhisper.cache.approximate.{name.partition('_')[0]}"
-    code = [c if c is None or ":" in c else f"{module}:{c}" for c in (*code, settings, ladder)]
-    fold, cross, self_, settings_code, ladder_code = code
-    assert fold is not None
-    more |= {"settings": settings_code, "ladder": ladder_code, "exact": False, "whole": whole}
-    return Form(name, kept, fold, cross, self_, **more)
+
+    name: ClassVar[str]
+    attentions: ClassVar[Sequence[str]] = ("cross", "self")  # that it is for
+    shared: ClassVar[bool] = False  # all cross-attention layers read one store
+    # the weight to invert: the guard measures such forms
+    inverse: ClassVar[Literal["key", "value", "first_key"] | None] = None
+    in_float8: ClassVar["type[Form] | None"] = None  # the same form in float8
+    listed: ClassVar[bool] = True  # users choose it by name; False: by another option
+    exact: ClassVar[bool] = True  # False: attention is approximated, or may be
+    learns: ClassVar[bool] = False  # its fold needs recorded activations
+
+    def fold(self, block: "Attention", context: "Context") -> "Folded":
+        """The weights of a block, moved to where this form needs them; not yet rounded."""
+        raise NotImplementedError(self.name)
+
+    @property
+    def cross(self) -> "type[CrossLayer]":
+        """The class of its cross-attention."""
+        from slimwhisper.cache.latent import LatentCross
+
+        return LatentCross
+
+    @property
+    def self_(self) -> "type[SelfLayer]":
+        """The class of its self-attention."""
+        from slimwhisper.cache.latent import LatentSelf
+
+        return LatentSelf
+
+    @classmethod
+    def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
+        """Lists of settings for "cross" or "self", such as ["k=128", "k=64"], from the largest
+        cache or reads to the smallest: what `tradeoff` measures and `calibrate` searches.
+        """
+        return []
+
+    def require(self, holds: bool, name: str, valid: str) -> None:
+        """Raise ValueError, with what is valid, unless a setting is."""
+        if not holds:
+            raise ValueError(f"{name}={getattr(self, name)}: give {valid}")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its settings, by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def __str__(self) -> str:
+        return _spec(self.name, self.settings)
 
 
-# name, what is stored of a token, fold, cross, self
-_ROWS = (
-    Form("kv", "keys and values", f"{_FOLD}fold_kv", f"{_KV}KVCross", f"{_KV}KVSelf", paged=True),
-    Form("k", "keys", f"{_FOLD}fold_k", _CROSS, _SELF, inverse="key", paged=True),
-    Form("v", "values", f"{_FOLD}fold_v", _CROSS, _SELF, inverse="value", paged=True),
-    Form("e", "the encoder's output", f"{_FOLD}fold_latent", _CROSS, shared=True, float8="e8"),
-    Form(
-        *("x", "the layer-normed input", f"{_FOLD}fold_latent", None, _SELF),
-        paged=True,
-        float8="x8",
-    ),
-    Form(
-        *("hybrid", "the first layer's keys", f"{_FOLD}fold_hybrid", _CROSS),
-        shared=True,
-        inverse="first_key",
-    ),
-    Form(
-        *("e8", "the encoder's output in float8", f"{_FOLD}fold_float8", _CROSS),
-        shared=True,
-        listed=False,
-    ),
-    Form(
-        *("x8", "the layer-normed input in float8", f"{_FOLD}fold_float8", None, _SELF),
-        paged=True,
-        listed=False,
-    ),
-    _approximate(
-        *("zack", "keys and values, rotated and cut", "fold_zack", "ZackCross", "ZackSelf"),
-        settings="ZackSettings",
-        whole="removal=0",
-        learns=True,
-    ),
-    _approximate(
-        *("sparse", "keys and values", f"{_FOLD}fold_kv", "SparseCross", "SparseSelf"),
-        settings="SparseSettings",
-        whole="threshold=0",
-    ),
-    _approximate(
-        *("sparq", "keys and values, of which a step reads some"),
-        *(f"{_FOLD}fold_kv", "SparQCross", "SparQSelf"),
-        settings="SparQ",
-        whole="r=all,k=all",
-    ),
-    _approximate(
-        *("sparq_latent", "a latent, of which a step reads some"),
-        *(f"{_FOLD}fold_latent", "SparQCross", "SparQSelf"),
-        settings="SparQLatent",
-        whole="r=all,k=all",
-        ladder="ladder_latent",
-        shared=True,
-    ),
-    _approximate(
-        *("keyformer", "keys and values of the tokens that matter"),
-        *(f"{_FOLD}fold_kv", None, "KeyformerSelf"),
-        settings="KeyformerSettings",
-        whole="budget=all",
-    ),
-    _approximate(
-        *("keyformer_latent", "the layer-normed input of the tokens that matter"),
-        *("fold_keyformer_latent", None, "KeyformerSelf"),
-        settings="KeyformerLatentSettings",
-        whole="budget=all",
-        ladder="ladder_latent",
-    ),
-    _approximate(
-        *("compact", "e or x, in float8; of e also few frames"),
-        *("fold_compact", "CompactCross", _SELF),
-        settings="Compact",
-        whole="merge=1,float8=false",
-        shared=True,
-        paged=True,
-    ),
-)
-FORMS: dict[str, Form] = {form.name: form for form in _ROWS}
-EXACT = {"cross": "e", "self": "x"}  # what replaces a rejected form, no larger
+class KV(Form):
+    """Keys and values of every token, the baseline."""
+
+    name = "kv"
+
+    def fold(self, block: "Attention", context: "Context") -> "Folded":
+        """Nothing is folded."""
+        return block.folded(self, project=block.key, values=block.value)
+
+    @property
+    def cross(self) -> "type[CrossLayer]":
+        from slimwhisper.cache.kv import KVCross
+
+        return KVCross
+
+    @property
+    def self_(self) -> "type[SelfLayer]":
+        from slimwhisper.cache.kv import KVSelf
+
+        return KVSelf
+
+
+class K(Form):
+    """Keys. Values are rebuilt by W_KV = W_K^-1 W_V."""
+
+    name, inverse = "k", "key"
+
+    def fold(self, block: "Attention", context: "Context") -> "Folded":
+        value_map = block.solve(block.key, block.value)
+        return block.folded(self, project=block.key, value_map=value_map)
+
+
+class V(Form):
+    """Values. Keys are rebuilt by W_VK = W_V^-1 W_K."""
+
+    name, inverse = "v", "value"
+
+    def fold(self, block: "Attention", context: "Context") -> "Folded":
+        key_map = block.solve(block.value, block.key)
+        return block.folded(self, project=block.value, key_map=key_map)
+
+
+class E8(Form):
+    """The encoder's output in float8."""
+
+    name, attentions, shared, listed = "e8", ("cross",), True, False
+
+    def fold(self, block: "Attention", context: "Context") -> "Folded":
+        """Column scales and the norm's bias go into the weights."""
+        assert context.norm is not None
+        weight, bias = (t.double() for t in context.norm)
+        # a nearly constant column would store only rounding errors
+        column_scales = weight.abs().maximum(bias.abs() / 64).clamp(min=1e-6)
+        return block.folded(
+            self,
+            key_map=block.by_head(block.key * column_scales),
+            value_map=block.by_head(block.value * column_scales),
+            out_bias=block.out_bias + block.out.double() @ (block.value.double() @ bias),
+            column_scales=column_scales,
+            offset=bias,
+        )
+
+
+class X8(E8):
+    """The layer-normed input in float8."""
+
+    name, attentions, shared = "x8", ("self",), False
+
+
+class E(Form):
+    """The encoder's output."""
+
+    name, attentions, shared, in_float8 = "e", ("cross",), True, E8
+
+    def fold(self, block: "Attention", context: "Context") -> "Folded":
+        """W_K goes to the query side, W_V to the output side."""
+        key_map, value_map = block.by_head(block.key), block.by_head(block.value)
+        return block.folded(self, key_map=key_map, value_map=value_map)
+
+
+class X(E):
+    """The layer-normed input."""
+
+    name, attentions, shared, in_float8 = "x", ("self",), False, X8
+
+
+class Hybrid(Form):
+    """The first layer's keys, from which all layers rebuild their keys and values."""
+
+    name, attentions, shared, inverse = "hybrid", ("cross",), True, "first_key"
+
+    def fold(self, block: "Attention", context: "Context") -> "Folded":
+        """In the first layer this is `k`, without a key map."""
+        first = context.blocks[0].key
+        key_map = block.solve(first, block.key) if context.layer else None
+        value_map = block.solve(first, block.value)
+        return block.folded(self, project=first, key_map=key_map, value_map=value_map)
+
+
+FORMS: dict[str, type[Form]] = {f.name: f for f in (KV, K, V, E, X, Hybrid, E8, X8)}
+# The forms of `slimwhisper.cache.approximate`, which is imported when one of them is used, and the
+# attentions that they are for
+APPROXIMATE: dict[str, Sequence[str]] = {
+    **dict.fromkeys(("zack", "sparse", "sparq", "sparq_latent"), ("cross", "self")),
+    **dict.fromkeys(("keyformer", "keyformer_latent"), ("self",)),
+    "compact": ("cross", "self"),
+}
+EXACT: dict[str, Form] = {"cross": E(), "self": X()}  # what replaces a rejected form, no larger
 PRESETS = {  # name: (cross form, self form); the baseline comes first
     "baseline": ("kv", "kv"),
     "option1": ("k", "k"),
@@ -158,69 +209,99 @@ PRESETS = {  # name: (cross form, self form); the baseline comes first
 }
 
 
-def form_of(spec: str) -> Form:
-    """The row of a spec's form."""
-    return FORMS[split_spec(spec)[0]]
-
-
-@lru_cache(maxsize=1024)
-def settings_of(spec: str) -> Any:
-    """The settings of a spec, with defaults for the others; None: the form has no settings. Raises
-    ValueError, one line, for invalid settings.
-    """
-    form, values = form_of(spec), split_spec(spec)[1]
-    if form.settings is None:
-        if values:
-            raise ValueError(f"{form.name} has no settings")
-        return None
-    return parse_settings(form.use("settings"), values)  # type: ignore[arg-type]
-
-
-def canonical(spec: str) -> str:
-    """The spec with all settings, in their order. Raises ValueError as `settings_of`."""
-    settings = settings_of(spec)
-    return spec if settings is None else f"{form_of(spec).name}:{describe_settings(settings)}"
-
-
-def brief(spec: str) -> str:
-    """The shortest spec with the same meaning, without settings that have their default."""
-    full = canonical(spec)
-    name, values = split_spec(full)
-    pairs = values.split(",") if values else []
-    for pair in reversed(tuple(pairs)):
-        others = [other for other in pairs if other != pair]
-        with suppress(ValueError):  # some settings need others
-            if canonical(f"{name}:{','.join(others)}") == full:
-                pairs = others
-    return f"{name}:{','.join(pairs)}" if pairs else name
-
-
-def register(form: Form) -> None:
+def register(form: type[Form]) -> None:
     """Add a form, which users can then choose by its name. Raises ValueError for a taken name."""
     if form.name in FORMS:
         raise ValueError(f"there is already a cache form {form.name!r}; choose another name")
     FORMS[form.name] = form
+    if not form.exact:
+        APPROXIMATE.setdefault(form.name, form.attentions)
 
 
-def cross_names(exact: bool = True) -> tuple[str, ...]:
-    """The forms that users may choose for cross-attention; exact: without approximate ones."""
-    return tuple(f.name for f in _listed(exact) if f.cross is not None)
+def all_forms() -> dict[str, type[Form]]:
+    """The whole table, by name."""
+    from slimwhisper.cache.approximate import APPROXIMATE_FORMS
+
+    for form in APPROXIMATE_FORMS:
+        FORMS.setdefault(form.name, form)
+    return FORMS
 
 
-def self_names(exact: bool = True) -> tuple[str, ...]:
-    """The forms that users may choose for self-attention; exact: without approximate ones."""
-    return tuple(f.name for f in _listed(exact) if f.self_ is not None)
+def names_of(attention: str, exact: bool = True) -> tuple[str, ...]:
+    """The forms that users may choose for "cross" or "self"; exact: without approximate ones."""
+    named = {f.name: f.attentions for f in FORMS.values() if f.listed and f.exact}
+    named |= {} if exact else APPROXIMATE
+    return tuple(name for name, attentions in named.items() if attention in attentions)
 
 
-def _listed(exact: bool) -> list[Form]:
-    return [f for f in FORMS.values() if f.listed and (f.exact or not exact)]
+def parse_form(spec: str | Form) -> Form:
+    """The form that a spec means, with defaults for the settings that it leaves out; a form stays
+    as it is. Raises ValueError, one line, for an unknown form or invalid settings.
+    """
+    if isinstance(spec, Form):
+        return spec
+    name, _, text = spec.partition(":")
+    form = FORMS.get(name) or all_forms().get(name)
+    if form is None:
+        raise ValueError(f"unknown cache form {name!r}")
+    hints, known = get_type_hints(form) if text else {}, [f.name for f in fields(form)]
+    if text and not known:
+        raise ValueError(f"{name} has no settings")
+    values: dict[str, Any] = {}
+    for pair in text.split(",") if text else ():
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if key not in known or not equals:
+            example = str(form()).partition(":")[2]
+            raise ValueError(f"{pair.strip()!r} is not a setting; give for example {example}")
+        if key in values:
+            raise ValueError(f"{key} is given twice")
+        values[key] = _value(key, value, hints[key])
+    return form(**values)
 
 
-def check_form(spec: str, names: tuple[str, ...]) -> str:
-    """The canonical spec; its form must be one of `names`. Raises `OptionError`."""
-    if split_spec(spec)[0] not in names:
+def brief(spec: str | Form) -> str:
+    """The shortest spec with the same meaning, without settings that have their default."""
+    form = parse_form(spec)
+    settings = form.settings
+    for name in reversed(form.settings):
+        others = {other: value for other, value in settings.items() if other != name}
+        with suppress(ValueError):  # some settings need others
+            settings = others if type(form)(**others) == form else settings
+    return _spec(form.name, settings)
+
+
+def check_form(spec: str, names: Sequence[str]) -> Form:
+    """The form of a spec; it must be one of `names`. Raises `OptionError`."""
+    if spec.partition(":")[0] not in names:
         raise OptionError(not_one_of(spec, names))
     try:
-        return canonical(spec)
+        return parse_form(spec)
     except ValueError as error:
         raise OptionError(f"{spec!r}: {error}") from None
+
+
+def _value(name: str, text: str, hint: Any) -> Any:
+    """The value of a setting of this type."""
+    kinds = get_args(hint) or (hint,)  # int | None -> (int, NoneType)
+    if text == ALL and type(None) in kinds:
+        return None
+    if kinds[0] is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"{name}={text} is neither true nor false")
+        return text.lower() == "true"
+    try:
+        return kinds[0](text)
+    except ValueError:
+        kind = {int: "a whole number", float: "a number"}[kinds[0]]
+        or_all = f" or {ALL}" if type(None) in kinds else ""
+        raise ValueError(f"{name}={text} is not {kind}{or_all}") from None
+
+
+def _spec(name: str, settings: Mapping[str, Any]) -> str:
+    """The form of this name with these settings, as users write it."""
+    written = {True: "true", False: "false", None: ALL}
+    pairs = [
+        f"{key}={written[v] if v is None or isinstance(v, bool) else v}"
+        for key, v in settings.items()
+    ]
+    return f"{name}:{','.join(pairs)}" if pairs else name

@@ -6,16 +6,15 @@ precision such a form is therefore seldom exact, and the guard replaces it with 
 size that needs no inverse: `e` for cross-attention, `x` for self-attention.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from slimwhisper.cache.fold import Attention, Context, Folded, fold
-from slimwhisper.cache.forms import EXACT, form_of
+from slimwhisper.cache.forms import EXACT, Form
 
 # A form counts as exact if its error is at most this many times the baseline's. At 3 the logits'
 # error is at most 1.2 times openai-whisper's, at 6 up to 1.7 times, and at 15 more than the 2
@@ -82,7 +81,7 @@ def measure(
         return worst
 
     baseline = error([project(x, block.key), project(x, block.value)])
-    if folded.form == "kv":
+    if folded.values is not None:  # keys and values are stored
         return baseline, baseline
     latent = project(x, folded.project) if isinstance(folded.project, Tensor) else x
     maps = (folded.key_map, folded.value_map)
@@ -95,43 +94,34 @@ def fits_dtype(largest: float, dtype: torch.dtype) -> bool:
     return largest <= torch.finfo(dtype).max
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionSite:
-    """One attention block of a decoder, by its layer and kind."""
-
-    layer: int
-    attention: Literal["cross", "self"]
-    heads: int
-
-    @property
-    def prefix(self) -> str:
-        """The start of OpenAI's names of its tensors."""
-        name = "cross_attn" if self.attention == "cross" else "attn"
-        return f"decoder.blocks.{self.layer}.{name}."
-
-    def read(self, state: Mapping[str, Tensor]) -> Attention:
-        """Its weights [d, d] and biases [d] in a state with OpenAI's names."""
-        return Attention.from_state(state, self.prefix, self.heads)
-
-
-def inspect_layer(
-    state: Mapping[str, Tensor], site: AttentionSite, form: str, source: Tensor, dtype: torch.dtype
+def inspect_block(
+    block: Attention, context: Context, form: Form, dtype: torch.dtype
 ) -> tuple[Folded, Inspection]:
-    """Fold one decoder block for `form`, measure it, and fall back if it is not exact.
-
-    `state` has OpenAI's names; `source` [n, d] as in `measure`. Returns the folded weights of the
-    form to use, not yet rounded, and the record.
+    """Fold one decoder block for a form, measure it on the context's activations, and fall back if
+    it is not exact. Returns the weights of the form to use, not yet rounded, and the record.
     """
-    block = site.read(state)
-    first_key, inverse = state[replace(site, layer=0).prefix + "key.weight"], form_of(form).inverse
-    folded = fold(block, form, Context(first_key, layer=site.layer))
-    inverted = {"value": block.value, "first_key": first_key}.get(inverse or "", block.key)
+    assert context.activations is not None
+    folded, inverted = fold(block, form, context), block.key
+    if form.inverse == "value":
+        inverted = block.value
+    elif form.inverse == "first_key":
+        inverted = context.blocks[0].key
     maps = [t for t in (folded.key_map, folded.value_map) if t is not None]
     largest = max((float(t.abs().max()) for t in maps), default=0.0)
+    source = context.activations.source(context.attention, context.layer)
     error, baseline_error = measure(block, folded, source, dtype)
     fits = fits_dtype(largest, dtype)
-    exact = inverse is None or (fits and error <= MARGIN * baseline_error)
-    used, condition = form if exact else EXACT[site.attention], condition_number(inverted)
-    location = (site.layer, site.attention)
-    record = Inspection(*location, form, used, condition, largest, fits, error, baseline_error)
-    return (folded if exact else fold(block, used)), record
+    exact = form.inverse is None or (fits and error <= MARGIN * baseline_error)
+    used = form if exact else EXACT[context.attention]
+    record = Inspection(
+        layer=context.layer,
+        attention=context.attention,
+        form=str(form),
+        used=str(used),
+        condition=condition_number(inverted),
+        largest=largest,
+        fits=fits,
+        error=error,
+        baseline_error=baseline_error,
+    )
+    return (folded if exact else fold(block, used, context)), record

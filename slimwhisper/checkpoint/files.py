@@ -9,7 +9,8 @@ import os
 import pickle
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,20 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.errors import CheckpointError
+from slimwhisper.types import Dims
 
 _AGAIN = "copy or download it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a reader found in a checkpoint; nothing is checked yet."""
+
+    dims: Dims
+    state: Mapping[str, Tensor]  # OpenAI's name -> tensor, matrices [out, in]
+    # of a file: for decoding, as in generation_config.json
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None  # a Hugging Face folder
 
 
 def expand_user(path: str | PathLike[str]) -> Path:
@@ -67,6 +80,15 @@ def reading(file: Path, what: str) -> Iterator[None]:
     except Exception as error:  # damaged files fail inside torch.load in a dozen ways
         reason = _placeholder_reason(file) or f"{what}; {_AGAIN}"
         raise load_error(f"{file}: {reason}") from error
+
+
+def head_of(file: Path) -> bytes:
+    """The first bytes of a file, enough to recognise a format; none of what cannot be read."""
+    with suppress(OSError):  # the reader of its kind says why
+        if file.is_file():
+            with file.open("rb") as data:
+                return data.read(128)
+    return b""
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -169,12 +191,8 @@ def _placeholder_reason(file: Path) -> str | None:
     """Why a file has no model in it, and what to do: it is empty, a git-lfs pointer or a web page.
     None: it is none of these.
     """
-    try:
-        with file.open("rb") as data:
-            head = data.read(64).lstrip().lower()
-    except OSError:
-        return None
-    if not head:
+    head = head_of(file).lstrip().lower()
+    if file.is_file() and not head:
         return f"is empty; {_AGAIN}"
     if head.startswith(b"version https://git-lfs"):
         return "is a git-lfs pointer, not the file itself; run `git lfs pull` in its folder"

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from slimwhisper.checkpoint.errors import load_error
@@ -34,20 +33,29 @@ def looks_like_hub_id(name: str) -> bool:
     return re.fullmatch(f"{part}/{part}", name) is not None and ".." not in name and not is_file
 
 
-@dataclass(frozen=True, slots=True)
 class _Repository:
-    name: str
-    offline: bool
+    """A repository's files of one revision, in the hub's cache."""
 
-    def fetch(self, file: str, revision: str | None = None) -> Path | None:
+    def __init__(self, name: str, local_files_only: bool, config: str) -> None:
+        """config: the file that the others are beside. Raises CheckpointError if it is missing."""
+        from huggingface_hub import constants
+
+        self.name, self.offline = name, local_files_only or bool(constants.HF_HUB_OFFLINE)
+        self.revision: str | None = None
+        path = self.fetch(config)
+        if path is None:
+            raise self.missing(config)
+        self.folder, self.revision = path.parent, path.parent.name
+
+    def fetch(self, file: str) -> Path | None:
         """None: the model has no such file or, offline, the cache does not have it."""
         from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
 
         try:
             if self.offline:  # hf_hub_download may use the network nevertheless
-                cached = try_to_load_from_cache(self.name, file, revision=revision)
+                cached = try_to_load_from_cache(self.name, file, revision=self.revision)
                 return Path(cached) if isinstance(cached, str) else None
-            return Path(hf_hub_download(self.name, file, revision=revision))
+            return Path(hf_hub_download(self.name, file, revision=self.revision))
         except errors.GatedRepoError as error:
             reason = "request access on huggingface.co, then run `hf auth login`"
             raise self.failure(reason) from error
@@ -62,37 +70,29 @@ class _Repository:
         except Exception as error:  # the hub's HTTP errors have no base class of their own
             raise self.failure(f"{error}" or type(error).__name__) from error
 
-    def require(self, file: str, revision: str | None = None) -> Path:
-        """As `fetch`; raises CheckpointError if there is no such file."""
-        if (path := self.fetch(file, revision)) is None:
-            raise self.missing(file)
-        return path
+    def first(self, files: Sequence[str]) -> str | None:
+        """The first of these files in the folder, else the first in the repository."""
+        for name in files:
+            if (self.folder / name).is_file():
+                return name
+        return next((name for name in files if self.fetch(name) is not None), None)
 
-    def fetch_any(self, files: Sequence[tuple[str, Sequence[str]]], revision: str) -> None:
-        """Fetch optional files; where the first of a pair is missing, its replacements."""
-        for file, replacements in files:
-            with suppress(CheckpointError):
-                if self.fetch(file, revision) is None:
-                    for replacement in replacements:
-                        self.fetch(replacement, revision)
+    def require(self, *files: str) -> None:
+        """Fetch one of these files. Raises CheckpointError if there is none."""
+        if self.first(files) is None:
+            raise self.missing(*files)
 
-    def missing(self, file: str) -> CheckpointError:
+    def missing(self, *files: str) -> CheckpointError:
         from huggingface_hub import constants
 
         cache = f"its cache ({constants.HF_HUB_CACHE}), and downloads are off"
-        return self.failure(f"no {file} in {cache if self.offline else 'the model'}")
+        return self.failure(f"no {' or '.join(files)} in {cache if self.offline else 'the model'}")
 
     def failure(self, reason: str) -> CheckpointError:
         what = f"cannot fetch {self.name!r} from the Hugging Face hub"
         return load_error(
             f"{what}: {' '.join(reason.split())} (or give a local folder or .pt file)"
         )
-
-
-def _repository(name: str, local_files_only: bool) -> _Repository:
-    from huggingface_hub import constants
-
-    return _Repository(name, local_files_only or bool(constants.HF_HUB_OFFLINE))
 
 
 def fetch_model(repository: str, local_files_only: bool) -> Path:
@@ -104,34 +104,25 @@ def fetch_model(repository: str, local_files_only: bool) -> Path:
     Raises CheckpointError if a download fails, or if a file is not cached and downloads are
     disabled by `local_files_only` or by HF_HUB_OFFLINE in the environment.
     """
-    hub = _repository(repository, local_files_only)
-    folder = hub.require("config.json").parent
-    revision = folder.name
-    hub.fetch_any(OPTIONAL, revision)
-    weights = _fetch_first(hub, folder, [n for w in WHOLE for n in (w, index_of(w))])
+    hub = _Repository(repository, local_files_only, "config.json")
+    for file, replacements in OPTIONAL:
+        with suppress(CheckpointError):
+            if hub.fetch(file) is None:
+                for replacement in replacements:
+                    hub.fetch(replacement)
+    weights = hub.first([name for whole in WHOLE for name in (whole, index_of(whole))])
     if weights is None:
-        if _fetch_first(hub, folder, [CTRANSLATE2]) is None:
-            raise hub.missing(" or ".join(WHOLE))
-        if _fetch_first(hub, folder, CTRANSLATE2_TOKENS) is None:
-            raise hub.missing(" or ".join(CTRANSLATE2_TOKENS))
+        if hub.first([CTRANSLATE2]) is None:
+            raise hub.missing(*WHOLE)
+        hub.require(*CTRANSLATE2_TOKENS)
     elif weights not in WHOLE:
-        for shard in sorted(set(shards(folder / weights).values())):
-            hub.require(shard, revision)
-    return folder
+        for shard in sorted(set(shards(hub.folder / weights).values())):
+            hub.require(shard)
+    return hub.folder
 
 
 def fetch_adapter(repository: str, local_files_only: bool) -> Path:
     """The local folder of a hub adapter's config and weights; as `fetch_model`."""
-    hub = _repository(repository, local_files_only)
-    folder = hub.require(ADAPTER_CONFIG).parent
-    if _fetch_first(hub, folder, ADAPTER_WEIGHTS) is None:
-        raise hub.missing(" or ".join(ADAPTER_WEIGHTS))
-    return folder
-
-
-def _fetch_first(hub: _Repository, folder: Path, names: Sequence[str]) -> str | None:
-    """The first of these files in the folder, else the first in the repository."""
-    for name in names:
-        if (folder / name).is_file():
-            return name
-    return next((name for name in names if hub.fetch(name, folder.name) is not None), None)
+    hub = _Repository(repository, local_files_only, ADAPTER_CONFIG)
+    hub.require(*ADAPTER_WEIGHTS)
+    return hub.folder

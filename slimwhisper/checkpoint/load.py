@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -21,9 +20,8 @@ from slimwhisper.checkpoint.alignment_heads import Heads, official_heads
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import expand_user
-from slimwhisper.checkpoint.formats.detect import reader_of
-from slimwhisper.checkpoint.formats.hugging_face import read_folder
-from slimwhisper.checkpoint.formats.openai import fetch_openai, read_openai, read_with_settings
+from slimwhisper.checkpoint.formats.openai import fetch_openai
+from slimwhisper.checkpoint.formats.readers import read
 from slimwhisper.checkpoint.hub import fetch_model, looks_like_hub_id
 from slimwhisper.checkpoint.names import HUB_IDS
 from slimwhisper.checkpoint.settings import (
@@ -130,25 +128,21 @@ def locate_checkpoint(
 
 def _read(path: Path, label: str) -> Checkpoint:
     """A file or folder, checked. Raises CheckpointError, OSError."""
-    reader = reader_of(path)
-    beside: Mapping[str, Any] = {}
-    if reader is read_openai:
-        dims, tensors, beside = read_with_settings(path)
-    else:
-        dims, tensors = reader(path)
-    if path.is_file() and dims.n_vocab not in SIZES:
+    found = read(path)
+    dims, whole_folder = found.dims, path.is_dir()
+    if not whole_folder and dims.n_vocab not in SIZES:
         size = f"{dims.n_vocab} tokens is not one of Whisper's own {SIZES}"
         raise load_error(f"{label}: a vocabulary of {size}; give a folder with its tokenizer")
-    validate(label, dims, tensors)
-    state = {name: tensor.detach() for name, tensor in tensors.items()}
-    if path.is_file():
-        settings, folder = parse_settings(path, beside, dims), None
-        vocabulary = openai_vocabulary(dims, settings)
-    else:
+    validate(label, dims, found.state)
+    state = {name: tensor.detach() for name, tensor in found.state.items()}
+    vocabulary: Vocabulary | None
+    if whole_folder:
         vocabulary, settings = read_vocabulary(path, dims, read_settings(path, dims))
-        folder = path if reader is read_folder else None
+    else:
+        settings = parse_settings(path, found.settings, dims)
+        vocabulary = openai_vocabulary(dims, settings)
     heads = settings.alignment_heads or official_heads(label, dims)
-    return Checkpoint(label, dims, state, heads, vocabulary, settings, folder)
+    return Checkpoint(label, dims, state, heads, vocabulary, settings, found.folder)
 
 
 def _unknown(label: str) -> CheckpointError:

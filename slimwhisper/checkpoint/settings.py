@@ -5,7 +5,7 @@ Settings that a folder does not have are Whisper's.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,6 @@ from slimwhisper.types import (
 GENERATION, CONFIG = "generation_config.json", "config.json"
 EXTRACTORS = ("preprocessor_config.json", "processor_config.json")
 _FFT_SAMPLES = 400
-_LISTS = ("suppress_tokens", "begin_suppress_tokens")
-_TOKENS = ("no_timestamps_token_id", "prev_sot_token_id")
 _OF_MODEL = ("feature_size", "chunk_length")  # settings of the audio that depend on the model
 # settings that transformers follows and slimwhisper does not, and the values without effect
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -37,24 +35,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "min_length": (None, 0),
     "bad_words_ids": (None, []),
     "sequence_bias": (None,),
-}
-_EFFECTS = {  # setting: its effect, and the flag of `slimwhisper transcribe` that overrides it
-    "suppress_tokens": ("never sampled", "--suppress_tokens"),
-    "begin_suppress_tokens": ("never sampled first", "--suppress_blank"),
-    "language": ("the language, instead of detecting it", "--language"),
-    "task": ("the task", "--task"),
-    "max_initial_timestamp_index": (
-        "latest first timestamp, in steps of 20 ms",
-        "--max_initial_timestamp",
-    ),
-    "max_length": ("most tokens of a window", "--sample_len"),
-    "return_timestamps": ("segments are cut at timestamps", "--without_timestamps"),
-    "is_multilingual": ("languages and tasks are in the prompt or not", ""),
-    "lang_to_id": ("their tokens", ""),
-    "task_to_id": ("their tokens", ""),
-    "no_timestamps_token_id": ("timestamps follow it", ""),
-    "alignment_heads": ("attention heads for word timestamps", ""),
-    "audio_window": ("windows are as long as their audio", "--audio_window"),
 }
 
 
@@ -73,29 +53,43 @@ class Setting:
         return f"the model's {self.name}: {self.value} ({self.effect}{flag})"
 
 
+def _shown(effect: str, flag: str = "") -> Any:
+    """A field that is printed with its effect, and the flag of `transcribe` that overrides it."""
+    return field(default=None, metadata={"effect": effect, "flag": flag})
+
+
+_LATEST = "latest first timestamp, in steps of 20 ms"
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationSettings:
     """A folder's settings for decoding; None: not set."""
 
     file: str = ""  # that the settings are from; empty: the folder has no such file
-    suppress_tokens: tuple[int, ...] | None = None
-    begin_suppress_tokens: tuple[int, ...] | None = None
-    language: str | None = None  # a code or a name
-    task: str | None = None
-    max_initial_timestamp_index: int | None = None  # tokens of 20 ms
-    max_length: int | None = None  # most tokens sampled
-    return_timestamps: bool | None = None
-    is_multilingual: bool | None = None
-    lang_to_id: Mapping[str, int] | None = None  # such as {"de": 50261}
-    task_to_id: Mapping[str, int] | None = None  # such as {"transcribe": 50359}
+    suppress_tokens: tuple[int, ...] | None = _shown("never sampled", "--suppress_tokens")
+    begin_suppress_tokens: tuple[int, ...] | None = _shown(
+        "never sampled first", "--suppress_blank"
+    )
+    # a code or a name
+    language: str | None = _shown("the language, instead of detecting it", "--language")
+    task: str | None = _shown("the task", "--task")
+    max_initial_timestamp_index: int | None = _shown(_LATEST, "--max_initial_timestamp")
+    max_length: int | None = _shown("most tokens of a window", "--sample_len")
+    return_timestamps: bool | None = _shown(
+        "segments are cut at timestamps", "--without_timestamps"
+    )
+    is_multilingual: bool | None = _shown("languages and tasks are in the prompt or not")
+    lang_to_id: Mapping[str, int] | None = _shown("their tokens")  # such as {"de": 50261}
+    task_to_id: Mapping[str, int] | None = _shown("their tokens")  # such as {"transcribe": 50359}
     eos_token_id: int | None = None
     decoder_start_token_id: int | None = None
-    no_timestamps_token_id: int | None = None
+    no_timestamps_token_id: int | None = _shown("timestamps follow it")
     prev_sot_token_id: int | None = None
-    alignment_heads: Heads | None = None
-    audio_window: str | None = None  # of `AUDIO_WINDOWS`; slimwhisper's own, in either file
+    alignment_heads: Heads | None = _shown("attention heads for word timestamps")  # noqa: RUF009
+    # of `AUDIO_WINDOWS`; slimwhisper's own, in either file
+    audio_window: str | None = _shown("windows are as long as their audio", "--audio_window")
     forced: tuple[tuple[int, int | None], ...] = ()  # forced_decoder_ids: position, token
-    ignored: tuple[Setting, ...] = field(default=())  # cannot be followed
+    ignored: tuple[Setting, ...] = ()  # cannot be followed
 
     def defaults(self, dims: Dims) -> dict[str, Any]:
         """The values for `Options` that it sets, for a model of these dimensions."""
@@ -111,9 +105,9 @@ class GenerationSettings:
     def rows(self) -> list[Setting]:
         """All its settings, in the order of docs/checkpoints.md."""
         rows = []
-        for name, (effect, flag) in _EFFECTS.items():
-            value = getattr(self, name)
-            if value is None or value == ():
+        for row in fields(self):
+            name, value, effect = row.name, getattr(self, row.name), row.metadata.get("effect")
+            if effect is None or value is None or value == ():
                 continue
             values = value if isinstance(value, tuple) else (value,)
             text = ", ".join(map(str, values))
@@ -123,7 +117,7 @@ class GenerationSettings:
                 text = f"{len(value)} tokens"
             followed = name != "return_timestamps" or value
             done = effect if followed else f"not followed: {effect}"
-            rows.append(Setting(name, text, done, flag, followed))
+            rows.append(Setting(name, text, done, row.metadata["flag"], followed))
         return [*rows, *self.ignored]
 
 
@@ -133,14 +127,11 @@ DEFAULT_SETTINGS = GenerationSettings()  # of a model without settings of its ow
 def _check_audio(folder: Path, dims: Dims) -> None:
     """Refuse spectrograms that are not Whisper's."""
     for name in EXTRACTORS:
-        content = read_json_of(folder, name)
-        if content is None:
-            continue
+        content = read_json_of(folder, name) or {}
         content = content.get("feature_extractor", content)
         if not isinstance(content, dict):
-            raise load_error(
-                f"{folder / name}: feature_extractor is not a JSON object; copy it again"
-            )
+            what = "feature_extractor is not a JSON object; copy it again"
+            raise load_error(f"{folder / name}: {what}")
         required = {
             "feature_size": dims.n_mels,
             "hop_length": HOP_SAMPLES,
@@ -204,14 +195,6 @@ class _TokenFields(JSONFields):
         return type(value) is int and 0 <= value < self.size
 
 
-def _checked_audio_window(file: Path, value: object) -> str:
-    """A model's setting in its file. Raises CheckpointError."""
-    if value not in AUDIO_WINDOWS:
-        names = " nor ".join(map(repr, AUDIO_WINDOWS))
-        raise load_error(f"{file}: audio_window is {value!r}, neither {names}; correct it")
-    return str(value)
-
-
 def _bare(token: str) -> str:
     """ "<|de|>" -> "de"."""
     return token.removeprefix("<|").removesuffix("|>")
@@ -223,40 +206,48 @@ def read_settings(folder: Path, dims: Dims) -> GenerationSettings:
     Raises CheckpointError.
     """
     _check_audio(folder, dims)
-    source, content = GENERATION, read_json_of(folder, GENERATION)
-    if content is None:
-        source, content = CONFIG, read_json_of(folder, CONFIG) or {}
-    for name in (CONFIG, GENERATION):  # beside the dimensions, or the other settings
-        window = (read_json_of(folder, name) or {}).get("audio_window")
-        if window is not None:
-            content = content | {"audio_window": _checked_audio_window(folder / name, window)}
-    return parse_settings(folder / source, content, dims)
+    config, generation = (read_json_of(folder, name) for name in (CONFIG, GENERATION))
+    source, content = (CONFIG, config or {}) if generation is None else (GENERATION, generation)
+    beside = _audio_window(folder / CONFIG, config or {})  # beside the dimensions
+    found = parse_settings(folder / source, content, dims)
+    return found if found.audio_window else replace(found, audio_window=beside)
+
+
+def _audio_window(file: Path, content: Mapping[str, Any]) -> str | None:
+    """A model's setting in a file. Raises CheckpointError."""
+    value = content.get("audio_window")
+    if value not in (None, *AUDIO_WINDOWS):
+        names = " nor ".join(map(repr, AUDIO_WINDOWS))
+        raise load_error(f"{file}: audio_window is {value!r}, neither {names}; correct it")
+    return value
 
 
 def parse_settings(file: Path, content: Mapping[str, Any], dims: Dims) -> GenerationSettings:
     """The settings that stand in a file. Raises CheckpointError."""
-    is_generation = file.name != CONFIG  # which has Whisper's own, whatever was trained
-    fields = _TokenFields(file, content, dims.n_vocab)
+    # config.json has Whisper's own numbers in some fields, whatever was trained
+    fields, trained = _TokenFields(file, content, dims.n_vocab), file.name != CONFIG
     task, language = fields.get("task", str), fields.get("language", str)
     if task is not None and task not in TASKS:
         raise fields.invalid("task", f"neither {TASKS[0]!r} nor {TASKS[1]!r}")
-    values: dict[str, Any] = {name: fields.tokens(name) for name in _LISTS}
-    if content.get("audio_window") is not None:
-        values["audio_window"] = _checked_audio_window(file, content["audio_window"])
-    values |= {name: fields.get(name, bool) for name in ("return_timestamps", "is_multilingual")}
-    values |= {name: fields.named(name) for name in ("lang_to_id", "task_to_id")}
-    values |= {name: fields.token(name) for name in _TOKENS}
-    if is_generation:
-        values |= {name: fields.token(name) for name in ("eos_token_id", "decoder_start_token_id")}
-        values["max_length"] = fields.whole("max_length", 1)
     ignored = [key for key, plain in _UNSUPPORTED.items() if content.get(key) not in plain]
     return GenerationSettings(
         file=file.name,
+        suppress_tokens=fields.tokens("suppress_tokens"),
+        begin_suppress_tokens=fields.tokens("begin_suppress_tokens"),
         language=None if language is None else _bare(language),
         task=task,
         max_initial_timestamp_index=fields.whole("max_initial_timestamp_index", 0),
+        max_length=fields.whole("max_length", 1) if trained else None,
+        return_timestamps=fields.get("return_timestamps", bool),
+        is_multilingual=fields.get("is_multilingual", bool),
+        lang_to_id=fields.named("lang_to_id"),
+        task_to_id=fields.named("task_to_id"),
+        eos_token_id=fields.token("eos_token_id") if trained else None,
+        decoder_start_token_id=fields.token("decoder_start_token_id") if trained else None,
+        no_timestamps_token_id=fields.token("no_timestamps_token_id"),
+        prev_sot_token_id=fields.token("prev_sot_token_id"),
         alignment_heads=parse_head_pairs(content.get("alignment_heads"), dims),
+        audio_window=_audio_window(file, content),
         forced=fields.position_pairs("forced_decoder_ids"),
         ignored=tuple(Setting(k, str(content[k]), "not followed", followed=False) for k in ignored),
-        **values,
     )

@@ -31,6 +31,15 @@ if TYPE_CHECKING:
 
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3}(?:[-_][A-Za-z]{2,8})?)\|>")
 _TIMESTAMP = re.compile(r"<\|\d+\.\d\d\|>")
+_TASKS = tuple(f"<|{task}|>" for task in TASKS)
+_MARKS = {  # whisper's name: the setting that chooses it
+    "<|endoftext|>": "eos_token_id",
+    "<|startoftranscript|>": "decoder_start_token_id",
+    "<|startoflm|>": None,
+    "<|startofprev|>": "prev_sot_token_id",
+    "<|nospeech|>": None,
+    "<|notimestamps|>": "no_timestamps_token_id",
+}
 _COPY = "copy the tokenizer of this model there"
 
 
@@ -68,17 +77,9 @@ def _is_whispers(tokens: Tokens, dims: Dims) -> bool:
 def openai_vocabulary(dims: Dims, settings: GenerationSettings) -> Vocabulary | None:
     """openai-whisper's vocabulary with the model's settings; None if those name other tokens."""
     base = get_vocabulary(dims)
-    tasks = get_tokenizer(dims)
-    chosen = {  # id in openai-whisper's table: in the settings
-        base.eot: settings.eos_token_id,
-        base.sot: settings.decoder_start_token_id,
-        base.no_timestamps: settings.no_timestamps_token_id,
-        base.sot_prev: settings.prev_sot_token_id,
-    }
-    if any(token not in (None, table_id) for table_id, token in chosen.items()):
-        return None
-    ids = settings.task_to_id or {}
-    if any(ids.get(task, getattr(tasks, task)) != getattr(tasks, task) for task in TASKS):
+    whispers = get_tokenizer(dims)
+    chosen = _chosen_by(settings)
+    if any(whispers.special_tokens[name] != i for name, i in chosen.items()):
         return None
     codes = {i: code for code, i in (settings.lang_to_id or {}).items()}
     if settings.lang_to_id is not None and base.languages and codes != base.languages:
@@ -86,13 +87,13 @@ def openai_vocabulary(dims: Dims, settings: GenerationSettings) -> Vocabulary | 
     suppress = (settings.suppress_tokens, settings.begin_suppress_tokens)
     lists = [
         None if tokens is not None and {*tokens} == {*default} else tokens
-        for tokens, default in zip(suppress, suppressed(tasks), strict=True)
+        for tokens, default in zip(suppress, suppressed(whispers), strict=True)
     ]
     result = base
     if lists != [None, None]:
         result = replace(base, suppressed=lists[0], suppressed_first=lists[1])
     if settings.is_multilingual is False and base.languages:
-        plain = replace(tasks, language=None, task=None)
+        plain = replace(whispers, language=None, task=None)
         single: dict[str, Any] = {"languages": {}, "tasks": TASKS[:1]}
         result = replace(result, make_tokenizer=lambda *_: plain, **single)
     return result
@@ -101,39 +102,32 @@ def openai_vocabulary(dims: Dims, settings: GenerationSettings) -> Vocabulary | 
 # -- other tables ----------------------------------------------------------------------------------
 
 
+def _chosen_by(settings: GenerationSettings) -> dict[str, int]:
+    """The marks and tasks that the settings define, by whisper's names."""
+    ids = {name: getattr(settings, key) for name, key in _MARKS.items() if key is not None}
+    ids |= {f"<|{task}|>": i for task, i in (settings.task_to_id or {}).items()}
+    return {n: i for n, i in ids.items() if i is not None and (n in _MARKS or n in _TASKS)}
+
+
 def _of_tokens(
     folder: Path, dims: Dims, tokens: Tokens, settings: GenerationSettings
 ) -> Vocabulary:
-    ids = with_new_names(tokens.ids)
-    size = dims.n_vocab
-    too_large = [name for name, i in ids.items() if not 0 <= i < size]
-    if too_large:
+    ids, size = with_new_names(tokens.ids), dims.n_vocab
+    if too_large := [name for name, i in ids.items() if not 0 <= i < size]:
         what = f"the tokenizer's token {too_large[0][:40]!r} has id {ids[too_large[0]]}"
         raise load_error(f"{folder}: {what}, but the model has {size} tokens; {_COPY}")
-
-    named = {  # by the settings, else by the tokenizer
-        "<|endoftext|>": settings.eos_token_id,
-        "<|startoftranscript|>": settings.decoder_start_token_id,
-        "<|startoflm|>": None,
-        "<|startofprev|>": settings.prev_sot_token_id,
-        "<|nospeech|>": None,
-        "<|notimestamps|>": settings.no_timestamps_token_id,
-    }
-    ids_by_name = {name: ids.get(name) if i is None else i for name, i in named.items()}
-    special = {name: i for name, i in ids_by_name.items() if i is not None}
+    chosen = {name: ids[name] for name in (*_MARKS, *_TASKS) if name in ids}
+    chosen |= _chosen_by(settings)
     for name in ("<|endoftext|>", "<|startoftranscript|>"):
-        if name not in special:
+        if name not in chosen:
             sources = f"neither the tokenizer nor {settings.file or 'a settings file'}"
             raise load_error(f"{folder}: {sources} defines {name}; {_COPY}")
-    eot, sot = special["<|endoftext|>"], special["<|startoftranscript|>"]
-    timestamps = _timestamps(ids, ids_by_name["<|notimestamps|>"], size)
-    named_tasks = {task: ids[f"<|{task}|>"] for task in TASKS if f"<|{task}|>" in ids}
-    tasks = named_tasks | {k: i for k, i in (settings.task_to_id or {}).items() if k in TASKS}
-    languages = _languages(ids, sot, min(tasks.values(), default=size), settings)
+    timestamps = _timestamps(ids, chosen.get("<|notimestamps|>"), size)
+    languages = _languages(ids, chosen, size, settings)
+    special = {**chosen, **{f"<|{code}|>": i for i, code in languages.items()}}
     if settings.is_multilingual is False:
-        languages, tasks = {}, {}
-    special |= {f"<|{name}|>": i for name, i in tasks.items()}
-    special |= {f"<|{code}|>": i for i, code in languages.items()}
+        languages, special = {}, {name: i for name, i in chosen.items() if name in _MARKS}
+    tasks = tuple(task for task in TASKS if f"<|{task}|>" in special)
     core = {*special.values(), *timestamps}
     texts = ranges_of(i for n, i in tokens.ids.items() if n not in tokens.special and i not in core)
     if not texts:
@@ -143,6 +137,7 @@ def _of_tokens(
 
     # read it now, so that a damaged file is refused when the model is loaded
     no_text = {name for name, i in tokens.ids.items() if not any(i in part for part in texts)}
+    eot = special["<|endoftext|>"]
     encoding = FolderEncoding(fast_tokenizer(folder, tokens, no_text), eot, size)
 
     @lru_cache(maxsize=256)
@@ -153,15 +148,15 @@ def _of_tokens(
     return Vocabulary(
         size=size,
         eot=eot,
-        sot=sot,
-        no_speech=ids_by_name["<|nospeech|>"],
-        no_timestamps=ids_by_name["<|notimestamps|>"],
+        sot=special["<|startoftranscript|>"],
+        no_speech=special.get("<|nospeech|>"),
+        no_timestamps=special.get("<|notimestamps|>"),
         timestamps=timestamps,
         languages=languages,
         texts=texts,
         make_tokenizer=tokenizer,
-        tasks=tuple(tasks),
-        sot_prev=ids_by_name["<|startofprev|>"],
+        tasks=tasks,
+        sot_prev=special.get("<|startofprev|>"),
         suppressed=settings.suppress_tokens,
         suppressed_first=settings.begin_suppress_tokens,
     )
@@ -185,7 +180,7 @@ def _timestamps(ids: Mapping[str, int], no_timestamps: int | None, size: int) ->
 
 
 def _languages(
-    ids: Mapping[str, int], sot: int, first_task: int, settings: GenerationSettings
+    ids: Mapping[str, int], special: Mapping[str, int], size: int, settings: GenerationSettings
 ) -> dict[int, str]:
     """Token -> code: those of the settings, else Whisper's codes and others between <|start...|>
     and the tasks.
@@ -194,12 +189,10 @@ def _languages(
 
     if settings.lang_to_id is not None:
         return {i: code for code, i in sorted(settings.lang_to_id.items(), key=lambda p: p[1])}
-    languages = {}
-    for name, i in ids.items():
-        code = _LANGUAGE.fullmatch(name)
-        if code and (code[1] in LANGUAGES or sot < i < first_task):
-            languages[i] = code[1]
-    return dict(sorted(languages.items()))
+    first_task = min((special[name] for name in _TASKS if name in special), default=size)
+    between = range(special["<|startoftranscript|>"] + 1, first_task)
+    named = {i: match[1] for name, i in ids.items() if (match := _LANGUAGE.fullmatch(name))}
+    return {i: code for i, code in sorted(named.items()) if code in LANGUAGES or i in between}
 
 
 def _with_forced(vocabulary: Vocabulary, settings: GenerationSettings) -> GenerationSettings:

@@ -232,7 +232,7 @@ def measure(case: Case) -> dict[str, Any]:
     else:
         chosen = choose_forms(case.cache)
         network = Model(checkpoint, device, dtype, chosen, int8=case.dtype == INT8)
-        forms, fallbacks = "+".join(chosen), network.fallbacks
+        forms, fallbacks = "+".join(map(str, chosen)), network.fallbacks
         model = SlimWhisper(network)
         run = _slimwhisper_run(case, model, clock)
     del checkpoint

@@ -12,7 +12,7 @@ import torch
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.files import expand_user
-from slimwhisper.checkpoint.formats.openai import default_download_root, read_openai
+from slimwhisper.checkpoint.formats.openai import default_download_root, read
 from slimwhisper.checkpoint.hub import fetch_model
 from slimwhisper.checkpoint.load import available_models
 from slimwhisper.checkpoint.names import HUB_MODELS
@@ -57,7 +57,7 @@ def _describe(name: str, root: Path) -> KnownModel:
     """root: the folder of downloaded models."""
     if name in BUNDLED:
         source, path = "bundled", _existing(bundled_file(name))
-        dims: Dims | None = read_openai(bundled_file(name))[0]
+        dims: Dims | None = read(bundled_file(name)).dims
     elif name in HUB_MODELS:
         source, dims = HUB_MODELS[name].repository, known_dims(name)
         path = _cached(source)

@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from rich.table import Table
 
-from slimwhisper.cache.forms import cross_names, self_names
-from slimwhisper.cache.guard import MARGIN, Inspection
+from slimwhisper.cache.fold import blocks_of
+from slimwhisper.cache.forms import names_of, parse_form
+from slimwhisper.cache.guard import MARGIN, Inspection, inspect_block
 from slimwhisper.cache.pool import pages_of
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.settings import Setting
@@ -20,7 +21,7 @@ from slimwhisper.commands.costs import Allocated, PaperOption, allocate, known_d
 from slimwhisper.commands.tables import console, table
 from slimwhisper.devices import as_dtype
 from slimwhisper.errors import OptionError
-from slimwhisper.model.calibration import inspect_form, record_activations
+from slimwhisper.model.calibration import record_activations
 from slimwhisper.text import human_size
 from slimwhisper.types import Dims
 
@@ -105,13 +106,12 @@ def make_report(
 def _inspect(checkpoint: Checkpoint, dtype: torch.dtype) -> list[Inspection]:
     """What the guard measures of each form but the baseline."""
     activations = record_activations(checkpoint)
-    specs: list[tuple[Literal["cross", "self"], str]] = [("cross", f) for f in cross_names()]
-    specs += [("self", f) for f in self_names()]
     return [
-        record
-        for attention, form in specs
-        if form != "kv"
-        for record in inspect_form(checkpoint, attention, form, dtype, activations)[1]
+        inspect_block(block, context, parse_form(name), dtype)[1]
+        for attention in ("cross", "self")
+        for name in names_of(attention)
+        if name != "kv"
+        for block, context in blocks_of(checkpoint.state, checkpoint.dims, attention, activations)
     ]
 
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import CachePlan
-from slimwhisper.cache.forms import form_of
 from slimwhisper.engine import rules as filters
 from slimwhisper.engine.hot_words.rows import HotWordRows
 from slimwhisper.engine.repetition import RepetitionLimits
@@ -38,7 +37,7 @@ def may_draft(plan: CachePlan) -> bool:
     """Whether rejected tokens can be removed from the cache of the text. They cannot where a form
     drops tokens, sums over them, or rounds them to float8 after a prompt has read them.
     """
-    return all(form_of(w.form).exact and w.column_scales is None for w in plan.self_)
+    return plan.exact_self and all(w.column_scales is None for w in plan.self_)
 
 
 def usable_draft(window: Window, draft: tuple[int, ...], context: int, eot: int) -> tuple[int, ...]:

@@ -1,8 +1,7 @@
 """The activations that the guard measures on, and the cache plan that it accepts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,9 +10,9 @@ from slimwhisper.audio.mel import calibration_mel
 from slimwhisper.cache.activations import Activations
 from slimwhisper.cache.base import CrossLayer
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
-from slimwhisper.cache.fold import Context, Folded, fold
-from slimwhisper.cache.forms import EXACT, form_of
-from slimwhisper.cache.guard import AttentionSite, Inspection, inspect_layer
+from slimwhisper.cache.fold import Learned, blocks_of, fold
+from slimwhisper.cache.forms import EXACT, Form, parse_form
+from slimwhisper.cache.guard import Inspection, inspect_block
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
@@ -34,44 +33,37 @@ class Guard:
     mel: Tensor | None = None  # [n_mels, 3000] of real speech to measure on; None: noise
 
 
-Learned = Mapping[str, Mapping[str, Tensor]]  # by site, such as "cross.0"; then by name
 _REMEDY = "run slimwhisper calibrate again"
 # what folding raises for tensors that do not fit the form
 _FOLDING_ERRORS = (AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 
 
-def exact_plan(
+def fold_plan(
     state: Mapping[str, Tensor],
     dims: Dims,
-    cross: str = "e",
-    self_: str = "x",
+    cross: str | Form = "e",
+    self_: str | Form = "x",
     activations: Activations | None = None,
     learned: Learned | None = None,
+    dtype: torch.dtype | None = None,
 ) -> CachePlan:
-    """Fold every layer for two forms that need no guard; weights not yet rounded.
+    """Fold every layer for two forms; weights not yet rounded.
 
-    state: OpenAI's names; matrices [out, in]. Forms that learn need `activations`, or what they
-    `learned` before.
+    state: OpenAI's names; matrices [out, in]. `activations`: for forms that learn, unless they have
+    `learned` before, and for the guard, which measures in `dtype`, and has an exact form take the
+    place of another, layer by layer. dtype None: in place of forms that need the guard.
     """
-
-    def fold_layers(attention: Literal["cross", "self"], form: str) -> list[Folded]:
-        sites = [AttentionSite(i, attention, dims.n_text_head) for i in range(dims.n_text_layer)]
-        blocks = [site.read(state) for site in sites]
-        context = Context(attention=attention, blocks=blocks, activations=activations)
-        layers = []
-        for site, block in zip(sites, blocks, strict=True):
-            # the norm before E, or before the layer
-            norm = "encoder.ln_post" if attention == "cross" else f"{site.prefix[:-1]}_ln"
-            context = replace(
-                context,
-                norm=(state[f"{norm}.weight"], state[f"{norm}.bias"]),
-                layer=site.layer,
-                learned=None if learned is None else learned.get(f"{attention}.{site.layer}", {}),
-            )
-            layers.append(fold(block, form, context))
-        return layers
-
-    return CachePlan(fold_layers("cross", cross), fold_layers("self", self_))
+    plan = CachePlan([], [])
+    forms = ("cross", parse_form(cross), plan.cross), ("self", parse_form(self_), plan.self_)
+    for attention, form, layers in forms:
+        for block, context in blocks_of(state, dims, attention, activations, learned):
+            if form.inverse is None or dtype is None:
+                accepted = fold(block, EXACT[attention] if form.inverse else form, context)
+            else:
+                accepted, inspection = inspect_block(block, context, form, dtype)
+                plan.inspections.append(inspection)
+            layers.append(accepted)
+    return plan
 
 
 class RecordingLayer(CrossLayer):
@@ -104,7 +96,7 @@ def record_activations(
     dims, cpu = checkpoint.dims, torch.device("cpu")
     encoder = Encoder(checkpoint.state, dims, cpu, torch.float32)
     decoder = Decoder(checkpoint.state, dims, cpu, torch.float32)
-    plan = exact_plan(checkpoint.state, dims).to(cpu, torch.float32)
+    plan = fold_plan(checkpoint.state, dims).to(cpu, torch.float32)
     mels = calibration_mel(dims.n_mels, dims.window_frames) if mel is None else mel
     windows = []
     for i, window_mel in enumerate(mels.reshape(-1, *mels.shape[-2:]).split(1)):
@@ -156,97 +148,56 @@ def _greedy(
     return tokens
 
 
-def inspect_form(
-    checkpoint: Checkpoint,
-    attention: Literal["cross", "self"],
-    form: str,
-    dtype: torch.dtype,
-    activations: Activations,
-) -> tuple[list[Folded], list[Inspection]]:
-    """Fold and measure every layer's "cross" or "self" attention for one form."""
-    dims = checkpoint.dims
-    pairs = [
-        inspect_layer(
-            checkpoint.state,
-            AttentionSite(layer, attention, dims.n_text_head),
-            form,
-            activations.source(attention, layer),
-            dtype,
-        )
-        for layer in range(dims.n_text_layer)
-    ]
-    return [folded for folded, _ in pairs], [record for _, record in pairs]
-
-
-def unguarded(cross: str, self_: str) -> tuple[str, str]:
-    """The two forms, with an exact form in place of each one that needs the guard."""
-    return (
-        cross if form_of(cross).inverse is None else EXACT["cross"],
-        self_ if form_of(self_).inverse is None else EXACT["self"],
-    )
-
-
 def guarded_plan(
     checkpoint: Checkpoint,
-    cross: str,
-    self_: str,
+    cross: str | Form,
+    self_: str | Form,
     dtype: torch.dtype,
     mel: Tensor | None = None,
     learned: Learned | None = None,
 ) -> CachePlan:
     """Fold for the requested forms; layers that the guard rejects fall back to an exact form.
 
-    `mel` [n_mels, 3000] as in `record_activations`; `learned` as in `exact_plan`, from a file.
+    `mel` [n_mels, 3000] as in `record_activations`; `learned` as in `fold_plan`, from a file.
     Raises `CacheError` if `learned` does not fit the forms: a tensor is missing, unused, or has the
     wrong shape.
     """
-    forms: tuple[tuple[Literal["cross", "self"], str], ...] = (("cross", cross), ("self", self_))
-    guarded = [(attention, form) for attention, form in forms if form_of(form).inverse is not None]
-    learns = learned is None and any(form_of(form).learns for _, form in forms)
-    activations = record_activations(checkpoint, mel) if learns or guarded else None
-    exact = unguarded(cross, self_)
+    cross, self_ = parse_form(cross), parse_form(self_)
+    measured = any(f.inverse or (f.learns and learned is None) for f in (cross, self_))
+    activations = record_activations(checkpoint, mel) if measured else None
+    state, dims = checkpoint.state, checkpoint.dims
     try:
-        plan = exact_plan(checkpoint.state, checkpoint.dims, *exact, activations, learned)
+        plan = fold_plan(state, dims, cross, self_, activations, learned, dtype)
     except _FOLDING_ERRORS as error:
         if learned is None:
             raise
         reason = error_line(error, kind=True)
         raise CacheError(
-            f"the file's tensors do not fit caches {cross!r} and {self_!r} ({reason}); {_REMEDY}"
+            f"the file's tensors do not fit caches '{cross}' and '{self_}' ({reason}); {_REMEDY}"
         ) from error
     if learned is not None:
         _check_shapes(learned, learned_by(plan))
-    weights, records = {"cross": plan.cross, "self": plan.self_}, list[Inspection]()
-    for attention, form in guarded:
-        assert activations is not None
-        weights[attention], inspected = inspect_form(
-            checkpoint, attention, form, dtype, activations
-        )
-        records += inspected
-    return CachePlan(weights["cross"], weights["self"], inspections=records)
+    return plan
 
 
 def _check_shapes(given: Learned, used: Learned) -> None:
     """Raise CacheError for a tensor that no form uses, or that has another shape."""
-    given_shapes, used_shapes = (
-        {(site, name): tuple(t.shape) for site, named in each.items() for name, t in named.items()}
-        for each in (given, used)
-    )
-    for site, name in sorted(given_shapes.keys() | used_shapes.keys()):
-        shape, expected = given_shapes.get((site, name)), used_shapes.get((site, name))
+    for full in sorted(given.keys() | used.keys()):
+        shape, expected = (tuple(t[full].shape) if full in t else None for t in (given, used))
         if shape != expected:
+            site, _, name = full.rpartition(".")
             raise CacheError(
                 f"tensor {name!r} of {site} has shape {shape}, not {expected}; {_REMEDY}"
             )
 
 
 def learned_by(plan: CachePlan) -> Learned:
-    """What the forms of a plan have learned, float64, of the sites that learned something."""
+    """What the forms of a plan have learned, float64."""
     return {
-        f"{attention}.{layer}": folded.learned
+        f"{attention}.{layer}.{name}": tensor
         for attention, layers in (("cross", plan.cross), ("self", plan.self_))
         for layer, folded in enumerate(layers)
-        if folded.learned
+        for name, tensor in folded.learned.items()
     }
 
 

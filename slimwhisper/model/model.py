@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages, SelfCache
-from slimwhisper.cache.forms import form_of
+from slimwhisper.cache.fold import Learned
+from slimwhisper.cache.forms import Form, parse_form
 from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.alignment_heads import default_heads
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError, OptionError
 from slimwhisper.kernels.dispatch import indexed
 from slimwhisper.kernels.memory import keep_heaps
-from slimwhisper.model.calibration import Guard, Learned, describe_fallbacks, guarded_plan
+from slimwhisper.model.calibration import Guard, describe_fallbacks, guarded_plan
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 
@@ -30,13 +31,13 @@ class Model:
         checkpoint: Checkpoint,
         device: torch.device,
         dtype: torch.dtype,
-        forms: tuple[str, str] = ("e", "x"),
+        forms: tuple[str | Form, str | Form] = ("e", "x"),
         guard: Guard | None = None,
         int8: bool = False,
         learned: Learned | None = None,
         encoder: Encoder | None = None,
     ) -> None:
-        """forms: (cross, self) as `choose_forms` returns them. guard: None means `Guard()`.
+        """forms: (cross, self), or their specs. guard: None means `Guard()`.
         int8: weights of the encoder, the MLPs and the logits; on a CPU, with float32.
         learned: what forms have learned before; None: they learn from the guard's mel.
         encoder: of another model with the same weights.
@@ -49,10 +50,11 @@ class Model:
             keep_heaps()
         self.name, self.dims = checkpoint.name, checkpoint.dims
         self.vocabulary, self.settings = checkpoint.tokens, checkpoint.settings
-        self.forms, self.int8 = forms, int8  # as requested
+        self.forms = parse_form(forms[0]), parse_form(forms[1])  # as requested
+        self.int8 = int8
         self.alignment_heads = checkpoint.alignment_heads or default_heads(self.dims)
         guard = guard or Guard()
-        self.plan = guarded_plan(checkpoint, *forms, dtype, guard.mel, learned)
+        self.plan = guarded_plan(checkpoint, *self.forms, dtype, guard.mel, learned)
         if self.fallbacks and guard.strict:
             first = self.fallbacks[0].partition(";")[0]
             raise CacheError(
@@ -82,7 +84,7 @@ class Model:
     @property
     def takes_short_windows(self) -> bool:
         """Whether its caches can hold windows as long as their audio: exact ones can."""
-        return all(form_of(weights.form).exact for weights in self.plan.cross)
+        return self.plan.exact_cross
 
     def check_audio_window(self, audio_window: str | None) -> None:
         """Raise OptionError for "auto" with caches that hold whole windows only."""

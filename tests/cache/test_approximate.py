@@ -9,15 +9,15 @@ import torch
 import slimwhisper
 from slimwhisper.cache.activations import Activations
 from slimwhisper.cache.approximate.compact import Compact, merge_neighbours
-from slimwhisper.cache.approximate.keyformer import KeyformerSelf, KeyformerSettings, gumbel
-from slimwhisper.cache.approximate.zack import ZackSettings, ranks
+from slimwhisper.cache.approximate.keyformer import Keyformer, KeyformerSelf, gumbel
+from slimwhisper.cache.approximate.zack import Zack, ranks
 from slimwhisper.cache.choice import choose_forms
-from slimwhisper.cache.forms import settings_of
+from slimwhisper.cache.forms import parse_form
 from slimwhisper.cache.rows import Rows
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search
 from slimwhisper.errors import OptionError
-from slimwhisper.model.calibration import exact_plan, learned_by
+from slimwhisper.model.calibration import fold_plan, learned_by
 from tests.cache.test_every_form import SELF
 from tests.support import approximate as papers
 from tests.support.cache_forms import (
@@ -46,7 +46,7 @@ def test_keyformer_keeps_the_papers_tokens(spec: str) -> None:
     layer, text = allocate("e", spec, 1).self_.layers[1], noise(20, WIDTH, seed=4) * 2
     run_text(layer, text, 9)
     assert isinstance(layer, KeyformerSelf)
-    settings, (_, expected) = settings_of(spec), keyformer_reference(spec, 1, text, 9)
+    settings, (_, expected) = parse_form(spec), keyformer_reference(spec, 1, text, 9)
     kept = [sorted(p) for p in layer.kept_tokens.positions[0].tolist()]
     assert kept == expected[: len(kept)] and len(kept) == (1 if "latent" in spec else HEADS)
     if "recent=1" in spec:
@@ -73,7 +73,7 @@ def test_keyformers_window() -> None:
         (None, 0.3, 0, 134),
         (2, 0.2, 0, 1),
     ):
-        assert KeyformerSettings(budget, recent, sinks).window(448) == window
+        assert Keyformer(budget, recent, sinks).window(448) == window
 
 
 def test_float8_is_that_of_the_exact_forms() -> None:
@@ -141,10 +141,10 @@ def test_zacks_keep_is_one_removal_for_all(keep: float, width: int, multiple: in
     """The smallest that leaves no more than this share: a little less would leave too much."""
     spectra = noise(4, 2, 6, width, seed=5).abs().sort(dim=-1, descending=True).values
     spectra = spectra ** torch.linspace(0.2, 3, 6, dtype=torch.float64)[:, None]
-    chosen = ranks(ZackSettings(keep=keep, multiple=multiple), spectra)
+    chosen = ranks(Zack(keep=keep, multiple=multiple), spectra)
     assert chosen.sum() <= max(keep * chosen.numel() * width, chosen.numel() * min(multiple, width))
     others = [
-        ranks(ZackSettings(removal=float(share), multiple=multiple), spectra)
+        ranks(Zack(removal=float(share), multiple=multiple), spectra)
         for share in torch.linspace(0, 0.999, 500, dtype=torch.float64)
     ]
     fitting = [r for r in others if r.sum() <= keep * r.numel() * width]
@@ -154,11 +154,11 @@ def test_zacks_keep_is_one_removal_for_all(keep: float, width: int, multiple: in
 def test_zacks_ranks_are_rounded_up() -> None:
     falling = torch.linspace(1, 0.1, 64, dtype=torch.float64).expand(2, 3, 64)
     for rank, expected in ((1, 16), (16, 16), (17, 32), (63, 64), (99, 64)):
-        assert (ranks(ZackSettings(rank=rank), falling) == expected).all()
-    assert (ranks(ZackSettings(rank=17), falling[..., :24]) == 24).all()  # no more than d_k
-    assert (ranks(ZackSettings(rank=5), falling[..., :8]) == 5).all()  # narrower than 16
-    assert ranks(ZackSettings(removal=0.999), falling).min() == 16  # no head without columns
-    assert (ranks(ZackSettings(keep=0.01), falling) == 16).all()
+        assert (ranks(Zack(rank=rank), falling) == expected).all()
+    assert (ranks(Zack(rank=17), falling[..., :24]) == 24).all()  # no more than d_k
+    assert (ranks(Zack(rank=5), falling[..., :8]) == 5).all()  # narrower than 16
+    assert ranks(Zack(removal=0.999), falling).min() == 16  # no head without columns
+    assert (ranks(Zack(keep=0.01), falling) == 16).all()
 
 
 def test_what_zack_learned_before_is_used() -> None:
@@ -168,12 +168,12 @@ def test_what_zack_learned_before_is_used() -> None:
         [t[:5] for t in RECORDED.self_inputs],
         [t[:5] for t in RECORDED.cross_inputs],
     )
-    one = exact_plan(STATE, DIMS, "zack:rank=8,multiple=1", "zack:rank=32", few)
+    one = fold_plan(STATE, DIMS, "zack:rank=8,multiple=1", "zack:rank=32", few)
     for layer in one.self_:
         for r in layer.learned["keys"].split(D_K, dim=1):
             torch.testing.assert_close(r.T @ r, torch.eye(D_K, dtype=torch.float64))
     learned = learned_by(one)
-    other = exact_plan(STATE, DIMS, "zack:rank=8,multiple=1", "zack:rank=32", None, learned)
+    other = fold_plan(STATE, DIMS, "zack:rank=8,multiple=1", "zack:rank=32", None, learned)
     for ours, again in zip((*one.cross, *one.self_), (*other.cross, *other.self_), strict=True):
         for part in ("query", "query_bias", "project", "values", "out", "out_bias"):
             assert torch.equal(getattr(ours, part), getattr(again, part))

@@ -8,13 +8,12 @@ from slimwhisper.cache.base import StoreShape
 from slimwhisper.cache.choice import choose_forms
 from slimwhisper.cache.decoder_cache import SelfCache
 from slimwhisper.cache.fold import Context, fold
-from slimwhisper.cache.forms import cross_names, self_names
+from slimwhisper.cache.forms import KV, E, Hybrid, K, V, X, names_of
 from slimwhisper.cache.latent import LatentAttention, LatentCross, prefers_latent
 from slimwhisper.cache.pool import PAGE
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import Kernels
-from tests.support import formulas
 from tests.support.cache_forms import (
     CPU,
     FRAMES,
@@ -24,7 +23,6 @@ from tests.support.cache_forms import (
     block,
     cross_reference,
     noise,
-    plain,
     plan,
     self_reference,
 )
@@ -41,11 +39,11 @@ def test_the_hybrids_first_layer_has_no_key_map() -> None:
 def test_the_formulas_agree_with_each_other() -> None:
     x, source = noise(4, WIDTH), noise(FRAMES, WIDTH, seed=1)
     expected = cross_reference("kv", 1, x, source)
-    for form in cross_names():
+    for form in names_of("cross"):
         torch.testing.assert_close(cross_reference(form, 1, x, source), expected)
 
 
-@pytest.mark.parametrize("form", self_names())
+@pytest.mark.parametrize("form", names_of("self"))
 @pytest.mark.parametrize("skip_same", [False, True])
 def test_rows_that_become_others(form: str, skip_same: bool) -> None:
     """Beams of three windows that go on as each other, in pages in any order; each row's text is
@@ -94,15 +92,6 @@ def test_prefill_takes_the_cheaper_order(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [prefers_latent(t, 20, 1280, cost=8) for t in (4, 8, 9)] == [True, True, False]
 
 
-def test_a_key_bias_changes_nothing() -> None:
-    """It adds one number to all of a query's scores, so dropping it is exact."""
-    x, source = noise(4, WIDTH), noise(FRAMES, WIDTH, seed=1)
-    p, bias = plain("cross", 0), noise(WIDTH, seed=7)
-    keys, values = source @ p.w_k + bias, source @ p.w_v
-    biased = p.run(x, None, lambda q, c: (q @ keys[:, c].T, lambda s: s @ values[:, c]))
-    torch.testing.assert_close(biased, formulas.attend_kv(p, x, source))
-
-
 def test_float8_columns_are_scaled_by_the_norms_weight() -> None:
     """No smaller than a 64th of its bias; other scales are as right, but round more."""
     weight, bias = noise(WIDTH, seed=6), noise(WIDTH, seed=7)
@@ -115,10 +104,10 @@ def test_float8_columns_are_scaled_by_the_norms_weight() -> None:
 
 
 def test_forms_are_chosen_by_name() -> None:
-    assert choose_forms() == ("e", "x")
-    assert choose_forms("option2") == ("e", "k")
-    assert choose_forms("baseline", cross_cache="hybrid") == ("hybrid", "kv")
-    assert choose_forms("slim", self_cache="v") == ("e", "v")
+    assert choose_forms() == (E(), X())
+    assert choose_forms("option2") == (E(), K())
+    assert choose_forms("baseline", cross_cache="hybrid") == (Hybrid(), KV())
+    assert choose_forms("slim", self_cache="v") == (E(), V())
     for wrong in ({"cache": "fast"}, {"cross_cache": "x"}, {"self_cache": "e"}):
         with pytest.raises(OptionError, match="is not one of"):
             choose_forms(**wrong)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from slimwhisper.cache.base import PagedLayer, SelfLayer
-from slimwhisper.cache.forms import cross_names, form_of, self_names
+from slimwhisper.cache.forms import names_of, parse_form
 from slimwhisper.cache.rows import DecodeStep, Rows
 from tests.support.cache_forms import (
     D_K,
@@ -36,7 +36,7 @@ BOTH = [
         for settings in ("r=9,k=7", "r=9,k=7,twice=true", "r=all,k=9,local=0.5")
     ),
 ]
-CROSS = [*BOTH, "compact:merge=0.5", "compact:merge=0.3", *cross_names()]
+CROSS = [*BOTH, "compact:merge=0.5", "compact:merge=0.3", *names_of("cross")]
 SELF = [
     *BOTH,
     "keyformer:budget=6",
@@ -47,7 +47,7 @@ SELF = [
     "keyformer:budget=2",
     "keyformer_latent:budget=6",
     "keyformer_latent:budget=6,recent=0.3,sinks=2",
-    *self_names(),
+    *names_of("self"),
 ]
 FLOAT8 = ["compact:float8=true", "keyformer_latent:budget=6,float8=true"]
 
@@ -64,7 +64,7 @@ def test_cross_attention(spec: str, group: int) -> None:
     scattered = Rows.of(rows.ids, torch.tensor([2, 0, 3]).repeat(group))
     for i, layer in enumerate(cache.cross.layers):
         for tokens, call in ((1, layer.step), (4, layer.attend), (60, layer.attend)):
-            if tokens == 60 and not form_of(spec).exact:
+            if tokens == 60 and not parse_form(spec).exact:
                 continue
             x = noise(3 * group, tokens, WIDTH, seed=3)
             for where in (rows, scattered):
@@ -73,7 +73,7 @@ def test_cross_attention(spec: str, group: int) -> None:
                 for row, slot in enumerate(slots.tolist()):
                     expected = cross_reference(spec, i, x[row], features[slot])
                     torch.testing.assert_close(attended[row], expected)
-        if spec in WHOLE or form_of(spec).exact:  # for word timestamps: q_i K_i^T / sqrt(d_k)
+        if spec in WHOLE or parse_form(spec).exact:  # for word timestamps: q_i K_i^T / sqrt(d_k)
             x, heads, p = (
                 noise(4, 5, WIDTH, seed=3),
                 torch.tensor([HEADS - 1, 0]),

@@ -23,12 +23,13 @@ from slimwhisper.cache.file import (
     read_learned,
     write_file,
 )
+from slimwhisper.cache.forms import E, X
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.cli import build_parser
 from slimwhisper.digests import WHOLE_TENSOR, weights_digest
 from slimwhisper.errors import CacheError, OptionError, OutputError
 from slimwhisper.jobs.journal.identity import identify_caches
-from slimwhisper.model.calibration import exact_plan, guarded_plan, learned_by, record_activations
+from slimwhisper.model.calibration import fold_plan, guarded_plan, learned_by, record_activations
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.command import Run
@@ -74,7 +75,7 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
     """Rounded to float32."""
     generator = torch.Generator().manual_seed(1)
     one, other = torch.rand(2, 5, 3, generator=generator, dtype=torch.float64)
-    learned = {"cross.0": {"rotation": one, "mean": one[0]}, "self.1": {"rotation": other.T}}
+    learned = {"cross.0.rotation": one, "cross.0.mean": one[0], "self.1.rotation": other.T}
     path = tmp_path / "a.safetensors"
     write_file(path, DIGEST, ("e", "x"), learned, {"loss": 0.25})
     assert sorted(load_file(path)) == ["cross.0.mean", "cross.0.rotation", "self.1.rotation"]
@@ -83,12 +84,10 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
     assert (header.cross, header.self_, header.measured) == ("e", "x", {"loss": 0.25})
     result, stored = read(path), as_stored(learned)
     assert set(result) == set(stored) == set(learned)
-    for site, tensors in learned.items():
-        assert set(result[site]) == set(tensors)
-        for name, tensor in tensors.items():
-            assert torch.equal(result[site][name], tensor.float().double())
-            assert torch.equal(stored[site][name], result[site][name])
-    assert choose_forms(str(path)) == ("e", "x")
+    for name, tensor in learned.items():
+        assert torch.equal(result[name], tensor.float().double())
+        assert torch.equal(stored[name], result[name])
+    assert choose_forms(str(path)) == (E(), X())
 
 
 def test_digest_of_weights() -> None:
@@ -115,7 +114,7 @@ def test_digest_of_weights() -> None:
 
 def test_rotations_are_used_and_not_learned_again(first: str, tmp_path: Path) -> None:
     spec = f"{first}:frames=700"
-    plan = exact_plan(STATE, DIMS, spec, "x", record_activations(CHECKPOINT))
+    plan = fold_plan(STATE, DIMS, spec, "x", record_activations(CHECKPOINT))
     learned = as_stored(learned_by(plan))
     path = tmp_path / "a.safetensors"
     write_file(path, DIGEST, (spec, "x"), learned, {})
@@ -124,7 +123,7 @@ def test_rotations_are_used_and_not_learned_again(first: str, tmp_path: Path) ->
     assert again.inspections == []
     for ours, theirs in zip(again.cross, plan.cross, strict=True):
         torch.testing.assert_close(ours.key_map, theirs.key_map, rtol=1e-6, atol=1e-6)
-    assert torch.equal(again.cross[0].learned["rotation"], learned["cross.0"]["rotation"])
+    assert torch.equal(again.cross[0].learned["rotation"], learned["cross.0.rotation"])
 
 
 @pytest.mark.parametrize(

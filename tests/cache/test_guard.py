@@ -4,19 +4,13 @@ import itertools
 import logging
 from collections.abc import Callable
 from functools import cache
-from typing import Literal
 
 import pytest
 import torch
 
-from slimwhisper.cache.fold import Attention, Folded, fold
-from slimwhisper.cache.guard import (
-    AttentionSite,
-    Inspection,
-    condition_number,
-    inspect_layer,
-    measure,
-)
+from slimwhisper.cache.fold import Attention, Folded, blocks_of, fold
+from slimwhisper.cache.forms import parse_form
+from slimwhisper.cache.guard import Inspection, condition_number, inspect_block, measure
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
 from slimwhisper.model.calibration import Guard, guarded_plan, record_activations
@@ -43,10 +37,10 @@ def inspector(weights: Checkpoint) -> Inspect:
     activations = record_activations(weights)
 
     def inspect(
-        attention: Literal["cross", "self"], form: str, dtype: torch.dtype, layer: int = 0
+        attention: str, form: str, dtype: torch.dtype, layer: int = 0
     ) -> tuple[Folded, Inspection]:
-        site, source = AttentionSite(layer, attention, weights.dims.n_text_head), activations
-        return inspect_layer(weights.state, site, form, source.source(attention, layer), dtype)
+        blocks = blocks_of(weights.state, weights.dims, attention, activations)
+        return inspect_block(*blocks[layer], parse_form(form), dtype)
 
     return inspect
 
@@ -69,7 +63,7 @@ def test_acts_on_ill_conditioned_weights_alone(condition: float, dtype: torch.dt
         if not trivial:
             assert record.fell_back == (condition >= 1e2)
         latent = {"cross": "e", "self": "x"}[attention]
-        assert folded.form == record.used == (latent if record.fell_back else form)
+        assert str(folded.form) == record.used == (latent if record.fell_back else form)
         assert record.baseline_error > 0
 
 
@@ -125,8 +119,8 @@ def test_nothing_falls_back_silently(caplog: pytest.LogCaptureFixture) -> None:
     for line, attention, used in zip(model.fallbacks, ("cross", "self"), "ex", strict=True):
         assert f"{attention}-attention cache 'k' is not exact in 2 of 2 layers" in line
         assert f"they use {used!r}" in line
-    assert [f.form for f in model.plan.cross] == ["e", "e"]
-    assert [f.form for f in model.plan.self_] == ["x", "x"]
+    assert [str(f.form) for f in model.plan.cross] == ["e", "e"]
+    assert [str(f.form) for f in model.plan.self_] == ["x", "x"]
 
 
 def test_a_single_bad_layer_falls_back_alone() -> None:
@@ -136,8 +130,8 @@ def test_a_single_bad_layer_falls_back_alone() -> None:
         key = f"decoder.blocks.1.attn.{name}.weight"
         state[key] = bad[key]
     model = Model(Checkpoint("mixed", DIMS, state), CPU, torch.float32, ("k", "k"))
-    assert [f.form for f in model.plan.cross] == ["k", "k"]
-    assert [f.form for f in model.plan.self_] == ["k", "x"]
+    assert [str(f.form) for f in model.plan.cross] == ["k", "k"]
+    assert [str(f.form) for f in model.plan.self_] == ["k", "x"]
     assert "1 of 2 layers" in model.fallbacks[0]
 
 
@@ -154,10 +148,10 @@ def test_the_default_needs_no_inverse_and_no_measuring(monkeypatch: pytest.Monke
         raise AssertionError("called")
 
     monkeypatch.setattr("slimwhisper.model.calibration.record_activations", never)
-    monkeypatch.setattr("slimwhisper.cache.fold.solve", never)
+    monkeypatch.setattr("slimwhisper.cache.fold.Attention.solve", never)
     plan = guarded_plan(checkpoint(5e9), "e", "x", torch.float16)
     assert not plan.inspections
-    assert {f.form for f in plan.cross} == {"e"}
+    assert {str(f.form) for f in plan.cross} == {"e"}
 
 
 def test_measured_error_is_that_of_rounding() -> None:

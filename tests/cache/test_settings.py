@@ -1,17 +1,19 @@
 """Specs of cache forms: a name and its settings."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
+from slimwhisper.cache import forms
 from slimwhisper.cache.choice import choose_forms
-from slimwhisper.cache.forms import FORMS, Form, brief, canonical, check_form, settings_of
-from slimwhisper.cache.settings import describe_settings, parse_settings, split_spec
+from slimwhisper.cache.forms import KV, Form, brief, check_form, parse_form
 from slimwhisper.errors import OptionError
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+@dataclass(frozen=True)
+class Sample(Form):
+    name = "sample"
     r: int = 16
     share: float = 0.25
     k: int | None = None
@@ -19,18 +21,22 @@ class Sample:
     over: str = "kv"
 
     def __post_init__(self) -> None:
-        if self.r < 1:
-            raise ValueError(f"r={self.r}: give at least 1")
+        self.require(self.r >= 1, "r", "at least 1")
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    forms.register(Sample)
+    yield
+    del forms.FORMS["sample"]
 
 
 def test_parsed_and_written() -> None:
-    assert split_spec("sample:r=3,k=4") == ("sample", "r=3,k=4") and split_spec("kv") == ("kv", "")
-    assert parse_settings(Sample, "") == Sample()
-    result = parse_settings(Sample, "k=8, noise=False,share=0.5,over=e")
+    assert parse_form("sample") == Sample() and parse_form(Sample(r=3)) == Sample(r=3)
+    result = parse_form("sample:k=8, noise=False,share=0.5,over=e")
     assert result == Sample(16, 0.5, 8, False, "e")
-    assert describe_settings(result) == "r=16,share=0.5,k=8,noise=false,over=e"
-    assert parse_settings(Sample, describe_settings(Sample())) == Sample()
-    assert parse_settings(Sample, "k=all").k is None
+    assert str(result) == "sample:r=16,share=0.5,k=8,noise=false,over=e"
+    assert parse_form(str(Sample())) == Sample() == parse_form("sample:k=all")
 
 
 @pytest.mark.parametrize(
@@ -51,30 +57,40 @@ def test_parsed_and_written() -> None:
     ],
 )
 def test_one_line_for_what_makes_no_sense(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match="^" + message.replace("'", "'")):
-        parse_settings(Sample, text)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        parse_form(f"sample:{text}")
 
 
 def test_specs_of_forms() -> None:
-    assert canonical("kv") == "kv" and settings_of("kv") is None
-    assert check_form("e", ("kv", "e")) == "e"
+    assert parse_form("kv") == KV() and str(KV()) == "kv"
+    assert str(check_form("e", ("kv", "e"))) == "e"
     with pytest.raises(OptionError, match=r"^'kv:r=3': kv has no settings$"):
         check_form("kv:r=3", ("kv", "e"))
     with pytest.raises(OptionError, match=r"^cross_cache: 'x' is not one of kv, k"):
         choose_forms(cross_cache="x")
     with pytest.raises(OptionError, match=r"^self_cache: 'x:r=3': x has no settings$"):
         choose_forms(self_cache="x:r=3")
+    with pytest.raises(ValueError, match="unknown cache form 'y'"):
+        parse_form("y")
 
 
-def test_brief(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_known_before_the_code_is_imported() -> None:
+    for form in forms.all_forms().values():
+        for part in ("cross", "self") if form.listed else ():
+            there = part in form.attentions
+            assert (form.name in forms.names_of(part, exact=False)) == there
+            assert (form.name in forms.names_of(part)) == (there and form.exact)
+
+
+def test_brief() -> None:
     """The shortest spec of the same meaning."""
-    monkeypatch.setitem(FORMS, "sample", Form("sample", "", str, settings=Sample))
     for spec, shortest in (
         ("kv", "kv"),
+        ("zack:removal=0.05", "zack"),
+        ("zack:keep=0.5,multiple=16", "zack:keep=0.5"),
         ("sample", "sample"),
         ("sample:r=16,k=all", "sample"),
         ("sample:over=e,r=3,k=all", "sample:r=3,over=e"),
     ):
-        assert brief(spec) == brief(canonical(spec)) == shortest
-        assert canonical(brief(spec)) == canonical(spec)
-    settings_of.cache_clear()
+        assert brief(spec) == brief(parse_form(spec)) == shortest
+        assert parse_form(shortest) == parse_form(spec)

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from slimwhisper.cache.decoder_cache import DecoderCache
-from slimwhisper.cache.forms import PRESETS, cross_names, self_names
+from slimwhisper.cache.forms import PRESETS, names_of
 from slimwhisper.cache.pool import pages_of
 from slimwhisper.commands.costs import OFFICIAL_DIMS, allocate
 from slimwhisper.commands.report import PAPER_MODELS, CacheReport, make_report, print_report
 from slimwhisper.errors import OptionError
-from slimwhisper.model.calibration import exact_plan
+from slimwhisper.model.calibration import fold_plan
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
 from tests.support.command import Run
 
@@ -124,7 +124,7 @@ def test_meta_buffers_are_those_of_a_real_cache() -> None:
     state = random_state(dims, seed=0)
     for live in allocate(dims, 2, torch.float32):
         if live.preset in ("baseline", "slim"):  # need no inverse
-            plan = exact_plan(state, dims, *PRESETS[live.preset])
+            plan = fold_plan(state, dims, *PRESETS[live.preset])
             cache = DecoderCache.allocate(plan, 2, dims.n_audio_ctx, dims.n_text_ctx)
             assert (live.cross_bytes, live.self_bytes) == (
                 cache.cross.nbytes(),
@@ -155,8 +155,8 @@ def test_the_guard(capsys: pytest.CaptureFixture[str], random_paths: dict[str, P
     (found,) = json.loads(run.out)
     assert found["dtype"] == "float16" and found["settings"] == []
     assert {(r["attention"], r["form"]) for r in found["guard"]} == {
-        *(("cross", f) for f in cross_names() if f != "kv"),
-        *(("self", f) for f in self_names() if f != "kv"),
+        *(("cross", f) for f in names_of("cross") if f != "kv"),
+        *(("self", f) for f in names_of("self") if f != "kv"),
     }
     for record in found["guard"]:
         assert (record["used"] == record["form"]) == (record["form"] in ("e", "x"))

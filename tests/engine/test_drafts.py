@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.forms import FORMS
+from slimwhisper.cache.forms import all_forms
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search, Window
 from slimwhisper.engine.rules import TimestampHistory, TimestampState, make_rules
@@ -158,9 +158,9 @@ def test_another_attempt_begins_anew(
         assert first.drafted and not second.drafted
 
 
-@pytest.mark.parametrize("name", [n for n, f in FORMS.items() if f.self_ is not None])
+@pytest.mark.parametrize("name", [n for n, f in all_forms().items() if "self" in f.attentions])
 def test_forms_that_cannot_take_tokens_back(name: str) -> None:
-    form = FORMS[name]
+    form = all_forms()[name]
     if form.learns:
         pytest.skip("needs recorded activations; approximate, so `exact` decides")
     model = short_model(forms=("e", name))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.approximate.compact import SHARE
-from slimwhisper.cache.approximate.keyformer import KeyformerSettings
+from slimwhisper.cache.approximate.keyformer import Keyformer
 from tests.support.formulas import PlainAttention
 
 Rotations = Sequence[tuple[Tensor, Tensor]]  # of every head R [d_k, r] and R_v [d_k, r_v]
@@ -149,7 +149,7 @@ def decode_keyformer(
     p: PlainAttention,
     text: Tensor,
     prompt: int,
-    settings: KeyformerSettings,
+    settings: Keyformer,
     noise: Tensor,
     length: int,
     by_head: bool,

@@ -8,9 +8,8 @@ from torch import Tensor
 from slimwhisper.cache.activations import Activations
 from slimwhisper.cache.approximate.keyformer import gumbel
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
-from slimwhisper.cache.fold import Attention, Context, Folded, fold
-from slimwhisper.cache.forms import FORMS, form_of, settings_of
-from slimwhisper.model.calibration import exact_plan
+from slimwhisper.cache.fold import Attention, Folded, blocks_of, fold
+from slimwhisper.cache.forms import parse_form
 from tests.support import approximate as papers
 from tests.support import formulas
 from tests.support.checkpoints import random_state, tiny_dims
@@ -29,7 +28,10 @@ for name, tensor in STATE.items():  # head i's columns fall to 10^-i of the firs
 
 ATTEND = {"kv": formulas.attend_kv, "k": formulas.attend_k, "v": formulas.attend_v}
 ATTEND |= {"e": formulas.attend_x, "x": formulas.attend_x}
-WHOLE = [f"{form.name}:{form.whole}" for form in FORMS.values() if not form.exact]
+WHOLE = [  # of every approximate form, with settings that leave nothing out
+    *("zack:removal=0", "sparse:threshold=0", "sparq:r=all,k=all", "sparq_latent:r=all,k=all"),
+    *("keyformer:budget=all", "keyformer_latent:budget=all", "compact:merge=1,float8=false"),
+]
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -64,17 +66,10 @@ def plain(part: str, layer: int) -> formulas.PlainAttention:
 @cache
 def plan(cross: str = "e", own: str = "x") -> CachePlan:
     """In float64, not rounded; also of forms that the guard would check."""
-    forms = {"cross": cross, "self": own}
-    unguarded = [form if form_of(form).inverse is None else "kv" for form in forms.values()]
-    folded = exact_plan(STATE, DIMS, *unguarded, RECORDED)
-    parts = {"cross": folded.cross, "self": folded.self_}
-    first = block("cross", 0).key
-    for part, form in forms.items():
-        if form_of(form).inverse is not None:
-            parts[part] = [
-                fold(block(part, i), form, Context(first, layer=i)) for i in range(LAYERS)
-            ]
-    return CachePlan(parts["cross"], parts["self"])
+    return CachePlan(
+        [fold(b, cross, context) for b, context in blocks_of(STATE, DIMS, "cross", RECORDED)],
+        [fold(b, own, context) for b, context in blocks_of(STATE, DIMS, "self", RECORDED)],
+    )
 
 
 def folded(part: str, spec: str) -> list[Folded]:
@@ -97,10 +92,7 @@ def allocate(
 
 def serves(spec: str, part: str) -> bool:
     """Whether a form is for this attention."""
-    form = form_of(spec)
-    return (form.cross if part == "cross" else form.self_) is not None and not (
-        part == "self" and "merge=0" in spec
-    )
+    return part in parse_form(spec).attentions and not (part == "self" and "merge=0" in spec)
 
 
 @cache
@@ -114,7 +106,7 @@ def rotations(spec: str, part: str, layer: int) -> papers.Rotations:
 
 def cross_reference(spec: str, layer: int, x: Tensor, source: Tensor) -> Tensor:
     """x [T, d] over a window [p, d] -> [T, d]; T = 1 is a step."""
-    p, settings, name = plain("cross", layer), settings_of(spec), spec.partition(":")[0]
+    p, settings, name = plain("cross", layer), parse_form(spec), spec.partition(":")[0]
     if name == "hybrid":
         return formulas.attend_hybrid(p, plain("cross", 0).w_k, x, source)
     if name == "zack" and spec not in WHOLE:
@@ -131,7 +123,7 @@ def cross_reference(spec: str, layer: int, x: Tensor, source: Tensor) -> Tensor:
 
 def self_reference(spec: str, layer: int, text: Tensor, prompt: int) -> Tensor:
     """A text [n, d] of which the first `prompt` tokens come at once -> [n, d]."""
-    p, settings, name = plain("self", layer), settings_of(spec), spec.partition(":")[0]
+    p, settings, name = plain("self", layer), parse_form(spec), spec.partition(":")[0]
     if name in ATTEND or spec in WHOLE:
         hidden = torch.ones(len(text), len(text)).triu(1).bool()
         return ATTEND.get(name, formulas.attend_kv)(p, text, text, hidden)
@@ -153,7 +145,7 @@ def keyformer_reference(
     spec: str, layer: int, text: Tensor, prompt: int
 ) -> tuple[Tensor, list[list[int]]]:
     """The same, and the tokens that each head keeps in the end."""
-    settings, by_head = settings_of(spec), "latent" not in spec
+    settings, by_head = parse_form(spec), "latent" not in spec
     zeta = gumbel(settings.seed, layer, HEADS, LENGTH).double()
     p = plain("self", layer)
     return papers.decode_keyformer(p, text, prompt, settings, zeta, LENGTH, by_head)

@@ -14,44 +14,18 @@ from torch import Tensor
 
 from slimwhisper.cache import forms
 from slimwhisper.cache.base import CrossStore, StoreShape
-from slimwhisper.cache.fold import Attention, Context, Folded, fold_latent
+from slimwhisper.cache.fold import Attention, Context, Folded
 from slimwhisper.cache.latent import LatentCross, LatentStore
+from slimwhisper.types import Dims
 
 NAME, SILENT = "first", 50
 FRAMES = (900, 200, 60)  # its ladder
 
 
-@dataclass(frozen=True, slots=True)
-class FirstSettings:
-    frames: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.frames is not None and self.frames < 1:
-            raise ValueError(f"frames={self.frames}: give 1 or more, or all")
-
-
-def fold_first(block: Attention, context: Context) -> Folded:
-    """A rotation R [d, d] of all layers, from the encoder's output."""
-    if context.learned is not None:
-        rotation = context.learned["rotation"]
-    else:
-        assert context.activations is not None
-        features = context.activations.features.double()
-        rotation = torch.linalg.eigh(features.T @ features)[1]
-    folded = fold_latent(block, context)
-    assert folded.key_map is not None and folded.value_map is not None
-    return replace(
-        folded,
-        project=rotation.T,
-        key_map=folded.key_map.double() @ rotation,
-        value_map=folded.value_map.double() @ rotation,
-        learned={"rotation": rotation},
-    )
-
-
 class FirstStore(LatentStore):
     def __init__(self, weights: Folded, shape: StoreShape) -> None:
-        self.frames = min(weights.settings.frames or shape.length, shape.length - SILENT)
+        assert isinstance(weights.form, First)
+        self.frames = min(weights.form.frames or shape.length, shape.length - SILENT)
         super().__init__(weights, replace(shape, length=self.frames + SILENT))
 
     def put(self, slots: Tensor, features: Tensor) -> None:
@@ -64,25 +38,41 @@ class FirstCross(LatentCross):
         super().__init__(weights, shape, store or FirstStore(weights, shape))
 
 
+@dataclass(frozen=True)
+class First(forms.Form):
+    name, attentions, shared, exact, learns = NAME, ("cross",), True, False, True
+    cross = FirstCross
+    frames: int | None = None
+
+    def __post_init__(self) -> None:
+        self.require(self.frames is None or self.frames >= 1, "frames", "1 or more, or all")
+
+    @classmethod
+    def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
+        return [[f"frames={n}" for n in FRAMES]]
+
+    def fold(self, block: Attention, context: Context) -> Folded:
+        """A rotation R [d, d] of all layers, from the encoder's output."""
+        if context.learned is not None:
+            rotation = context.learned["rotation"]
+        else:
+            assert context.activations is not None
+            features = context.activations.features.double()
+            rotation = torch.linalg.eigh(features.T @ features)[1]
+        return block.folded(
+            self,
+            project=rotation.T,
+            key_map=block.by_head(block.key).double() @ rotation,
+            value_map=block.by_head(block.value).double() @ rotation,
+            learned={"rotation": rotation},
+        )
+
+
 @contextmanager
 def first_form() -> Iterator[str]:
     """Its name, while it is registered."""
-    form = forms.Form(
-        NAME,
-        "the first frames",
-        fold_first,
-        FirstCross,
-        shared=True,
-        settings=FirstSettings,
-        exact=False,
-        whole="frames=all",
-        learns=True,
-        ladder=lambda dims, part: [[f"frames={n}" for n in FRAMES]],
-    )
-    forms.register(form)
-    forms.settings_of.cache_clear()
+    forms.register(First)
     try:
         yield NAME
     finally:
-        del forms.FORMS[NAME]
-        forms.settings_of.cache_clear()
+        del forms.FORMS[NAME], forms.APPROXIMATE[NAME]

@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from slimwhisper.cache.base import StoreShape
-from slimwhisper.cache.fold import Attention, Context, Folded, fold_float8, fold_latent
+from slimwhisper.cache.fold import Attention, Context, Folded
+from slimwhisper.cache.forms import E8, E, Form
 from slimwhisper.cache.latent import LatentCross, LatentStore, latent_of
 from slimwhisper.cache.rows import Rows
 from slimwhisper.errors import OptionError
@@ -34,43 +35,6 @@ from slimwhisper.types import Dims
 # 1.1 to 1.7 times those of merging one pair at a time, the cheapest first; with one in 16, at most
 # 1.3 times, in up to twice the time.
 SHARE = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Compact:
-    """The settings; by default nothing is left out."""
-
-    merge: float = 1.0  # the share of the audio's frames that remain
-    float8: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 < self.merge <= 1:
-            raise ValueError(f"merge={self.merge}: give the share to keep, above 0, at most 1")
-
-    def groups(self, frames: int) -> int:
-        """m = ceil(merge p), how many of p frames remain."""
-        return math.ceil(self.merge * frames - 1e-9)  # 0.07 of 1500 is 105
-
-
-def ladder(dims: Dims, part: str) -> list[list[str]]:
-    """The settings that `tradeoff` and `calibrate` try; see `slimwhisper.cache.forms.Form`."""
-    if part == "self":
-        return [["float8=true"]]
-    merges = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05)
-    return [
-        [f"merge={m}" for m in merges],
-        [f"merge={m},float8=true" for m in (1, *merges)],
-    ]
-
-
-def fold_compact(block: Attention, context: Context) -> Folded:
-    """As `e` and `x`, or as `e8` and `x8`. Raises `OptionError` for merged frames of a text."""
-    settings: Compact = context.settings
-    if settings.merge < 1 and context.attention == "self":
-        raise OptionError(
-            f"compact: merge={settings.merge}: a text's tokens are not merged; give merge=1"
-        )
-    return (fold_float8 if settings.float8 else fold_latent)(block, context)
 
 
 def rounds(frames: int, groups: int) -> Iterator[int]:
@@ -130,7 +94,8 @@ class CompactStore(LatentStore):
     """
 
     def __init__(self, weights: Folded, shape: StoreShape) -> None:
-        self.groups = weights.settings.groups(shape.length)
+        assert isinstance(weights.form, Compact)
+        self.groups = weights.form.groups(shape.length)
         super().__init__(weights, replace(shape, length=self.groups))
         self.group_of: Tensor | None = None
         if self.groups < shape.length:
@@ -174,3 +139,37 @@ class CompactCross(LatentCross):
         """Of latents and their log n; only word timestamps read the groups of the frames."""
         read, bias = self.store.latent.tensors(), self.store.position_bias
         return sum(t[slot].nbytes for t in (read if bias is None else (*read, bias)))
+
+
+@dataclass(frozen=True)
+class Compact(Form):
+    """`e` or `x`, in float8; of `e` also few frames. By default nothing is left out."""
+
+    name, exact, shared, cross = "compact", False, True, CompactCross
+    merge: float = 1.0  # the share of the audio's frames that remain
+    float8: bool = False
+
+    def __post_init__(self) -> None:
+        self.require(0 < self.merge <= 1, "merge", "the share to keep, above 0, at most 1")
+
+    def groups(self, frames: int) -> int:
+        """m = ceil(merge p), how many of p frames remain."""
+        return math.ceil(self.merge * frames - 1e-9)  # 0.07 of 1500 is 105
+
+    @classmethod
+    def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
+        if part == "self":
+            return [["float8=true"]]
+        merges = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05)
+        return [
+            [f"merge={m}" for m in merges],
+            [f"merge={m},float8=true" for m in (1, *merges)],
+        ]
+
+    def fold(self, block: Attention, context: Context) -> Folded:
+        """As `e` and `x`, or as `e8` and `x8`. Raises `OptionError` for merged frames of a text."""
+        if self.merge < 1 and context.attention == "self":
+            raise OptionError(
+                f"compact: merge={self.merge}: a text's tokens are not merged; give merge=1"
+            )
+        return (E8() if self.float8 else E()).fold(block, context)

@@ -26,6 +26,7 @@ all layers, the paper's "Shared", is not implemented. Buffers have k entries for
 n_text_ctx. A prompt attends to itself densely; its best tokens are then kept.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -33,7 +34,8 @@ from torch import Tensor
 
 from slimwhisper.cache.approximate.groups import LatentGroups, groups_of
 from slimwhisper.cache.base import Buffers, SelfLayer, StoreShape
-from slimwhisper.cache.fold import Attention, Context, Folded, fold_float8, fold_latent
+from slimwhisper.cache.fold import Attention, Context, Folded
+from slimwhisper.cache.forms import KV, X8, X
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import Latent
@@ -41,64 +43,6 @@ from slimwhisper.kernels.linear import at_least_float32, linear
 from slimwhisper.types import Dims
 
 NOISES = ("gumbel", "none")
-
-
-@dataclass(frozen=True, slots=True)
-class KeyformerSettings:
-    """The tokens to keep; defaults of the paper, if it has one for Whisper."""
-
-    budget: int | None = 224  # k, tokens of a row; half of Whisper's context; all: the context
-    recent: float = 0.3  # w / k, section 4.4.4: 20 to 30 %; 1: only recent tokens, a window
-    sinks: int = 0  # how many of the first tokens are always kept
-    noise: str = "gumbel"  # or none
-    tau_init: float = 1.0
-    tau_end: float = 2.0
-    steps: int | None = None  # T; all: half of the context, the most that Whisper samples
-    seed: int = 0  # of the noise
-
-    def __post_init__(self) -> None:
-        if self.budget is not None and self.budget < 2:
-            raise ValueError(f"budget={self.budget}: give at least 2 tokens, or all")
-        if not 0 < self.recent <= 1:
-            raise ValueError(f"recent={self.recent}: give a share of the budget, above 0 up to 1")
-        if self.sinks < 0 or (self.budget is not None and self.sinks >= self.budget):
-            raise ValueError(f"sinks={self.sinks}: give 0 or more, but less than the budget")
-        if min(self.tau_init, self.tau_end) <= 0:
-            raise ValueError("tau_init and tau_end: give temperatures above 0")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps={self.steps}: give at least 1, or all")
-        if self.noise not in NOISES:
-            raise ValueError(f"noise={self.noise}: give one of {', '.join(NOISES)}")
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed}: give 0 or more")
-
-    def tokens(self, length: int) -> int:
-        """k in a context of `length` tokens."""
-        return length if self.budget is None else min(self.budget, length)
-
-    def window(self, length: int) -> int:
-        """w in a context of `length` tokens: the recent ones, including the token of the step."""
-        k = self.tokens(length)
-        return max(1, min(round(self.recent * k), k - self.sinks))
-
-
-@dataclass(frozen=True, slots=True)
-class KeyformerLatentSettings(KeyformerSettings):
-    """The settings of `keyformer_latent`."""
-
-    float8: bool = False  # store the latent of `x8`
-
-
-def ladder(dims: Dims, part: str) -> list[list[str]]:
-    """The settings that `tradeoff` and `calibrate` try; see `slimwhisper.cache.forms.Form`."""
-    return [[f"budget={max(8, dims.n_text_ctx // parts)}" for parts in (2, 4, 7, 10, 14, 20, 28)]]
-
-
-def ladder_latent(dims: Dims, part: str) -> list[list[str]]:
-    """The same of `keyformer_latent`; also in float8, and as a window."""
-    (budgets,) = ladder(dims, part)
-    variants = ("", ",float8=true", ",recent=1,float8=true")
-    return [[budget + variant for budget in budgets] for variant in variants]
 
 
 def gumbel(seed: int, layer: int, heads: int, length: int) -> Tensor:
@@ -117,7 +61,8 @@ class KeptTokens(Buffers):
 
     def __init__(self, weights: Folded, shape: StoreShape, groups: int) -> None:
         """groups: G, 1 or the number of heads."""
-        settings: KeyformerSettings = weights.settings
+        settings = weights.form
+        assert isinstance(settings, Keyformer)
         self.settings, self.groups, device = settings, groups, shape.device
         self.budget, self.window = settings.tokens(shape.length), settings.window(shape.length)
         self.duration = settings.steps or max(1, shape.length // 2)  # T
@@ -205,11 +150,6 @@ class KeptTokens(Buffers):
         return x.softmax(dim=-1)
 
 
-def fold_keyformer_latent(block: Attention, context: Context) -> Folded:
-    """`keyformer_latent`: as `x`, or as `x8`."""
-    return (fold_float8 if context.settings.float8 else fold_latent)(block, context)
-
-
 class KeyformerSelf(SelfLayer):
     """Self-attention of one layer over k tokens: keys and values, each [rows, h, k, d_k], with a
     choice for each head, or a latent [rows, 1, k, d], with one choice.
@@ -262,3 +202,61 @@ class KeyformerSelf(SelfLayer):
         scores = self.groups.group_queries(x).to(wide) @ stored[0].mT * self.groups.scale
         weights = self.kept_tokens.weights(scores.flatten(1, 2), step).view_as(scores)
         return self.groups.group_output((weights @ stored[-1]).to(x.dtype))
+
+
+@dataclass(frozen=True)
+class Keyformer(KV):
+    """Keys and values of the tokens to keep; defaults of the paper, if it has one for Whisper."""
+
+    name, exact, attentions, self_ = "keyformer", False, ("self",), KeyformerSelf
+    budget: int | None = 224  # k, tokens of a row; half of Whisper's context; all: the context
+    recent: float = 0.3  # w / k, section 4.4.4: 20 to 30 %; 1: only recent tokens, a window
+    sinks: int = 0  # how many of the first tokens are always kept
+    noise: str = "gumbel"  # or none
+    tau_init: float = 1.0
+    tau_end: float = 2.0
+    steps: int | None = None  # T; all: half of the context, the most that Whisper samples
+    seed: int = 0  # of the noise
+
+    def __post_init__(self) -> None:
+        budget = math.inf if self.budget is None else self.budget
+        self.require(budget >= 2, "budget", "at least 2 tokens, or all")
+        self.require(0 < self.recent <= 1, "recent", "a share of the budget, above 0 up to 1")
+        self.require(0 <= self.sinks < budget, "sinks", "0 or more, but less than the budget")
+        if min(self.tau_init, self.tau_end) <= 0:
+            raise ValueError("tau_init and tau_end: give temperatures above 0")
+        self.require(self.steps is None or self.steps >= 1, "steps", "at least 1, or all")
+        self.require(self.noise in NOISES, "noise", f"one of {', '.join(NOISES)}")
+        self.require(self.seed >= 0, "seed", "0 or more")
+
+    @classmethod
+    def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
+        return [[f"budget={max(8, dims.n_text_ctx // n)}" for n in (2, 4, 7, 10, 14, 20, 28)]]
+
+    def tokens(self, length: int) -> int:
+        """k in a context of `length` tokens."""
+        return length if self.budget is None else min(self.budget, length)
+
+    def window(self, length: int) -> int:
+        """w in a context of `length` tokens: the recent ones, including the token of the step."""
+        k = self.tokens(length)
+        return max(1, min(round(self.recent * k), k - self.sinks))
+
+
+@dataclass(frozen=True)
+class KeyformerLatent(Keyformer):
+    """The layer-normed input of the tokens to keep."""
+
+    name = "keyformer_latent"
+    float8: bool = False  # store the latent of `x8`
+
+    def fold(self, block: Attention, context: Context) -> Folded:
+        """As `x`, or as `x8`."""
+        return (X8() if self.float8 else X()).fold(block, context)
+
+    @classmethod
+    def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
+        """Also in float8, and as a window."""
+        (budgets,) = super().ladder(dims, part)
+        variants = ("", ",float8=true", ",recent=1,float8=true")
+        return [[budget + variant for budget in budgets] for variant in variants]

@@ -25,78 +25,20 @@ latent, K and V are one: S r + k d, or without `twice` all of it.
 """
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from slimwhisper.cache.approximate.groups import HeadGroups, LatentGroups, groups_of, per_row
 from slimwhisper.cache.base import CrossLayer, CrossStore, SelfLayer, StoreShape
-from slimwhisper.cache.fold import Folded
+from slimwhisper.cache.fold import Attention, Context, Folded
+from slimwhisper.cache.forms import KV, E
 from slimwhisper.cache.kv import KVCross, KVSelf, KVStore
 from slimwhisper.cache.latent import LatentCross, LatentSelf, LatentStore
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.linear import at_least_float32
 from slimwhisper.types import Dims
-
-
-@dataclass(frozen=True, slots=True)
-class SparQ:
-    """Settings; r and k above the width and the length mean all."""
-
-    r: int | None = 32  # components of the query; the paper's value for heads of width 128
-    k: int | None = 128  # positions
-    local: float = 0.25  # share of k for the most recent positions; only of a text
-    twice: bool = False  # store K in the other layout as well
-
-    def __post_init__(self) -> None:
-        for name, value in (("r", self.r), ("k", self.k)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}: give at least 1, or all")
-        if not 0 <= self.local <= 1:
-            raise ValueError(f"local={self.local}: give a share of k, from 0 to 1")
-
-    def components(self, width: int) -> int:
-        """r of a query of this width."""
-        return width if self.r is None else min(self.r, width)
-
-    def positions(self, tokens: int) -> int:
-        """k of this many tokens."""
-        return tokens if self.k is None else min(self.k, tokens)
-
-    def columns(self, keys: Tensor) -> tuple[Tensor, ...]:
-        """With `twice`, zeros for keys [count, G, S, w] in the other layout, [count, G, w, S]."""
-        return (torch.zeros_like(keys.mT.contiguous()),) if self.twice else ()
-
-    def read_values(self, groups: HeadGroups | LatentGroups, tokens: int) -> int:
-        """How many values a step of one row with this many tokens reads; see above."""
-        width, k = groups.width, self.positions(tokens)
-        keys = tokens * width
-        if self.twice and k < tokens:
-            keys = tokens * self.components(width) + k * width
-        return groups.count * (keys if isinstance(groups, LatentGroups) else keys + k * width)
-
-
-@dataclass(frozen=True, slots=True)
-class SparQLatent(SparQ):
-    """The same settings; r counts columns of the whole width d."""
-
-    r: int | None = 128
-
-
-_RUNGS = ((2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 32))
-
-
-def ladder(dims: Dims, part: str, width: int | None = None) -> list[list[str]]:
-    """The settings that `tradeoff` and `calibrate` try; see `slimwhisper.cache.forms.Form`."""
-    width = width or dims.n_text_state // dims.n_text_head
-    tokens = dims.n_audio_ctx if part == "cross" else dims.n_text_ctx
-    return [[f"r={max(1, width // r)},k={max(1, tokens // k)},twice=true" for r, k in _RUNGS]]
-
-
-def ladder_latent(dims: Dims, part: str) -> list[list[str]]:
-    """The same of `sparq_latent`."""
-    return ladder(dims, part, dims.n_text_state)
 
 
 def sparq(
@@ -105,7 +47,7 @@ def sparq(
     columns: Tensor,
     values: Tensor,
     mean: Tensor,
-    settings: SparQ,
+    settings: "SparQ",
     scale: float,
     last: Tensor | None = None,
 ) -> Tensor:
@@ -154,7 +96,7 @@ def keys_values(store: KVStore | KVSelf | LatentStore | LatentSelf) -> tuple[Ten
 class SparQStore(CrossStore):
     """An exact store, the mean of its values [slots, G, w] and, with `twice`, keys by component."""
 
-    def __init__(self, exact: KVStore | LatentStore, settings: SparQ) -> None:
+    def __init__(self, exact: KVStore | LatentStore, settings: "SparQ") -> None:
         self.exact = exact
         self.keys, self.values = keys_values(exact)
         self.mean = torch.zeros_like(self.values[:, :, 0].contiguous())
@@ -176,14 +118,11 @@ class SparQCross(CrossLayer):
     store: SparQStore
 
     def __init__(self, weights: Folded, shape: StoreShape, store: SparQStore | None = None) -> None:
-        self.exact: KVCross | LatentCross
-        if weights.key_map is None:
-            self.exact = KVCross(weights, shape, store)
-        else:
-            self.exact = LatentCross(
-                weights, shape, cast(LatentStore, store.exact) if store else None
-            )
-        self.settings: SparQ = weights.settings
+        exact: Any = store and store.exact
+        make = KVCross if weights.key_map is None else LatentCross
+        self.exact: KVCross | LatentCross = make(weights, shape, exact)
+        assert isinstance(weights.form, SparQ)
+        self.settings = weights.form
         self.groups, self.length = groups_of(weights, shape.kernels), shape.length
         self.store = store or SparQStore(self.exact.store, self.settings)
 
@@ -218,7 +157,8 @@ class SparQSelf(SelfLayer):
 
     def __init__(self, weights: Folded, shape: StoreShape) -> None:
         self.exact = (KVSelf if weights.key_map is None else LatentSelf)(weights, shape)
-        self.settings: SparQ = weights.settings
+        assert isinstance(weights.form, SparQ)
+        self.settings = weights.form
         self.groups, self.length = groups_of(weights, shape.kernels), shape.length
         self.keys, self.values = keys_values(self.exact)
         wide = at_least_float32(shape.dtype)
@@ -256,3 +196,59 @@ class SparQSelf(SelfLayer):
         """Bytes that a step of one row with `tokens` tokens reads, the sum included."""
         read = self.settings.read_values(self.groups, tokens) * self.keys.itemsize
         return read + self.sums[row].nbytes
+
+
+@dataclass(frozen=True)
+class SparQ(KV):
+    """Keys and values, of which a step reads some; r and k above the width and the length mean
+    all.
+    """
+
+    name, exact, cross, self_ = "sparq", False, SparQCross, SparQSelf
+    r: int | None = 32  # components of the query; the paper's value for heads of width 128
+    k: int | None = 128  # positions
+    local: float = 0.25  # share of k for the most recent positions; only of a text
+    twice: bool = False  # store K in the other layout as well
+
+    def __post_init__(self) -> None:
+        for name, value in (("r", self.r), ("k", self.k)):
+            self.require(value is None or value >= 1, name, "at least 1, or all")
+        self.require(0 <= self.local <= 1, "local", "a share of k, from 0 to 1")
+
+    @classmethod
+    def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
+        width = dims.n_text_state // (1 if cls.shared else dims.n_text_head)
+        tokens = dims.n_audio_ctx if part == "cross" else dims.n_text_ctx
+        shares = ((2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 32))
+        return [[f"r={max(1, width // r)},k={max(1, tokens // k)},twice=true" for r, k in shares]]
+
+    def components(self, width: int) -> int:
+        """r of a query of this width."""
+        return width if self.r is None else min(self.r, width)
+
+    def positions(self, tokens: int) -> int:
+        """k of this many tokens."""
+        return tokens if self.k is None else min(self.k, tokens)
+
+    def columns(self, keys: Tensor) -> tuple[Tensor, ...]:
+        """With `twice`, zeros for keys [count, G, S, w] in the other layout, [count, G, w, S]."""
+        return (torch.zeros_like(keys.mT.contiguous()),) if self.twice else ()
+
+    def read_values(self, groups: HeadGroups | LatentGroups, tokens: int) -> int:
+        """How many values a step of one row with this many tokens reads; see above."""
+        width, k = groups.width, self.positions(tokens)
+        keys = tokens * width
+        if self.twice and k < tokens:
+            keys = tokens * self.components(width) + k * width
+        return groups.count * (keys if isinstance(groups, LatentGroups) else keys + k * width)
+
+
+@dataclass(frozen=True)
+class SparQLatent(SparQ):
+    """A latent, of which a step reads some; r counts columns of the whole width d."""
+
+    name, shared = "sparq_latent", True
+    r: int | None = 128
+
+    def fold(self, block: Attention, context: Context) -> Folded:
+        return E().fold(block, context)

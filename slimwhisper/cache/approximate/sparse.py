@@ -14,44 +14,28 @@ save. PyTorch multiplies by zeros instead of leaving rows out; `read_bytes` coun
 that leaves them out would read. A prompt's tokens share the rows of V, so prompts are exact.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from slimwhisper.cache.approximate.groups import per_row
-from slimwhisper.cache.base import CrossStore, StoreShape
+from slimwhisper.cache.base import CrossStore, Shape, StoreShape
 from slimwhisper.cache.fold import Folded
+from slimwhisper.cache.forms import KV
 from slimwhisper.cache.kv import KVCross, KVSelf
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.linear import at_least_float32
 from slimwhisper.types import Dims
 
 
-@dataclass(frozen=True, slots=True)
-class SparseSettings:
-    """Which weights are left out. The paper has no value."""
-
-    threshold: float = 1e-4  # weights below it are left out
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for settings that make no sense."""
-        if not 0 <= self.threshold < 1:
-            raise ValueError(
-                f"threshold={self.threshold}: give 0, which leaves nothing out, to below 1"
-            )
-
-
-def ladder(dims: Dims, part: str) -> list[list[str]]:
-    """The settings that `tradeoff` and `calibrate` try; see `slimwhisper.cache.forms.Form`."""
-    return [[f"threshold={share}" for share in (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)]]
-
-
 class SparseAttention:
     """Attention that leaves out small weights, and counts the others."""
 
     def __init__(self, weights: Folded, shape: StoreShape) -> None:
-        self.threshold: float = weights.settings.threshold
+        assert isinstance(weights.form, Sparse)
+        self.threshold = weights.form.threshold
         # in all steps so far: weights that were not left out, and all weights
         self.counts = torch.zeros(2, dtype=torch.int64, device=shape.device)
 
@@ -99,6 +83,11 @@ class SparseSelf(KVSelf):
         super().__init__(weights, shape)
         self.sparse = SparseAttention(weights, shape)
 
+    @classmethod
+    def page_shapes(cls, weights: Folded, dtype: torch.dtype) -> Sequence[Shape]:
+        """None: its steps count what they read of each row."""
+        return ()
+
     def step(self, x: Tensor, step: DecodeStep) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]; stores K and V of the tokens, reads step.extent a row."""
         for buffer, new in zip(self.tensors, self.heads.keys_values(x), strict=True):
@@ -111,3 +100,19 @@ class SparseSelf(KVSelf):
     def read_bytes(self, row: int, tokens: int) -> float:
         """Bytes that a step of one row reads with `tokens` tokens."""
         return self.sparse.read_bytes(self.keys[row], self.values[row]) * tokens / self.length
+
+
+@dataclass(frozen=True)
+class Sparse(KV):
+    """Keys and values. The paper has no threshold."""
+
+    name, exact, cross, self_ = "sparse", False, SparseCross, SparseSelf
+    threshold: float = 1e-4  # weights below it are left out
+
+    def __post_init__(self) -> None:
+        valid = 0 <= self.threshold < 1
+        self.require(valid, "threshold", "0, which leaves nothing out, to below 1")
+
+    @classmethod
+    def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
+        return [[f"threshold={share}" for share in (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)]]

@@ -23,43 +23,10 @@ from torch import Tensor
 
 from slimwhisper.cache.base import CrossLayer, CrossStore, SelfLayer, StoreShape
 from slimwhisper.cache.fold import Attention, Context, Folded
+from slimwhisper.cache.forms import Form
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.linear import linear
 from slimwhisper.types import Dims
-
-REMOVAL = 0.05  # the default
-
-
-@dataclass(frozen=True, slots=True)
-class ZackSettings:
-    """One of the first three says how much to keep; without any of them, `removal` is 0.05."""
-
-    removal: float | None = None  # share of the sum of a head's singular values to drop at most
-    keep: float | None = None  # share of the values of K and V to keep, of all heads and layers
-    rank: int | None = None  # columns of K and of V, of every head
-    multiple: int = 16  # ranks are rounded up to multiples of this; 1 where it exceeds d_k
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for settings that make no sense."""
-        names = ("removal", "keep", "rank")
-        given = [f"{n}={getattr(self, n)}" for n in names if getattr(self, n) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)}: give one of removal, keep and rank")
-        if not given:
-            object.__setattr__(self, "removal", REMOVAL)
-        if self.removal is not None and not 0 <= self.removal < 1:
-            raise ValueError(f"removal={self.removal}: give 0, which drops nothing, to below 1")
-        if self.keep is not None and not 0 < self.keep <= 1:
-            raise ValueError(f"keep={self.keep}: give a share above 0, up to 1")
-        for name in ("rank", "multiple"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}: give at least 1")
-
-
-def ladder(dims: Dims, part: str) -> list[list[str]]:
-    """The settings that `tradeoff` and `calibrate` try; see `slimwhisper.cache.forms.Form`."""
-    return [[f"keep={share}" for share in (0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2)]]
 
 
 def spectrum(block: Attention, query_inputs: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,7 +59,7 @@ def spectrum(block: Attention, query_inputs: Tensor, source: Tensor) -> tuple[Te
     return torch.stack(rotations), torch.stack(singular_values)
 
 
-def ranks(settings: ZackSettings, singular: Tensor) -> Tensor:
+def ranks(settings: "Zack", singular: Tensor) -> Tensor:
     """Singular values [..., d_k] in falling order -> how many columns to keep, [...] int64.
 
     removal: equation 6, of singular values and not their squares; the smallest r for which those
@@ -119,53 +86,6 @@ def ranks(settings: ZackSettings, singular: Tensor) -> Tensor:
         middle = (low + high) / 2
         low, high = (middle, high) if after(middle).sum() > budget else (low, middle)
     return after(0 if settings.keep == 1 else high)
-
-
-def learn(context: Context) -> dict[str, Tensor]:
-    """A layer's `Folded.learned`: "keys" [d_k, sum of ranks] and "values", the rotations of all
-    heads side by side, cut to their ranks; "ranks" [2, h], of keys and of values. All float64.
-    """
-    activations, attention = context.activations, context.attention
-    assert activations is not None, "zack learns from recorded activations"
-    if "zack" not in context.shared:
-        context.shared["zack"] = [
-            spectrum(
-                block, activations.query_inputs(attention, i), activations.source(attention, i)
-            )
-            for i, block in enumerate(context.blocks)
-        ]
-    spectra = context.shared["zack"]
-    singular = torch.stack([values for _, values in spectra])
-    sizes = ranks(context.settings, singular)[context.layer]  # [2, h]
-    keys, values = (
-        torch.cat([r[:, :n] for r, n in zip(rotations, counts, strict=True)], dim=1)
-        for rotations, counts in zip(spectra[context.layer][0], sizes.tolist(), strict=True)
-    )
-    return {"keys": keys, "values": values, "ranks": sizes.double()}
-
-
-def fold_zack(block: Attention, context: Context) -> Folded:
-    """Rotate the weights, head by head."""
-    learned = learn(context) if context.learned is None else context.learned
-
-    def rotate(weight: Tensor, name: str, row: int) -> Tensor:
-        """R_i^T W_i of every head: [d, ...] -> [sum of ranks, ...]."""
-        sizes = [int(n) for n in learned["ranks"][row].tolist()]
-        rotations = learned[name].double().split(sizes, dim=1)
-        parts = weight.double().unflatten(0, (block.heads, -1))
-        return torch.cat([r.T @ part for r, part in zip(rotations, parts, strict=True)])
-
-    return Folded(
-        form="",
-        heads=block.heads,
-        query=rotate(block.query, "keys", 0),
-        query_bias=rotate(block.query_bias, "keys", 0),
-        out=rotate(block.out.T, "values", 1).T,
-        out_bias=block.out_bias,
-        project=rotate(block.key, "keys", 0),
-        values=rotate(block.value, "values", 1),
-        learned=dict(learned),
-    )
 
 
 class RotatedAttention:
@@ -282,3 +202,77 @@ class ZackSelf(SelfLayer):
         stored = [t if ids is None else t[ids] for t, ids in read]
         bias = None if step.bias is None else step.bias()
         return self.attention.attend(self.attention.queries(x), stored, bias)
+
+
+@dataclass(frozen=True)
+class Zack(Form):
+    """Keys and values, rotated and cut. One of the first three settings says how much to keep;
+    without any of them, `removal` is 0.05.
+    """
+
+    name, exact, learns, cross, self_ = "zack", False, True, ZackCross, ZackSelf
+    removal: float | None = None  # share of the sum of a head's singular values to drop at most
+    keep: float | None = None  # share of the values of K and V to keep, of all heads and layers
+    rank: int | None = None  # columns of K and of V, of every head
+    multiple: int = 16  # ranks are rounded up to multiples of this; 1 where it exceeds d_k
+
+    def __post_init__(self) -> None:
+        names = ("removal", "keep", "rank")
+        given = [f"{n}={getattr(self, n)}" for n in names if getattr(self, n) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)}: give one of removal, keep and rank")
+        if not given:
+            object.__setattr__(self, "removal", 0.05)
+        removal, keep = self.removal, self.keep
+        valid = removal is None or 0 <= removal < 1
+        self.require(valid, "removal", "0, which drops nothing, to below 1")
+        self.require(keep is None or 0 < keep <= 1, "keep", "a share above 0, up to 1")
+        self.require(self.rank is None or self.rank >= 1, "rank", "at least 1")
+        self.require(self.multiple >= 1, "multiple", "at least 1")
+
+    @classmethod
+    def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
+        return [[f"keep={share}" for share in (0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2)]]
+
+    def learn(self, context: Context) -> dict[str, Tensor]:
+        """A layer's `Folded.learned`: "keys" [d_k, sum of ranks] and "values", the rotations of all
+        heads side by side, cut to their ranks; "ranks" [2, h], of keys and of values. All float64.
+        """
+        activations, attention = context.activations, context.attention
+        assert activations is not None, "zack learns from recorded activations"
+        if self.name not in context.shared:
+            context.shared[self.name] = [
+                spectrum(
+                    block, activations.query_inputs(attention, i), activations.source(attention, i)
+                )
+                for i, block in enumerate(context.blocks)
+            ]
+        spectra = context.shared[self.name]
+        singular = torch.stack([values for _, values in spectra])
+        sizes = ranks(self, singular)[context.layer]  # [2, h]
+        keys, values = (
+            torch.cat([r[:, :n] for r, n in zip(rotations, counts, strict=True)], dim=1)
+            for rotations, counts in zip(spectra[context.layer][0], sizes.tolist(), strict=True)
+        )
+        return {"keys": keys, "values": values, "ranks": sizes.double()}
+
+    def fold(self, block: Attention, context: Context) -> Folded:
+        """Rotate the weights, head by head."""
+        learned = self.learn(context) if context.learned is None else context.learned
+
+        def rotate(weight: Tensor, name: str, row: int) -> Tensor:
+            """R_i^T W_i of every head: [d, ...] -> [sum of ranks, ...]."""
+            sizes = [int(n) for n in learned["ranks"][row].tolist()]
+            rotations = learned[name].double().split(sizes, dim=1)
+            parts = weight.double().unflatten(0, (block.heads, -1))
+            return torch.cat([r.T @ part for r, part in zip(rotations, parts, strict=True)])
+
+        return block.folded(
+            self,
+            query=rotate(block.query, "keys", 0),
+            query_bias=rotate(block.query_bias, "keys", 0),
+            out=rotate(block.out.T, "values", 1).T,
+            project=rotate(block.key, "keys", 0),
+            values=rotate(block.value, "values", 1),
+            learned=dict(learned),
+        )

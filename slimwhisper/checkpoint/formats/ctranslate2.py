@@ -6,6 +6,7 @@ aliases of variables. Strings have a uint16 length that counts the zero byte at 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.errors import load_error
-from slimwhisper.checkpoint.files import inside, reading
+from slimwhisper.checkpoint.files import Contents, head_of, inside, reading
 from slimwhisper.checkpoint.formats.binary import OTHER_TABLE, BinaryFile
 from slimwhisper.checkpoint.formats.hugging_face import tie_output
 from slimwhisper.checkpoint.tokenizer import TOKENIZER, read_tokens
@@ -54,12 +55,21 @@ _RENAMED = (  # CTranslate2's part of a name, OpenAI's; "+" where matrices are s
 )
 
 
-def read_ctranslate2(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
+def detect(path: Path) -> bool:
+    """Whether it is such a folder without the weights of another format, or its model.bin."""
+    file = path / CTRANSLATE2 if path.is_dir() else path
+    is_ours = re.match(HEAD, head_of(file), re.DOTALL) is not None
+    return is_ours and not any(path.glob("*.safetensors*"))
+
+
+def read(folder: Path) -> Contents:
     """OpenAI's name -> tensor, matrices [out, in], in the file's dtype.
 
     Raises CheckpointError for int8 and int16 weights, for another model than Whisper, for a
     vocabulary that is neither OpenAI's nor that of a tokenizer.json, and for damaged files.
     """
+    if not folder.is_dir():
+        raise load_error(f"{folder}: these are CTranslate2 weights; give the folder that has them")
     path = inside(folder, CTRANSLATE2)
     variables = _read_variables(path)
     state: dict[str, Tensor] = {}
@@ -78,7 +88,7 @@ def read_ctranslate2(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     with reading(path, "a tensor is missing, or has other dimensions than Whisper's"):
         dims = _dims(variables, state)
     _check_vocabulary(folder, dims)
-    return dims, state
+    return Contents(dims, state)
 
 
 def _read_variables(path: Path) -> dict[str, Tensor]:

@@ -6,18 +6,18 @@ under OpenAI's names until the file ends. A tensor is preceded by its number of 
 length of its name, its type, its dimensions (the fastest first), and its name.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.errors import load_error
+from slimwhisper.checkpoint.files import Contents, head_of
 from slimwhisper.checkpoint.formats.binary import OTHER_TABLE, BinaryFile
 from slimwhisper.tokens.openai import openai_tokenizer, text_tokens
 from slimwhisper.types import Dims
 
-MAGIC = b"lmgg"  # 0x67676d6c
+MAGIC, GGUF = b"lmgg", b"GGUF"  # the first is 0x67676d6c
 KIND = "ggml file"
 HINT = "use the file without -q in its name, or the model that it was made from"
 
@@ -28,14 +28,20 @@ _MAX_DIMS = 4
 _DIMS = (9, 1, 2, 3, 4, 0, 5, 6, 7, 8)  # index in the header of each number of `Dims`
 
 
-def read_ggml(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
+def detect(path: Path) -> bool:
+    """Whether it is a file in this format, or in its successor, which cannot be read."""
+    return head_of(path).startswith((MAGIC, GGUF))
+
+
+def read(path: Path) -> Contents:
     """OpenAI's name -> tensor, matrices [out, in], in the file's dtypes, small ones in float32.
 
     Raises CheckpointError for quantised weights, for a vocabulary or for mel filters that are not
     OpenAI's, and for damaged files.
     """
     file = BinaryFile(path, KIND)
-    file.read(len(MAGIC))
+    if file.read(len(MAGIC)) == GGUF:
+        raise load_error(f"{path}: GGUF files cannot be read; {HINT}")
     numbers = file.numbers("11i")
     dims = Dims(*(numbers[i] for i in _DIMS))
     kind = numbers[10] % 1000  # the thousands count versions of the quantised layouts
@@ -52,7 +58,7 @@ def read_ggml(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
         if name in state:
             raise file.damaged(f"{name} is in it twice")
         state[name] = tensor
-    return dims, state
+    return Contents(dims, state)
 
 
 def _check_filters(file: BinaryFile, n_mels: int) -> None:

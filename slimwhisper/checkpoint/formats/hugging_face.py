@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.errors import load_error
-from slimwhisper.checkpoint.files import JSONFields, inside, read_json
+from slimwhisper.checkpoint.files import Contents, JSONFields, inside, read_json
 from slimwhisper.checkpoint.formats.lite_whisper import LITE_WHISPER, check_ranks
 from slimwhisper.checkpoint.formats.shards import read_weights
 from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT
@@ -65,12 +65,20 @@ def hugging_face_name(name: str) -> str:
     return name if name == OUTPUT else f"model.{name}"
 
 
-def read_folder(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
+def detect(path: Path) -> bool:
+    """Whether it is a folder, or its weights."""
+    return path.is_dir() or (path.suffix == ".safetensors" and path.is_file())
+
+
+def read(folder: Path) -> Contents:
     """config.json and the weights: OpenAI's name -> tensor, memory-mapped if possible.
 
     Shapes as in `validate.expected_shapes`: matrices [out, in]. A matrix for the logits that is not
     the token embedding is `proj_out.weight`, [V, d]. LiteASR's factors stay as they are.
     """
+    if not folder.is_dir():
+        what = "give the folder with its config.json, not the .safetensors file"
+        raise load_error(f"{folder}: {what}")
     config = inside(folder, "config.json")
     if not config.is_file():
         raise load_error(f"{folder}: no config.json; give a Hugging Face folder or a .pt file")
@@ -91,7 +99,7 @@ def read_folder(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
         text = "%s: %s is used for the logits; set tie_word_embeddings to false in config.json"
         logger.warning(text, folder, f"{OUTPUT} differs from the token embedding and")
     check_ranks(JSONFields(config, content), dims.n_audio_layer, state)
-    return dims, state
+    return Contents(dims, state, folder=folder)
 
 
 def tie_output(state: dict[str, Tensor]) -> None:

@@ -3,19 +3,16 @@
 import hashlib
 import logging
 import os
-from collections.abc import Mapping
 from dataclasses import fields
 from http.client import HTTPException
 from os import PathLike
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 
 import torch
-from torch import Tensor
 
 from slimwhisper.checkpoint.errors import load_error
-from slimwhisper.checkpoint.files import expand_user, read_pickle
+from slimwhisper.checkpoint.files import Contents, expand_user, read_pickle
 from slimwhisper.types import Dims
 
 logger = logging.getLogger("slimwhisper")
@@ -77,14 +74,15 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
-def read_openai(file: Path) -> tuple[Dims, Mapping[str, Tensor]]:
-    """{"dims", "model_state_dict"}: name -> tensor, matrices [out, in], mapped if possible."""
-    return read_with_settings(file)[:2]
+def detect(path: Path) -> bool:
+    """Whether it is a file; `read` says what is wrong with one in no other format."""
+    return path.is_file()
 
 
-def read_with_settings(file: Path) -> tuple[Dims, Mapping[str, Tensor], Mapping[str, Any]]:
-    """The same, and the settings that stand beside them, which openai-whisper does not read:
-    "audio_window", and "generation_config", as a folder's file of this name.
+def read(file: Path) -> Contents:
+    """{"dims", "model_state_dict"}: name -> tensor, matrices [out, in], mapped if possible; and the
+    settings that stand beside them, which openai-whisper does not read: "audio_window", and
+    "generation_config", as a folder's file of this name.
     """
     missing = "no 'dims' and 'model_state_dict'"
     foreign = f"{file}: not an OpenAI Whisper checkpoint ({missing}); give one, or a folder"
@@ -100,4 +98,4 @@ def read_with_settings(file: Path) -> tuple[Dims, Mapping[str, Tensor], Mapping[
     kept = content.get("generation_config", {})
     if not isinstance(kept, dict):
         raise load_error(f"{file}: its 'generation_config' is no dictionary; leave it out")
-    return Dims(**dims), state, {"audio_window": content.get("audio_window")} | kept
+    return Contents(Dims(**dims), state, {"audio_window": content.get("audio_window")} | kept)

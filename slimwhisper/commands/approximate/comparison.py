@@ -21,7 +21,8 @@ from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.activations import Activations
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.file import as_stored
-from slimwhisper.cache.forms import form_of
+from slimwhisper.cache.fold import Learned
+from slimwhisper.cache.forms import parse_form
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.commands.approximate.logits import ExactWindow, compare_logits
 from slimwhisper.commands.approximate.measured import MeasuredCache
@@ -33,13 +34,7 @@ from slimwhisper.commands.approximate.recordings import (
 from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import AudioError
 from slimwhisper.flags import load_weights
-from slimwhisper.model.calibration import (
-    Learned,
-    exact_plan,
-    learned_by,
-    record_activations,
-    unguarded,
-)
+from slimwhisper.model.calibration import fold_plan, learned_by, record_activations
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import Transcript
@@ -150,7 +145,7 @@ class Comparison:
 
     def learn(self, cross: str, self_: str) -> Learned | None:
         """The tensors that the forms learn, rounded as in a file; None: neither form learns."""
-        if not (form_of(cross).learns or form_of(self_).learns):
+        if not (parse_form(cross).learns or parse_form(self_).learns):
             return None
         return as_stored(learned_by(self._exact_plan(cross, self_)))
 
@@ -208,9 +203,9 @@ class Comparison:
 
     def _exact_plan(self, cross: str, self_: str) -> CachePlan:
         """The folded weights of forms that need no guard; others are replaced by exact ones."""
-        forms = unguarded(cross, self_)
-        activations = self.activations if any(form_of(form).learns for form in forms) else None
-        return exact_plan(self.checkpoint.state, self.checkpoint.dims, *forms, activations)
+        forms = parse_form(cross), parse_form(self_)
+        activations = self.activations if any(form.learns for form in forms) else None
+        return fold_plan(self.checkpoint.state, self.checkpoint.dims, *forms, activations)
 
     def _sizes(self, plan: CachePlan) -> tuple[int, int]:
         dims, meta = self.checkpoint.dims, torch.device("meta")

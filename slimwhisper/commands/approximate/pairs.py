@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from slimwhisper.cache.choice import check_cache, choose_forms
 from slimwhisper.cache.forms import (
-    FORMS,
     PRESETS,
+    all_forms,
     brief,
-    canonical,
     check_form,
-    cross_names,
-    self_names,
+    names_of,
+    parse_form,
 )
 from slimwhisper.errors import OptionError
 from slimwhisper.types import Dims
@@ -44,11 +43,10 @@ def ladders(part: str, dims: Dims, name: str | None = None) -> list[list[str]]:
     all. Raises ValueError.
     """
     specs_by_ladder = []
-    for form in FORMS.values():
-        form_part = form.cross if part == "cross" else form.self_
-        if name in (None, form.name) and form.ladder is not None and form_part is not None:
-            for rungs in form.use("ladder")(dims, part):
-                specs = (canonical(f"{form.name}:{rung}") for rung in rungs)
+    for form in all_forms().values():
+        if name in (None, form.name) and part in form.attentions:
+            for rungs in form.ladder(dims, part):
+                specs = (str(parse_form(f"{form.name}:{rung}")) for rung in rungs)
                 specs_by_ladder.append(list(dict.fromkeys(specs)))
     return specs_by_ladder
 
@@ -90,9 +88,11 @@ def parse_pairs(text: str, dims: Dims) -> list[FormPair]:
     cross, plus, self_ = text.partition("+")
     try:
         if not plus or Path(text).is_file():
-            return [FormPair(*choose_forms(check_cache(text)), text)]
-        names = (*cross_names(False), SLIM8.cross), (*self_names(False), SLIM8.self_)
-        return [FormPair(check_form(cross, names[0]), check_form(self_, names[1]))]
+            first, second = choose_forms(check_cache(text))
+            return [FormPair(str(first), str(second), text)]
+        first = check_form(cross, (*names_of("cross", exact=False), SLIM8.cross))
+        second = check_form(self_, (*names_of("self", exact=False), SLIM8.self_))
+        return [FormPair(str(first), str(second))]
     except OptionError as error:
         known = "give a preset, slim8, a form, CROSS+SELF such as e+x, or a file of calibrate"
         raise OptionError(f"specs: {error}; {known}") from None

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages
-from slimwhisper.cache.forms import form_of
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.drafting.drafter import Choose, DraftContext
@@ -81,7 +80,7 @@ def load_draft(draft: Checkpoint, target: Checkpoint, model: Model) -> Model:
     """
     prefix = f"{draft.name} cannot draft for {target.name}"
     remedy = "choose a draft that was distilled with the same encoder"
-    if not all(form_of(weights.form).exact for weights in model.plan.cross):
+    if not model.plan.exact_cross:
         raise OptionError(f"{prefix}: the cache of the audio is not exact; choose cross_cache e")
     if not may_draft(model.plan):
         raise OptionError(f"{prefix}: the cache of the text is not exact; choose self_cache x")

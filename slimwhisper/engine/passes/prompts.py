@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import DecoderCache
-from slimwhisper.cache.forms import form_of
 from slimwhisper.cache.pool import pages_of
 from slimwhisper.cache.rows import Rows
 from slimwhisper.engine.uploads import padded
@@ -46,9 +45,10 @@ class PromptReader:
         context, plan = model.dims.n_text_ctx, model.plan
         self.lengths = (*(n for n in LENGTHS if n < context), context)
         self.pages = pages_of(context)
-        exact = all(form_of(w.form).exact for w in (*plan.cross, *plan.self_))
         self._buffers: tuple[Tensor, Tensor] | None = None  # of graphs: input and output
-        if graphs is not None and exact:  # other forms read numbers back
+        if (
+            graphs is not None and plan.exact_cross and plan.exact_self
+        ):  # other forms read numbers back
             width, d = HEAD + self.pages + context, model.dims.n_text_state
             numbers = torch.zeros((max_batch, width), dtype=torch.int64, device=model.device)
             hidden = torch.zeros((max_batch, context, d), dtype=model.dtype, device=model.device)

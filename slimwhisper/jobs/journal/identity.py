@@ -148,7 +148,7 @@ def identify_caches(
     """The cross and self forms, such as "e+x", by preset or by flag; for a file of `calibrate`,
     also its digest. Raises OptionError, and CacheError for such a file.
     """
-    forms = "+".join(choose_forms(cache, cross_cache, self_cache, cache_dtype))
+    forms = "+".join(map(str, choose_forms(cache, cross_cache, self_cache, cache_dtype)))
     return forms if cache in PRESETS else f"{forms} {file_digest(Path(cache))}"
 
 

@@ -14,7 +14,7 @@ import torch
 import slimwhisper
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.cache.forms import FORMS, PRESETS, Form, check_form, cross_names, self_names
+from slimwhisper.cache.forms import PRESETS, Form, all_forms, check_form, names_of
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.approximate import pairs
 from slimwhisper.commands.approximate.comparison import Comparison
@@ -229,22 +229,23 @@ def test_recordings(audio: Path, tmp_path: Path) -> None:
         find_recordings([str(tmp_path)])
 
 
-@pytest.mark.parametrize("form", [f for f in FORMS.values() if f.ladder], ids=lambda f: f.name)
-def test_every_ladder(form: Form) -> None:
+@pytest.mark.parametrize(
+    "form", [f for f in all_forms().values() if not f.exact], ids=lambda f: f.name
+)
+def test_every_ladder(form: type[Form]) -> None:
     """Settings of the form, for large models and for small ones, each keeping or reading less."""
-    for part, names in (("cross", cross_names(False)), ("self", self_names(False))):
-        there = (form.cross if part == "cross" else form.self_) is not None
+    for part in ("cross", "self"):
+        names, there = names_of(part, exact=False), part in form.attentions
         for dims in (tiny_dims(), tiny_dims(width=1280, heads=20, text_layers=32)):
             found = pairs.ladders(part, dims, form.name)
             assert bool(found) == there
             for specs in found:
                 assert specs and len(set(specs)) == len(specs)
-                assert all(check_form(spec, names) == spec for spec in specs)
+                assert all(str(check_form(spec, names)) == spec for spec in specs)
 
 
 def test_pairs() -> None:
     """Presets, every rung beside slim's other part, and two methods rung by rung."""
-    assert all(form.exact == (form.ladder is None) for form in FORMS.values())
     dims, rungs = tiny_dims(), [(f"first:frames={n}", "x", None) for n in (900, 200, 60)]
     assert pairs.ladder_pairs(dims, "first") == rungs
     every = pairs.choose_pairs(None, dims)
