@@ -22,7 +22,6 @@ from slimwhisper.engine.requests import (
     Retry,
     Window,
 )
-from slimwhisper.engine.rules import make_rules
 from slimwhisper.longform.attempts import Candidate, attempts_of, choose
 from slimwhisper.longform.expected import expected_tokens
 from slimwhisper.longform.fine_words import with_fine_times
@@ -30,6 +29,7 @@ from slimwhisper.longform.hallucination import WindowSpan
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.longform.timestamps import WindowSegments, cut_at_timestamps
 from slimwhisper.longform.words import text_tokens, time_segments
+from slimwhisper.rules import make_rules
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
 from slimwhisper.trust.flags import CERTAIN_LANGUAGE, WindowEvidence, flagged
 from slimwhisper.trust.sound import WindowSound

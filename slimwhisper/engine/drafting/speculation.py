@@ -10,7 +10,7 @@ Each text accepts its own number of tokens, and never waits for another. Sampled
 in the same way, as a random token depends only on the text's seed and on its index in the text.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,12 +22,11 @@ from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.rows import DecodeStep
 from slimwhisper.engine.drafting.draft_length import LENGTHS, DraftLengthController
 from slimwhisper.engine.drafting.drafter import DraftContext, Drafter
+from slimwhisper.engine.filters.base import Texts, side_by_side
 from slimwhisper.engine.rows import StepBatch
-from slimwhisper.engine.rules import TimestampState
 from slimwhisper.engine.sampling import GreedySampler
 from slimwhisper.engine.tickets import Ticket
 from slimwhisper.model.model import Model
-from slimwhisper.tokens.vocabulary import Vocabulary
 
 MAX_DRAFT = max(LENGTHS)
 PRIOR_ACCEPTANCE = 0.8  # the acceptance rate that a new text starts with
@@ -83,13 +82,12 @@ class Speculation:
     def __init__(
         self,
         model: Model,
-        vocabulary: Vocabulary,
         cache: DecoderCache,
         sampler: GreedySampler,
         drafter: Drafter,
     ) -> None:
-        self.model, self.vocabulary, self.cache = model, vocabulary, cache
-        self.sampler, self.state, self.drafter = sampler, sampler.state, drafter
+        self.model, self.cache, self.drafter = model, cache, drafter
+        self.sampler, self.state, self.eot = sampler, sampler.state, sampler.eot
         self.draft_lengths = DraftLengthController(drafter.cost, model.device.type == "cpu")
         rows, device = len(self.state.positions), model.device
         # every token of each text, with its prompt, and room for a draft
@@ -147,106 +145,88 @@ class Speculation:
 
     def run(self, batch: StepBatch, unread: int, drafts: int) -> None:
         """Draft, verify, and append the accepted tokens; `outcome` has their number."""
-        block = batch.block
-        stamps = [self.state.stamps.view(block)]
-        guesses = [self.state.texts.last[block]]
+        last = self.state.texts.last[batch.block]
+        moments, guesses = [self.state.before_next(batch)], [last]
         for i in range(drafts):
-            guesses.append(self.guess(batch, stamps[-1], unread if i == 0 else 1, i))
-            stamps.append(self._after(stamps[-1], guesses[-1]))
-        inputs = torch.stack(guesses, dim=1)  # [R, drafts + 1]
-        chosen, logprobs = self._verify(batch, inputs, stamps)
-        gained, rejected = self._accept(inputs, chosen, self.state.texts.last[block])
-        self.outcome[block] = torch.stack([gained, rejected], dim=1)
-        self._append(batch, chosen, logprobs, gained, stamps)
+            guesses.append(self.guess(batch, moments[-1], unread if i == 0 else 1, i))
+            moments.append(moments[-1].after(guesses[-1]))
+        inputs, texts = torch.stack(guesses, dim=1), side_by_side(moments)  # [R, drafts + 1, ...]
+        chosen, logprobs = self._verify(batch, inputs, texts)
+        gained, rejected = self._accept(inputs, chosen, last)
+        self.outcome[batch.block] = torch.stack([gained, rejected], dim=1)
+        self._append(batch, chosen, logprobs, gained, texts)
 
-    def guess(self, batch: StepBatch, stamps: TimestampState, unread: int, after: int) -> Tensor:
+    def guess(self, batch: StepBatch, texts: Texts, unread: int, after: int) -> Tensor:
         """The drafter's next token [R], `after` tokens after the text, of which it has not read
         the last `unread`.
         """
         block, positions = batch.block, self.state.positions[batch.block]
         back = torch.arange(after - unread + 1, after + 1, device=positions.device)
-
-        def choose(logits: Tensor) -> Tensor:
-            """[R, V] -> [R]."""
-            self.state.banned.apply(logits, block)
-            return self.sampler.decide(batch, logits, stamps)[0]
-
-        unread_positions = (positions[:, None] + back).clamp_(min=0)
-        texts = self.texts[block]
-        context = DraftContext(batch.rows, batch.indices, texts, unread_positions, batch.extent)
-        tokens = self.drafter.guess(context, choose)
+        context = DraftContext(
+            rows=batch.rows,
+            indices=batch.indices,
+            texts=self.texts[block],
+            positions=(positions[:, None] + back).clamp_(min=0),
+            extent=batch.extent,
+        )
+        tokens = self.drafter.guess(context, lambda t: self.sampler.decide(batch, t, texts)[0])
         following = (positions + after + 1)[:, None]
         self.texts[block] = self.texts[block].scatter(1, following, tokens[:, None])
         return tokens
 
-    def _after(self, stamps: TimestampState, tokens: Tensor) -> TimestampState:
-        """The state after one more token of each row [R]."""
-        following = TimestampState(*(t.clone() for t in stamps.tensors()))
-        vocabulary = self.vocabulary
-        following.advance(tokens, vocabulary.timestamps.start, vocabulary.timestamp_end)
-        return following
-
-    def _verify(
-        self, batch: StepBatch, inputs: Tensor, stamps: Sequence[TimestampState]
-    ) -> tuple[Tensor, Tensor]:
+    def _verify(self, batch: StepBatch, inputs: Tensor, texts: Texts) -> tuple[Tensor, Tensor]:
         """The model's choice after each of inputs [R, T]: tokens [R, T] and log-probabilities."""
-        count, tokens = inputs.shape
-        rows, indices = batch.rows.spread(tokens), batch.indices.repeat_interleave(tokens)
+        tokens = inputs.shape[1]
         offsets = torch.arange(tokens, device=inputs.device)
         positions = self.state.positions[batch.block][:, None] + offsets
         positions = positions.clamp_(max=self.model.dims.n_text_ctx - 1).flatten()
+        rows, sampling_rows = batch.rows.spread(tokens), batch.sampling_rows
         step = DecodeStep.at(rows, positions, batch.extent, False, self.model.dtype)
         logits = self.model.decoder.step(inputs.flatten(), step, self.cache)
-        self.state.banned.apply(logits, indices)
-        sampling_rows = batch.sampling_rows
         if sampling_rows is not None:
             sampling_rows = (sampling_rows[:, None] * tokens + offsets).flatten()
+        indices = batch.indices.repeat_interleave(tokens)
         spread = replace(batch, rows=rows, indices=indices, sampling_rows=sampling_rows)
-        chosen, logprobs = self.sampler.decide(
-            spread, logits, TimestampState(*(c.flatten() for c in _columns(stamps)))
-        )
-        return chosen.view(count, tokens), logprobs.view(count, tokens)
+        chosen, logprobs = self.sampler.decide(spread, logits, texts.map(lambda t: t.flatten(0, 1)))
+        return chosen.view_as(inputs), logprobs.view_as(inputs)
 
     def _accept(self, inputs: Tensor, chosen: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         """How many of chosen [R, T] each text gains: the accepted draft and one more, up to the end
         of the text; none where it has ended. And whether a token was rejected: [R] int64, both.
         """
-        eot, ended = self.vocabulary.eot, last == self.vocabulary.eot
+        ended = last == self.eot
         matches = chosen[:, :-1] == inputs[:, 1:]
-        accepted = (matches & (chosen[:, :-1] != eot)).long().cumprod(dim=1).sum(dim=1)
+        accepted = (matches & (chosen[:, :-1] != self.eot)).long().cumprod(dim=1).sum(dim=1)
         padded = torch.nn.functional.pad(matches, (0, 1), value=True)
         rejected = ~padded.gather(1, accepted[:, None]).squeeze(1) & ~ended
         return (1 + accepted).masked_fill_(ended, 0), rejected.long()
 
     def _append(
-        self,
-        batch: StepBatch,
-        chosen: Tensor,
-        logprobs: Tensor,
-        gained: Tensor,
-        stamps: Sequence[TimestampState],
+        self, batch: StepBatch, chosen: Tensor, logprobs: Tensor, gained: Tensor, texts: Texts
     ) -> None:
-        """Append the first `gained` [R] of chosen [R, T], with their log-probabilities."""
-        block, state, texts = batch.block, self.state, self.state.texts
-        current, width = state.stamps.view(block), chosen.shape[1]
-        offsets = torch.arange(width, device=chosen.device)
-        new, ended = offsets < gained[:, None], gained == 0
-        texts.logprobs[block] += logprobs.masked_fill(~new, 0).sum(dim=1).to(texts.logprobs.dtype)
-        counts = (current.count[:, None] + offsets).clamp_(max=state.limit - 1)
-        _overwrite(texts.sampled, block, counts, new, chosen)
+        """Append the first `gained` [R] of chosen [R, T], with their log-probabilities. texts [R,
+        T, ...]: before each of them.
+        """
+        block, state, buffers = batch.block, self.state, self.state.texts
+        offsets = torch.arange(chosen.shape[1], device=chosen.device)
+        new, changed = offsets < gained[:, None], gained > 0
+        sums = logprobs.masked_fill(~new, 0).sum(dim=1)
+        buffers.logprobs[block] += sums.to(buffers.logprobs.dtype)
+        counts = (state.counts[block][:, None] + offsets).clamp_(max=state.limit - 1)
+        _overwrite(buffers.sampled, block, counts, new, chosen)
         if batch.logprobs:
-            _overwrite(texts.token_logprobs, block, counts, new, logprobs)
+            _overwrite(buffers.token_logprobs, block, counts, new, logprobs)
         positions = state.positions[block][:, None] + 1 + offsets
         positions = positions.clamp_(max=self.texts.shape[1] - 1)
         _overwrite(self.texts, block, positions, new, chosen)
-        index = (gained - 1).clamp_(min=0)[:, None]
-        newest = chosen.gather(1, index).squeeze(1)
-        texts.last[block] = torch.where(ended, texts.last[block], newest)
+        index = (gained - 1).clamp_(min=0)
+        newest = chosen.gather(1, index[:, None]).squeeze(1)
+        buffers.last[block] = torch.where(changed, newest, buffers.last[block])
         state.positions[block] += gained
-        before = TimestampState(*(c.gather(1, index).squeeze(1) for c in _columns(stamps)))
-        following = self._after(before, newest)
-        for tensor, updated in zip(current.tensors(), following.tensors(), strict=True):
-            tensor.copy_(torch.where(ended, tensor, updated))
+        state.counts[block] += gained
+        row = torch.arange(len(index), device=index.device)
+        before = {f: tuple(t[row, index] for t in columns) for f, columns in texts.states.items()}
+        state.filters.advance(block, before, newest, changed)
         state.stay_within_buffers(block)
 
 
@@ -254,9 +234,3 @@ def _overwrite(buffer: Tensor, block: slice, index: Tensor, mask: Tensor, values
     """buffer[block][r, index[r, i]] = values[r, i], where mask[r, i]; all [R, T]."""
     new = torch.where(mask, values.to(buffer.dtype), buffer[block].gather(1, index))
     buffer[block] = buffer[block].scatter(1, index, new)
-
-
-def _columns(states: Sequence[TimestampState]) -> Iterator[Tensor]:
-    """The fields of T states of R rows, [R, T] each."""
-    for column in zip(*(s.tensors() for s in states), strict=True):
-        yield torch.stack(column, dim=1)

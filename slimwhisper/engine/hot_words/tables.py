@@ -5,8 +5,8 @@ without hot words. Sizes are rounded up, so that a list seldom needs larger tens
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,7 @@ from slimwhisper.engine.uploads import upload
 NO_KEY = torch.iinfo(torch.int64).max  # behind the last edge's
 
 
-@dataclass(slots=True)
-class Tables:
+class Tables(NamedTuple):
     """N nodes, E edges and L lists. int64, unless it says float32."""
 
     # as of `HotWords`, by edge [E] and by node [N]
@@ -37,10 +36,6 @@ class Tables:
     first_bonuses: Tensor
     word_continues: Tensor  # [V]: the root after each token, `BEGIN` or `INSIDE`
     columns: Tensor  # [W]: 0, 1 ...; W: the most edges of a node that is no root
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """In the order of the fields."""
-        return tuple(getattr(self, row.name) for row in fields(self))
 
     def after(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Texts at nodes [R] go on with tokens [R] or [R, n] -> the nodes after them, and what they
@@ -88,8 +83,12 @@ class _Sizes:
     most: int  # W
 
 
-def make_tables(lists: Sequence[HotWords], device: torch.device) -> Tables:
-    """The tables of these lists, of which the first is empty."""
+def make_tables(
+    lists: Sequence[HotWords], device: torch.device, old: Tables | None = None
+) -> Tables:
+    """The tables of these lists, of which the first is empty. old: tables that are not needed any
+    more; they are filled anew and returned if their shapes fit.
+    """
     counts = [np.diff(h.first_edges) for h in lists]
     sizes = _Sizes(
         _rounded(sum(len(h.keys) for h in lists)),
@@ -128,19 +127,11 @@ def make_tables(lists: Sequence[HotWords], device: torch.device) -> Tables:
     lengths = [sizes.edges] * 4 + [sizes.nodes] * 2
     padded = [_padded(a, length) for a, length in zip(joined, lengths, strict=True)]
     padded[0][len(joined[0]) :] = NO_KEY
-    continues = np.where(lists[0].word_ends, BEGIN, INSIDE)
+    continues = np.where(lists[-1].word_ends, BEGIN, INSIDE)
     arrays = (*padded, first_bonuses, continues, np.arange(sizes.most))
-    return Tables(*upload(device, *arrays))
-
-
-def replace_tables(old: Tables, new: Tables) -> bool:
-    """Write the new tables into the old ones. Returns whether tensors were replaced instead, as
-    their shapes differ.
-    """
-    fits = all(a.shape == b.shape for a, b in zip(old.tensors(), new.tensors(), strict=True))
-    for row, a, b in zip(fields(old), old.tensors(), new.tensors(), strict=True):
-        if fits:
-            a.copy_(b)
-        else:
-            setattr(old, row.name, b)
-    return not fits
+    new = Tables(*upload(device, *arrays))
+    if old is None or any(a.shape != b.shape for a, b in zip(old, new, strict=True)):
+        return new
+    for a, b in zip(old, new, strict=True):
+        a.copy_(b)
+    return old
