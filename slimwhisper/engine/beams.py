@@ -60,7 +60,8 @@ class BeamSampler:
     def choose(self, batch: StepBatch, logits: Tensor, fresh: bool) -> None:
         """Extend each window's beams by their best continuations; logits [R, V]."""
         texts = self.state.before_next(batch)
-        self.state.filters.apply(batch.filters, logits, texts)
+        for f, setting in batch.filters.items():
+            f.apply(logits, texts, setting)
         ranked = self._rank(batch, texts, logits, fresh)
         ends = ranked.tokens == self.eot
         others = (~ends).cumsum(dim=1)
@@ -114,7 +115,7 @@ class BeamSampler:
         self.scores[window, target] = ranked.sums.float()
         if ranked.bonuses is not None:
             self.bonuses[window, target] = ranked.bonuses.float()
-        elif self.state.filters.bonus is not None:
+        elif bonus_of(self.state.filters.made.values()) is not None:
             self.bonuses[window, target] = 0.0
         if batch.logprobs:
             self.logprobs[window, target] = texts.token_logprobs[block][ranked.sources]
@@ -138,7 +139,7 @@ class BeamSampler:
         lengths = self.state.positions[block] + 1  # the last token is not cached yet
         self.cache.copy_rows(batch.rows, sources, lengths, self.skip)
         each = (buffers.token_logprobs,) if batch.logprobs else ()
-        changing = self.state.filters.changing(batch.filters)
+        changing = (t for f in batch.filters for t in f.state[f.fixed :])
         for t in (*each, buffers.sampled, self.state.counts, *changing):
             t[block] = t[block][sources]
         texts = self.state.before_next(batch)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,26 +26,21 @@ from slimwhisper.types import SpecialTokens
 EXTENT_STEP = 128  # tokens: a graph's extent is a multiple of this
 
 
+@dataclass(eq=False)
 class GroupRunner:
     """Starts and steps the texts of a row group."""
 
-    def __init__(
-        self,
-        model: Model,
-        vocabulary: SpecialTokens,
-        group: RowGroup,
-        cache: DecoderCache,
-        sampler: Sampler,
-        state: RowState,
-        graphs: Graphs | None,
-        prompts: PromptReader,
-        speculation: Speculation | None = None,
-    ) -> None:
-        self.model, self.vocabulary, self.group, self.cache = model, vocabulary, group, cache
-        self.sampler, self.state, self.graphs = sampler, state, graphs
-        self.prompts, self.speculation = prompts, speculation
-        self.pending: Snapshot | None = None  # on a GPU, not evaluated yet
-        self._batch: StepBatch | None = None  # of the present tickets; None: they have changed
+    model: Model
+    vocabulary: SpecialTokens
+    group: RowGroup
+    cache: DecoderCache
+    sampler: Sampler
+    state: RowState
+    graphs: Graphs | None
+    prompts: PromptReader
+    speculation: Speculation | None = None
+    pending: Snapshot | None = None  # on a GPU, not evaluated yet
+    _batch: StepBatch | None = None  # of the present tickets; None: they have changed
 
     def discard_graphs(self) -> None:
         """What was recorded reads memory, or lengths, that are not the ones to read any more."""
@@ -184,7 +179,7 @@ class GroupRunner:
         if self._batch is None:
             self._batch = self.state.batch(0, len(tickets), tickets)
         batch, lengths = self._batch, [t.length for t in tickets]
-        may_draft = speculation is not None and all(f.drafts for f, _ in batch.filters)
+        may_draft = speculation is not None and all(f.drafts for f in batch.filters)
         drafts = speculation.draft_length(tickets) if speculation and may_draft else 0
         batch.extent = max(lengths) + drafts
         if speculation is None or not drafts:
@@ -240,7 +235,8 @@ class GroupRunner:
                 )
             )
 
-        self.graphs.run((windows, extent, samples, batch.logprobs, batch.filters, *key), body)
+        filters = tuple(batch.filters.items())
+        self.graphs.run((windows, extent, samples, batch.logprobs, filters, *key), body)
 
     def snapshot(self, first: int, tickets: Sequence[Ticket]) -> Snapshot:
         """The texts of windows first, first + 1 ... as they are now, copied asynchronously on a

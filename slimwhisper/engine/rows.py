@@ -16,7 +16,7 @@ from torch import Tensor
 from slimwhisper.cache.pool import pages_of
 from slimwhisper.cache.rows import Rows
 from slimwhisper.engine.filters.base import Texts
-from slimwhisper.engine.filters.table import Filters, InUse
+from slimwhisper.engine.filters.table import Filters, InUse, advance, bonus_of
 from slimwhisper.engine.requests import Rules
 from slimwhisper.engine.snapshots import TextBuffers
 from slimwhisper.engine.tickets import Ticket
@@ -180,7 +180,7 @@ class RowState:
 
     def before_next(self, batch: StepBatch) -> Texts:
         """The texts of a batch, as the filters see them."""
-        states = self.filters.view(batch.filters, batch.block)
+        states = {f: tuple(t[batch.block] for t in f.state) for f in batch.filters}
         return Texts(self.texts.sampled[batch.block], self.counts[batch.block], states)
 
     def append(
@@ -194,7 +194,7 @@ class RowState:
         self.texts.last[block] = tokens
         self.positions[block] += 1
         self.counts[block] += 1 if active is None else active
-        self.filters.advance(block, texts.states, tokens, active)
+        advance(block, texts.states, tokens, active)
         self.stay_within_buffers(block)
 
     def stay_within_buffers(self, block: slice) -> None:
@@ -205,14 +205,14 @@ class RowState:
     def texts_of(self, first: int, count: int, logprobs: bool) -> TextBuffers:
         """Views of the texts of windows first, first + 1 ...; logprobs: with each token's."""
         rows, texts = slice(first * self.width, (first + count) * self.width), self.texts
-        bonus = self.filters.bonus
+        bonus = bonus_of(self.filters.made.values())
         return TextBuffers(
             last=texts.last[rows],
             sampled=texts.sampled[rows],
             logprobs=texts.logprobs[rows],
             token_logprobs=texts.token_logprobs[rows, : self.limit if logprobs else 0],
             no_speech=texts.no_speech[first : first + count],
-            bonuses=None if bonus is None else bonus.kept(tuple(t[rows] for t in bonus.state)),
+            bonuses=None if bonus is None else bonus.kept(rows),
         )
 
     # -- starts and ends -----------------------------------------------------------------------
@@ -241,7 +241,8 @@ class RowState:
         pairs = list(zip(rules, accepted, strict=True))
         first = [[] if prefix.tokens else rule.suppress_first.tolist() for rule, prefix in pairs]
         counts = np.array([len(prefix.tokens) for prefix in accepted])
-        states = [self.filters.at_end(rule, prefix.tokens) for rule, prefix in pairs]
+        made = self.filters.made.values()
+        states = [[t for f in made for t in f.along(r, prefix.tokens)] for r, prefix in pairs]
         return StartInputs(
             table=table.reshape(len(tickets) * width, -1),
             ids=(firsts + np.arange(width)).ravel(),
@@ -254,7 +255,7 @@ class RowState:
             temperatures=temperatures,
             keys=keys,
             banned_first=padded(first, -1),
-            filters=tuple(np.stack(arrays) for arrays in zip(*states, strict=True)),
+            filters=tuple(np.array([t[-1] for t in every]) for every in zip(*states, strict=True)),
         )
 
     def start(self, first: int, inputs: StartInputs[Tensor]) -> None:
@@ -279,7 +280,8 @@ class RowState:
         self.temperatures[rows] = each_row(inputs.temperatures)
         if len(inputs.keys):
             self.keys[rows] = inputs.keys.flatten(0, 1)
-        self.filters.start(rows, [each_row(t) for t in inputs.filters])
+        for tensor, started in zip(self.filters.tensors(), inputs.filters, strict=True):
+            tensor[rows] = each_row(started)
 
 
 def rules_of(tickets: Sequence[Ticket]) -> list[Rules]:

@@ -61,7 +61,8 @@ class GreedySampler:
         filters, rows = self.state.filters, batch.sampling_rows
         if rows is None:
             return filters.most_likely(batch.filters, logits, texts, self.kernels)
-        filters.apply(batch.filters, logits, texts)
+        for f, setting in batch.filters.items():
+            f.apply(logits, texts, setting)
         temperatures = self.state.temperatures[batch.indices][rows]
         keys = self.state.keys[batch.indices, texts.counts]
         waits = waiting_times(keys[rows], logits.shape[1])

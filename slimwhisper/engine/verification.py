@@ -9,7 +9,6 @@ and decoding continues after it. The cache of the rejected tokens is overwritten
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,14 +74,14 @@ def verify(
     rules = window.rules
     assert rules is not None and len(logits) == len(draft)
     in_use = filters.in_use([rules])
-    states = [np.asarray(t)[:-1] for f, _ in in_use for t in f.along(rules, draft)]
+    states = [t[:-1] for f in in_use for t in f.along(rules, draft)]
     read, first, *uploaded = upload(logits.device, draft, rules.suppress_first, *states)
     logits[0].index_fill_(0, first, NEVER)
     numbers = iter(uploaded)
     texts = Texts(
         tokens=read.expand(len(draft), -1),
         counts=torch.arange(len(draft), device=logits.device),
-        states={f: tuple(next(numbers).to(t.dtype) for t in f.state) for f, _ in in_use},
+        states={f: tuple(next(numbers).to(t.dtype) for t in f.state) for f in in_use},
     )
     tokens, logprobs = filters.most_likely(in_use, logits, texts, kernels)
     chosen, sums = torch.stack([tokens.to(logprobs.dtype), logprobs]).tolist()

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -196,7 +195,7 @@ def test_what_filters_know_of_a_draft_is_what_sampling_leaves(kind: type[LogitFi
     stamps, logit_filter = VOCABULARY.timestamps, kind(1, VOCABULARY, CPU)
     logit_filter.prepare([rules])
     text = (stamps[0], 649, 331, stamps[3], stamps[3], 649, 42, stamps[9], VOCABULARY.eot)
-    states = [np.asarray(t) for t in logit_filter.along(rules, text)]
+    states = logit_filter.along(rules, text)
     state = tuple(torch.tensor(t[:1]) for t in states)
     for number, token in enumerate([*text, 0]):
         known = zip(logit_filter.state, states, state, strict=True)

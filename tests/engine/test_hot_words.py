@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters.hot_words import HotWordFilter, _argmax
+from slimwhisper.engine.filters.bonus import argmax
+from slimwhisper.engine.filters.hot_words import HotWordFilter
 from slimwhisper.engine.hot_words.automaton import HotWords
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
 from slimwhisper.engine.sampling import waiting_times
@@ -126,12 +127,12 @@ def test_gains_are_those_of_the_definition(seed: int) -> None:
             found = rows.gained(state, torch.tensor([near]))[0] - state[1]
             assert found.tolist() == pytest.approx(every, abs=1e-4), text[-6:]
             gained += plain.gain(text, token)
-            state = rows.after(state, torch.tensor([token]))
+            rows.state = state = rows.after(state, torch.tensor([token]))
             text.append(token)
             continued += bool(plain.open_points(text[plain.begun(text) :]))
             assert float(state[1]) == pytest.approx(gained, abs=1e-2)
             safe = gained - plain.open_points(text[plain.begun(text) :])
-            assert float(rows.kept(state)) == pytest.approx(safe, abs=1e-2)
+            assert float(rows.kept(slice(0, 1))) == pytest.approx(safe, abs=1e-2)
             assert safe > -1e-6
     assert continued > 12
     assert int(state[0]) - 2 == words.walk(text)[-1]
@@ -171,7 +172,7 @@ def test_the_largest_is_argmax() -> None:
     generator = torch.Generator().manual_seed(0)
     for size in (1, 255, 256, 257, 1000, 50257):
         numbers = torch.randint(40, (9, size), generator=generator).float()
-        assert torch.equal(_argmax(numbers), torch.from_numpy(numbers.numpy().argmax(axis=1)))
+        assert torch.equal(argmax(numbers), torch.from_numpy(numbers.numpy().argmax(axis=1)))
 
 
 class PlainLoop:
@@ -354,7 +355,7 @@ def test_off_costs_nothing(model: Model, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(HotWordFilter, "prefer", lambda *_: pytest.fail("it was called"))
     engine = Engine(model, VOCABULARY, 2)
     run(engine, dict(enumerate(short_windows(2))))
-    assert [runner.state.filters.bonus for runner in engine.group_runners] == [None]
+    assert all(HotWordFilter not in r.state.filters.made for r in engine.group_runners)
 
 
 def test_lists_come_and_go(model: Model) -> None:

@@ -132,7 +132,7 @@ class PlainLoop:
             logits.index_fill_(-1, rules.suppress_first, NEVER)
         if rules.timestamps:
             stamps = Timestamps(1, VOCABULARY, CPU)
-            ends = [[np.asarray(t)[-1] for t in stamps.along(rules, text)] for text in texts]
+            ends = [[t[-1] for t in stamps.along(rules, text)] for text in texts]
             state = [torch.tensor(np.array(t)) for t in zip(*ends, strict=True)]
             counts = torch.tensor([len(text) for text in texts])
             apply_timestamp_rules(logits, (*state, counts), VOCABULARY)

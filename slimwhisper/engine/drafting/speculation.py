@@ -23,6 +23,7 @@ from slimwhisper.cache.rows import DecodeStep
 from slimwhisper.engine.drafting.draft_length import LENGTHS, DraftLengthController
 from slimwhisper.engine.drafting.drafter import DraftContext, Drafter
 from slimwhisper.engine.filters.base import Texts, side_by_side
+from slimwhisper.engine.filters.table import advance
 from slimwhisper.engine.rows import StepBatch
 from slimwhisper.engine.sampling import GreedySampler
 from slimwhisper.engine.tickets import Ticket
@@ -226,7 +227,7 @@ class Speculation:
         state.counts[block] += gained
         row = torch.arange(len(index), device=index.device)
         before = {f: tuple(t[row, index] for t in columns) for f, columns in texts.states.items()}
-        state.filters.advance(block, before, newest, changed)
+        advance(block, before, newest, changed)
         state.stay_within_buffers(block)
 
 

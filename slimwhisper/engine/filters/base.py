@@ -7,10 +7,10 @@ the states that it is given. On the device, nothing is copied to the host.
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.engine.requests import Rules
@@ -19,8 +19,6 @@ from slimwhisper.types import SpecialTokens
 NEVER = float("-inf")
 
 State = tuple[Tensor, ...]  # [R, ...] each
-# logits [R, V], the most likely tokens [R], and 1 for those to choose from, [V] -> tokens [R]
-Draw = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Texts(NamedTuple):
@@ -79,8 +77,8 @@ class LogitFilter:
         return False
 
     @abstractmethod
-    def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[ArrayLike]:
-        """A text's state before each of T tokens and after the last, on the host: [T + 1, ...]."""
+    def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[NDArray[Any]]:
+        """A text's state before each of T tokens and after the last: [T + 1, ...], on the host."""
 
     def apply(self, logits: Tensor, texts: Texts, setting: Hashable) -> None:
         """Change the logits [R, V] of the texts' next tokens, float32 or float64."""
@@ -88,42 +86,3 @@ class LogitFilter:
     def after(self, state: State, tokens: Tensor) -> State:
         """The state after one more token of each text, [R] int64."""
         return state
-
-
-class BonusFilter(LogitFilter):
-    """A filter that chooses other text tokens, by bonuses, and leaves log-probabilities alone. Of
-    such filters there is one at most.
-    """
-
-    @abstractmethod
-    def boosted(self, state: State, logits: Tensor) -> Tensor:
-        """Logits or log-probabilities [R, V] with the bonuses. The next call may overwrite them."""
-
-    @abstractmethod
-    def prefer(
-        self,
-        state: State,
-        logits: Tensor,
-        tokens: Tensor,
-        logprobs: Tensor,
-        draw: Draw | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """The chosen text token of each row, or one that its bonus puts above it.
-
-        A token that is no text stays: bonuses do not decide where a text or a segment ends.
-
-        Arguments:
-            logits: [R, V] by which tokens were chosen; those of banned tokens are -inf.
-            tokens, logprobs: [R] int64 and floating.
-            draw: draws tokens by logits; None: the most likely ones.
-        Returns:
-            tokens and logprobs, those of the model without the bonus.
-        """
-
-    @abstractmethod
-    def gained(self, state: State, tokens: Tensor) -> Tensor:
-        """What the texts have gained with one of these tokens each, [R, n] -> [R, n] float32."""
-
-    @abstractmethod
-    def kept(self, state: State) -> Tensor:
-        """What the texts have gained and will keep if they end here: [R] float32."""

@@ -1,20 +1,20 @@
 """Hot words for all rows in parallel: where each text stands, and which token it prefers."""
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 from torch import Tensor
 
-from slimwhisper.engine.filters.base import NEVER, BonusFilter, Draw, State
+from slimwhisper.engine.filters.base import State
+from slimwhisper.engine.filters.bonus import BonusFilter
 from slimwhisper.engine.hot_words.automaton import ROOTS, HotWords, make_hot_words
 from slimwhisper.engine.hot_words.tables import make_tables
 from slimwhisper.engine.requests import Rules
 from slimwhisper.engine.uploads import upload
 from slimwhisper.types import SpecialTokens
-
-BLOCK = 256  # numbers of a row that a CPU compares at once
 
 
 class HotWordFilter(BonusFilter):
@@ -25,14 +25,10 @@ class HotWordFilter(BonusFilter):
     drafts = False
 
     def __init__(self, rows: int, vocabulary: SpecialTokens, device: torch.device) -> None:
+        super().__init__(rows, vocabulary, device)
         size = vocabulary.size
         self.lists = [make_hot_words((), np.ones(size, dtype=np.bool_))]  # the first is empty
         self.tables = make_tables(self.lists, device)
-        is_text = [0] * size
-        for ids in vocabulary.texts:
-            is_text[ids.start : ids.stop] = [1] * len(ids)
-        self.texts = vocabulary.texts
-        (self.is_text,) = upload(device, is_text)  # [V]: 1 or 0
         nodes = torch.zeros(rows, dtype=torch.int64, device=device)
         self.state = nodes, torch.zeros(rows, dtype=torch.float32, device=device)
         # [R, V]: a CPU takes longer for new memory than for the bonuses
@@ -60,7 +56,7 @@ class HotWordFilter(BonusFilter):
         self.tables = make_tables(self.lists, nodes.device, old)
         return self.tables is not old
 
-    def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[ArrayLike]:
+    def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[NDArray[Any]]:
         """The nodes, and nothing gained yet."""
         words = rules.hot_words or self.lists[0]
         nodes = self._first_node(words) + np.array(words.walk(tokens))
@@ -73,38 +69,10 @@ class HotWordFilter(BonusFilter):
     # -- on the device ---------------------------------------------------------------------------
 
     def boosted(self, state: State, logits: Tensor) -> Tensor:
-        """Before anything is taken back."""
+        """The bonuses of the rows' nodes."""
         fits = len(logits) <= len(self._boosted)  # not what `verify` reads of a long draft
         out = self._boosted[: len(logits)] if fits else None
         return self.tables.boosted(state[0], logits, out)
-
-    def prefer(
-        self,
-        state: State,
-        logits: Tensor,
-        tokens: Tensor,
-        logprobs: Tensor,
-        draw: Draw | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """By the bonuses of the rows' nodes."""
-        boosted = self.boosted(state, logits)
-        if self.texts == (range(self.texts[0].stop),):
-            texts = boosted[:, : self.texts[0].stop]
-        else:
-            texts = boosted.masked_fill(self.is_text == 0, NEVER)
-        preferred = _argmax(texts)
-        if draw is not None:
-            preferred = draw(boosted, preferred, self.is_text)
-        before, after, bonus, other = (
-            source.gather(1, chosen[:, None]).squeeze(1)
-            for source in (logits, boosted)
-            for chosen in (tokens, preferred)
-        )
-        changed = (self.is_text[tokens] > 0) & (preferred != tokens)
-        if draw is None:  # of equal ones, the first choice
-            changed &= other > bonus
-        gained = (after - before).masked_fill_(~changed, 0).to(logprobs.dtype)
-        return torch.where(changed, preferred, tokens), logprobs + gained
 
     def gained(self, state: State, tokens: Tensor) -> Tensor:
         """[R, n] float32."""
@@ -115,20 +83,7 @@ class HotWordFilter(BonusFilter):
         nodes, gained = self.tables.after(state[0], tokens)
         return nodes, state[1] + gained
 
-    def kept(self, state: State) -> Tensor:
+    def kept(self, rows: slice) -> Tensor:
         """Without what an unfinished phrase may lose."""
-        return state[1] - self.tables.at_risk[state[0]]
-
-
-def _argmax(numbers: Tensor) -> Tensor:
-    """The index of the largest number of each row, [R, n] -> [R] int64: the first one of equals."""
-    size = numbers.shape[1] // BLOCK * BLOCK
-    if numbers.device.type != "cpu" or not size:
-        return numbers.argmax(dim=1)
-    # PyTorch's argmax takes ten times as long as its maximum
-    maxima = numbers[:, :size].unflatten(1, (-1, BLOCK)).amax(dim=2)
-    if size < numbers.shape[1]:
-        maxima = torch.cat([maxima, numbers[:, size:].amax(dim=1, keepdim=True)], dim=1)
-    index = maxima.argmax(dim=1, keepdim=True) * BLOCK + torch.arange(BLOCK)
-    index.clamp_(max=numbers.shape[1] - 1)
-    return index.gather(1, numbers.gather(1, index).argmax(dim=1, keepdim=True)).squeeze(1)
+        nodes, bonuses = self.state
+        return bonuses[rows] - self.tables.at_risk[nodes[rows]]

@@ -5,10 +5,11 @@ Both look at the tokens that were sampled in this window, timestamps too, and no
 """
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.engine.filters.base import NEVER, LogitFilter, Texts
@@ -36,7 +37,7 @@ class Repetition(LogitFilter):
         limited = (r for r in rules if r.repetition_penalty != 1 or r.no_repeat_ngram_size > 0)
         return max((r.no_repeat_ngram_size for r in limited), default=None)
 
-    def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[ArrayLike]:
+    def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[NDArray[Any]]:
         """The same at each token."""
         shape = len(tokens) + 1
         return (

@@ -3,10 +3,11 @@
 """
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.engine.filters.base import NEVER, LogitFilter, Texts
@@ -43,7 +44,7 @@ class Suppression(LogitFilter):
         self.state = tuple(torch.nn.functional.pad(t, more) for t in self.state)
         return True
 
-    def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[ArrayLike]:
+    def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[NDArray[Any]]:
         """The same at each token."""
         shape, count = (len(tokens) + 1, self.state[0].shape[1]), len(rules.suppress)
         banned, penalties = np.zeros(shape[1], dtype=np.int64), np.zeros(shape[1], dtype=np.float32)

@@ -2,10 +2,11 @@
 
 from collections.abc import Hashable, Sequence
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.engine.filters.base import NEVER, LogitFilter, State, Texts
@@ -38,7 +39,7 @@ class Timestamps(LogitFilter):
         """Whether a window samples them."""
         return any(r.timestamps for r in rules) or None
 
-    def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[ArrayLike]:
+    def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[NDArray[Any]]:
         """By the tokens that are timestamps."""
         stamps, limit = self.vocabulary.timestamps, rules.max_initial_timestamp
         states = [(True, True, -1)]
@@ -48,7 +49,7 @@ class Timestamps(LogitFilter):
             states.append((is_stamp, last, token - stamps.start if is_stamp else latest))
         enabled = np.full(len(states), rules.timestamps)
         latest_first = np.full(len(states), self.vocabulary.size if limit is None else limit)
-        return enabled, latest_first, *zip(*states, strict=True)
+        return enabled, latest_first, *map(np.array, zip(*states, strict=True))
 
     def apply(self, logits: Tensor, texts: Texts, setting: Hashable) -> None:
         """logits [R, V]."""
