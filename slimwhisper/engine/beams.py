@@ -15,6 +15,7 @@ from slimwhisper.cache.decoder_cache import SelfCache
 from slimwhisper.engine.filters.base import NEVER, Texts
 from slimwhisper.engine.filters.table import bonus_of
 from slimwhisper.engine.rows import RowState, StepBatch
+from slimwhisper.engine.sampling import Sampler
 from slimwhisper.engine.snapshots import BeamSnapshot, BeamTexts
 from slimwhisper.engine.tickets import Ticket
 
@@ -29,14 +30,15 @@ class Ranked(NamedTuple):
     bonuses: Tensor | None  # floating: what the texts have gained with them; None: nothing
 
 
-class BeamSampler:
+class BeamSampler(Sampler):
     """A `Sampler` whose rows are the beams of their window."""
 
     def __init__(
         self, state: RowState, eot: int, cache: SelfCache, patience: float, skip: bool
     ) -> None:
         """skip: do not copy beams that stay in their row; on a GPU that would be a sync."""
-        self.state, self.eot, self.cache, self.skip = state, eot, cache, skip
+        super().__init__(state, eot)
+        self.cache, self.skip = cache, skip
         self.width, device = state.width, state.positions.device
         self.max_finished = round(self.width * patience)  # finished texts that end a search
         # the last entry receives the texts that finish too late, and is never read
@@ -48,10 +50,10 @@ class BeamSampler:
         self.logprobs = torch.zeros((*shape, state.limit), dtype=torch.float32, device=device)
         self.count = torch.zeros(shape[0], dtype=torch.int64, device=device)
 
-    def by_window(self, logprobs: bool) -> Sequence[Tensor]:
-        """The finished texts, [windows, ...] each."""
-        each = (self.logprobs,) if logprobs else ()
-        return (*each, self.finished, self.lengths, self.scores, self.bonuses, self.count)
+    def by_window(self) -> Sequence[Tensor]:
+        """The finished texts."""
+        texts = self.finished, self.logprobs, self.lengths
+        return *texts, self.scores, self.bonuses, self.count
 
     def begin(self, first: int, count: int) -> None:
         """No text is finished."""

@@ -60,8 +60,6 @@ class GroupRunner:
             if move.saved is not None:
                 saved, row = move.saved, sources.get(move.target, move.target) * self.state.width
                 saved.resume = tuple(self.state.texts.sampled[row, : saved.count].tolist())
-            if speculation is not None:
-                speculation.acceptance.move(move.source, move.target)
             source = sources.pop(move.source, move.source)
             if move.source != move.target:
                 sources[move.target] = source
@@ -71,7 +69,7 @@ class GroupRunner:
                 (self.state.by_row(), rows),
                 (() if speculation is None else speculation.by_row(), rows),
                 (self.state.by_window(), windows),
-                (self.sampler.by_window(True), windows),
+                (self.sampler.by_window(), windows),
             ):
                 for t in tensors:
                     t[to] = t[of]

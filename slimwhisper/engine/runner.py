@@ -2,9 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import torch
-from torch import Tensor
-
 from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages
 from slimwhisper.engine.beams import BeamSampler
 from slimwhisper.engine.drafting.drafter import Drafter
@@ -156,17 +153,9 @@ class Runner:
 
     def encode(self, plan: Plan, results: Results) -> None:
         """Start to encode new windows, and store what has been encoded."""
-        batches, known = self.encoder.divide(plan.encode)
-        max_batch = self.encoder.max_batch
-        for tickets in batches:
-            mels = [t.window.mel for t in tickets if t.window.mel is not None]
+        for tickets, mels in self.encoder.divide(plan.encode):
             self.encoder.begin(tickets, mels, not plan.starved)
             self._receive(results, wait=False)
-        for first in range(0, len(known), max_batch):
-            some = known[first : first + max_batch]
-            features = torch.stack([output for _, output in some])
-            features = features.to(self.model.device, self.model.dtype)
-            self._store([t for t, _ in some], features, results)
         for ticket in plan.encode:
             ticket.window = ticket.window.without_mel()
         self._receive(results, wait=False)
@@ -177,15 +166,11 @@ class Runner:
     def _receive(self, results: Results, wait: bool) -> None:
         """Store encoder outputs in their slots; wait: for one batch, if there is one."""
         for tickets, features in self.encoder.completed(wait):
-            self._store(tickets, features, results)
-
-    def _store(self, tickets: list[Ticket], features: Tensor, results: Results) -> None:
-        """Store the encoder's outputs [G, q, d]."""
-        (slots,) = upload(self.model.device, [t.slot for t in tickets])
-        if self.cross.put(slots, features):
-            for runner in self.group_runners.values():
-                runner.discard_graphs()  # they read whole windows
-        results.encoded += tickets
+            (slots,) = upload(self.model.device, [t.slot for t in tickets])
+            if self.cross.put(slots, features):
+                for runner in self.group_runners.values():
+                    runner.discard_graphs()  # they read whole windows
+            results.encoded += tickets
 
     def _read(
         self,
@@ -200,15 +185,11 @@ class Runner:
 
     def _languages(self, tickets: Sequence[Ticket]) -> Iterator[Languages]:
         """The probability of each language after <|startoftranscript|>."""
-        windows, reader, codes = (
-            [t.window for t in tickets],
-            self._reader,
-            self.vocabulary.languages,
-        )
-        positions = [[w.sot_index] * 2 for w in windows]
-        packed = reader.pack([w.prompt for w in windows], positions, [t.slot for t in tickets])
-        (prompts,) = upload(self.model.device, packed)
-        logits = self.model.decoder.logits(reader.read(prompts)[: len(windows), 0])
+        reader, codes = self._reader, self.vocabulary.languages
+        positions = [[t.window.sot_index] * 2 for t in tickets]
+        prompts, slots = [t.window.prompt for t in tickets], [t.slot for t in tickets]
+        (packed,) = upload(self.model.device, reader.pack(prompts, positions, slots))
+        logits = self.model.decoder.logits(reader.read(packed)[: len(tickets), 0])
         for row in logits[:, list(codes)].softmax(dim=-1).tolist():
             yield Languages(dict(zip(codes.values(), row, strict=True)))
 

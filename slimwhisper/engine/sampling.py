@@ -1,7 +1,7 @@
 """The sampler interface, and greedy and random sampling: one token for every row of a batch."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,32 +16,38 @@ from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.splitmix64 import uniform
 
 
-class Sampler(Protocol):
+class Sampler:
     """Chooses the next tokens of a group's rows. A new search is a class with these methods."""
+
+    def __init__(self, state: RowState, eot: int) -> None:
+        self.state, self.eot = state, eot
 
     def begin(self, first: int, count: int) -> None:
         """Start the texts of windows first ... first + count - 1."""
 
+    @abstractmethod
     def choose(self, batch: StepBatch, logits: Tensor, fresh: bool) -> None:
         """Choose and append the next token of each row; logits [R, V] may be changed. fresh: it is
         each text's first.
         """
 
-    def by_window(self, logprobs: bool) -> Sequence[Tensor]:
-        """Its state, [windows, ...] each; logprobs: with those of each token."""
+    def by_window(self) -> Sequence[Tensor]:
+        """Its state, [windows, ...] each."""
+        return ()
 
     def snapshot(self, tickets: Sequence[Ticket], first: int, logprobs: bool) -> Snapshot:
-        """The texts of windows first, first + 1 ...; logprobs: with those of each token."""
+        """The texts of windows first, first + 1 ... as they are now, copied asynchronously on a
+        GPU; logprobs: with those of each token.
+        """
+        return Snapshot(tickets, self.state.texts_of(first, len(tickets), logprobs), self.eot)
 
 
-class GreedySampler:
+class GreedySampler(Sampler):
     """The most likely token of each row, or, at a temperature above 0, a random one."""
 
     def __init__(self, state: RowState, eot: int, kernels: Kernels) -> None:
-        self.state, self.eot, self.kernels = state, eot, kernels
-
-    def begin(self, first: int, count: int) -> None:
-        """It has no state of its own."""
+        super().__init__(state, eot)
+        self.kernels = kernels
 
     def choose(self, batch: StepBatch, logits: Tensor, fresh: bool) -> None:
         """logits [R, V]."""
@@ -78,14 +84,6 @@ class GreedySampler:
         if bonus is None:
             return tokens, logprobs
         return bonus.prefer(texts.states[bonus], logits, tokens, logprobs, draw)
-
-    def by_window(self, logprobs: bool) -> Sequence[Tensor]:
-        """It has no state of its own."""
-        return ()
-
-    def snapshot(self, tickets: Sequence[Ticket], first: int, logprobs: bool) -> Snapshot:
-        """The texts as they are now, copied asynchronously on a GPU."""
-        return Snapshot(tickets, self.state.texts_of(first, len(tickets), logprobs), self.eot)
 
 
 def waiting_times(keys: Tensor, size: int) -> Tensor:

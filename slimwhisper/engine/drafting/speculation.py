@@ -11,11 +11,10 @@ in the same way, as a random token depends only on the text's seed and on its in
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import DecoderCache
@@ -26,55 +25,20 @@ from slimwhisper.engine.filters.base import Texts, side_by_side
 from slimwhisper.engine.filters.table import advance
 from slimwhisper.engine.rows import StepBatch
 from slimwhisper.engine.sampling import GreedySampler
-from slimwhisper.engine.tickets import Ticket
+from slimwhisper.engine.tickets import DraftCounts, Ticket
 from slimwhisper.model.model import Model
 
 MAX_DRAFT = max(LENGTHS)
-PRIOR_ACCEPTANCE = 0.8  # the acceptance rate that a new text starts with
-PRIOR_COUNT = 4  # it counts for as many drafted tokens
 DECAY = 0.9  # factor of the earlier counts after each step
 
 
+@dataclass(slots=True)
 class Acceptance:
-    """The acceptance rates of the rows, on the host."""
+    """What has become of all drafts."""
 
-    def __init__(self, rows: int) -> None:
-        self.tokens_read = np.zeros(rows, dtype=np.int64)  # tokens that the drafter has read
-        self.counts = np.zeros((rows, 2))  # drafted tokens accepted, and checked
-        self.drafted_steps = self.drafted = self.accepted = 0  # totals
-
-    def begin(self, row: int, read: int) -> None:
-        """A new text, of which the drafter has read `read` tokens."""
-        self.tokens_read[row] = read
-        self.counts[row] = PRIOR_ACCEPTANCE * PRIOR_COUNT, PRIOR_COUNT
-
-    def move(self, source: int, target: int) -> None:
-        """Row `target` becomes row `source`."""
-        self.tokens_read[target] = self.tokens_read[source]
-        self.counts[target] = self.counts[source]
-
-    def rates(self, count: int) -> NDArray[np.float64]:
-        """[count]: the acceptance rate of each row."""
-        accepted, checked = self.counts[:count].T
-        rates: NDArray[np.float64] = accepted / checked
-        return rates
-
-    def record(
-        self, drafts: int, lengths: NDArray[np.int64], outcome: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Record a step with drafts: lengths [R], tokens of each text before it; outcome [R, 2] as
-        in `Speculation.outcome`. Returns the tokens gained [R].
-        """
-        gained, rejected = outcome.T
-        accepted = np.minimum(gained - rejected, drafts)
-        count, checked = len(lengths), accepted + rejected
-        self.tokens_read[:count] = lengths + np.minimum(accepted, drafts - 1)
-        counts, fresh = self.counts[:count], np.stack([accepted, checked], axis=1)
-        self.counts[:count] = np.where(checked[:, None] > 0, DECAY * counts + fresh, counts)
-        self.drafted_steps += 1
-        self.drafted += int(checked.sum())
-        self.accepted += int(accepted.sum())
-        return gained
+    drafted_steps: int = 0
+    drafted: int = 0  # tokens, up to the first one that was rejected
+    accepted: int = 0
 
 
 class Speculation:
@@ -96,7 +60,7 @@ class Speculation:
         self.texts = torch.zeros((rows, context), dtype=torch.int64, device=device)
         # of each row, in the last step: tokens gained, and whether a drafted one was rejected
         self.outcome = torch.zeros((rows, 2), dtype=torch.int64, device=device)
-        self.acceptance = Acceptance(rows)
+        self.acceptance = Acceptance()
 
     def by_row(self) -> Sequence[Tensor]:
         """Its state and the drafter's, [rows, ...] each."""
@@ -108,8 +72,8 @@ class Speculation:
         """
         first, windows = batch.block.start, [t.window for t in tickets]
         self.texts[batch.block, : prompts.shape[1]] = prompts
-        for row, window in enumerate(windows, first):
-            self.acceptance.begin(row, len(window.prompt))
+        for ticket in tickets:
+            ticket.drafts = DraftCounts(read=len(ticket.window.prompt))
         self.record_last(batch)
         self.drafter.begin(first, windows, prompts, batch.rows)
 
@@ -126,20 +90,26 @@ class Speculation:
         # texts at their limit have stopped: they do not restrict the others
         remaining = [MAX_DRAFT if t.full else t.limit - t.count - 1 for t in tickets]
         most = min(*remaining, *(context - t.length for t in tickets))
-        return self.draft_lengths.choose(self.acceptance.rates(len(tickets)), most)
+        rates = np.array([t.drafts.accepted / t.drafts.checked for t in tickets])
+        return self.draft_lengths.choose(rates, most)
 
     def unread(self, tickets: Sequence[Ticket]) -> int:
         """The largest number of tokens of a text that the drafter has not read."""
-        tokens_read = self.acceptance.tokens_read
-        return max(t.length - int(tokens_read[row]) for row, t in enumerate(tickets))
+        return max(t.length - t.drafts.read for t in tickets)
 
     def record(self, tickets: Sequence[Ticket], drafts: int) -> None:
         """Count the tokens that each text gained in a step with drafts. Waits for the device."""
-        lengths = np.array([t.length for t in tickets])
-        outcome = self.outcome[: len(tickets)].cpu().numpy()
-        for ticket, gained in zip(
-            tickets, self.acceptance.record(drafts, lengths, outcome).tolist(), strict=True
-        ):
+        outcome = self.outcome[: len(tickets)].tolist()
+        self.acceptance.drafted_steps += 1
+        for ticket, (gained, rejected) in zip(tickets, outcome, strict=True):
+            accepted, counts = min(gained - rejected, drafts), ticket.drafts
+            checked = accepted + rejected
+            counts.read = ticket.length + min(accepted, drafts - 1)
+            if checked:
+                counts.accepted = DECAY * counts.accepted + accepted
+                counts.checked = DECAY * counts.checked + checked
+            self.acceptance.drafted += checked
+            self.acceptance.accepted += accepted
             ticket.count += gained
 
     # -- on the device ---------------------------------------------------------------------------

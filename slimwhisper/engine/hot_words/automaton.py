@@ -64,7 +64,6 @@ class _Trie:
     """The nodes while they are made: as lists, which are faster than arrays one by one."""
 
     def __init__(self, phrases: Sequence[Phrase], ends: NDArray[np.bool_]) -> None:
-        self.ends = ends
         self.children: list[dict[int, int]] = [{}, {}]
         self.tokens, self.points = [-1, -1], [0.0, 0.0]  # of the edge to the node
         self.complete = [False, False]
@@ -72,11 +71,11 @@ class _Trie:
             self._add(*phrase)
         count = len(self.children)
         self.shorter = [-1] * count  # the node of the longest shorter end; -1: a root
-        self.roots = [BEGIN, INSIDE, *(self._root(t) for t in self.tokens[ROOTS:])]
+        self.roots = [BEGIN, INSIDE, *(BEGIN if ends[t] else INSIDE for t in self.tokens[ROOTS:])]
         self.covered = [0] * count  # tokens at the end of its text that complete a phrase
         # by token of its text, the bonus that no complete phrase covers
         self.open: list[tuple[float, ...]] = [()] * count
-        self.order = self._link()
+        self._link()
 
     def _add(self, tokens: Sequence[int], bonus: float, anywhere: bool) -> None:
         node = BEGIN
@@ -95,15 +94,11 @@ class _Trie:
             node = child
         self.complete[node] = True
 
-    def _root(self, token: int) -> int:
-        return BEGIN if self.ends[token] else INSIDE
-
-    def _link(self) -> list[int]:
-        """Set what follows from shorter nodes. Returns all nodes but the roots, shorter first."""
-        order, waiting = [], deque((child, BEGIN, 1) for child in self.children[BEGIN].values())
+    def _link(self) -> None:
+        """Set what follows from shorter nodes, the shortest first."""
+        waiting = deque((child, BEGIN, 1) for child in self.children[BEGIN].values())
         while waiting:
             node, parent, length = waiting.popleft()
-            order.append(node)
             self.shorter[node] = shorter = self._shorter(parent, self.tokens[node])
             self.covered[node] = (
                 length if self.complete[node] else self.covered[shorter] if shorter >= 0 else 0
@@ -112,7 +107,6 @@ class _Trie:
             kept = length - self.covered[node]
             self.open[node] = (*points[:kept], *(0.0 for _ in points[kept:]))
             waiting += ((child, node, length + 1) for child in self.children[node].values())
-        return order
 
     def _shorter(self, parent: int, token: int) -> int:
         if parent < ROOTS:
@@ -145,12 +139,10 @@ def make_hot_words(phrases: Sequence[Phrase], word_ends: NDArray[np.bool_]) -> H
     Raises OptionError if the phrases have too much in common.
     """
     trie, size = _Trie(phrases, word_ends), len(word_ends)
-    count = len(trie.children)
-    first, keys, following, bonuses = [0], list[int](), list[int](), list[float]()
-    for node in range(count):
-        edges = trie.edges(node)
-        for token in sorted(edges):
-            child, bonus = edges[token]
+    nodes, first = range(len(trie.children)), [0]
+    keys, following, bonuses = list[int](), list[int](), list[float]()
+    for node in nodes:
+        for token, (child, bonus) in sorted(trie.edges(node).items()):
             keys.append(node * size + token)
             following.append(child)
             bonuses.append(bonus)
@@ -164,6 +156,6 @@ def make_hot_words(phrases: Sequence[Phrase], word_ends: NDArray[np.bool_]) -> H
         np.array(bonuses, dtype=np.float32),
         np.array(first, dtype=np.int64),
         np.array(trie.roots, dtype=np.int64),
-        np.array([trie.at_risk(n) for n in range(count)], dtype=np.float32),
-        trie.ends,
+        np.array([trie.at_risk(n) for n in nodes], dtype=np.float32),
+        word_ends,
     )

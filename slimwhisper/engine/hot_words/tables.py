@@ -5,7 +5,6 @@ without hot words. Sizes are rounded up, so that a list seldom needs larger tens
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,20 +66,13 @@ class Tables(NamedTuple):
         return boosted.scatter_add_(1, tokens.masked_fill_(outside, 0), more)
 
 
-def _padded(array: NDArray[Any], size: int) -> NDArray[Any]:
-    return np.pad(array, [(0, size - len(array)), *((0, 0) for _ in array.shape[1:])])
-
-
 def _rounded(size: int) -> int:
     return 1 << (size - 1).bit_length() if size else 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    edges: int
-    nodes: int
-    lists: int
-    most: int  # W
+def _padded(array: NDArray[Any]) -> NDArray[Any]:
+    more = _rounded(len(array)) - len(array)
+    return np.pad(array, [(0, more), *((0, 0) for _ in array.shape[1:])])
 
 
 def make_tables(
@@ -89,29 +81,18 @@ def make_tables(
     """The tables of these lists, of which the first is empty. old: tables that are not needed any
     more; they are filled anew and returned if their shapes fit.
     """
-    counts = [np.diff(h.first_edges) for h in lists]
-    sizes = _Sizes(
-        _rounded(sum(len(h.keys) for h in lists)),
-        _rounded(sum(len(h.roots) for h in lists)),
-        _rounded(len(lists)),
-        _rounded(max(int(c[ROOTS:].max(initial=0)) for c in counts)),
-    )
-    first_bonuses = np.zeros((sizes.lists * ROOTS, lists[0].vocabulary), dtype=np.float32)
+    shape = _rounded(len(lists)) * ROOTS, lists[0].vocabulary
+    first_bonuses = np.zeros(shape, dtype=np.float32)
     parts: list[list[NDArray[Any]]] = []
-    node = edge = 0
-    for number, (h, count) in enumerate(zip(lists, counts, strict=True)):
+    node = edge = most = 0
+    for number, h in enumerate(lists):
         size, nodes, rows = h.vocabulary, len(h.roots), h.roots + number * ROOTS
         for root in (BEGIN, INSIDE):
             edges = slice(int(h.first_edges[root]), int(h.first_edges[root + 1]))
             first_bonuses[number * ROOTS + root, h.keys[edges] - root * size] = h.bonuses[edges]
-        tokens, origins = h.keys % size, h.keys // size
-        by_node = [
-            h.first_edges[:-1] + edge,
-            np.where(np.arange(nodes) < ROOTS, 0, count),
-            h.roots + node,
-            rows,
-            np.full(nodes, node),
-        ]
+        tokens, origins, counts = h.keys % size, h.keys // size, np.diff(h.first_edges)
+        counts[:ROOTS] = 0
+        by_node = (h.first_edges[:-1] + edge, counts, h.roots + node, rows, np.full(nodes, node))
         parts.append(
             [
                 h.keys + node * size,
@@ -122,13 +103,12 @@ def make_tables(
                 h.at_risk,
             ]
         )
-        node, edge = node + nodes, edge + len(h.keys)
+        node, edge, most = node + nodes, edge + len(h.keys), max(most, int(counts.max()))
     joined = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
-    lengths = [sizes.edges] * 4 + [sizes.nodes] * 2
-    padded = [_padded(a, length) for a, length in zip(joined, lengths, strict=True)]
+    padded = [_padded(array) for array in joined]
     padded[0][len(joined[0]) :] = NO_KEY
     continues = np.where(lists[-1].word_ends, BEGIN, INSIDE)
-    arrays = (*padded, first_bonuses, continues, np.arange(sizes.most))
+    arrays = (*padded, first_bonuses, continues, np.arange(_rounded(most)))
     new = Tables(*upload(device, *arrays))
     if old is None or any(a.shape != b.shape for a, b in zip(old, new, strict=True)):
         return new
