@@ -19,8 +19,8 @@ from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search, Window
-from slimwhisper.engine.rules import make_rules
 from slimwhisper.model.model import Model
+from slimwhisper.rules import make_rules
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Options
 

@@ -34,8 +34,8 @@ from slimwhisper.audio.mel import first_window
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search, Window
-from slimwhisper.engine.rules import make_rules
 from slimwhisper.model.model import Model
+from slimwhisper.rules import make_rules
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims, Options
 

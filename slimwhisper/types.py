@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from slimwhisper.options import Options as Options
@@ -67,6 +69,45 @@ class Dims:
     @property
     def num_languages(self) -> int:
         return self.n_vocab - 51_765 - int(self.is_multilingual)
+
+
+@dataclass(frozen=True, eq=False)
+class SpecialTokens:
+    """The token ids that decoding needs. What a vocabulary does not have is None, or empty."""
+
+    size: int  # logits of the model; ids that have no token may be among them
+    eot: int  # <|endoftext|>
+    no_speech: int | None
+    no_timestamps: int | None
+    timestamps: range  # <|0.00|>, <|0.02|>, ...: one token per 20 ms
+    languages: dict[int, str]  # token: code
+    texts: tuple[range, ...]  # the ids of text, in order
+
+    def is_text(self, token: int) -> bool:
+        return any(token in ids for ids in self.texts)
+
+    @cached_property
+    def specials(self) -> tuple[range, ...]:
+        """The ids that are neither text nor timestamps, in order; some may have no token."""
+        others = sorted([*self.texts, self.timestamps], key=lambda ids: ids.start)
+        edges = [range(0), *others, range(self.size, self.size)]
+        return tuple(range(a.stop, b.start) for a, b in pairwise(edges) if a.stop < b.start)
+
+    @cached_property
+    def timestamp_end(self) -> int | None:
+        """The first id after the timestamps; None if they are the last."""
+        return None if self.timestamps.stop == self.size else self.timestamps.stop
+
+    @cached_property
+    def boundaries(self) -> tuple[int, int, int, int] | None:
+        """<|endoftext|>, the timestamps' begin and end, and <|notimestamps|>, if text tokens are
+        those below the first and those after the timestamps; else None.
+        """
+        begin, end = self.timestamps.start, self.timestamps.stop
+        after = (range(end, self.size),) if end < self.size else ()
+        if self.no_timestamps is None or self.texts != (range(self.eot), *after):
+            return None
+        return self.eot, begin, end, self.no_timestamps
 
 
 @dataclass(frozen=True, slots=True)

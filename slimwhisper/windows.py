@@ -10,11 +10,11 @@ from torch import Tensor
 from slimwhisper.engine.engine import choose_encode_batch
 from slimwhisper.engine.pool import search_of
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Languages, Search, Window
-from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.option_checks import make_options, plain_values
+from slimwhisper.rules import make_rules
 from slimwhisper.service.source import Failed, Finished, Windows
 from slimwhisper.service.transcriber import Transcriber
 from slimwhisper.tokens.vocabulary import language_code

@@ -1,6 +1,6 @@
 """The most likely token of each row under the timestamp rules, and its log-probability: Triton.
 
-One pass over the logits, which `slimwhisper.engine.rules` (the reference, in PyTorch) reads and
+One pass over the logits, which `slimwhisper.engine.filters` (the reference, in PyTorch) reads and
 writes about ten times. Text and special tokens form one side, timestamps the other, each with a
 running maximum and sum; at the end the rules decide which side the token comes from.
 """
@@ -34,7 +34,7 @@ def _add_block(logits, token, maxima, sums, tokens):
 @triton.jit
 def choose_token_kernel(
     logits,
-    enabled,  # [R] of TimestampState, as are the next five
+    enabled,  # [R] of `filters.timestamps`, as are the next five
     initial_limit,
     last,
     before_last,
@@ -120,7 +120,7 @@ def choose_token(
 
     Arguments:
         logits: [R, V] float32, contiguous along V; banned tokens at -inf.
-        state: `rules.TimestampState.tensors()`, each [R].
+        state: of `filters.timestamps`, each [R].
         boundaries: end of text, the timestamps' begin and end, <|notimestamps|>; text is below the
             first, and from the timestamps' end on. Any numbers without `rules`.
         rules: whether any row samples timestamps.

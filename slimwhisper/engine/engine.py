@@ -5,7 +5,8 @@
     answers = scheduler.update(results)  of the texts that have ended
     scheduler.reply(ticket, request)     what follows each answer, by whoever asked
 
-The engine knows nothing about files or recordings.
+The engine knows nothing about files, recordings or text: tokens are numbers, a few of which mean
+something (`SpecialTokens`).
 """
 
 from collections.abc import Container, Sequence
@@ -24,7 +25,7 @@ from slimwhisper.engine.verification import may_draft
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.graphs import CUDAGraphs, Recorder, stream_of
 from slimwhisper.model.model import Model
-from slimwhisper.tokens.vocabulary import Vocabulary
+from slimwhisper.types import SpecialTokens
 
 # Windows encoded, or aligned, together on a GPU, and texts started together: it bounds the
 # activations.
@@ -60,7 +61,7 @@ class Engine:
     def __init__(
         self,
         model: Model,
-        vocabulary: Vocabulary,
+        vocabulary: SpecialTokens,
         slots: int,
         search: Search | None = None,
         check_every: int | None = None,
@@ -102,8 +103,14 @@ class Engine:
             stream_of(model.device, "decoder").wait_stream(loaded)
         with self._stream():
             self.runner = Runner(
-                *(model, vocabulary, self.slots, self.pool.count, self.search, self.encode_batch),
-                *(check_every, recorder),
+                model=model,
+                vocabulary=vocabulary,
+                slots=self.slots,
+                pages=self.pool.count,
+                search=self.search,
+                encode_batch=self.encode_batch,
+                check_every=check_every,
+                recorder=recorder,
             )
             drafter = None
             if draft is not None:

@@ -2,48 +2,45 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.rows import DecodeStep
 from slimwhisper.engine.drafting.speculation import Speculation
+from slimwhisper.engine.filters.suppression import forbid
 from slimwhisper.engine.passes.prompts import PromptReader
-from slimwhisper.engine.rows import RowState, StepBatch
+from slimwhisper.engine.rows import RowState, StartInputs, StepBatch, rules_of
 from slimwhisper.engine.sampling import Sampler
 from slimwhisper.engine.snapshots import Snapshot
 from slimwhisper.engine.tickets import Move, RowGroup, Ticket
 from slimwhisper.engine.uploads import upload
-from slimwhisper.engine.verification import AcceptedPrefix
+from slimwhisper.engine.verification import AcceptedPrefix, usable_draft, verify_hidden
 from slimwhisper.kernels.graphs import Graphs, bucket_of
 from slimwhisper.model.model import Model
-from slimwhisper.tokens.vocabulary import Vocabulary
+from slimwhisper.types import SpecialTokens
 
 EXTENT_STEP = 128  # tokens: a graph's extent is a multiple of this
 
 
+@dataclass(eq=False)
 class GroupRunner:
     """Starts and steps the texts of a row group."""
 
-    def __init__(
-        self,
-        model: Model,
-        vocabulary: Vocabulary,
-        group: RowGroup,
-        cache: DecoderCache,
-        sampler: Sampler,
-        state: RowState,
-        graphs: Graphs | None,
-        prompts: PromptReader,
-        speculation: Speculation | None = None,
-    ) -> None:
-        self.model, self.vocabulary, self.group, self.cache = model, vocabulary, group, cache
-        self.sampler, self.state, self.graphs = sampler, state, graphs
-        self.prompts, self.speculation = prompts, speculation
-        self.pending: Snapshot | None = None  # on a GPU, not evaluated yet
-        self._batch: StepBatch | None = None  # of the present tickets; None: they have changed
+    model: Model
+    vocabulary: SpecialTokens
+    group: RowGroup
+    cache: DecoderCache
+    sampler: Sampler
+    state: RowState
+    graphs: Graphs | None
+    prompts: PromptReader
+    speculation: Speculation | None = None
+    pending: Snapshot | None = None  # on a GPU, not evaluated yet
+    _batch: StepBatch | None = None  # of the present tickets; None: they have changed
 
     def discard_graphs(self) -> None:
         """What was recorded reads memory, or lengths, that are not the ones to read any more."""
@@ -63,8 +60,6 @@ class GroupRunner:
             if move.saved is not None:
                 saved, row = move.saved, sources.get(move.target, move.target) * self.state.width
                 saved.resume = tuple(self.state.texts.sampled[row, : saved.count].tolist())
-            if speculation is not None:
-                speculation.acceptance.move(move.source, move.target)
             source = sources.pop(move.source, move.source)
             if move.source != move.target:
                 sources[move.target] = source
@@ -74,7 +69,7 @@ class GroupRunner:
                 (self.state.by_row(), rows),
                 (() if speculation is None else speculation.by_row(), rows),
                 (self.state.by_window(), windows),
-                (self.sampler.by_window(True), windows),
+                (self.sampler.by_window(), windows),
             ):
                 for t in tensors:
                     t[to] = t[of]
@@ -90,6 +85,54 @@ class GroupRunner:
         rows = [(w[:, None] * width + np.arange(width)).ravel() for w in windows]
         found = upload(self.state.table.device, *windows, *rows)
         return (found[0], found[1]), (found[2], found[3])
+
+    def prefill(self, first: int, tickets: Sequence[Ticket]) -> None:
+        """Read the prompts and drafts of windows first, first + 1 ..., and `start` their texts.
+
+        All that the device needs is uploaded together; with drafts, in two parts, as what follows
+        depends on how much of them is accepted.
+        """
+        state, prompts, device = self.state, self.prompts, self.model.device
+        if state.filters.prepare(rules_of(self.group.tickets)):
+            self.discard_graphs()
+        context, eot, windows = state.context, self.vocabulary.eot, [t.window for t in tickets]
+        drafts: list[tuple[int, ...]] = [() for _ in tickets]
+        if self.group.resumable:
+            drafts = [usable_draft(t.window, t.draft, context, eot) for t in tickets]
+        accepted: Sequence[AcceptedPrefix] = [AcceptedPrefix() for _ in tickets]
+        inputs = state.start_inputs(tickets, accepted)
+        packed = prompts.pack(
+            [[*w.prompt, *draft] for w, draft in zip(windows, drafts, strict=True)],
+            positions=[(w.sot_index, len(w.prompt) - 1) for w in windows],  # of the logits
+            slots=inputs.slots,
+            rows=inputs.ids[:: state.width],
+            table=inputs.table[:: state.width],
+        )
+        if any(drafts):
+            (read,) = upload(device, packed)
+            hidden = prompts.read(read, every=True)
+            found = [
+                verify_hidden(*each, self.model, state.filters)
+                for each in zip(windows, drafts, hidden, strict=False)
+            ]
+            accepted, logits = [prefix for prefix, _ in found], torch.stack([t for _, t in found])
+            started = upload(device, *state.start_inputs(tickets, accepted).parts())
+        else:
+            read, *started = upload(device, packed, *inputs.parts())
+            logits = self.model.decoder.logits(prompts.read(read)[: len(tickets)])
+        at_start, following = logits.unbind(1)
+        inputs_there = StartInputs.on_device(started)
+        state.start(first, inputs_there)
+        forbid(following, inputs_there.banned_first)
+        tokens = prompts.tokens(read)[: len(tickets)]
+        self.start(first, tickets, following, self._no_speech(at_start), accepted, tokens)
+
+    def _no_speech(self, logits: Tensor) -> Tensor:
+        """logits [n, V] after <|startoftranscript|> -> the probability of no speech, [n]; 0 where
+        the vocabulary has no token for it.
+        """
+        token = self.vocabulary.no_speech
+        return torch.zeros_like(logits[:, 0]) if token is None else logits.softmax(dim=-1)[:, token]
 
     def start(
         self,
@@ -112,11 +155,9 @@ class GroupRunner:
                 ticket.drafted = ticket.count
         self.sampler.begin(first, len(tickets))
         batch = state.batch(first, len(tickets), tickets)
-        batch.extent = max(t.length for t in tickets)
         if width > 1:
             self._share_prompts(batch)
             logits = logits.repeat_interleave(width, dim=0)
-        state.filter(batch, logits)
         self.sampler.choose(batch, logits, fresh=True)
         _count(tickets)
         if self.speculation is not None:
@@ -136,8 +177,7 @@ class GroupRunner:
         if self._batch is None:
             self._batch = self.state.batch(0, len(tickets), tickets)
         batch, lengths = self._batch, [t.length for t in tickets]
-        # a draft is verified by rules that do not look at the text before it
-        may_draft = speculation is not None and batch.ngrams is None and not batch.hot_words
+        may_draft = speculation is not None and all(f.drafts for f in batch.filters)
         drafts = speculation.draft_length(tickets) if speculation and may_draft else 0
         batch.extent = max(lengths) + drafts
         if speculation is None or not drafts:
@@ -157,7 +197,7 @@ class GroupRunner:
     ) -> None:
         unread = speculation.unread(tickets)
         if unread > 2:  # after steps without drafts
-            speculation.guess(batch, self.state.stamps.view(batch.block), unread, 0)
+            speculation.guess(batch, self.state.before_next(batch), unread, 0)
             unread = 1
         self._run(batch, (unread, drafts), lambda batch: speculation.run(batch, unread, drafts))
         speculation.record(tickets, drafts)
@@ -167,7 +207,6 @@ class GroupRunner:
         positions, last = self.state.positions[batch.block], self.state.texts.last[batch.block]
         step = DecodeStep.at(batch.rows, positions, batch.extent, full, self.model.dtype)
         logits = self.model.decoder.step(last, step, self.cache)
-        self.state.filter(batch, logits)
         self.sampler.choose(batch, logits, fresh=False)
 
     def _run(self, batch: StepBatch, key: Sequence[int], run: Callable[[StepBatch], None]) -> None:
@@ -189,15 +228,13 @@ class GroupRunner:
                     padded,
                     extent=extent,
                     sampling_rows=padded.indices if samples else None,
-                    timestamps=batch.timestamps,
                     logprobs=batch.logprobs,
-                    ngrams=batch.ngrams,
-                    hot_words=batch.hot_words,
+                    filters=batch.filters,
                 )
             )
 
-        kind = (samples, batch.timestamps, batch.logprobs, batch.ngrams, batch.hot_words)
-        self.graphs.run((windows, extent, *kind, *key), body)
+        filters = tuple(batch.filters.items())
+        self.graphs.run((windows, extent, samples, batch.logprobs, filters, *key), body)
 
     def snapshot(self, first: int, tickets: Sequence[Ticket]) -> Snapshot:
         """The texts of windows first, first + 1 ... as they are now, copied asynchronously on a

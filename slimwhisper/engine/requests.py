@@ -23,15 +23,10 @@ class Rules:
     timestamps: bool  # sample timestamps, in pairs and in order
     max_initial_timestamp: int | None  # tokens of 20 ms; None: no limit
     sample_len: int  # most tokens sampled
-    # limits on what the text repeats, as in `repetition.RepetitionLimits`
+    # limits on what the text repeats, as in `filters.repetition`
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
     hot_words: HotWords | None = None  # phrases whose tokens get a bonus
-
-    @property
-    def limits_repetition(self) -> bool:
-        """Whether there are such limits."""
-        return self.repetition_penalty != 1 or self.no_repeat_ngram_size > 0
 
 
 @dataclass(frozen=True, slots=True)

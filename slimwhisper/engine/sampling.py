@@ -1,86 +1,77 @@
 """The sampler interface, and greedy and random sampling: one token for every row of a batch."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from slimwhisper.engine.filters.base import Texts
+from slimwhisper.engine.filters.table import bonus_of
+from slimwhisper.engine.filters.timestamps import log_probability
 from slimwhisper.engine.rows import RowState, StepBatch
-from slimwhisper.engine.rules import (
-    TimestampState,
-    apply_timestamp_rules,
-    fastest,
-    log_probability,
-    most_likely,
-    waiting_times,
-)
 from slimwhisper.engine.snapshots import Snapshot
 from slimwhisper.engine.tickets import Ticket
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.tokens.vocabulary import Vocabulary
+from slimwhisper.kernels.splitmix64 import uniform
 
 
-class Sampler(Protocol):
+class Sampler:
     """Chooses the next tokens of a group's rows. A new search is a class with these methods."""
+
+    def __init__(self, state: RowState, eot: int) -> None:
+        self.state, self.eot = state, eot
 
     def begin(self, first: int, count: int) -> None:
         """Start the texts of windows first ... first + count - 1."""
 
+    @abstractmethod
     def choose(self, batch: StepBatch, logits: Tensor, fresh: bool) -> None:
-        """Choose and append the next token of each row; logits [R, V], without banned tokens, may
-        be changed. fresh: it is each text's first.
+        """Choose and append the next token of each row; logits [R, V] may be changed. fresh: it is
+        each text's first.
         """
 
-    def by_window(self, logprobs: bool) -> Sequence[Tensor]:
-        """Its state, [windows, ...] each; logprobs: with those of each token."""
+    def by_window(self) -> Sequence[Tensor]:
+        """Its state, [windows, ...] each."""
+        return ()
 
     def snapshot(self, tickets: Sequence[Ticket], first: int, logprobs: bool) -> Snapshot:
-        """The texts of windows first, first + 1 ...; logprobs: with those of each token."""
+        """The texts of windows first, first + 1 ... as they are now, copied asynchronously on a
+        GPU; logprobs: with those of each token.
+        """
+        return Snapshot(tickets, self.state.texts_of(first, len(tickets), logprobs), self.eot)
 
 
-class GreedySampler:
+class GreedySampler(Sampler):
     """The most likely token of each row, or, at a temperature above 0, a random one."""
 
-    def __init__(self, state: RowState, vocabulary: Vocabulary, kernels: Kernels) -> None:
-        self.state, self.vocabulary, self.kernels = state, vocabulary, kernels
-
-    def begin(self, first: int, count: int) -> None:
-        """It has no state of its own."""
+    def __init__(self, state: RowState, eot: int, kernels: Kernels) -> None:
+        super().__init__(state, eot)
+        self.kernels = kernels
 
     def choose(self, batch: StepBatch, logits: Tensor, fresh: bool) -> None:
         """logits [R, V]."""
-        texts, block, eot = self.state.texts, batch.block, self.vocabulary.eot
-        state = self.state.stamps.view(block)
-        tokens, logprobs = self.decide(batch, logits, state)
+        buffers, block, texts = self.state.texts, batch.block, self.state.before_next(batch)
+        tokens, logprobs = self.decide(batch, logits, texts)
         if not fresh:  # a finished text does not change while its neighbours continue
-            ended = texts.last[block] == eot
-            tokens = tokens.masked_fill(ended, eot)
+            ended = buffers.last[block] == self.eot
+            tokens = tokens.masked_fill(ended, self.eot)
             logprobs = logprobs.masked_fill(ended, 0)
-        texts.logprobs[block] += logprobs
+        buffers.logprobs[block] += logprobs
         if batch.logprobs:
-            texts.token_logprobs[batch.indices, state.count] = logprobs.float()
-        append(self.state, batch, tokens, state, self.vocabulary)
-        if batch.hot_words and self.state.hot_words is not None:
-            self.state.hot_words.advance(block, tokens)
+            buffers.token_logprobs[batch.indices, texts.counts] = logprobs.float()
+        self.state.append(batch, texts, tokens)
 
-    def decide(
-        self, batch: StepBatch, logits: Tensor, stamps: TimestampState
-    ) -> tuple[Tensor, Tensor]:
-        """The tokens of the rows and their log-probabilities, [R] each; logits [R, V]. Those of hot
-        words count without their bonus.
-        """
-        words, rows = self.state.hot_words if batch.hot_words else None, batch.sampling_rows
+    def decide(self, batch: StepBatch, logits: Tensor, texts: Texts) -> tuple[Tensor, Tensor]:
+        """The tokens of the rows and their log-probabilities, [R] each; logits [R, V]."""
+        filters, rows = self.state.filters, batch.sampling_rows
         if rows is None:
-            parts = (logits, stamps, self.vocabulary, batch.timestamps, self.kernels)
-            tokens, logprobs = most_likely(*parts)
-            if words is None:
-                return tokens, logprobs
-            return words.prefer(words.nodes[batch.block], logits, tokens, logprobs)
-        if batch.timestamps:
-            apply_timestamp_rules(logits, stamps, self.vocabulary)
+            return filters.most_likely(batch.filters, logits, texts, self.kernels)
+        for f, setting in batch.filters.items():
+            f.apply(logits, texts, setting)
         temperatures = self.state.temperatures[batch.indices][rows]
-        waits = waiting_times(self.state.keys[batch.indices, stamps.count][rows], logits.shape[1])
+        keys = self.state.keys[batch.indices, texts.counts]
+        waits = waiting_times(keys[rows], logits.shape[1])
 
         def draw(logits: Tensor, tokens: Tensor, among: Tensor | None = None) -> Tensor:
             """The tokens [R], replaced where the temperature is above 0."""
@@ -89,35 +80,31 @@ class GreedySampler:
             return tokens
 
         tokens = draw(logits, logits.argmax(dim=-1))
-        logprobs = log_probability(logits, tokens)
-        if words is None:
+        logprobs, bonus = log_probability(logits, tokens), bonus_of(batch.filters)
+        if bonus is None:
             return tokens, logprobs
-        nodes, is_text = words.nodes[batch.block], words.is_text
-        return words.prefer(
-            nodes, logits, tokens, logprobs, lambda boosted, best: draw(boosted, best, is_text)
-        )
-
-    def by_window(self, logprobs: bool) -> Sequence[Tensor]:
-        """It has no state of its own."""
-        return ()
-
-    def snapshot(self, tickets: Sequence[Ticket], first: int, logprobs: bool) -> Snapshot:
-        """The texts as they are now, copied asynchronously on a GPU."""
-        texts = self.state.texts_of(first, len(tickets), logprobs)
-        return Snapshot(tickets, texts, self.vocabulary.eot)
+        return bonus.prefer(texts.states[bonus], logits, tokens, logprobs, draw)
 
 
-def append(
-    state: RowState,
-    batch: StepBatch,
-    tokens: Tensor,
-    stamps: TimestampState,
-    vocabulary: Vocabulary,
-) -> None:
-    """Append tokens [R] int64 to the rows of a batch, and advance their `stamps` in place."""
-    block, texts = batch.block, state.texts
-    texts.sampled[batch.indices, stamps.count] = tokens
-    texts.last[block] = tokens
-    state.positions[block] += 1
-    stamps.advance(tokens, vocabulary.timestamps.start, vocabulary.timestamp_end)
-    state.stay_within_buffers(block)
+def waiting_times(keys: Tensor, size: int) -> Tensor:
+    """Random waiting times of the tokens, with rate 1: keys [R] int64 -> [R, size] floating."""
+    index = torch.arange(1, size + 1, device=keys.device)
+    # MPS has no float64
+    bits, dtype = (23, torch.float32) if keys.device.type == "mps" else (53, torch.float64)
+    return -uniform(keys[:, None], index, bits, dtype).log()
+
+
+def fastest(
+    logits: Tensor, temperatures: Tensor, waits: Tensor, among: Tensor | None = None
+) -> Tensor:
+    """Sample one token per row [R]: logits [R, V], temperatures [R] > 0.
+
+    Every token gets a random waiting time, exponential with its probability as the rate, and the
+    shortest wins. So rounding of the weights matters only in near ties. With inverse transform
+    sampling, the rounding of a cumulative sum of 50,000 probabilities would change tokens.
+
+    waits: [R, V] of `waiting_times`. among: [V] int64: 1 for the tokens to choose from, else 0;
+    None: all.
+    """
+    weights = (logits / temperatures[:, None]).softmax(dim=-1) / waits
+    return (weights if among is None else weights * among).argmax(dim=-1)

@@ -199,33 +199,28 @@ class Scheduler:
         last.tickets.append(ticket)
 
     def _grow_texts(self, plan: Plan) -> set[Ticket]:
-        """Allocate pages for the next step's tokens, oldest windows first. Returns the windows that
-        were preempted.
+        """Allocate pages for the next step's tokens; while there are too few, the youngest window
+        is preempted. Returns those that were.
         """
-        decoding = [(t, group) for group in self.groups for t in group.tickets]
-        decoding.sort(key=lambda pair: pair[0].number)
-        grown: list[tuple[RowGroup, Ticket, int]] = []
-        preempted: set[Ticket] = set()
-        for ticket, group in decoding:
-            tokens = min(ticket.length + group.lookahead, self.context)
-            while ticket.state is TicketState.DECODING and len(ticket.pages) < pages_of(tokens):
-                if self.pool.free >= group.width:
-                    grown.append((group, ticket, len(ticket.pages)))
-                    ticket.pages.append(self.pool.allocate(group.width))
-                    continue
-                youngest, its_group = next(
-                    p for p in decoding[::-1] if p[0].state is TicketState.DECODING
-                )
-                saves = its_group.resumable and not youngest.window.attempt.temperature
-                self._release(youngest, its_group, plan.moves, youngest if saves else None)
-                youngest.state, youngest.resume = TicketState.READY, ()
-                preempted.add(youngest)
-        for group, ticket, index in grown:
-            if ticket.state is TicketState.DECODING:
-                row = group.tickets.index(ticket) * group.width
-                plan.pages += [
-                    (group, row + i, index, page) for i, page in enumerate(ticket.pages[index])
-                ]
+        decoding = [
+            (t, group, pages_of(min(t.length + group.lookahead, self.context)) - len(t.pages))
+            for group in self.groups
+            for t in group.tickets
+        ]
+        decoding.sort(key=lambda entry: entry[0].number)
+        preempted = set[Ticket]()
+        while self.pool.free < sum(g.width * missing for _, g, missing in decoding if missing > 0):
+            ticket, group, _ = decoding.pop()
+            saves = group.resumable and not ticket.window.attempt.temperature
+            self._release(ticket, group, plan.moves, ticket if saves else None)
+            ticket.state, ticket.resume = TicketState.READY, ()
+            preempted.add(ticket)
+        for ticket, group, missing in decoding:
+            for index in range(len(ticket.pages), len(ticket.pages) + missing):
+                ticket.pages.append(self.pool.allocate(group.width))
+                first = group.tickets.index(ticket) * group.width
+                pages = enumerate(ticket.pages[index], first)
+                plan.pages += [(group, row, index, page) for row, page in pages]
         self.preemptions += len(preempted)
         return preempted
 

@@ -6,7 +6,7 @@ neither host nor device waits.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,37 +16,20 @@ from slimwhisper.cache.pool import PAGE
 from slimwhisper.engine.requests import Decoded
 from slimwhisper.engine.tickets import Ticket, TicketState
 
-# sampled tokens; the sum of their log-probabilities; what hot words gained; the log-probability of
-# each, with <|endoftext|>'s, or none
+# sampled tokens; the sum of their log-probabilities; their bonuses; the log-probability of each,
+# with <|endoftext|>'s, or none
 Candidate = tuple[list[int], float, float, list[float]]
 
 
-@dataclass(slots=True)
-class TextBuffers:
-    """The texts of n windows, with `width` rows each: views of a group's buffers, or copies."""
+class TextBuffers(NamedTuple):
+    """The texts of n windows, with `width` rows each: a group's buffers, views, or copies."""
 
     last: Tensor  # [n * width] int64: each row's last token
     sampled: Tensor  # [n * width, limit] int64
     logprobs: Tensor  # [n * width] floating: sums
     token_logprobs: Tensor  # [n * width, limit] floating; [n * width, 0] if not requested
     no_speech: Tensor  # [n] floating: probabilities
-    bonuses: Tensor | None  # [n * width] floating: what hot words gained; None: no text has some
-
-    def tensors(self) -> tuple[Tensor | None, ...]:
-        """In the order of the fields."""
-        return (
-            *(self.last, self.sampled, self.logprobs, self.token_logprobs, self.no_speech),
-            self.bonuses,
-        )
-
-    def of(self, first: int, count: int, width: int, logprobs: bool) -> "TextBuffers":
-        """Views of windows first ... first + count - 1; logprobs: with those of each token."""
-        rows = slice(first * width, (first + count) * width)
-        each = self.token_logprobs[rows, : self.token_logprobs.shape[1] if logprobs else 0]
-        no_speech = self.no_speech[first : first + count]
-        return TextBuffers(
-            self.last[rows], self.sampled[rows], self.logprobs[rows], each, no_speech, None
-        )
+    bonuses: Tensor | None = None  # [n * width] floating: what they gained; None: no text has any
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +57,7 @@ class Snapshot:
         self.eot = eot
         self.width = len(texts.last) // len(tickets)
         self._copied: torch.cuda.Event | None = None
-        copies: list[Any] = [_to_host(t) for t in texts.tensors()]
-        self.texts = type(texts)(*copies)
+        self.texts = TextBuffers(*map(_to_host, texts))
         if texts.last.device.type == "cuda":
             self._copied = torch.cuda.Event()
             self._copied.record(torch.cuda.current_stream(texts.last.device))
@@ -114,42 +96,38 @@ class Snapshot:
         """[n] bool: all texts of the window have ended."""
         return (self.texts.last == self.eot).unflatten(0, (-1, self.width)).all(dim=1)
 
+    def _rows(self, index: int) -> slice:
+        return slice(index * self.width, (index + 1) * self.width)
+
     def _texts(self, index: int) -> list[Candidate]:
         """A window's candidates."""
-        rows, count = slice(index * self.width, (index + 1) * self.width), self.tickets[index].count
-        sampled = self.texts.sampled[rows, :count].tolist()
-        each = self.texts.token_logprobs[rows, :count].tolist()
-        bonuses = _numbers(self.texts.bonuses, rows, self.width)
-        return list(zip(sampled, self.texts.logprobs[rows].tolist(), bonuses, each, strict=True))
+        texts, rows, count = self.texts, self._rows(index), self.tickets[index].count
+        bonuses = _or_zeros(texts.bonuses, texts.logprobs)
+        columns = texts.sampled[:, :count], texts.logprobs, bonuses, texts.token_logprobs[:, :count]
+        return list(zip(*(t[rows].tolist() for t in columns), strict=True))
 
 
-@dataclass(slots=True)
-class BeamTexts(TextBuffers):
+class BeamTexts(NamedTuple):
     """Beams, and the finished texts of each window."""
 
     lengths: Tensor  # [n * width] int64: tokens of each beam
+    table: Tensor  # [n * width, pages] int64: the pages of each beam
     finished: Tensor  # [n, m, limit] int64
     finished_lengths: Tensor  # [n, m] int64
     finished_scores: Tensor  # [n, m] floating
     finished_logprobs: Tensor  # [n, m, limit] floating; [n, m, 0] if not requested
-    finished_bonuses: Tensor | None  # [n, m] floating; None: as `bonuses`
+    finished_bonuses: Tensor | None  # [n, m] floating; None: as `TextBuffers.bonuses`
     finished_count: Tensor  # [n] int64
-    table: Tensor  # [n * width, pages] int64: the pages of each beam
-
-    def tensors(self) -> tuple[Tensor | None, ...]:
-        """In the order of the fields."""
-        return (
-            *TextBuffers.tensors(self),
-            *(self.lengths, self.finished, self.finished_lengths),
-            *(self.finished_scores, self.finished_logprobs, self.finished_bonuses),
-            *(self.finished_count, self.table),
-        )
 
 
 class BeamSnapshot(Snapshot):
     """The beams and finished texts of a group's tickets at one step."""
 
-    texts: BeamTexts
+    def __init__(
+        self, tickets: Sequence[Ticket], texts: TextBuffers, beams: BeamTexts, eot: int
+    ) -> None:
+        self.beams = BeamTexts(*map(_to_host, beams))
+        super().__init__(tickets, texts, eot)
 
     def read_pages(
         self, ended: Sequence[int], every: int
@@ -161,46 +139,46 @@ class BeamSnapshot(Snapshot):
             whole, tokens = divmod(snap.length - 1, PAGE)
             if index in ended or snap.stale or tokens >= every or not whole:
                 continue
-            rows = slice(index * self.width, (index + 1) * self.width)
-            yield snap.ticket, self.texts.table[rows, :whole].tolist()
+            yield snap.ticket, self.beams.table[self._rows(index), :whole].tolist()
 
     def _ended(self) -> Tensor:
         """[n] bool: the window has enough finished texts; the last column is for late ones."""
-        return self.texts.finished_count >= self.texts.finished.shape[1] - 1
+        return self.beams.finished_count >= self.beams.finished.shape[1] - 1
 
     def _texts(self, index: int) -> list[Candidate]:
         """The finished texts and, if there are too few, the best unfinished beams."""
-        t, width = self.texts, self.width
-        count = int(t.finished_count[index])
-        tokens = t.finished[index, :count].tolist()
-        lengths = t.finished_lengths[index, :count].tolist()
-        scores = t.finished_scores[index, :count].tolist()
-        each = t.finished_logprobs[index, :count].tolist()
-        bonuses = _numbers(t.finished_bonuses, (index, slice(count)), count)
-        finished = zip(tokens, lengths, scores, bonuses, each, strict=True)
-        texts = [
+        beams, texts, rows = self.beams, self.texts, self._rows(index)
+        count = int(beams.finished_count[index])
+        finished = (
+            beams.finished,
+            beams.finished_lengths,
+            beams.finished_scores,
+            _or_zeros(beams.finished_bonuses, beams.finished_scores),
+            beams.finished_logprobs,
+        )
+        candidates = [
             (tokens[:n], score, bonus, logprobs[: n + 1])
-            for tokens, n, score, bonus, logprobs in finished
+            for tokens, n, score, bonus, logprobs in zip(
+                *(t[index, :count].tolist() for t in finished), strict=True
+            )
         ]
-        if count < width:
-            row = index * width
-            gained = torch.tensor(_numbers(t.bonuses, slice(row, row + width), width))
-            best = (t.logprobs[row : row + width] + gained).argsort().flip(0)
-            for beam in (row + best[: width - count]).tolist():
-                length, bonus = int(t.lengths[beam]), float(gained[beam - row])
-                logprobs = t.token_logprobs[beam, :length].tolist()
-                tokens = t.sampled[beam, :length].tolist()
-                texts.append((tokens, float(t.logprobs[beam]), bonus, logprobs))
-        return texts
+        bonuses = _or_zeros(texts.bonuses, texts.logprobs)
+        best = (texts.logprobs[rows] + bonuses[rows]).argsort().flip(0)
+        for beam in (rows.start + best[: max(self.width - count, 0)]).tolist():
+            length = int(beams.lengths[beam])
+            tokens = texts.sampled[beam, :length].tolist()
+            logprobs = texts.token_logprobs[beam, :length].tolist()
+            score, bonus = float(texts.logprobs[beam]), float(bonuses[beam])
+            candidates.append((tokens, score, bonus, logprobs))
+        return candidates
 
 
-def _numbers(t: Tensor | None, index: Any, count: int) -> list[float]:
-    """t[index], `count` numbers; zeros without a tensor."""
-    return [0.0] * count if t is None else t[index].tolist()
+def _or_zeros(t: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if t is None else t
 
 
-def _to_host(t: Tensor | None) -> Tensor | None:
-    """An asynchronous copy in pinned memory, with CUDA; of a CPU's tensor, t itself."""
+def _to_host(t: Any) -> Any:
+    """An asynchronous copy in pinned memory, with CUDA; of a CPU's tensor, or None, t itself."""
     if t is None or t.device.type != "cuda":
         return None if t is None else t.cpu()
     if not t.numel():

@@ -10,26 +10,29 @@ from torch import Tensor
 
 
 def upload(device: torch.device, *arrays: ArrayLike) -> list[Tensor]:
-    """The arrays on the device, int64 or float32 each.
+    """The arrays on the device: int64, or float32 and float64 as they are.
 
     To a GPU, all of them are one copy from pinned memory. The host does not wait for it, as it
     would for each copy of ordinary memory (cudaMemcpyAsync, then cudaStreamSynchronize).
     """
     numbers = [np.asarray(a) for a in arrays]
-    whole = [n.dtype.kind in "iub" for n in numbers]
-    numbers = [n.astype(np.int64 if i else np.float32) for n, i in zip(numbers, whole, strict=True)]
+    numbers = [n.astype(np.int64 if n.dtype.kind in "iub" else n.dtype) for n in numbers]
     if device.type == "cpu":
         return [torch.from_numpy(n) for n in numbers]
-    flat = [n.ravel() for n in numbers]
-    words = [n if i else n.view(np.int32) for n, i in zip(flat, whole, strict=True)]
+    words = [n.ravel().view(np.int32 if n.dtype == np.float32 else np.int64) for n in numbers]
     packed = torch.from_numpy(np.concatenate(words, dtype=np.int64))
     if device.type == "cuda":
         packed = packed.pin_memory()
     parts = packed.to(device, non_blocking=True).split([n.size for n in numbers])
-    return [
-        (part if i else part.to(torch.int32).view(torch.float32)).view(n.shape)
-        for part, n, i in zip(parts, numbers, whole, strict=True)
-    ]
+    return [_unpacked(part, n) for part, n in zip(parts, numbers, strict=True)]
+
+
+def _unpacked(part: Tensor, like: NDArray[Any]) -> Tensor:
+    if like.dtype == np.float32:
+        part = part.to(torch.int32).view(torch.float32)
+    elif like.dtype == np.float64:
+        part = part.view(torch.float64)
+    return part.view(like.shape)
 
 
 def padded(

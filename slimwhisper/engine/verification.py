@@ -13,15 +13,12 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import CachePlan
-from slimwhisper.engine import rules as filters
-from slimwhisper.engine.hot_words.rows import HotWordRows
-from slimwhisper.engine.repetition import RepetitionLimits
+from slimwhisper.engine.filters.base import NEVER, Texts
+from slimwhisper.engine.filters.table import Filters
 from slimwhisper.engine.requests import Window
-from slimwhisper.engine.rules import NO_HISTORY, TimestampHistory, TimestampState
 from slimwhisper.engine.uploads import upload
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.model.model import Model
-from slimwhisper.tokens.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,6 @@ class AcceptedPrefix:
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()  # of each
-    history: TimestampHistory = NO_HISTORY  # what the timestamp rules remember of them
 
 
 def may_draft(plan: CachePlan) -> bool:
@@ -53,12 +49,7 @@ def usable_draft(window: Window, draft: tuple[int, ...], context: int, eot: int)
 
 
 def verify_hidden(
-    window: Window,
-    draft: Sequence[int],
-    hidden: Tensor,
-    model: Model,
-    vocabulary: Vocabulary,
-    hot_words: HotWordRows | None,
+    window: Window, draft: Sequence[int], hidden: Tensor, model: Model, filters: Filters
 ) -> tuple[AcceptedPrefix, Tensor]:
     """The part of a draft that decoding accepts, and the logits [2, V] at the text's start and
     after that part. hidden [T, d]: of the prompt and the draft, after the last norm.
@@ -67,48 +58,31 @@ def verify_hidden(
     needed = torch.cat((hidden[start : start + 1], hidden[last : last + len(draft) + 1]))
     logits = model.decoder.logits(needed)  # in one product, as its weights are large
     if draft:
-        kernels = model.plan.kernels
-        accepted = verify(window, draft, logits[1:-1].clone(), vocabulary, kernels, hot_words)
+        accepted = verify(window, draft, logits[1:-1].clone(), filters, model.plan.kernels)
     return accepted, torch.stack((logits[0], logits[1 + len(accepted.tokens)]))
 
 
 def verify(
-    window: Window,
-    draft: Sequence[int],
-    logits: Tensor,
-    vocabulary: Vocabulary,
-    kernels: Kernels,
-    hot_words: HotWordRows | None = None,
+    window: Window, draft: Sequence[int], logits: Tensor, filters: Filters, kernels: Kernels
 ) -> AcceptedPrefix:
     """The prefix of a draft that greedy decoding writes itself, with one read by the host.
 
-    logits [n, V], floating, before each of its n tokens; they are changed. hot_words: with the
-    window's list, if it has one.
+    logits [n, V], floating, before each of its n tokens; they are changed. filters: prepared for
+    the window.
     """
     rules = window.rules
     assert rules is not None and len(logits) == len(draft)
-    histories = [NO_HISTORY]  # before each token
-    for token in draft:
-        histories.append(histories[-1].extended(token, vocabulary.timestamps))
-    limit = rules.max_initial_timestamp
-    limit = vocabulary.size if limit is None else limit
-    texts = [(rules.timestamps, limit, *history) for history in histories[:-1]]
-    numbers, banned, first, tokens = upload(
-        logits.device, texts, rules.suppress, rules.suppress_first, draft
+    in_use = filters.in_use([rules])
+    states = [t[:-1] for f in in_use for t in f.along(rules, draft)]
+    read, first, *uploaded = upload(logits.device, draft, rules.suppress_first, *states)
+    logits[0].index_fill_(0, first, NEVER)
+    numbers = iter(uploaded)
+    texts = Texts(
+        tokens=read.expand(len(draft), -1),
+        counts=torch.arange(len(draft), device=logits.device),
+        states={f: tuple(next(numbers).to(t.dtype) for t in f.state) for f in in_use},
     )
-    logits.index_fill_(1, banned, filters.NEVER)
-    logits[0].index_fill_(0, first, filters.NEVER)
-    if rules.limits_repetition:
-        repetition = RepetitionLimits.allocate(len(draft), logits.device)
-        every, most = slice(None), rules.no_repeat_ngram_size
-        repetition.start(every, rules.repetition_penalty, most)
-        counts = torch.arange(len(draft), device=logits.device)
-        repetition.apply(logits, every, tokens.expand(len(draft), -1), counts, most)
-    state = TimestampState.of(numbers)
-    tokens, logprobs = filters.most_likely(logits, state, vocabulary, rules.timestamps, kernels)
-    if hot_words is not None and rules.hot_words is not None:
-        (nodes,) = upload(logits.device, hot_words.nodes_of(rules.hot_words, draft))
-        tokens, logprobs = hot_words.prefer(nodes, logits, tokens, logprobs)
+    tokens, logprobs = filters.most_likely(in_use, logits, texts, kernels)
     chosen, sums = torch.stack([tokens.to(logprobs.dtype), logprobs]).tolist()
     count = next((i for i, t in enumerate(draft) if int(chosen[i]) != t), len(draft))
-    return AcceptedPrefix(tuple(draft[:count]), tuple(sums[:count]), histories[count])
+    return AcceptedPrefix(tuple(draft[:count]), tuple(sums[:count]))

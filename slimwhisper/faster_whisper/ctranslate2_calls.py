@@ -11,9 +11,9 @@ from torch import Tensor
 from slimwhisper.api import SlimWhisper
 from slimwhisper.engine.pool import search_of
 from slimwhisper.engine.requests import Attempt, Decoded, Window
-from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
 from slimwhisper.option_checks import plain_value
+from slimwhisper.rules import make_rules
 from slimwhisper.windows import as_windows, detect_languages, run_windows
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.engine.requests import Rules
-from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.option_checks import check_names, check_rows, make_options, plain_values
+from slimwhisper.rules import make_rules
 from slimwhisper.speakers.choice import as_pairs, check_known, require
 from slimwhisper.tokens.vocabulary import Vocabulary, language_code
 from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES, Dims, Options

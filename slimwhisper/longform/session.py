@@ -20,13 +20,13 @@ from slimwhisper.engine.requests import (
     Retry,
     Window,
 )
-from slimwhisper.engine.rules import make_rules
 from slimwhisper.longform.attempts import Candidate, attempts_of, choose
 from slimwhisper.longform.hallucination import WindowSpan
 from slimwhisper.longform.passes import DecodedWindow, Passes
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.longform.timestamps import WindowSegments, cut_at_timestamps
 from slimwhisper.longform.words import text_tokens, time_segments
+from slimwhisper.rules import make_rules
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
 from slimwhisper.types import FRAMES_PER_SECOND, Dims, Options, Segment, Transcript
 

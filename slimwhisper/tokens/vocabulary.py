@@ -6,14 +6,13 @@ those of a model's files.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
-from itertools import pairwise
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from slimwhisper.errors import OptionError
 from slimwhisper.options import TASKS
 from slimwhisper.tokens.languages import language_hint, possible_codes, whispers_code
-from slimwhisper.types import Dims
+from slimwhisper.types import Dims, SpecialTokens
 
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer
@@ -23,20 +22,10 @@ TIMESTAMPS = 1501  # <|0.00|> ... <|30.00|>
 
 
 @dataclass(frozen=True, eq=False)
-class Vocabulary:
-    """The special tokens of a vocabulary, for all languages and tasks.
+class Vocabulary(SpecialTokens):
+    """The tokens of prompts and texts as well, for all languages and tasks."""
 
-    Those that a vocabulary does not have are None, or empty.
-    """
-
-    size: int  # logits of the model; ids that have no token may be among them
-    eot: int  # <|endoftext|>
     sot: int  # <|startoftranscript|>
-    no_speech: int | None
-    no_timestamps: int | None
-    timestamps: range  # <|0.00|>, <|0.02|>, ...: one token per 20 ms
-    languages: dict[int, str]  # token: code
-    texts: tuple[range, ...]  # the ids of text, in order
     make_tokenizer: Callable[[str | None, str], "Tokenizer"]  # for a language's code and a task
     tasks: tuple[str, ...] = ()  # of `TASKS`
     sot_prev: int | None = None  # <|startofprev|>, before the text of earlier windows
@@ -47,32 +36,6 @@ class Vocabulary:
     def tokenizer(self, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
         """Texts as tokens and back, with the interface of `whisper.tokenizer.Tokenizer`."""
         return self.make_tokenizer(language, task)
-
-    def is_text(self, token: int) -> bool:
-        return any(token in ids for ids in self.texts)
-
-    @cached_property
-    def specials(self) -> tuple[range, ...]:
-        """The ids that are neither text nor timestamps, in order; some may have no token."""
-        others = sorted([*self.texts, self.timestamps], key=lambda ids: ids.start)
-        edges = [range(0), *others, range(self.size, self.size)]
-        return tuple(range(a.stop, b.start) for a, b in pairwise(edges) if a.stop < b.start)
-
-    @cached_property
-    def timestamp_end(self) -> int | None:
-        """The first id after the timestamps; None if they are the last."""
-        return None if self.timestamps.stop == self.size else self.timestamps.stop
-
-    @cached_property
-    def boundaries(self) -> tuple[int, int, int, int] | None:
-        """<|endoftext|>, the timestamps' begin and end, and <|notimestamps|>, if text tokens are
-        those below the first and those after the timestamps; else None.
-        """
-        begin, end = self.timestamps.start, self.timestamps.stop
-        after = (range(end, self.size),) if end < self.size else ()
-        if self.no_timestamps is None or self.texts != (range(self.eot), *after):
-            return None
-        return self.eot, begin, end, self.no_timestamps
 
 
 def ranges_of(ids: Iterable[int]) -> tuple[range, ...]:

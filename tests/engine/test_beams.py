@@ -13,7 +13,7 @@ from slimwhisper.cache.decoder_cache import DecoderCache, Pages
 from slimwhisper.engine.beams import BeamSampler
 from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import Decoded, Rules, Window
-from slimwhisper.engine.rows import RowState
+from slimwhisper.engine.rows import RowState, StartInputs, rules_of
 from slimwhisper.engine.tickets import Move, RowGroup, Ticket, TicketState
 from slimwhisper.engine.uploads import upload
 from slimwhisper.engine.verification import AcceptedPrefix
@@ -77,15 +77,16 @@ def search_all(
     """All searches side by side in one group, each removed when it has ended."""
     count = len(searches)
     cache = model.allocate_self(count * width + 1, Pages(model.plan, 1))
-    state = RowState(model.dims, model.device, count, width, (count * width, cache.pages.scratch))
-    sampler = BeamSampler(state, VOCABULARY, cache, patience, skip=True)
+    scratch = (count * width, cache.pages.scratch)
+    state = RowState(model.dims, model.device, count, width, scratch, VOCABULARY)
+    sampler = BeamSampler(state, EOT, cache, patience, skip=True)
     group = RowGroup(width, count)
 
     def step(tokens: Tensor, *_: object) -> Tensor:
         rows = []
         for index, ticket in enumerate(group.tickets):
             for row in range(index * width, (index + 1) * width):
-                text = state.texts.sampled[row, : int(state.stamps.count[row])].tolist()
+                text = state.texts.sampled[row, : int(state.counts[row])].tolist()
                 assert not text or text[-1] == int(tokens[row])
                 rows.append(logits_after(ticket.owner, text, ending))
         return torch.stack(rows)
@@ -102,9 +103,9 @@ def search_all(
         group.add(ticket)
     first = torch.stack([logits_after(s, [], ending) for s in searches])
     accepted = [AcceptedPrefix()] * count
-    cpu = torch.device("cpu")
-    state.put_locations(0, *upload(cpu, *state.locations_of(group.tickets)))
-    state.start(0, *upload(cpu, *state.start_of(group.tickets, accepted, VOCABULARY)))
+    state.filters.prepare(rules_of(group.tickets))
+    inputs = upload(torch.device("cpu"), *state.start_inputs(group.tickets, accepted).parts())
+    state.start(0, StartInputs.on_device(inputs))
     runner.start(0, group.tickets, first, torch.zeros(count), accepted, torch.zeros(count, 1))
     results: dict[int, Decoded] = {}
     while True:

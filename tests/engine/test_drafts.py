@@ -10,18 +10,20 @@ from torch import Tensor
 
 from slimwhisper.cache.forms import all_forms
 from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.filters.base import LogitFilter
+from slimwhisper.engine.filters.hot_words import HotWordFilter
+from slimwhisper.engine.filters.table import FILTERS
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search, Window
-from slimwhisper.engine.rules import TimestampHistory, TimestampState, make_rules
 from slimwhisper.engine.verification import may_draft, usable_draft
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.model import Model
+from slimwhisper.rules import hot_words, make_rules
 from slimwhisper.types import Options
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.windows import (
     CPU,
     SEARCHES,
     SHORT,
-    TOKENIZER,
     VOCABULARY,
     assert_same,
     decode,
@@ -185,13 +187,19 @@ def test_on_a_gpu(asked: list[Window]) -> None:
     assert [t.drafted for t in texts if isinstance(t, Decoded)] == [1, 2, 3]
 
 
-def test_what_the_rules_remember_is_what_sampling_leaves() -> None:
-    stamps, rows = VOCABULARY.timestamps, TimestampState.allocate(1, CPU)
-    said = TimestampHistory()
-    rows.start(slice(0, 1), TimestampState.of(torch.tensor([[1, 50, *TimestampHistory()]])))
-    for token in (stamps[0], 40, stamps[3], stamps[3], 41, 42, stamps[9], VOCABULARY.eot):
-        assert [t.item() for t in rows.tensors()[2:]] == list(said)
-        rows.advance(torch.tensor([token]), stamps.start, VOCABULARY.timestamp_end)
-        said = said.extended(token, stamps)
-    assert [t.item() for t in rows.tensors()[2:]] == list(said)
-    assert TOKENIZER.eot == VOCABULARY.eot
+@pytest.mark.parametrize("kind", FILTERS)
+def test_what_filters_know_of_a_draft_is_what_sampling_leaves(kind: type[LogitFilter]) -> None:
+    """Their states along a text on the host, and after each of its tokens on the device."""
+    words = hot_words(VOCABULARY, ("new york", "york city"), 2.0)
+    rules = replace(make_rules(SHORT, Options(no_repeat_ngram_size=3)), hot_words=words)
+    stamps, logit_filter = VOCABULARY.timestamps, kind(1, VOCABULARY, CPU)
+    logit_filter.prepare([rules])
+    text = (stamps[0], 649, 331, stamps[3], stamps[3], 649, 42, stamps[9], VOCABULARY.eot)
+    states = logit_filter.along(rules, text)
+    state = tuple(torch.tensor(t[:1]) for t in states)
+    for number, token in enumerate([*text, 0]):
+        known = zip(logit_filter.state, states, state, strict=True)
+        for tensor, along, after in list(known)[: 1 if kind is HotWordFilter else None]:
+            assert after.dtype == tensor.dtype
+            assert after[0].tolist() == along[number].tolist()
+        state = logit_filter.after(state, torch.tensor([token]))

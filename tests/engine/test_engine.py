@@ -22,10 +22,10 @@ from slimwhisper.engine.requests import (
     Search,
     Window,
 )
-from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
+from slimwhisper.rules import make_rules
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Options
 from tests.support.checkpoints import random_state, tiny_dims

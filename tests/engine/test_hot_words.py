@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.hot_words.automaton import HotWords, hot_words
-from slimwhisper.engine.hot_words.rows import HotWordRows, _argmax
+from slimwhisper.engine.filters.bonus import argmax
+from slimwhisper.engine.filters.hot_words import HotWordFilter
+from slimwhisper.engine.hot_words.automaton import HotWords
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
-from slimwhisper.engine.rules import make_rules, waiting_times
+from slimwhisper.engine.sampling import waiting_times
 from slimwhisper.model.model import Model
+from slimwhisper.rules import hot_words, make_rules
 from slimwhisper.tokens.spellings import Spelling, spellings, word_ends
 from slimwhisper.types import Options
 from tests.support.pretend.cuda import pretend_cuda
@@ -89,6 +91,18 @@ class Plainly:
         return self.prefixes[tuple(begun)] + self.open_points(begun[:-1]) - lost
 
 
+def filter_of(words: HotWords) -> HotWordFilter:
+    made = HotWordFilter(1, VOCABULARY, CPU)
+    assert made.prepare([replace(make_rules(DIMS, Options()), hot_words=words)])
+    return made
+
+
+def start(made: HotWordFilter, words: HotWords, text: Sequence[int]) -> tuple[Tensor, ...]:
+    """The state of a text that begins with some tokens."""
+    rules = replace(make_rules(DIMS, Options()), hot_words=words)
+    return tuple(torch.tensor(np.asarray(t)[-1:]) for t in made.along(rules, text))
+
+
 def random_text(rng: np.random.Generator, tokens: Sequence[int], length: int) -> list[int]:
     return [int(t) for t in rng.choice(np.array(tokens), length)]
 
@@ -100,10 +114,8 @@ def test_gains_are_those_of_the_definition(seed: int) -> None:
     used = sorted({t for s in plain.spelled for t in s.tokens})
     near = [*used, VOCABULARY.eot, VOCABULARY.timestamps.start, *range(300, 310)]
     words = hot_words(VOCABULARY, TANGLED, 2.0)
-    rows = HotWordRows(2, VOCABULARY, CPU)
-    assert rows.use([words])
-    row, gained, continued = slice(1, 2), 0.0, 0
-    rows.start(row, words, ())
+    rows, gained, continued = filter_of(words), 0.0, 0
+    state = start(rows, words, ())
     text = list[int]()
     for _ in range(60):
         if rng.random() < 0.5:  # a whole phrase
@@ -112,18 +124,18 @@ def test_gains_are_those_of_the_definition(seed: int) -> None:
             more = random_text(rng, near, 1)
         for token in more:
             every = [plain.gain(text, t) for t in near]
-            found = rows.bonuses_with(row, torch.tensor([near]))[0] - rows.bonuses[1]
+            found = rows.gained(state, torch.tensor([near]))[0] - state[1]
             assert found.tolist() == pytest.approx(every, abs=1e-4), text[-6:]
             gained += plain.gain(text, token)
-            rows.advance(row, torch.tensor([token]))
+            rows.state = state = rows.after(state, torch.tensor([token]))
             text.append(token)
             continued += bool(plain.open_points(text[plain.begun(text) :]))
-            assert float(rows.bonuses[1]) == pytest.approx(gained, abs=1e-2)
+            assert float(state[1]) == pytest.approx(gained, abs=1e-2)
             safe = gained - plain.open_points(text[plain.begun(text) :])
-            assert float(rows.safe_bonuses(row)[0]) == pytest.approx(safe, abs=1e-2)
+            assert float(rows.kept(slice(0, 1))) == pytest.approx(safe, abs=1e-2)
             assert safe > -1e-6
     assert continued > 12
-    assert int(rows.nodes[1]) - 2 == words.walk(text)[-1]
+    assert int(state[0]) - 2 == words.walk(text)[-1]
 
 
 def test_a_false_start_gains_nothing_and_a_phrase_keeps_its_bonus() -> None:
@@ -143,17 +155,15 @@ def test_a_false_start_gains_nothing_and_a_phrase_keeps_its_bonus() -> None:
 def test_all_tokens_that_gain_are_boosted() -> None:
     """At a node of any depth, and no others."""
     words, plain = hot_words(VOCABULARY, TANGLED, 2.0), Plainly(TANGLED, 2.0)
-    rows, block = HotWordRows(1, VOCABULARY, CPU), slice(0, 1)
-    rows.use([words])
+    rows = filter_of(words)
     every = {t for s in plain.spelled for t in s.tokens}
     texts = [s.tokens[:n] for s in plain.spelled for n in range(len(s.tokens) + 1)]
     for text in [*texts, (318,), (VOCABULARY.eot,)]:
-        rows.start(block, words, text)
         lost = plain.open_points(text[plain.begun(text) :])
         expected = torch.zeros(1, SIZE, dtype=torch.float64)
         for token in every:
             expected[0, token] = plain.gain(text, token) + lost
-        found = rows.boosted(torch.zeros_like(expected), block)
+        found = rows.boosted(start(rows, words, text), torch.zeros_like(expected))
         assert torch.allclose(found, expected, atol=1e-5)
 
 
@@ -162,7 +172,7 @@ def test_the_largest_is_argmax() -> None:
     generator = torch.Generator().manual_seed(0)
     for size in (1, 255, 256, 257, 1000, 50257):
         numbers = torch.randint(40, (9, size), generator=generator).float()
-        assert torch.equal(_argmax(numbers), torch.from_numpy(numbers.numpy().argmax(axis=1)))
+        assert torch.equal(argmax(numbers), torch.from_numpy(numbers.numpy().argmax(axis=1)))
 
 
 class PlainLoop:
@@ -342,10 +352,10 @@ def test_an_empty_list_changes_nothing_to_the_bit(
 
 def test_off_costs_nothing(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """No tensor is allocated, and nothing is called, until a text has hot words."""
-    monkeypatch.setattr(HotWordRows, "prefer", lambda *_: pytest.fail("it was called"))
+    monkeypatch.setattr(HotWordFilter, "prefer", lambda *_: pytest.fail("it was called"))
     engine = Engine(model, VOCABULARY, 2)
     run(engine, dict(enumerate(short_windows(2))))
-    assert [runner.state.hot_words for runner in engine.group_runners] == [None]
+    assert all(HotWordFilter not in r.state.filters.made for r in engine.group_runners)
 
 
 def test_lists_come_and_go(model: Model) -> None:
@@ -417,7 +427,7 @@ def test_hot_words_are_part_of_the_graphs(
     assert_recorded_like_a_cpu(asked, search)
 
 
-@pytest.mark.parametrize(("search", "more"), [(None, 51), (Search(beams=3), 66)])
+@pytest.mark.parametrize(("search", "more"), [(None, 51), (Search(beams=3), 65)])
 def test_nobody_waits_for_the_gpu(search: Search | None, more: int) -> None:
     """A step with 1,000 phrases reads and uploads nothing, and is one graph with more kernels."""
     tokenizer = VOCABULARY.tokenizer()

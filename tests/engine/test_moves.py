@@ -17,16 +17,18 @@ from tests.support.windows import CPU, DIMS, VOCABULARY
 
 NONE = torch.zeros(0, dtype=torch.int64)
 WINDOWS = 9
+RULES = Rules(NONE, NONE, False, None, sample_len=9, no_repeat_ngram_size=2)
 
 
 def runner_of(width: int, group: RowGroup) -> GroupRunner:
     """With random numbers in all rows."""
-    state = RowState(DIMS, CPU, WINDOWS, width, (WINDOWS * width, 999))
+    state = RowState(DIMS, CPU, WINDOWS, width, (WINDOWS * width, 999), VOCABULARY)
+    state.filters.prepare([RULES])
     for number, t in enumerate((*state.by_row(), *state.by_window())):
         drawn = torch.randn(t.shape, generator=torch.Generator().manual_seed(number))
         t.copy_((100 * drawn).abs().to(t.dtype))
     unused: Any = None
-    sampler = GreedySampler(state, VOCABULARY, Kernels(CPU, torch.float32))
+    sampler = GreedySampler(state, VOCABULARY.eot, Kernels(CPU, torch.float32))
     return GroupRunner(unused, VOCABULARY, group, unused, sampler, state, None, unused)
 
 
@@ -35,9 +37,8 @@ def runner_of(width: int, group: RowGroup) -> GroupRunner:
 @pytest.mark.parametrize("seed", range(4))
 def test_windows_move_together_as_one_by_one(width: int, count: int, seed: int) -> None:
     rng, group = random.Random(seed), RowGroup(width, WINDOWS)
-    rules = Rules(NONE, NONE, timestamps=False, max_initial_timestamp=None, sample_len=9)
     for number in range(WINDOWS):
-        group.add(Ticket(number, Window(None, (1, 2), 0, rules), number))
+        group.add(Ticket(number, Window(None, (1, 2), 0, RULES), number))
         group.tickets[-1].count = 3 + number
     together, alone = runner_of(width, group), runner_of(width, group)
     firsts = together.state.texts.sampled[::width].tolist()

@@ -12,15 +12,12 @@ from torch import Tensor
 from whisper.decoding import BeamSearchDecoder, MaximumLikelihoodRanker
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.repetition import RepetitionLimits
+from slimwhisper.engine.filters.base import NEVER, Texts
+from slimwhisper.engine.filters.repetition import Repetition
+from slimwhisper.engine.filters.table import Filters
+from slimwhisper.engine.filters.timestamps import Timestamps, apply_timestamp_rules
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
-from slimwhisper.engine.rules import (
-    NEVER,
-    NO_HISTORY,
-    TimestampState,
-    apply_timestamp_rules,
-    sample,
-)
+from slimwhisper.engine.sampling import fastest, waiting_times
 from slimwhisper.engine.verification import verify
 from slimwhisper.model.model import Model
 from tests.support.pretend.models import assert_recorded_like_a_cpu, requests
@@ -63,12 +60,12 @@ def test_rows_are_limited_as_by_plain_loops(dtype: torch.dtype) -> None:
     logits[:, 3] = float("-inf")
     texts = torch.randint(size, (rows, room), generator=generator)
     counts = torch.tensor([0, 1, 2, 3, 5, 8, 13, 20, 23, 24] * len(LIMITS))
-    limits = RepetitionLimits.allocate(rows + 2, CPU)
+    limits = Repetition(rows, VOCABULARY, CPU)
     chosen = [LIMITS[row // 10] for row in range(rows)]
-    for row, (penalty, ngram) in enumerate(chosen, start=2):
-        limits.start(slice(row, row + 1), penalty, ngram)
+    penalties, ngrams = zip(*chosen, strict=True)
+    state = torch.tensor(penalties, dtype=torch.float64), torch.tensor(ngrams)
     found = logits.clone()
-    limits.apply(found, slice(2, rows + 2), texts, counts, 5)
+    limits.apply(found, Texts(texts, counts, {limits: state}), 5)
     changed = 0
     for row, (penalty, ngram) in enumerate(chosen):
         text = texts[row, : counts[row]].tolist()
@@ -134,16 +131,11 @@ class PlainLoop:
         if not texts[0]:
             logits.index_fill_(-1, rules.suppress_first, NEVER)
         if rules.timestamps:
-            histories = []
-            for text in texts:
-                histories.append(NO_HISTORY)
-                for token in text:
-                    histories[-1] = histories[-1].extended(token, VOCABULARY.timestamps)
-            limit = rules.max_initial_timestamp
-            latest = VOCABULARY.size if limit is None else limit
-            numbers = [[True, latest, *history] for history in histories]
-            state = TimestampState.of(torch.tensor(numbers))
-            apply_timestamp_rules(logits, state, VOCABULARY)
+            stamps = Timestamps(1, VOCABULARY, CPU)
+            ends = [[t[-1] for t in stamps.along(rules, text)] for text in texts]
+            state = [torch.tensor(np.array(t)) for t in zip(*ends, strict=True)]
+            counts = torch.tensor([len(text) for text in texts])
+            apply_timestamp_rules(logits, (*state, counts), VOCABULARY)
         return logits
 
     def one_text(self) -> list[int]:
@@ -154,7 +146,8 @@ class PlainLoop:
         heat = torch.tensor([attempt.temperature], dtype=torch.float32)
         while len(text) < self.rules.sample_len:
             logits = self.logits([text])
-            drawn = sample(logits, heat, keys[:, len(text)]) if heat else logits.argmax(dim=-1)
+            waits = waiting_times(keys[:, len(text)], VOCABULARY.size)
+            drawn = fastest(logits, heat, waits) if heat else logits.argmax(dim=-1)
             if int(drawn) == VOCABULARY.eot:
                 break
             text.append(int(drawn))
@@ -229,13 +222,14 @@ def test_a_preempted_text_goes_on_within_its_limits(model: Model) -> None:
 
 def test_off_costs_nothing(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """No tensor is allocated, and nothing is called, until a text has limits."""
-    monkeypatch.setattr(RepetitionLimits, "apply", lambda *_: pytest.fail("it was called"))
+    monkeypatch.setattr(Repetition, "apply", lambda *_: pytest.fail("it was called"))
     engine = Engine(model, VOCABULARY, 2)
     run(engine, dict(enumerate(limited(w, 1.0, 0) for w in short_windows(2))))
-    assert [runner.state.repetition for runner in engine.group_runners] == [None]
+    (runner,) = engine.group_runners
+    assert Repetition not in runner.state.filters.made
     monkeypatch.undo()
     run(engine, {0: limited(short_windows(1)[0], 1.2, 0)})
-    assert engine.group_runners[0].state.repetition is not None
+    assert Repetition in runner.state.filters.made
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
@@ -253,5 +247,7 @@ def test_verify_reads_each_position_once(model: Model) -> None:
     logits = torch.full((len(draft), VOCABULARY.size), -20.0)
     for row, token in enumerate(draft):
         logits[row, token] = 5.0
-    found = verify(window, draft, logits, VOCABULARY, model.plan.kernels)
+    filters = Filters(1, VOCABULARY, CPU)
+    assert window.rules is not None and not filters.prepare([window.rules])
+    found = verify(window, draft, logits, filters, model.plan.kernels)
     assert found.tokens == draft[:3]

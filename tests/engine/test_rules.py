@@ -8,20 +8,14 @@ import pytest
 import torch
 from whisper.decoding import ApplyTimestampRules, SuppressBlank, SuppressTokens
 
-from slimwhisper.engine.rules import (
-    NEVER,
-    NO_TOKEN,
-    BannedTokens,
-    TimestampHistory,
-    TimestampState,
-    apply_timestamp_rules,
-    make_rules,
-    most_likely,
-    sample,
-)
+from slimwhisper.engine.filters.base import NEVER, Texts
+from slimwhisper.engine.filters.suppression import WIDTH, Suppression
+from slimwhisper.engine.filters.timestamps import Timestamps, apply_timestamp_rules
+from slimwhisper.engine.sampling import fastest, waiting_times
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.rules import make_rules
 from slimwhisper.tokens.languages import OTHER_NAMES
 from slimwhisper.tokens.suppression import numerals, suppressed_tokens
 from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, language_code
@@ -33,6 +27,7 @@ TOKENIZER = get_tokenizer(DIMS)
 VOCABULARY = get_vocabulary(DIMS)
 BEGIN = VOCABULARY.timestamps.start
 ENGLISH = get_vocabulary(tiny_dims(multilingual=False))
+STAMPS = Timestamps(1, VOCABULARY, torch.device("cpu"))
 BEHIND = replace(  # 35 words that a fine-tune added
     VOCABULARY,
     size=DIMS.n_vocab + 35,
@@ -78,14 +73,19 @@ def random_sequences(rng: random.Random, count: int) -> list[list[int]]:
     return sequences
 
 
-def state_of(sequences: list[list[int]], limit: int, enabled: list[bool]) -> TimestampState:
-    """Rows advanced one token at a time, as the engine does it."""
-    history = TimestampHistory()
-    state = TimestampState.of(torch.tensor([[on, limit, *history] for on in enabled]))
-    for row, sequence in enumerate(sequences):
+State = tuple[torch.Tensor, ...]
+
+
+def state_of(sequences: list[list[int]], limit: int, enabled: list[bool]) -> State:
+    """Of `apply_timestamp_rules`; rows advanced one token at a time, as the engine does it."""
+    rows: list[State] = []
+    for sequence, on in zip(sequences, enabled, strict=True):
+        rules = replace(make_rules(DIMS, Options()), timestamps=on, max_initial_timestamp=limit)
+        state: State = tuple(torch.tensor([*t]) for t in STAMPS.along(rules, ()))
         for token in sequence:
-            state.view(slice(row, row + 1)).advance(torch.tensor([token]), BEGIN)
-    return state
+            state = STAMPS.after(state, torch.tensor([token]))
+        rows.append((*state, torch.tensor([len(sequence)])))
+    return tuple(torch.cat(t) for t in zip(*rows, strict=True))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -131,9 +131,10 @@ def test_words_behind_the_timestamps_are_text() -> None:
 
 
 def test_a_word_behind_the_timestamps_is_no_timestamp() -> None:
-    state = state_of([[BEGIN + 3]], 50, [True])
-    state.advance(torch.tensor([BEHIND.texts[1].start]), BEGIN, BEHIND.timestamp_end)
-    assert (state.last.item(), state.before_last.item(), state.latest.item()) == (False, True, 3)
+    stamps, word = Timestamps(1, BEHIND, torch.device("cpu")), torch.tensor([BEHIND.texts[1].start])
+    *_, last, before_last, latest, _ = state_of([[BEGIN + 3]], 50, [True])
+    _, _, *state = stamps.after((last, last, last, before_last, latest), word)
+    assert [t.item() for t in state] == [False, True, 3]
 
 
 def test_rows_without_timestamps_are_left_alone() -> None:
@@ -178,17 +179,17 @@ def test_numerals_are_suppressed_by_name() -> None:
 
 
 def test_every_row_has_its_own_banned_tokens() -> None:
-    banned = BannedTokens.allocate(2, torch.device("cpu"))
-    few, many = banned.tokens.shape[1], banned.tokens.shape[1] + 1
-    texts = [(0, [1]), (1, [2] * many), (0, [4, 1]), (1, [5, *[NO_TOKEN] * few])]
-    moved = [
-        banned.start(slice(row, row + 1), BannedTokens.of(torch.tensor([tokens])))
-        for row, tokens in texts
-    ]
-    assert moved == [False, True, False, False]  # graphs are captured again where it says so
-    assert banned.tokens.shape[1] == 2 * few, "a power of two"
-    logits = torch.zeros(2, 6)
-    banned.apply(logits, slice(0, 2))
+    banned = Suppression(2, VOCABULARY, torch.device("cpu"))
+    few, many = (
+        replace(make_rules(DIMS, Options()), suppress=torch.tensor(tokens))
+        for tokens in ([4, 1], [5] * (WIDTH + 1))
+    )
+    assert [banned.prepare([r]) for r in (few, many, many)] == [False, True, False]
+    assert [t.shape for t in banned.state] == [(2, 2 * WIDTH)] * 2, "a power of two"
+    states = zip(*([t[-1] for t in banned.along(r, (7,))] for r in (few, many)), strict=True)
+    logits, none = torch.zeros(2, 8), torch.zeros(0)
+    texts = Texts(none, none, {banned: tuple(torch.tensor(np.stack(t)) for t in states)})
+    banned.apply(logits, texts, True)
     assert [row.isinf().nonzero().flatten().tolist() for row in logits] == [[1, 4], [5]]
 
 
@@ -197,6 +198,10 @@ def test_the_largest_first_timestamp(seconds: float | None, tokens: int | None) 
     """Counted from <|0.00|>; 0 is no limit, as in whisper."""
     rules = make_rules(DIMS, Options(max_initial_timestamp=seconds))
     assert rules.max_initial_timestamp == tokens
+
+
+def sample(logits: torch.Tensor, heat: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    return fastest(logits, heat, waiting_times(keys, logits.shape[1]))
 
 
 def test_blank_is_whispers() -> None:
@@ -340,7 +345,9 @@ def test_the_kernel_chooses_as_the_rules_do(
     rows = len(sequences)
     enabled = [rules and i % 5 != 4 for i in range(rows)]
     state = state_of(sequences, 50 if seed else DIMS.n_vocab, enabled)
-    state = TimestampState(*(t.to(device) for t in state.tensors()))
+    stamps = Timestamps(1, vocabulary, device)
+    *state, counts = (t.to(device) for t in state)
+    texts = Texts(counts, counts, {stamps: tuple(state)} if rules else {})
     wide = torch.randn(rows, vocabulary.size + 7, generator=generator).to(device) * 3
     logits = wide[:, : vocabulary.size]
     logits[:, BEGIN:] += stamp_bonus
@@ -349,9 +356,9 @@ def test_the_kernel_chooses_as_the_rules_do(
     logits[6:9, DIMS.n_vocab :] += 9  # words behind the timestamps, if there are any
     logits[5, 7] = logits[5, 8] = 40.0  # the first of equals
     plain = Kernels(device, torch.float32, "torch")
-    expected = most_likely(logits.clone(), state, vocabulary, rules, plain)
+    expected = stamps.most_likely(logits.clone(), texts, plain)
     kernels = Kernels(device, torch.float32, "triton" if path == "triton" else "auto")
-    tokens, logprobs = most_likely(logits, state, vocabulary, rules, kernels)
+    tokens, logprobs = stamps.most_likely(logits, texts, kernels)
     assert torch.equal(tokens, expected[0])
     torch.testing.assert_close(logprobs, expected[1])
     assert dict(kernels.used) == {("choose_token", path): 1}

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.filters.suppression import WIDTH
 from slimwhisper.engine.requests import Decoded, Search
 from slimwhisper.kernels.graphs import MAX_FAILURES, CUDAGraphs, Graphs, bucket_of, stream_of
 from slimwhisper.model.model import Model
@@ -153,7 +154,7 @@ def test_more_banned_tokens_are_recorded_again(model: Model) -> None:
     graphs = engine.group_runners[0].graphs
     before = dict(graphs.recorded)
     assert before
-    more = torch.arange(engine.group_runners[0].state.banned.tokens.shape[1] + 5)
+    more = torch.arange(WIDTH + 5)
     window = replace(second, rules=replace(second.rules, suppress=more))
     (answer,) = run(engine, {1: window})[1]
     assert not set(answer.tokens) & set(more.tolist())

@@ -18,7 +18,7 @@ from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.model.model import Model
 from slimwhisper.engine.requests import Window
-from slimwhisper.engine.rules import make_rules
+from slimwhisper.rules import make_rules
 from slimwhisper.types import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 

@@ -20,7 +20,6 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Align, Alignment, Decoded, Window
-from slimwhisper.engine.rules import make_rules
 from slimwhisper.longform import words
 from slimwhisper.longform.words import (
     WordTiming,
@@ -31,6 +30,7 @@ from slimwhisper.longform.words import (
     warp,
 )
 from slimwhisper.model.model import Model
+from slimwhisper.rules import make_rules
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Options, Segment
 from tests.support.checkpoints import tiny_dims

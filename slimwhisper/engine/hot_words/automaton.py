@@ -9,19 +9,18 @@ keeps. A complete phrase keeps its bonus.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.errors import OptionError
-from slimwhisper.tokens.spellings import Spelling, spellings, word_ends
-from slimwhisper.tokens.vocabulary import Vocabulary
 
 MOST_EDGES = 4_000_000
 BEGIN, INSIDE = 0, 1  # the roots: where a word may begin without a space, and where not
 ROOTS = 2
 
+# tokens of a phrase, the bonus of each, and whether the phrase may begin inside a word
+Phrase = tuple[tuple[int, ...], float, bool]
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
@@ -43,7 +42,7 @@ class HotWords:
     first_edges: Integers  # [N + 1]: node n has the edges first_edges[n] ... first_edges[n + 1] - 1
     roots: Integers  # [N]: where a text stands after a token that continues nothing
     at_risk: Floats  # [N]
-    word_ends: NDArray[np.bool_]  # [V]: see `word_ends`
+    word_ends: NDArray[np.bool_]  # [V]: whether a word may begin after each token without a space
 
     def walk(self, tokens: Sequence[int]) -> list[int]:
         """The node before each of these tokens of a text, and after the last."""
@@ -64,24 +63,23 @@ class HotWords:
 class _Trie:
     """The nodes while they are made: as lists, which are faster than arrays one by one."""
 
-    def __init__(self, spelled: Sequence[Spelling], ends: NDArray[np.bool_]) -> None:
-        self.ends = ends
+    def __init__(self, phrases: Sequence[Phrase], ends: NDArray[np.bool_]) -> None:
         self.children: list[dict[int, int]] = [{}, {}]
         self.tokens, self.points = [-1, -1], [0.0, 0.0]  # of the edge to the node
         self.complete = [False, False]
-        for spelling in spelled:
-            self._add(spelling)
+        for phrase in phrases:
+            self._add(*phrase)
         count = len(self.children)
         self.shorter = [-1] * count  # the node of the longest shorter end; -1: a root
-        self.roots = [BEGIN, INSIDE, *(self._root(t) for t in self.tokens[ROOTS:])]
+        self.roots = [BEGIN, INSIDE, *(BEGIN if ends[t] else INSIDE for t in self.tokens[ROOTS:])]
         self.covered = [0] * count  # tokens at the end of its text that complete a phrase
         # by token of its text, the bonus that no complete phrase covers
         self.open: list[tuple[float, ...]] = [()] * count
-        self.order = self._link()
+        self._link()
 
-    def _add(self, spelling: Spelling) -> None:
+    def _add(self, tokens: Sequence[int], bonus: float, anywhere: bool) -> None:
         node = BEGIN
-        for token in spelling.tokens:
+        for token in tokens:
             child = self.children[node].get(token)
             if child is None:
                 child = len(self.children)
@@ -90,21 +88,17 @@ class _Trie:
                 self.tokens.append(token)
                 self.points.append(0.0)
                 self.complete.append(False)
-            if node == BEGIN and spelling.anywhere:
+            if node == BEGIN and anywhere:
                 self.children[INSIDE][token] = child
-            self.points[child] = max(self.points[child], spelling.bonus)
+            self.points[child] = max(self.points[child], bonus)
             node = child
         self.complete[node] = True
 
-    def _root(self, token: int) -> int:
-        return BEGIN if self.ends[token] else INSIDE
-
-    def _link(self) -> list[int]:
-        """Set what follows from shorter nodes. Returns all nodes but the roots, shorter first."""
-        order, waiting = [], deque((child, BEGIN, 1) for child in self.children[BEGIN].values())
+    def _link(self) -> None:
+        """Set what follows from shorter nodes, the shortest first."""
+        waiting = deque((child, BEGIN, 1) for child in self.children[BEGIN].values())
         while waiting:
             node, parent, length = waiting.popleft()
-            order.append(node)
             self.shorter[node] = shorter = self._shorter(parent, self.tokens[node])
             self.covered[node] = (
                 length if self.complete[node] else self.covered[shorter] if shorter >= 0 else 0
@@ -113,7 +107,6 @@ class _Trie:
             kept = length - self.covered[node]
             self.open[node] = (*points[:kept], *(0.0 for _ in points[kept:]))
             waiting += ((child, node, length + 1) for child in self.children[node].values())
-        return order
 
     def _shorter(self, parent: int, token: int) -> int:
         if parent < ROOTS:
@@ -140,19 +133,16 @@ class _Trie:
         return edges
 
 
-@lru_cache(maxsize=8)
-def hot_words(vocabulary: Vocabulary, lines: tuple[str, ...], bonus: float) -> HotWords:
-    """The automaton of a list; equal ones are the same object. lines, bonus: as of `spellings`.
+def make_hot_words(phrases: Sequence[Phrase], word_ends: NDArray[np.bool_]) -> HotWords:
+    """The automaton of the phrases of a list. word_ends [V]: as of `HotWords`.
 
-    Raises OptionError as `spellings`, and if the phrases have too much in common.
+    Raises OptionError if the phrases have too much in common.
     """
-    trie, size = _Trie(spellings(vocabulary, lines, bonus), word_ends(vocabulary)), vocabulary.size
-    count = len(trie.children)
-    first, keys, following, bonuses = [0], list[int](), list[int](), list[float]()
-    for node in range(count):
-        edges = trie.edges(node)
-        for token in sorted(edges):
-            child, bonus = edges[token]
+    trie, size = _Trie(phrases, word_ends), len(word_ends)
+    nodes, first = range(len(trie.children)), [0]
+    keys, following, bonuses = list[int](), list[int](), list[float]()
+    for node in nodes:
+        for token, (child, bonus) in sorted(trie.edges(node).items()):
             keys.append(node * size + token)
             following.append(child)
             bonuses.append(bonus)
@@ -166,6 +156,6 @@ def hot_words(vocabulary: Vocabulary, lines: tuple[str, ...], bonus: float) -> H
         np.array(bonuses, dtype=np.float32),
         np.array(first, dtype=np.int64),
         np.array(trie.roots, dtype=np.int64),
-        np.array([trie.at_risk(n) for n in range(count)], dtype=np.float32),
-        trie.ends,
+        np.array([trie.at_risk(n) for n in nodes], dtype=np.float32),
+        word_ends,
     )

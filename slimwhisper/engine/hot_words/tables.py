@@ -5,8 +5,7 @@ without hot words. Sizes are rounded up, so that a list seldom needs larger tens
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +18,7 @@ from slimwhisper.engine.uploads import upload
 NO_KEY = torch.iinfo(torch.int64).max  # behind the last edge's
 
 
-@dataclass(slots=True)
-class Tables:
+class Tables(NamedTuple):
     """N nodes, E edges and L lists. int64, unless it says float32."""
 
     # as of `HotWords`, by edge [E] and by node [N]
@@ -37,10 +35,6 @@ class Tables:
     first_bonuses: Tensor
     word_continues: Tensor  # [V]: the root after each token, `BEGIN` or `INSIDE`
     columns: Tensor  # [W]: 0, 1 ...; W: the most edges of a node that is no root
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """In the order of the fields."""
-        return tuple(getattr(self, row.name) for row in fields(self))
 
     def after(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Texts at nodes [R] go on with tokens [R] or [R, n] -> the nodes after them, and what they
@@ -72,47 +66,33 @@ class Tables:
         return boosted.scatter_add_(1, tokens.masked_fill_(outside, 0), more)
 
 
-def _padded(array: NDArray[Any], size: int) -> NDArray[Any]:
-    return np.pad(array, [(0, size - len(array)), *((0, 0) for _ in array.shape[1:])])
-
-
 def _rounded(size: int) -> int:
     return 1 << (size - 1).bit_length() if size else 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    edges: int
-    nodes: int
-    lists: int
-    most: int  # W
+def _padded(array: NDArray[Any]) -> NDArray[Any]:
+    more = _rounded(len(array)) - len(array)
+    return np.pad(array, [(0, more), *((0, 0) for _ in array.shape[1:])])
 
 
-def make_tables(lists: Sequence[HotWords], device: torch.device) -> Tables:
-    """The tables of these lists, of which the first is empty."""
-    counts = [np.diff(h.first_edges) for h in lists]
-    sizes = _Sizes(
-        _rounded(sum(len(h.keys) for h in lists)),
-        _rounded(sum(len(h.roots) for h in lists)),
-        _rounded(len(lists)),
-        _rounded(max(int(c[ROOTS:].max(initial=0)) for c in counts)),
-    )
-    first_bonuses = np.zeros((sizes.lists * ROOTS, lists[0].vocabulary), dtype=np.float32)
+def make_tables(
+    lists: Sequence[HotWords], device: torch.device, old: Tables | None = None
+) -> Tables:
+    """The tables of these lists, of which the first is empty. old: tables that are not needed any
+    more; they are filled anew and returned if their shapes fit.
+    """
+    shape = _rounded(len(lists)) * ROOTS, lists[0].vocabulary
+    first_bonuses = np.zeros(shape, dtype=np.float32)
     parts: list[list[NDArray[Any]]] = []
-    node = edge = 0
-    for number, (h, count) in enumerate(zip(lists, counts, strict=True)):
+    node = edge = most = 0
+    for number, h in enumerate(lists):
         size, nodes, rows = h.vocabulary, len(h.roots), h.roots + number * ROOTS
         for root in (BEGIN, INSIDE):
             edges = slice(int(h.first_edges[root]), int(h.first_edges[root + 1]))
             first_bonuses[number * ROOTS + root, h.keys[edges] - root * size] = h.bonuses[edges]
-        tokens, origins = h.keys % size, h.keys // size
-        by_node = [
-            h.first_edges[:-1] + edge,
-            np.where(np.arange(nodes) < ROOTS, 0, count),
-            h.roots + node,
-            rows,
-            np.full(nodes, node),
-        ]
+        tokens, origins, counts = h.keys % size, h.keys // size, np.diff(h.first_edges)
+        counts[:ROOTS] = 0
+        by_node = (h.first_edges[:-1] + edge, counts, h.roots + node, rows, np.full(nodes, node))
         parts.append(
             [
                 h.keys + node * size,
@@ -123,24 +103,15 @@ def make_tables(lists: Sequence[HotWords], device: torch.device) -> Tables:
                 h.at_risk,
             ]
         )
-        node, edge = node + nodes, edge + len(h.keys)
+        node, edge, most = node + nodes, edge + len(h.keys), max(most, int(counts.max()))
     joined = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
-    lengths = [sizes.edges] * 4 + [sizes.nodes] * 2
-    padded = [_padded(a, length) for a, length in zip(joined, lengths, strict=True)]
+    padded = [_padded(array) for array in joined]
     padded[0][len(joined[0]) :] = NO_KEY
-    continues = np.where(lists[0].word_ends, BEGIN, INSIDE)
-    arrays = (*padded, first_bonuses, continues, np.arange(sizes.most))
-    return Tables(*upload(device, *arrays))
-
-
-def replace_tables(old: Tables, new: Tables) -> bool:
-    """Write the new tables into the old ones. Returns whether tensors were replaced instead, as
-    their shapes differ.
-    """
-    fits = all(a.shape == b.shape for a, b in zip(old.tensors(), new.tensors(), strict=True))
-    for row, a, b in zip(fields(old), old.tensors(), new.tensors(), strict=True):
-        if fits:
-            a.copy_(b)
-        else:
-            setattr(old, row.name, b)
-    return not fits
+    continues = np.where(lists[-1].word_ends, BEGIN, INSIDE)
+    arrays = (*padded, first_bonuses, continues, np.arange(_rounded(most)))
+    new = Tables(*upload(device, *arrays))
+    if old is None or any(a.shape != b.shape for a, b in zip(old, new, strict=True)):
+        return new
+    for a, b in zip(old, new, strict=True):
+        a.copy_(b)
+    return old

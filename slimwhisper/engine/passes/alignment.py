@@ -11,12 +11,12 @@ from slimwhisper.engine.uploads import upload
 from slimwhisper.kernels.linear import at_least_float32
 from slimwhisper.model.decoder import ScoreRecorder
 from slimwhisper.model.model import Model
-from slimwhisper.tokens.vocabulary import Vocabulary
+from slimwhisper.types import SpecialTokens
 
 
 def align(
     model: Model,
-    vocabulary: Vocabulary,
+    vocabulary: SpecialTokens,
     requests: Sequence[Align],
     slots: Sequence[int],
     reader: PromptReader,

@@ -92,37 +92,38 @@ class AsyncEncoder:
         """mel [G, n_mels, 2 q] -> [G, q, d]."""
         return self.model.encoder(mel)
 
-    def divide(
-        self, tickets: Sequence[Ticket]
-    ) -> tuple[list[list[Ticket]], list[tuple[Ticket, Tensor]]]:
-        """Tickets with audio -> those to encode, in batches of one length, and those whose audio
-        came encoded, each with the output [p, d].
-        """
-        dims = self.model.dims
-        by_frames: dict[int, list[Ticket]] = {}
-        known: list[tuple[Ticket, Tensor]] = []
+    def divide(self, tickets: Sequence[Ticket]) -> Iterator[tuple[list[Ticket], list[Tensor]]]:
+        """Tickets with audio, in batches of one shape for `begin`, and their mels or outputs."""
+        by_shape: dict[torch.Size, list[Ticket]] = {}
         for ticket in tickets:
-            mel = ticket.window.mel
-            assert mel is not None
-            if mel.shape == (dims.n_audio_ctx, dims.n_audio_state):
-                known.append((ticket, mel))
-            else:
-                by_frames.setdefault(mel.shape[1], []).append(ticket)
-        batches = list[list[Ticket]]()
-        for frames, group in by_frames.items():
+            assert ticket.window.mel is not None
+            by_shape.setdefault(ticket.window.mel.shape, []).append(ticket)
+        for shape, group in by_shape.items():
             count = self.max_batch
-            if self.stream is None:  # as many positions as in a batch of whole windows
-                count = count * dims.window_frames // frames
-            batches += [group[i : i + count] for i in range(0, len(group), count)]
-        return batches, known
+            if self.stream is None and shape != self._output_shape:
+                # as many positions as in a batch of whole windows
+                count = count * self.model.dims.window_frames // shape[1]
+            for first in range(0, len(group), count):
+                some = group[first : first + count]
+                yield some, [t.window.mel for t in some if t.window.mel is not None]
+
+    @property
+    def _output_shape(self) -> tuple[int, int]:
+        """Of one window's output, which a ticket may come with."""
+        return self.model.dims.n_audio_ctx, self.model.dims.n_audio_state
 
     def begin(
         self, tickets: Sequence[Ticket], mels: Sequence[Tensor], beside: bool = False
     ) -> None:
         """Start to encode the tickets' mels, each [n_mels, 2 q]; on a GPU, returns immediately.
+        Whole windows' outputs [p, d] instead of mels are complete as they are.
 
         beside: on half of the GPU, if it can be divided: the steps beside it have the other half.
         """
+        if mels[0].shape == self._output_shape:
+            features = torch.stack(tuple(mels)).to(self.model.device, self.model.dtype)
+            self._batches.appendleft(_Batch(list(tickets), features, None))
+            return
         if self._thread is not None:  # one by one: the first can start while the next is encoded
             for ticket, mel in zip(tickets, mels, strict=True):
                 future = self._thread.submit(self._encode, mel.unsqueeze(0))

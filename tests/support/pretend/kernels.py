@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.engine.rules import TimestampState, apply_timestamp_rules, log_probability
+from slimwhisper.engine.filters.timestamps import apply_timestamp_rules, log_probability
 from slimwhisper.kernels.gpu.combine import PartialSums, combine_reference
 from slimwhisper.kernels.gpu.heads import split_heads_reference
 from slimwhisper.kernels.gpu.latent import split_latent_reference
 from slimwhisper.kernels.latent import FP8, Latent
 from slimwhisper.kernels.norm import CacheWrite, add_norm
 from slimwhisper.kernels.reads import Reads
-from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer
+from slimwhisper.types import SpecialTokens
 
 Arguments = dict[str, Any]  # of a launch, by the kernel's names
 
@@ -120,11 +120,10 @@ def choose_token(a: Arguments) -> None:
     logits = a["logits"].clone()
     flags = (a["enabled"].bool(), a["initial_limit"], a["last"].bool(), a["before_last"].bool())
     if a["RULES"]:
-        state = TimestampState(*flags, a["latest"], a["count"])
+        state = *flags, a["latest"], a["count"]
         size, stamps = a["size"], range(a["begin"], a["end"])
         texts = tuple(r for r in (range(a["eot"]), range(stamps.stop, size)) if r)
-        numbers = (a["eot"], 0, 0, a["no_timestamps"])
-        vocabulary = Vocabulary(size, *numbers, stamps, {}, texts, get_tokenizer)
+        vocabulary = SpecialTokens(size, a["eot"], 0, a["no_timestamps"], stamps, {}, texts)
         apply_timestamp_rules(logits, state, vocabulary)
     tokens = logits.argmax(dim=-1)
     a["tokens"].copy_(tokens)
