@@ -15,38 +15,25 @@ too, which needs its interpreter (TRITON_INTERPRET=1) and is meant for tests.
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels.attention import (
-    HeadsByTorch,
-    HeadsByTriton,
-    HeadsInC,
-    LatentByTorch,
-    LatentByTriton,
-    LatentInC,
-    LatentOnHopper,
-    groups_of,
-)
-from slimwhisper.kernels.calls import BackEnd, HeadsCall, LatentCall, multiply_heads
+from slimwhisper.kernels.attention import ByTorch
 from slimwhisper.kernels.configurations import TritonDevice, find_triton_device
-from slimwhisper.kernels.cpu.blocks import LatentBlock, add_norm_in_c
-from slimwhisper.kernels.cpu.choose_token import choose_token_in_c
-from slimwhisper.kernels.cpu.library import Library, library
+from slimwhisper.kernels.cpu.blocks import LatentBlock
+from slimwhisper.kernels.cpu.library import Library, library, multiply_heads
 from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.norm import CacheWrite, add_norm
+from slimwhisper.kernels.norm import CacheWrite
 from slimwhisper.kernels.reads import ALL, Reads
 
 logger = logging.getLogger("slimwhisper.kernels")
-Result = TypeVar("Result")
-Call = TypeVar("Call", LatentCall, HeadsCall)
 
+OPERATIONS = ("latent", "heads", "add_norm", "choose_token")
 CHOICES = ("auto", "torch", "triton")
 PATHS = {"cuda": "CUDA", "triton": "Triton"}  # of a GPU
 
@@ -82,17 +69,19 @@ class Kernels:
         self.hopper = _hopper(device, self.triton_device if choice == "auto" else None)
         compiled = choice == "auto" and device.type == "cpu"
         self.library: Library | None = library(dtype) if compiled else None
-        self.latent_back_ends: Sequence[BackEnd[LatentCall]] = (
-            LatentInC(self.library),
-            LatentOnHopper(self.hopper),
-            LatentByTriton(self.triton_device, dtype),
-            LatentByTorch(self.library),
-        )
-        self.heads_back_ends: Sequence[BackEnd[HeadsCall]] = (
-            HeadsInC(self.library),
-            HeadsByTriton(self.triton_device, dtype),
-            HeadsByTorch(),
-        )
+        back_ends: list[Any] = [] if self.library is None else [self.library]
+        if self.triton_device is not None:
+            from slimwhisper.kernels.gpu.back_ends import ByTriton, OnHopper
+
+            back_ends += [] if self.hopper is None else [OnHopper(self.hopper)]
+            back_ends.append(ByTriton(self.triton_device, dtype))
+        back_ends.append(ByTorch(self.library))
+        # of each operation, paths in the order in which they are tried; a function returns None for
+        # what it cannot run
+        self._table: dict[str, list[tuple[str, Callable[..., Any]]]] = {
+            name: [(b.path, getattr(b, name)) for b in back_ends if hasattr(b, name)]
+            for name in OPERATIONS
+        }
 
     def describe(self) -> str:
         """Which path is used, and why."""
@@ -124,8 +113,8 @@ class Kernels:
         Returns:
             [N, h, d_k], or [N, h, d] without maps.
         """
-        call = LatentCall(queries, latent, scale, reads, maps)
-        return self._attend(self.latent_back_ends, call)
+        output: Tensor = self._run("latent", queries, latent, scale, reads, maps)
+        return output
 
     def latent_block(
         self, block: LatentBlock | None, x: Tensor, latent: Latent, reads: Reads
@@ -135,8 +124,8 @@ class Kernels:
         """
         if block is None or latent.factors is not None:
             return None
-        windows, reads = groups_of(reads, reads.windows(len(latent)), x.shape[:-1].numel())
-        output = block(x, latent.values, reads, windows)
+        groups, reads = reads.grouped(len(latent), x.shape[:-1].numel())
+        output = block(x, latent.values, reads, groups)
         if output is not None:
             self.used["latent", "c"] += 1
         return output
@@ -163,7 +152,8 @@ class Kernels:
         Returns:
             [N, h, d_k].
         """
-        return self._attend(self.heads_back_ends, HeadsCall(queries, keys, values, reads))
+        output: Tensor = self._run("heads", queries, keys, values, reads)
+        return output
 
     def add_norm(
         self,
@@ -178,30 +168,8 @@ class Kernels:
 
         x, addend: [R, d] or [B, T, d]; weight, bias, shift: [d]. Returns total and normed, like x.
         """
-
-        def by_triton() -> tuple[Tensor, Tensor]:
-            """total and normed."""
-            from slimwhisper.kernels.gpu.norm import add_norm_by_triton
-
-            return add_norm_by_triton(x, addend, weight, bias, write, shift)
-
-        def in_c() -> tuple[Tensor, Tensor] | None:
-            """total and normed."""
-            assert self.library is not None
-            if write is None:
-                return add_norm_in_c(self.library, x, addend, weight, bias)
-            if write.column_scales is not None:
-                return None
-            where = write.latent.values, write.ids, write.positions
-            return add_norm_in_c(self.library, x, addend, weight, bias, where)
-
-        paths: list[tuple[str, Callable[[], tuple[Tensor, Tensor] | None]]]
-        paths = [("torch", lambda: add_norm(x, addend, weight, bias, write, shift))]
-        if self.library is not None and shift is None:
-            paths.insert(0, ("c", in_c))
-        if self.triton_device is not None and weight.dtype == torch.float32:
-            paths.insert(0, ("triton", by_triton))
-        return self._run("add_norm", paths)
+        result: tuple[Tensor, Tensor] = self._run("add_norm", x, addend, weight, bias, write, shift)
+        return result
 
     def choose_token(
         self,
@@ -216,46 +184,29 @@ class Kernels:
         logits [R, V], state each [R], boundaries, as in `choose_token.choose_token`; None:
         the vocabulary's text lies elsewhere. by_torch: the same in PyTorch.
         """
+        chosen: tuple[Tensor, Tensor] | None = None
+        if boundaries is not None:
+            chosen = self._run("choose_token", logits, state, boundaries, rules)
+        if chosen is None:
+            self.used["choose_token", ByTorch.path] += 1
+            return by_torch()
+        return chosen
 
-        def by_triton() -> tuple[Tensor, Tensor]:
-            """[R] int64, [R] float32."""
-            from slimwhisper.kernels.gpu.choose_token import choose_token
-
-            assert boundaries is not None
-            return choose_token(logits, state, boundaries, rules)
-
-        def in_c() -> tuple[Tensor, Tensor] | None:
-            """[R] int64, [R] float32."""
-            assert self.library is not None and boundaries is not None
-            return choose_token_in_c(self.library, logits, state, boundaries, rules)
-
-        paths: list[tuple[str, Callable[[], tuple[Tensor, Tensor] | None]]]
-        paths = [("torch", by_torch)]
-        if self.library is not None and boundaries is not None:
-            paths.insert(0, ("c", in_c))
-        single = logits.dtype == torch.float32
-        if self.triton_device is not None and single and boundaries is not None:
-            paths.insert(0, ("triton", by_triton))
-        return self._run("choose_token", paths)
-
-    def _attend(self, back_ends: Sequence[BackEnd[Call]], call: Call) -> Tensor:
-        paths = ((b.path, partial(b.run, call)) for b in back_ends if b.supports(call))
-        return self._run(call.operation, paths)
-
-    def _run(
-        self, operation: str, paths: Iterable[tuple[str, Callable[[], Result | None]]]
-    ) -> Result:
-        """The result of the first (path, function) that gives one, which `used` counts."""
-        for path, run in paths:
-            result = self._run_on_gpu(operation, path, run) if path in PATHS else run()
+    def _run(self, operation: str, *arguments: Any) -> Any:
+        """The result of the first back end that gives one, which `used` counts."""
+        for path, run in self._table[operation]:
+            if path in PATHS:
+                result = self._run_on_gpu(operation, path, run, *arguments)
+            else:
+                result = run(*arguments)
             if result is not None:
                 self.used[operation, path] += 1
                 return result
-        raise AssertionError(f"no back end runs {operation}")
+        return None
 
     def _run_on_gpu(
-        self, operation: str, path: str, run: Callable[[], Result | None]
-    ) -> Result | None:
+        self, operation: str, path: str, run: Callable[..., Any], *arguments: Any
+    ) -> Any:
         """Run a kernel of a GPU; None if it fails, with one warning, or has failed before.
 
         Errors of the device are raised: out of memory, or one after which nothing else runs.
@@ -264,7 +215,7 @@ class Kernels:
             return None
         try:
             with on_device(self.device):
-                return run()
+                return run(*arguments)
         except (torch.OutOfMemoryError, torch.AcceleratorError):
             raise
         except Exception as error:  # it does not compile or load, or the launch failed

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from slimwhisper.kernels.cpu.functions import LONG, POINTER
-from slimwhisper.kernels.cpu.library import library, pointer
-from slimwhisper.kernels.linear import Quantized, Tiled, Weight
+from slimwhisper.kernels.cpu.library import library
+from slimwhisper.kernels.linear import Matrix, QuantizedInC, Tiled
 
 ROWS, PART = 96, 1536  # that a thread takes at a time, and hidden values in int8: as in C
 LINE = 16  # divides the widths
 
 Pair = tuple[Tensor, Tensor]  # weight and bias of a norm, [d] each
-Layer = tuple[Weight, Tensor | None]  # weight [out, in] and bias [out]
+Layer = tuple[Matrix, Tensor | None]  # weight [out, in] and bias [out]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class BlockWeights:
     def in_c(self) -> bool:
         """Whether the matrices are laid out for C."""
         layers = self.query, self.key, self.value, self.out, self.up, self.down
-        return all(isinstance(w, Tiled | Quantized) and w.blocks is not None for w, _ in layers)
+        return all(isinstance(weight, Tiled | QuantizedInC) for weight, _ in layers)
 
 
 class _Linear(ctypes.Structure):
@@ -70,8 +70,8 @@ class EncoderRows:
             struct.mlp_weight, struct.mlp_bias = self._addresses(*before.mlp_norm)
             struct.out = self._linear(*before.out)
             struct.up, struct.down = self._linear(*before.up), self._linear(*before.down)
-            assert isinstance(before.up[0], Tiled | Quantized)
-            struct.wide = before.up[0].width
+            assert before.up[1] is not None
+            struct.wide = len(before.up[1])
         if after is not None:
             struct.query, struct.key = self._linear(*after.query), self._linear(*after.key)
             struct.value = self._linear(*after.value)
@@ -80,34 +80,31 @@ class EncoderRows:
         """x, to which the block before is added, and attended, its attention -> query, key and
         value of the block after, or the norm: [B, p, d] float32 each.
         """
-        compiled, width, threads = library(), x.shape[-1], torch.get_num_threads()
+        compiled, width = library(), x.shape[-1]
         assert compiled is not None
         results = [torch.empty_like(x) for _ in range(self._results)]
         size = ROWS * (width + PART + 2 + PART // 2)
-        workspace = torch.empty(threads * size)
-        compiled.functions[self._name](
-            *map(pointer, (x, *results, *[None] * (3 - len(results)), attended)),
-            *(ctypes.addressof(self._struct), workspace.data_ptr(), size),
-            *(x.numel() // width, threads),
-        )
+        workspace = torch.empty(torch.get_num_threads() * size)
+        slots = *results, *[None] * (3 - len(results))
+        struct, rows = ctypes.addressof(self._struct), x.numel() // width
+        compiled.call(self._name, x, *slots, attended, struct, workspace, size, rows)
         return results
 
     def _addresses(self, *tensors: Tensor | None) -> list[int | None]:
         """Of tensors, which are kept."""
         kept = [None if t is None else t.contiguous() for t in tensors]
         self._kept += [t for t in kept if t is not None]
-        return [pointer(t) for t in kept]
+        return [None if t is None else t.data_ptr() for t in kept]
 
-    def _linear(self, weight: Weight, bias: Tensor | None) -> _Linear:
+    def _linear(self, weight: Matrix, bias: Tensor | None) -> _Linear:
         if isinstance(weight, Tiled):
             return _Linear(*self._addresses(weight.blocks, None, None, bias))
-        assert isinstance(weight, Quantized) and weight.blocks is not None
-        self._name = "encoder_rows_integers"
-        parts = weight.blocks.split(PART // 4, dim=1)
-        sums = weight.sums
+        assert isinstance(weight, QuantizedInC)
+        self._name, sums = "encoder_rows_integers", weight.sums
+        parts = weight.integers.split(PART // 4, dim=1)
         if len(parts) > 1:
             sums = torch.stack([p.sum((1, 3), dtype=torch.int32).flatten() for p in parts])
-        return _Linear(*self._addresses(weight.blocks, sums, weight.factors, weight.bias))
+        return _Linear(*self._addresses(weight.integers, sums, weight.factors, bias))
 
 
 def encoder_rows(blocks: Sequence[BlockWeights], last: Pair) -> list[EncoderRows]:

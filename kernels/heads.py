@@ -8,19 +8,28 @@ from slimwhisper.kernels.cpu.library import library, processor_has
 
 
 def head_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None = None, causal: bool = False
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
 ) -> Tensor:
-    """softmax(q_i K_i^T / sqrt(d_k)) V_i for every head i.
+    """softmax(q_i K_i^T * scale) V_i for every head i.
 
     Arguments:
         queries: [B, h, Q, d_k].
         keys, values: [B, h, T, d_k], same dtype.
         bias: broadcastable to [B, h, Q, T], same dtype, added to the scores; -inf hides a position.
+            Keys and values must be finite in hidden positions too.
         causal: query t sees only positions 0..t; not together with `bias`.
+        scale: factor on the scores; None: 1 / sqrt(d_k).
     Returns:
         [B, h, Q, d_k].
     """
-    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, is_causal=causal)
+    return F.scaled_dot_product_attention(
+        queries, keys, values, attn_mask=bias, is_causal=causal, scale=scale
+    )
 
 
 def encoder_attention(
@@ -44,17 +53,3 @@ def encoder_attention(
                 return mixed
     q, k, v = (t.transpose(1, 2) for t in (queries, keys, values))
     return head_attention(q, k, v).transpose(1, 2)
-
-
-def head_attention_reference(
-    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None = None, causal: bool = False
-) -> Tensor:
-    """The same from the definition, in at least float32: [B, h, Q, d_k] -> [B, h, Q, d_k]."""
-    wide = torch.promote_types(queries.dtype, torch.float32)
-    scores = queries.to(wide) @ keys.to(wide).transpose(-1, -2) * queries.shape[-1] ** -0.5
-    if bias is not None:
-        scores = scores + bias
-    if causal:
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(hidden, float("-inf"))
-    return (scores.softmax(dim=-1) @ values.to(wide)).to(queries.dtype)

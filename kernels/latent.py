@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 FP8 = torch.float8_e4m3fn
@@ -59,38 +58,3 @@ class Latent:
         if self.factors is None:
             return self.values
         return (self.values.to(torch.float32) * self.factors[..., None]).to(dtype)
-
-
-def latent_attention(
-    queries: Tensor, latent: Tensor, scale: float, bias: Tensor | None = None
-) -> Tensor:
-    """Attend with Q query rows of full width to a shared latent.
-
-    Arguments:
-        queries: [B, Q, d], the folded queries of all heads (and of all rows that share a slot).
-        latent: [B, T, d], same dtype; any strides with a contiguous last dimension.
-        scale: factor on the scores, 1 / sqrt(head width).
-        bias: [B, 1, T] or [B, Q, T] in the same dtype, added to the scores; -inf hides a position.
-            The latent must be finite in hidden positions too.
-    Returns:
-        [B, Q, d], the probability-weighted sums of the latent.
-
-    The Q queries go through `scaled_dot_product_attention` as the queries of ONE head, so that the
-    latent is read once; per-head products would read it h times.
-    """
-    shared = latent.unsqueeze(1)
-    mask = None if bias is None else bias.unsqueeze(1)
-    return F.scaled_dot_product_attention(
-        queries.unsqueeze(1), shared, shared, attn_mask=mask, scale=scale
-    ).squeeze(1)
-
-
-def latent_attention_reference(
-    queries: Tensor, latent: Tensor, scale: float, bias: Tensor | None = None
-) -> Tensor:
-    """The same from the definition, in at least float32: [B, Q, d], [B, T, d] -> [B, Q, d]."""
-    wide = torch.promote_types(queries.dtype, torch.float32)
-    scores = queries.to(wide) @ latent.to(wide).transpose(1, 2) * scale
-    if bias is not None:
-        scores = scores + bias
-    return (scores.softmax(dim=-1) @ latent.to(wide)).to(queries.dtype)

@@ -1,10 +1,12 @@
 """Which positions an attention call reads: the arguments that all attention kernels share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+MAX_ROWS = 32  # of a window in one call by heads; more, as in a prompt, go to flash-attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +59,23 @@ class Reads:
         """How many lengths each of B windows has: 0, 1 or one for each row."""
         return 0 if self.lengths is None else len(self.lengths) // windows
 
-    def longest(self, window: int, windows: int) -> int | None:
-        """How many positions window `window` of B reads, for references; None: all of them."""
-        count = self.lengths_per_window(windows)
-        return None if self.lengths is None else int(self.lengths[(window + 1) * count - 1])
+    def rows_per_window(self, slots: int, count: int) -> int:
+        """How many of `count` rows each window has, over `slots` slots."""
+        return count // self.windows(slots)
 
-    def masked(self, scores: Tensor, window: int, windows: int) -> Tensor:
-        """scores [N / B, h, longest] of a window, for references: -inf past a row's end."""
-        if self.lengths is None or self.lengths_per_window(windows) == 1:
-            return scores
-        ends = self.lengths.view(windows, -1)[window]
-        positions = torch.arange(scores.shape[-1], device=scores.device)
-        return scores.masked_fill(positions >= ends[:, None, None], float("-inf"))
+    def grouped(self, slots: int, count: int) -> tuple[int, "Reads"]:
+        """How many groups `count` rows form that each read with one length, over `slots` slots,
+        and what they read: the groups are the windows, or the rows where each token of a text has
+        its own length.
+        """
+        windows = self.windows(slots)
+        if self.lengths_per_window(windows) <= 1:
+            return windows, self
+        if self.block_table is not None:
+            table = self.block_table.repeat_interleave(count // windows, dim=0)
+            return count, replace(self, block_table=table)
+        ids = torch.arange(windows) if self.slots is None else self.slots
+        return count, replace(self, slots=ids.repeat_interleave(count // windows))
 
     def tensors(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """slots, block_table and lengths for a kernel, on the device of `like`.

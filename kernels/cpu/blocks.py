@@ -1,12 +1,12 @@
 """Whole blocks of a decoder layer in one call of C (blocks.c): attention to a latent with all its
-projections, an MLP, and a sum with its layer norm.
+projections, and an MLP.
 
 Each returns None where it cannot run, as `Library` does, and the caller computes it in parts.
 """
 
 import ctypes
 from abc import ABC, abstractmethod
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -18,8 +18,6 @@ from slimwhisper.kernels.cpu.library import (
     PART_DEPTH,
     Library,
     intercepted,
-    is_half,
-    pointer,
 )
 from slimwhisper.kernels.reads import Reads
 
@@ -46,23 +44,32 @@ class _MLPWeights(ctypes.Structure):
 class _Block(ABC):
     """Weights that C reads in place: matrices of one dtype, then biases."""
 
-    def __init__(self, library: Library, weights: tuple[Tensor, ...]) -> None:
+    struct_type: ClassVar[type[ctypes.Structure]]
+
+    def __init__(self, library: Library, weights: tuple[Tensor, ...], *numbers: float) -> None:
+        """numbers: of the struct, after the weights and before `half`."""
         self.library, self.weights = library, weights  # kept, as C has their addresses
         # with more rows in bfloat16, oneDNN's products are faster
         self.most_rows = BFLOAT16_ROWS if library.dtype == torch.bfloat16 else 2**31
+        half = int(weights[0].dtype == torch.float16)
+        self.struct = self.struct_type(*(t.data_ptr() for t in weights), *numbers, half)
+        self.address = ctypes.addressof(self.struct)
 
     @classmethod
     def of(cls, library: Library | None, *weights: object) -> Self | None:
-        """None where C cannot read a weight, or it has no library."""
-        tensors = tuple(w for w in weights if isinstance(w, Tensor))
+        """Of tensors, or matrices that C reads in place (`Compiled`); None where it cannot read
+        one, or there is no library.
+        """
+        found = [getattr(w, "matrix", w) for w in weights]
+        tensors = tuple(w for w in found if isinstance(w, Tensor))
         if library is None or len(tensors) < len(weights):
             return None
         matrices, biases = (([t for t in tensors if (t.ndim == 1) == one]) for one in (False, True))
         if not all(map(library.multiplies, matrices)) or not all(map(library.readable, biases)):
             return None
-        if len({t.dtype for t in matrices}) > 1:
+        if len({t.dtype for t in matrices}) > 1 or not cls.fits(library, tensors):
             return None
-        return cls(library, tensors) if cls.fits(library, tensors) else None
+        return cls(library, tensors)
 
     @staticmethod
     @abstractmethod
@@ -80,18 +87,17 @@ class LatentBlock(_Block):
     [h, d_k, d], out [d, d]; query_bias and out_bias [d].
     """
 
+    struct_type = _LatentWeights
+
     def __init__(self, library: Library, weights: tuple[Tensor, ...]) -> None:
-        super().__init__(library, weights)
         self.heads, size, self.width = weights[1].shape
-        numbers = self.heads, self.width, size**-0.5, is_half(weights[0])
-        self.struct = _LatentWeights(*(t.data_ptr() for t in weights), *numbers)
-        self.address = ctypes.addressof(self.struct)
+        super().__init__(library, weights, self.heads, self.width, size**-0.5)
 
     @staticmethod
     def fits(library: Library, weights: tuple[Tensor, ...]) -> bool:
         """Heads of a multiple of `library.depth`, and a sum in one part in bfloat16."""
         _, size, width = weights[1].shape
-        fits = weights[0].shape == (width, width) and not (size | width) % library.depth
+        fits = weights[0].shape == (width, width) and not size % library.depth
         narrow = size <= MAX_HEAD and width <= PART_DEPTH
         return fits and (library.dtype != torch.bfloat16 or narrow)
 
@@ -105,18 +111,14 @@ class LatentBlock(_Block):
         if not library.reads_in_place(reads, page):
             return None
         bias, table = reads.position_bias, reads.block_table
-        threads, rows = torch.get_num_threads(), x.numel() // self.width
-        parts, out = -(-threads // windows), torch.empty_like(x)
-        numbers = x.new_empty(rows * (1 + self.heads) * self.width)
+        rows, parts = x.numel() // self.width, -(-torch.get_num_threads() // windows)
+        out, numbers = torch.empty_like(x), x.new_empty(rows * (1 + self.heads) * self.width)
         sums = torch.empty(parts * rows * self.heads * (self.width + 2))
-        library.functions["latent_block"](
-            *map(pointer, (out, numbers, sums, x)),
-            self.address,
-            *map(pointer, (latent, reads.slots, reads.lengths, bias, table)),
-            *(rows, windows, parts, reads.positions(page), latent.stride(0)),
-            *(0 if bias is None else bias.stride(0), page),
-            *(0 if table is None else table.stride(0), threads),
-        )
+        operands = x, self.address, latent, reads.slots, reads.lengths, bias, table
+        sizes = rows, windows, parts, reads.positions(page), latent.stride(0)
+        bias_stride = 0 if bias is None else bias.stride(0)
+        strides = bias_stride, page, 0 if table is None else table.stride(0)
+        library.call("latent_block", out, numbers, sums, *operands, *sizes, *strides)
         return out
 
 
@@ -125,19 +127,16 @@ class MLPBlock(_Block):
     down_bias [d].
     """
 
+    struct_type = _MLPWeights
+
     def __init__(self, library: Library, weights: tuple[Tensor, ...]) -> None:
-        super().__init__(library, weights)
         self.wide, self.width = weights[0].shape
-        numbers = self.width, self.wide, is_half(weights[0])
-        self.struct = _MLPWeights(*(t.data_ptr() for t in weights), *numbers)
-        self.address = ctypes.addressof(self.struct)
+        super().__init__(library, weights, self.width, self.wide)
 
     @staticmethod
     def fits(library: Library, weights: tuple[Tensor, ...]) -> bool:
-        """Depths of multiples of `library.depth`, and a first sum in one part in bfloat16."""
-        wide, width = weights[0].shape
-        narrow = library.dtype != torch.bfloat16 or width <= PART_DEPTH
-        return not (wide | width) % library.depth and narrow
+        """A first sum in one part in bfloat16."""
+        return library.dtype != torch.bfloat16 or weights[0].shape[1] <= PART_DEPTH
 
     def __call__(self, x: Tensor) -> Tensor | None:
         """x [..., d] -> [..., d]."""
@@ -145,38 +144,5 @@ class MLPBlock(_Block):
             return None
         rows, out = x.numel() // self.width, torch.empty_like(x)
         hidden, partial = x.new_empty(rows * self.wide), torch.empty(rows * self.width)
-        self.library.functions["mlp"](
-            *map(pointer, (out, hidden, partial, x)),
-            *(self.address, rows, torch.get_num_threads()),
-        )
+        self.library.call("mlp", out, hidden, partial, x, self.address, rows)
         return out
-
-
-def add_norm_in_c(
-    library: Library,
-    x: Tensor,
-    addend: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    where: tuple[Tensor, Tensor, Tensor] | None = None,
-) -> tuple[Tensor, Tensor] | None:
-    """As `kernels.norm.add_norm`. where: a cache [.., T, d] in which normed rows are stored too,
-    and for each row the first two indices, [R] int64 each.
-    """
-    total, width = x if addend is None else addend, x.shape[-1]
-    if width % 16 or intercepted() or not (library.readable(x) and library.readable(total)):
-        return None
-    strides = 0, 0
-    if where is not None:
-        cache, *indices = where
-        if cache.dtype != x.dtype or cache.stride(2) != 1:
-            return None
-        if not all(library.readable(t, torch.int64) for t in indices):
-            return None
-        strides = cache.stride(0), cache.stride(1)
-    normed = torch.empty_like(x)
-    library.functions["add_norm"](
-        *map(pointer, (total, normed, x, addend, weight, bias, *(where or (None, None, None)))),
-        *(x.numel() // width, width, *strides, torch.get_num_threads()),
-    )
-    return total, normed

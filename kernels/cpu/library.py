@@ -12,6 +12,7 @@ The functions run on threads of their own (threads.c), as many as PyTorch uses.
 """
 
 import os
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +20,9 @@ import torch
 from torch import Tensor
 
 from slimwhisper.kernels.cpu.functions import load_functions
-from slimwhisper.kernels.reads import ALL, Reads
+from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.norm import CacheWrite
+from slimwhisper.kernels.reads import ALL, MAX_ROWS, Reads
 
 NATIVE = Path(__file__).with_name("_native.so")
 # depths of products and widths of latents must be multiples of it
@@ -31,16 +34,6 @@ FINE_ROWS = 8  # rows at most that `integers` rounds to 16 bits
 BFLOAT16_ROWS = 32  # rows at most of products in bfloat16: with more, oneDNN's are faster
 AVX2_ROWS = 128  # rows of products with AVX2: with as many, PyTorch's are faster
 BLOCK = 64  # positions that attention reads at a time; a multiple of pages
-
-
-def pointer(t: Tensor | None) -> int | None:
-    """The address that C gets."""
-    return None if t is None else t.data_ptr()
-
-
-def is_half(weight: Tensor) -> int:
-    """1 for a weight in float16, as C wants to know it."""
-    return int(weight.dtype == torch.float16)
 
 
 def intercepted() -> bool:
@@ -56,30 +49,36 @@ def processor_has(feature: str) -> bool:
 
 
 class Library:
-    """The compiled functions of one dtype. Every tensor is on the CPU, contiguous, and of that
-    dtype unless stated otherwise. A function that cannot run returns None, and the caller uses
-    PyTorch.
+    """The compiled functions of one dtype, and the back end of `Kernels` in C. Every tensor is on
+    the CPU, contiguous, and of that dtype unless stated otherwise. A function that cannot run
+    returns None, and the caller uses PyTorch.
     """
 
     def __init__(self, path: Path, wide: bool = True, dtype: torch.dtype = torch.float32) -> None:
         """wide: with AVX-512, if the processor has it. dtype: float32 or bfloat16. Raises OSError
         if it does not load, or the processor cannot run it.
         """
-        self.dtype, self.depth = dtype, DEPTHS[dtype]
+        self.path, self.dtype, self.depth = "c", dtype, DEPTHS[dtype]
         self.functions, self.is_avx2 = load_functions(path, wide, dtype == torch.bfloat16)
         self.has_integers = "multiply_integers" in self.functions
         self.has_encoder_attention = "encoder_attention" in self.functions
+
+    def call(self, name: str, *arguments: Tensor | float | None) -> None:
+        """Run a function: tensors become their addresses, and the threads' number comes last."""
+        values = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
+        self.functions[name](*values, torch.get_num_threads())
 
     def readable(self, t: Tensor, dtype: torch.dtype | None = None) -> bool:
         """Whether C can read the tensor in place. dtype: None: the library's."""
         return t.dtype == (dtype or self.dtype) and t.device.type == "cpu" and t.is_contiguous()
 
-    def multiplies(self, weight: Tensor) -> bool:
-        """Whether C can read a matrix to multiply by it: of the library's dtype or, for float32,
-        in float16, which it widens.
+    def multiplies(self, weight: Tensor, dtype: torch.dtype | None = None) -> bool:
+        """Whether C can read a matrix [..., out, in] to multiply by it: of this dtype or, where
+        that is float32, in float16, which it widens.
         """
-        half = self.dtype == torch.float32 and weight.dtype == torch.float16
-        return self.readable(weight, torch.float16 if half else None)
+        if dtype is None and self.dtype == torch.float32 and weight.dtype == torch.float16:
+            dtype = torch.float16
+        return weight.shape[-1] % self.depth == 0 and self.readable(weight, dtype)
 
     def reads_in_place(self, reads: Reads, page: int) -> bool:
         """Whether attention in C can read so, from slots or pages of `page` positions."""
@@ -112,29 +111,22 @@ class Library:
         factors: Tensor | None = None,
         unrounded: bool = False,
     ) -> Tensor | None:
-        """x W^T * factors + bias + addend: x [..., in], weight [out, in] -> [..., out]. With
-        factors [out] the weight is int8; without, it may be float16 if x is float32. unrounded: the
-        result is float32.
+        """x W^T * factors + bias + addend: x [..., in] -> [..., out]. weight: [out, in], one that
+        it `multiplies`; in int8 with factors [out], and only so. unrounded: the result is float32.
         """
         width, depth = weight.shape
         rows = x.numel() // depth
-        if not rows or depth % self.depth or intercepted():
-            return None
-        if self.dtype == torch.bfloat16 and rows > BFLOAT16_ROWS:
+        if not rows or intercepted() or (self.dtype == torch.bfloat16 and rows > BFLOAT16_ROWS):
             return None
         if self.is_avx2 and factors is None and rows >= AVX2_ROWS:
             return None
         x, addend = x.contiguous(), None if addend is None else addend.contiguous()
-        readable = self.multiplies(weight) if factors is None else self.readable(weight, torch.int8)
-        if not (readable and self.readable(x)):
+        if not self.readable(x):
             return None
-        dtype = torch.float32 if unrounded else self.dtype
-        out = torch.empty((*x.shape[:-1], width), dtype=dtype)
-        partial = self._workspace(out, depth)
-        self.functions["multiply_rows"](
-            *map(pointer, (out, partial, x, weight, factors, bias, addend)),
-            *(rows, width, depth, is_half(weight), int(unrounded), torch.get_num_threads()),
-        )
+        out = torch.empty((*x.shape[:-1], width), dtype=torch.float32 if unrounded else self.dtype)
+        operands = x, weight, factors, bias, addend
+        sizes = rows, width, depth, int(weight.dtype == torch.float16), int(unrounded)
+        self.call("multiply_rows", out, self._workspace(out, depth), *operands, *sizes)
         return out
 
     def integers(
@@ -154,7 +146,7 @@ class Library:
         """
         width, depth = len(factors), 4 * blocks.shape[1]
         rows = x.numel() // depth
-        if not rows or not self.has_integers or intercepted():
+        if not rows or intercepted():
             return None
         x, addend = x.contiguous(), None if addend is None else addend.contiguous()
         if not self.readable(x):
@@ -162,11 +154,9 @@ class Library:
         planes = 2 if rows <= FINE_ROWS else 1
         out = torch.empty((*x.shape[:-1], width))
         rounded = torch.empty((rows, planes, depth), dtype=torch.int16)  # with AVX-512, bytes
-        steps = torch.empty((rows, 2))
-        self.functions["multiply_integers"](
-            *map(pointer, (out, x, blocks, sums, factors, bias, addend, rounded, steps)),
-            *(rows, width, depth, planes, int(gelu), torch.get_num_threads()),
-        )
+        steps, sizes = torch.empty((rows, 2)), (rows, width, depth, planes, int(gelu))
+        operands = x, blocks, sums, factors, bias, addend
+        self.call("multiply_integers", out, *operands, rounded, steps, *sizes)
         return out
 
     def multiply_heads(self, x: Tensor, maps: Tensor, transpose: bool = False) -> Tensor | None:
@@ -180,32 +170,51 @@ class Library:
         if not (self.readable(x) and self.multiplies(maps)):
             return None
         out = x.new_empty((rows, heads, width))
-        sizes = rows, heads, width, depth, is_half(maps), torch.get_num_threads()
+        sizes = rows, heads, width, depth, int(maps.dtype == torch.float16)
         if transpose:
-            partial = self._workspace(out, depth)
-            self.functions["multiply_head_rows"](*map(pointer, (out, partial, x, maps)), *sizes)
+            self.call("multiply_head_rows", out, self._workspace(out, depth), x, maps, *sizes)
         elif self.dtype == torch.bfloat16 and depth > MAX_HEAD:
             return None
         else:
-            self.functions["multiply_heads_transposed"](*map(pointer, (out, x, maps)), *sizes)
+            self.call("multiply_heads_transposed", out, x, maps, *sizes)
         return out
 
     def latent(
-        self, queries: Tensor, latent: Tensor, scale: float, reads: Reads = ALL
+        self,
+        queries: Tensor,
+        latent: Latent,
+        scale: float,
+        reads: Reads = ALL,
+        maps: Tensor | None = None,
     ) -> Tensor | None:
-        """softmax(Q Z^T * scale + bias) Z: queries [B, Q, d], latent [S, T, d] -> [B, Q, d];
-        `reads` as in `heads`, with a bias for each position.
-        """
-        head = latent[:, None]
-        output = self.heads(queries[:, None], head, head, scale, reads)
-        return None if output is None else output[:, 0]
+        """As `Kernels.latent`."""
+        if latent.factors is not None:
+            return None
+        groups, reads = reads.grouped(len(latent), len(queries))
+        values, grouped = latent.values[:, None], queries.reshape(groups, 1, -1, queries.shape[-1])
+        output = self.attend(grouped, values, values, scale, reads)
+        if output is None:
+            return None
+        output = output.view(queries.shape)
+        return output if maps is None else multiply_heads(self, output, maps, transpose=True)
 
     def heads(
+        self, queries: Tensor, keys: Tensor, values: Tensor, reads: Reads = ALL
+    ) -> Tensor | None:
+        """As `Kernels.heads`."""
+        if reads.rows_per_window(len(keys), len(queries)) > MAX_ROWS:
+            return None
+        groups, reads = reads.grouped(len(keys), len(queries))
+        grouped = queries.unflatten(0, (groups, -1)).transpose(1, 2)
+        output = self.attend(grouped, keys, values, queries.shape[-1] ** -0.5, reads)
+        return None if output is None else output.transpose(1, 2).reshape(queries.shape)
+
+    def attend(
         self, queries: Tensor, keys: Tensor, values: Tensor, scale: float, reads: Reads = ALL
     ) -> Tensor | None:
         """softmax(q_i K_i^T * scale + bias) V_i of every head i: queries [B, h, Q, d_k], keys and
         values [S, h, T, d_k], or [pages, h, page, d_k] with a block table -> [B, h, Q, d_k].
-        reads: at most one length for each window.
+        reads: at most one length for each window, with a bias for each position.
         """
         (windows, heads, count, d), page = queries.shape, keys.shape[2]
         table, bias = reads.block_table, reads.position_bias
@@ -216,21 +225,67 @@ class Library:
             return None
         if not self.reads_in_place(reads, page):
             return None
-        threads = torch.get_num_threads()
-        parts = -(-threads // (windows * heads))
+        parts = -(-torch.get_num_threads() // (windows * heads))
         out = torch.empty((windows, heads, parts, count, d))
         workspace = torch.empty((windows, heads, parts, 2, count))
         result = out[:, :, 0] if parts == 1 else queries
         if parts > 1 or result.dtype != self.dtype:
             result = torch.empty_like(queries)
-        self.functions["attend_pages"](
-            *map(pointer, (result, out, workspace, queries, keys, values)),
-            *map(pointer, (reads.slots, reads.lengths, bias, table)),
-            *(windows, heads, parts, count, reads.positions(page), d),
-            *(keys.stride(0), keys.stride(1), 0 if bias is None else bias.stride(0)),
-            *(page, 0 if table is None else table.stride(0), scale, threads),
-        )
+        operands = queries, keys, values, reads.slots, reads.lengths, bias, table
+        sizes = windows, heads, parts, count, reads.positions(page), d
+        bias_stride = 0 if bias is None else bias.stride(0)
+        strides = *keys.stride()[:2], bias_stride, page, 0 if table is None else table.stride(0)
+        self.call("attend_pages", result, out, workspace, *operands, *sizes, *strides, scale)
         return result
+
+    def add_norm(
+        self,
+        x: Tensor,
+        addend: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        write: CacheWrite | None = None,
+        shift: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor] | None:
+        """As `kernels.norm.add_norm`."""
+        total, width = x if addend is None else addend, x.shape[-1]
+        if shift is not None or width % 16 or intercepted():
+            return None
+        if not (self.readable(x) and self.readable(total)):
+            return None
+        cache = ids = positions = None
+        if write is not None:
+            cache, ids, positions = write.latent.values, write.ids, write.positions
+            if write.column_scales is not None or cache.dtype != x.dtype or cache.stride(2) != 1:
+                return None
+            if not all(self.readable(t, torch.int64) for t in (ids, positions)):
+                return None
+        strides = (0, 0) if cache is None else cache.stride()[:2]
+        normed, where = torch.empty_like(x), (cache, ids, positions)
+        sizes = x.numel() // width, width, *strides
+        self.call("add_norm", total, normed, x, addend, weight, bias, *where, *sizes)
+        return total, normed
+
+    def choose_token(
+        self,
+        logits: Tensor,
+        state: Sequence[Tensor],
+        boundaries: tuple[int, int, int, int],
+        rules: bool,
+    ) -> tuple[Tensor, Tensor] | None:
+        """As `Kernels.choose_token`."""
+        rows, size = logits.shape
+        eot, begin, _, no_timestamps = boundaries
+        if logits.dtype != torch.float32 or logits.stride(1) != 1 or intercepted():
+            return None
+        if not all(t.is_contiguous() for t in state):
+            return None
+        if rules and not eot <= no_timestamps < begin:
+            return None
+        tokens, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+        numbers = rows, logits.stride(0), size, *boundaries, int(rules)
+        self.call("choose_token", logits, *state, tokens, logprobs, *numbers)
+        return tokens, logprobs
 
     def encoder_attention(
         self, queries: Tensor, keys: Tensor, values: Tensor, rounded: bool = False
@@ -257,12 +312,21 @@ class Library:
         padded = -(-positions // POSITIONS) * POSITIONS
         packed = queries.new_empty((windows, heads, 2, padded, d), dtype=self.dtype)
         integers = rounded and self.is_avx2 and self.dtype == torch.float32
-        self.functions["encoder_attention_integers" if integers else "encoder_attention"](
-            *map(pointer, (out, packed, queries, keys, values)),
-            *(windows, heads, positions, d, *strides[:2]),
-            *(d**-0.5, int(dtype == torch.bfloat16), torch.get_num_threads()),
-        )
+        name = "encoder_attention_integers" if integers else "encoder_attention"
+        sizes, half = (windows, heads, positions, d, *strides[:2]), int(dtype == torch.bfloat16)
+        self.call(name, out, packed, queries, keys, values, *sizes, d**-0.5, half)
         return out
+
+
+def multiply_heads(
+    compiled: Library | None, x: Tensor, maps: Tensor, transpose: bool = False
+) -> Tensor:
+    """As `Kernels.multiply_heads`: in C where it can, else by PyTorch."""
+    product = None if compiled is None else compiled.multiply_heads(x, maps, transpose)
+    if product is not None:
+        return product
+    maps = maps.to(x.dtype)
+    return torch.bmm(x.transpose(0, 1), maps.mT if transpose else maps).transpose(0, 1)
 
 
 @cache

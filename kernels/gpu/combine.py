@@ -273,15 +273,3 @@ def combine_and_map(parts: PartialSums, out: Tensor, maps: Tensor | None) -> Ten
     heads = out.transpose(0, 1).to(maps.dtype)
     torch.bmm(heads, maps.transpose(1, 2), out=mapped.transpose(0, 1))
     return mapped
-
-
-def combine_reference(parts: PartialSums, out: Tensor) -> Tensor:
-    """The same in PyTorch, in float64: fills `out` [N, h, d]."""
-    maxima, weights = parts.stats.double().unbind(-1)
-    written = weights > 0
-    maximum = maxima.masked_fill(~written, float("-inf")).amax(dim=1, keepdim=True)
-    factors = torch.where(written, torch.exp2(maxima - maximum), 0.0)
-    sums = parts.sums.double().masked_fill(~written[..., None], 0.0)
-    total = (factors[..., None] * sums).sum(dim=1)
-    weight_sum = (factors * weights.masked_fill(~written, 0.0)).sum(dim=1, keepdim=True)
-    return out.copy_((total / weight_sum.where(weight_sum > 0, 1.0)).view(out.shape))

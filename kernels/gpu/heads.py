@@ -167,25 +167,3 @@ def split_heads(
         num_stages=c.stages,
     )
     return combine(parts, out) if splits > 1 else out
-
-
-def split_heads_reference(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    reads: Reads = ALL,
-) -> Tensor:
-    """The same from the definition, window by window, in at least float32: [N, h, d_k] -> same."""
-    windows = reads.windows(len(keys))
-    wide = torch.promote_types(queries.dtype, torch.float32)
-    out = torch.zeros_like(queries)
-    for b, window_queries in enumerate(queries.unflatten(0, (windows, -1))):
-        slot = b if reads.slots is None else int(reads.slots[b])
-        length = reads.longest(b, windows)
-        k, v = keys[slot, :, :length].to(wide), values[slot, :, :length].to(wide)
-        scores = (
-            window_queries.to(wide).transpose(0, 1) @ k.transpose(1, 2) * queries.shape[-1] ** -0.5
-        )
-        weights = reads.masked(scores.transpose(0, 1), b, windows).softmax(dim=-1).transpose(0, 1)
-        out.unflatten(0, (windows, -1))[b] = (weights @ v).transpose(0, 1)
-    return out

@@ -9,7 +9,6 @@ softmax, arXiv 1805.02867); `combine` combines the parts (flash-decoding).
 
 import math
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -26,7 +25,6 @@ from slimwhisper.kernels.gpu.combine import (
     softmax_step,
     split_positions,
 )
-from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.reads import ALL, Reads
 
 
@@ -207,27 +205,3 @@ def split_latent(
         num_stages=c.stages,
     )
     return combine_and_map(parts, out, maps)
-
-
-def split_latent_reference(
-    queries: Tensor,
-    latent: Latent,
-    scale: float,
-    reads: Reads = ALL,
-) -> Tensor:
-    """The same from the definition, window by window, in at least float32: [N, h, d] -> same.
-
-    Of a float8 latent too.
-    """
-    windows = reads.windows(len(latent))
-    wide = torch.promote_types(queries.dtype, torch.float32)
-    out = torch.zeros_like(queries)
-    for b, window_queries in enumerate(queries.unflatten(0, (windows, -1))):
-        slot = b if reads.slots is None else int(reads.slots[b])
-        z = latent[slot : slot + 1].dequantized(wide)[0].to(wide)[: reads.longest(b, windows)]
-        scores = window_queries.to(wide) @ z.T * scale
-        if reads.position_bias is not None:
-            scores = scores + reads.position_bias[slot, : len(z)]
-        weights = reads.masked(scores, b, windows).softmax(dim=-1)
-        out.unflatten(0, (windows, -1))[b] = weights @ z
-    return out

@@ -11,7 +11,7 @@ from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.linear import at_least_float32, in_half, linear, pack, quantize
+from slimwhisper.kernels.linear import at_least_float32, in_half
 from slimwhisper.model.layers import MLP, LayerNorm, Residual, Source
 from slimwhisper.types import Dims
 
@@ -54,13 +54,13 @@ class Decoder:
         logits; kernels: the model's; both as in `Encoder`.
         """
         self.kernels = kernels or Kernels(device, dtype)
-        source = Source(state, "decoder.", device, dtype, int8, small_batches=True)
+        source = Source(state, "decoder.", device, dtype, small_batches=True, int8=int8)
         self.dims, self.device, self.dtype = dims, device, dtype
         self.size = dims.n_vocab
         self.embedding = in_half(self._padded(source.tensor("token_embedding.weight")))  # [V, d]
         tied = OUTPUT not in state  # the embedding serves the logits too
         output = self.embedding if tied else self._padded(state[OUTPUT].to(device, dtype))
-        self.head = quantize(output) if int8 else pack(output, small_batches=True)
+        self.head = source.prepared(output)
         self.positions = source.tensor("positional_embedding", at_least_float32(dtype))
         self.blocks = []
         for i in range(dims.n_text_layer):
@@ -86,7 +86,7 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., d] after the last norm -> [..., V] in at least float32."""
-        logits = linear(hidden, self.head, unrounded=True)
+        logits = self.head.unrounded(hidden)
         return logits.to(at_least_float32(self.dtype))[..., : self.size]
 
     @torch.inference_mode()

@@ -1,6 +1,6 @@
 """Mel spectrogram -> encoder output E, which is the slim cache of the audio."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -14,10 +14,9 @@ from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.encoder_rows import BlockWeights, encoder_rows, reads_tiles
 from slimwhisper.kernels.heads import encoder_attention
 from slimwhisper.kernels.linear import (
-    Weight,
+    Matrix,
     at_least_float32,
     half_on_gpu,
-    linear,
     pack,
     packed_width,
 )
@@ -33,30 +32,31 @@ class _Convolution:
     in bfloat16 where the model computes so, or in int8, on a CPU that multiplies bfloat16 fast.
     """
 
-    weight: Weight  # [out, in, 3], or for products [out, 3 in]
+    weight: Tensor | Matrix  # [out, in, 3], or for products [out, 3 in]
     bias: Tensor
     stride: int
 
     @staticmethod
     def read(source: Source, stride: int) -> "_Convolution":
         weight, bias = source.tensor("weight"), source.tensor("bias")
+        matrix = weight.transpose(1, 2).flatten(1)
         if half_on_gpu(weight):
-            return _Convolution(weight.transpose(1, 2).flatten(1), bias, stride)
+            return _Convolution(pack(matrix), bias, stride)
         if source.int8 or source.dtype == torch.bfloat16:
-            matrix = weight.transpose(1, 2).flatten(1).bfloat16()
+            matrix = matrix.bfloat16()
             if packed_width(matrix) is not None:
                 return _Convolution(pack(matrix), bias.bfloat16(), stride)
         return _Convolution(weight, bias, stride)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [B, T, in] -> [B, T / stride, out]."""
-        if isinstance(self.weight, Tensor) and self.weight.ndim == 3:
+        if isinstance(self.weight, Tensor):
             channels = x.transpose(1, 2)
             y = F.conv1d(channels, self.weight, self.bias, stride=self.stride, padding=1)
             return F.gelu(y).transpose(1, 2)
         padded = F.pad(x.to(self.bias.dtype), (0, 0, 1, 1))
         windows = padded.unfold(1, 3, self.stride)  # [B, T, in, 3]
-        return linear(windows.transpose(2, 3).flatten(2), self.weight, self.bias, gelu=True)
+        return self.weight.multiply(windows.transpose(2, 3).flatten(2), self.bias, None, True)
 
 
 def _until_silence(frames: Tensor) -> int:
@@ -75,43 +75,31 @@ def _until_silence(frames: Tensor) -> int:
 @dataclass(frozen=True, slots=True)
 class _EncoderBlock:
     norm: LayerNorm
-    query: Linear
-    key: Linear
-    value: Linear
+    projections: Sequence[Linear]  # query, key and value, or the three in one product
     out: Linear
     heads: int
     mlp: MLP
     rounded: bool  # attention in bfloat16, where C has it
-    joint: Linear | None  # query, key and value in one product
 
     @staticmethod
     def read(source: Source, heads: int) -> "_EncoderBlock":
         attn = source / "attn"
         query, value = (Linear.read(attn / name) for name in ("query", "value"))
         key = Linear.read(attn / "key", bias=False)  # a key bias cancels in the softmax
-        joint = Linear.joined(query, key, value)
-        if joint is not None:
-            query, key, value = joint.split(3)
         return _EncoderBlock(
             LayerNorm.read(source / "attn_ln"),
-            query,
-            key,
-            value,
+            Linear.joined(query, key, value),
             Linear.read(attn / "out"),
             heads,
             MLP.read(source),
             source.int8,
-            joint,
         )
 
     def __call__(self, x: Residual) -> None:
         """Add to x, [B, p, d]."""
         normed = x.normed(self.norm)
-        if self.joint is not None:
-            parts = self.joint(normed).chunk(3, dim=-1)
-        else:
-            parts = self.query(normed), self.key(normed), self.value(normed)
-        x.add_product(self.attend(*parts), self.out)
+        parts = [projection(normed) for projection in self.projections]
+        x.add_product(self.attend(*(parts if len(parts) > 1 else parts[0].chunk(3, -1))), self.out)
         x.add_mlp(self.mlp)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -121,10 +109,8 @@ class _EncoderBlock:
 
     def weights(self) -> BlockWeights:
         """Of a block without factors; there are several parts of an MLP for oneDNN alone."""
-        q, k, v, out = self.query.pair, self.key.pair, self.value.pair, self.out.pair
-        (up, down), *_ = self.mlp.parts
-        mlp = up.pair, (down, self.mlp.down_bias)
-        return BlockWeights(self.norm.pair, self.mlp.norm.pair, q, k, v, out, *mlp)
+        layers = *self.projections, self.out, *self.mlp.parts[0]
+        return BlockWeights(self.norm.pair, self.mlp.norm.pair, *(layer.pair for layer in layers))
 
 
 class Encoder:
@@ -146,9 +132,9 @@ class Encoder:
         """
         self.kernels = kernels or Kernels(device, dtype)
         whole = not factored_layers(state)  # its layers are one matrix each
-        fits = device.type == "cpu" and not int8 and reads_tiles(dims.n_audio_state, dtype)
-        tiled = fits and whole
-        source = Source(state, "encoder.", device, dtype, int8, tiled=tiled)
+        whole &= device.type == "cpu"
+        tiled = whole and not int8 and reads_tiles(dims.n_audio_state, dtype)
+        source = Source(state, "encoder.", device, dtype, int8=int8, tiled=tiled)
         self.dims, self.device, self.dtype = dims, device, dtype
         self.conv1 = _Convolution.read(source / "conv1", stride=1)
         self.conv2 = _Convolution.read(source / "conv2", stride=2)
@@ -159,8 +145,9 @@ class Encoder:
             for i in range(dims.n_audio_layer)
         ]
         self.norm = LayerNorm.read(source / "ln_post")
-        weights = [block.weights() for block in self.blocks]
-        self.rows = encoder_rows(weights, self.norm.pair) if whole else []
+        self.rows = (
+            encoder_rows([b.weights() for b in self.blocks], self.norm.pair) if whole else []
+        )
 
     def shortened(self, dims: Dims) -> "Encoder":
         """The same weights for fewer positions, the first `dims.n_audio_ctx`."""

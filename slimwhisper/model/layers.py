@@ -8,17 +8,14 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.validate import FACTORS
 from slimwhisper.kernels.cpu.blocks import MLPBlock
-from slimwhisper.kernels.cpu.library import library, processor_has
+from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import (
-    Tiled,
-    Weight,
+    HalfOnGPU,
+    Matrix,
     at_least_float32,
-    half_on_gpu,
-    linear,
-    pack,
     packed_width,
-    quantize,
+    prepare,
 )
 from slimwhisper.kernels.norm import CacheWrite, add_norm
 
@@ -31,9 +28,10 @@ class Source:
     prefix: str
     device: torch.device
     dtype: torch.dtype
-    int8: bool = False  # linear maps in int8
-    small_batches: bool = False  # they also serve few rows
-    tiled: bool = False  # they are `Tiled`
+    # of linear maps, as in `prepare`
+    small_batches: bool = False
+    int8: bool = False
+    tiled: bool = False
 
     def __truediv__(self, name: str) -> "Source":
         return replace(self, prefix=f"{self.prefix}{name}.")
@@ -50,65 +48,52 @@ class Source:
             return [self.tensor("weight")]
         return [self.tensor(name).T.contiguous() for name in FACTORS]
 
+    def prepared(self, weight: Tensor) -> Matrix:
+        """One of the `matrices`, as it is multiplied by."""
+        return prepare(weight, self.small_batches, self.int8, self.tiled)
+
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """x W^T + b, W [out, in], packed where that is faster; of a factored layer, x W_1^T W^T + b."""
+    """x W^T + b; of a factored layer, x W_1^T W^T + b."""
 
-    weight: Weight  # [out, in], or [out, r]
-    bias: Tensor | None
-    first: Weight | None = None  # W_1 [r, in]
+    weight: Matrix  # [out, in], or [out, r]
+    bias: Tensor | None = None
+    first: Matrix | None = None  # W_1 [r, in]
 
     @staticmethod
     def read(source: Source, bias: bool = True) -> "Linear":
-        *factor, weight = source.matrices()
-        layer = Linear.of(source, weight, source.tensor("bias") if bias else None)
-        return replace(layer, first=Linear.of(source, factor[0]).weight) if factor else layer
+        *first, weight = map(source.prepared, source.matrices())
+        return Linear(weight, source.tensor("bias") if bias else None, *first)
 
     @staticmethod
-    def of(source: Source, weight: Tensor, bias: Tensor | None = None) -> "Linear":
-        """weight [out, in], bias [out], in the form in which the source's layers multiply."""
-        # tiles of bfloat16 are multiplied faster than int8 in C with a factor for each row
-        if source.int8 and not source.small_batches and processor_has("amx_bf16"):
-            return Linear(pack(weight.bfloat16()), None if bias is None else bias.bfloat16())
-        if source.int8:
-            return Linear(quantize(weight, bias), None)
-        if source.tiled:
-            return Linear(Tiled.of(weight), bias)
-        return Linear(pack(weight, source.small_batches), bias)
-
-    @staticmethod
-    def joined(*layers: "Linear") -> "Linear | None":
+    def joined(*layers: "Linear") -> "Sequence[Linear]":
         """Layers [out, in] that read the same x as one, [n out, in], where its larger product is
-        faster; else None.
+        faster; else as they are.
         """
-        if not all(layer.accumulates for layer in layers):
-            return None
-        pairs = [(w, b) for w, b in (layer.pair for layer in layers) if isinstance(w, Tensor)]
+        weights = [w.matrix for w in (layer.on_gpu for layer in layers) if w is not None]
+        if len(weights) < len(layers):
+            return layers
+        pairs = zip(weights, (layer.bias for layer in layers), strict=True)
         biases = [w.new_zeros(len(w)) if b is None else b for w, b in pairs]
-        return Linear(torch.cat([w for w, _ in pairs]), torch.cat(biases))
-
-    def split(self, count: int) -> "list[Linear]":
-        """The layers of which it was joined; they share its memory."""
-        assert isinstance(self.weight, Tensor) and self.bias is not None
-        parts = zip(self.weight.chunk(count), self.bias.chunk(count), strict=True)
-        return [Linear(weight, bias) for weight, bias in parts]
+        return [Linear(HalfOnGPU(torch.cat(weights)), torch.cat(biases))]
 
     @property
-    def accumulates(self) -> bool:
-        """Whether its product can be added to a tensor in place, for the price of the product."""
-        return isinstance(self.weight, Tensor) and self.first is None and half_on_gpu(self.weight)
+    def on_gpu(self) -> HalfOnGPU | None:
+        """The weight, if its product can be added to a tensor for the price of the product."""
+        weight = self.weight
+        return weight if self.first is None and isinstance(weight, HalfOnGPU) else None
 
     @property
-    def pair(self) -> tuple[Weight, Tensor | None]:
+    def pair(self) -> tuple[Matrix, Tensor | None]:
         """weight and bias."""
         return self.weight, self.bias
 
-    def __call__(self, x: Tensor, gelu: bool = False) -> Tensor:
-        """x [..., in] -> [..., out]."""
+    def __call__(self, x: Tensor, gelu: bool = False, addend: Tensor | None = None) -> Tensor:
+        """x [..., in], addend [..., out] -> [..., out]."""
         if self.first is not None:
-            x = linear(x, self.first)
-        return linear(x, self.weight, self.bias, gelu)
+            x = self.first.multiply(x, None, None, False)
+        return self.weight.multiply(x, self.bias, addend, gelu)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,23 +139,23 @@ class Residual:
         """Add layer(y), y [..., in]. On a GPU in half precision the product is added in place, so
         that the next norm reads one tensor, and writes one; the bias is left to the norms.
         """
-        if not layer.accumulates:
+        if layer.on_gpu is None:
             self.add(layer(y))
             return
-        assert isinstance(layer.weight, Tensor) and self._addend is None
+        assert self._addend is None
         total = self.x.view(-1, self.x.shape[-1])
-        torch.addmm(total, y.flatten(0, -2), layer.weight.T, out=total)
+        torch.addmm(total, y.flatten(0, -2), layer.on_gpu.matrix.T, out=total)
         if layer.bias is not None:
             wide = at_least_float32(self.x.dtype)
             self._shift = layer.bias.to(wide) if self._shift is None else self._shift + layer.bias
 
     def add_mlp(self, mlp: "MLP") -> None:
         """Add an MLP of the norm of the sum so far."""
-        normed, down = self.normed(mlp.norm), mlp.down
-        if down is None:
+        normed, ((up, down), *others) = self.normed(mlp.norm), mlp.parts
+        if others or mlp.first or mlp.last or down.on_gpu is None:
             self.add(mlp(normed))
         else:
-            self.add_product(mlp.parts[0][0](normed, gelu=True), down)
+            self.add_product(up(normed, gelu=True), down)
 
     def keep(self, positions: Tensor) -> None:
         """Go on with some tokens of [B, T, d] alone: positions [B, n] int64."""
@@ -194,50 +179,37 @@ class MLP:
     """
 
     norm: LayerNorm
-    parts: Sequence[tuple[Linear, Weight]]  # (up, down) for a part of the hidden values
-    down_bias: Tensor | None
+    parts: Sequence[tuple[Linear, Linear]]  # up and down, for a part of the hidden values
     first: Linear | None = None  # d -> r, before the parts, where `up` is factored
     last: Linear | None = None  # r -> d, after them, where `down` is
     block: MLPBlock | None = None  # the whole, in C
 
     @staticmethod
     def read(source: Source) -> "MLP":
-        up, down, norm = source / "mlp" / "0", source / "mlp" / "2", source / "mlp_ln"
+        up, down, prepared = source / "mlp" / "0", source / "mlp" / "2", source.prepared
         *inner, wide = up.matrices()
         narrow, *outer = down.matrices()
-        bias, down_bias = up.tensor("bias"), None if outer else down.tensor("bias")
-        first = Linear.of(source, inner[0]) if inner else None
-        last = Linear.of(source, outer[0], down.tensor("bias")) if outer else None
-        if source.int8 or source.tiled:
-            lower = Linear.of(source, narrow, down_bias)
-            part = Linear.of(source, wide, bias), lower.weight
-            return MLP(LayerNorm.read(norm), [part], lower.bias, first, last)
-        width = packed_width(narrow, source.small_batches) or narrow.shape[1]
+        bias, down_bias = up.tensor("bias"), down.tensor("bias")
+        first = Linear(prepared(inner[0])) if inner else None
+        last = Linear(prepared(outer[0]), down_bias) if outer else None
+        width = None if source.int8 or source.tiled else packed_width(narrow, source.small_batches)
+        width, parts = width or narrow.shape[1], list[tuple[Linear, Linear]]()
         pieces = zip(wide.split(width), bias.split(width), narrow.split(width, dim=1), strict=True)
-        parts = [(Linear.of(source, u, b), pack(d, source.small_batches)) for u, b, d in pieces]
+        for piece, its_bias, lower in pieces:
+            last_bias = None if outer or parts else down_bias
+            parts.append((Linear(prepared(piece), its_bias), Linear(prepared(lower), last_bias)))
         block = None
         if source.small_batches and not inner:  # of weights that are not packed, there is one part
-            (up_part, down_part), *_ = parts
-            matrices = up_part.weight, down_part
-            block = MLPBlock.of(library(source.dtype), *matrices, bias, down_bias)
-        return MLP(LayerNorm.read(norm), parts, down_bias, first, last, block)
-
-    @property
-    def down(self) -> Linear | None:
-        """4 d -> d, if there is one product, of all hidden values."""
-        if self.first or self.last or self.block or len(self.parts) > 1:
-            return None
-        return Linear(self.parts[0][1], self.down_bias)
+            matrices = (layer.weight for layer in parts[0])
+            block = MLPBlock.of(library(source.dtype), *matrices, bias, parts[0][1].bias)
+        return MLP(LayerNorm.read(source / "mlp_ln"), parts, first, last, block)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The normed x [..., d] -> [..., d], to add to the residual stream."""
         if self.block is not None and (whole := self.block(x)) is not None:
             return whole
-        if self.first is not None:
-            x = self.first(x)
-        y = None
+        x, y = x if self.first is None else self.first(x), None
         for up, down in self.parts:
-            bias = self.down_bias if y is None else None
-            y = linear(up(x, gelu=True), down, bias, addend=y)
+            y = down(up(x, gelu=True), addend=y)
         assert y is not None
         return y if self.last is None else self.last(y)

@@ -16,8 +16,7 @@ from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.commands.measurement import EncoderClock, _whisper_run
 from slimwhisper.engine.drafting.draft_model import load_draft
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels.linear import Packed, Quantized
-from slimwhisper.model import layers
+from slimwhisper.kernels.linear import Packed, Plain, Quantized
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.model import Model
 from tests.support.adapters import query_and_value_factors, save_adapter
@@ -107,12 +106,12 @@ def test_all_products_are_of_factors(
     """Where there are factors, nothing is multiplied by a whole matrix."""
     shapes: list[tuple[int, ...]] = []
 
-    def recorded(x: Tensor, weight: Tensor, *more: Any, **named: Any) -> Tensor:
-        shapes.append(tuple(weight.shape))
-        return plain(x, weight, *more, **named)
+    def recorded(self: Plain, *operands: Any) -> Tensor:
+        shapes.append(tuple(self.matrix.shape))
+        return multiply(self, *operands)
 
-    plain = layers.linear
-    monkeypatch.setattr(layers, "linear", recorded)
+    multiply = Plain.multiply
+    monkeypatch.setattr(Plain, "multiply", recorded)
     encode(checkpoint.state, torch.float64)
     attention = [(3, 32), (32, 3), (4, 32), (32, 4), (5, 32), (32, 5)]
     first = [*attention, (6, 32), (32, 6), (7, 32), (128, 7), (9, 128), (32, 9)]
@@ -124,16 +123,16 @@ def test_the_form_of_the_factors(
 ) -> None:
     """In float32 as of any matrix; in int8 all are rounded, as the products would be."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)  # without AMX
-    for int8, kinds in ((False, Packed | Tensor), (True, Quantized)):
+    for int8, kinds in ((False, Packed | Plain), (True, Quantized)):
         encoder = Encoder(checkpoint.state, DIMS, CPU, torch.float32, int8)
         assert not encoder.rows, "C reads no factors"
         first, last = encoder.blocks
-        for layer in (first.query, first.key, first.value, first.out, last.value):
+        for layer in (*first.projections, first.out, last.projections[2]):
             assert isinstance(layer.weight, kinds) and isinstance(layer.first, kinds)
         assert last.out.first is None and last.mlp.last is None
         for mlp in (first.mlp, last.mlp):
             assert mlp.first is not None and isinstance(mlp.first.weight, kinds)
-            assert all(isinstance(down, kinds) for _, down in mlp.parts)
+            assert all(isinstance(down.weight, kinds) for _, down in mlp.parts)
         assert first.mlp.last is not None and isinstance(first.mlp.last.weight, kinds)
 
 

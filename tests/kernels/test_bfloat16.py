@@ -10,7 +10,8 @@ from torch import Tensor
 from slimwhisper.kernels.cpu import functions
 from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import BFLOAT16_ROWS, NATIVE, PART_DEPTH, Library, library
-from slimwhisper.kernels.linear import Packed, linear, pack, packed_width
+from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.linear import Compiled, Packed, linear, pack, packed_width
 from slimwhisper.kernels.reads import Reads
 from slimwhisper.model.encoder import Encoder
 from tests.support.checkpoints import random_state, tiny_dims
@@ -67,7 +68,8 @@ def test_packed_products(width: int, depth: int, gelu: bool) -> None:
     assert_rounded_once(linear(x, packed, bias, gelu), F.gelu(exact) if gelu else exact)
     addend = noise(70, width, seed=3)
     assert_rounded_once(linear(x, packed, bias, addend=addend), exact + addend)
-    assert pack(weight, small_batches=True) is weight, "a decoder's are read by C"
+    kept = pack(weight, small_batches=True)
+    assert isinstance(kept, Compiled) and kept.matrix is weight, "a decoder's are read by C"
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 6, 7, 13, 66])
@@ -115,7 +117,8 @@ def test_latent_attention(
         z[:, int(lengths.max()) :] = torch.nan  # never read
     if kind in ("bias", "everything"):
         bias = noise(count + 2, positions, seed=2).float()
-    found = c.latent(q, z, scale, Reads(slots, lengths, position_bias=bias))
+    kept = Latent(z[:count] if slots is None else z)
+    found = c.latent(q, kept, scale, Reads(slots, lengths, position_bias=bias))
     assert found is not None
     exact, plain = [], []
     for b in range(count):
@@ -144,7 +147,7 @@ def test_texts_by_pages(c: Library, threads: int, page: int, extent: int) -> Non
             for kept, own in zip((k, v), texts, strict=True):
                 kept[table[b, t // page], :, t % page] = own[b, :, t]
     q = noise(3, 2, 4, 32, seed=1)
-    found = c.heads(q, k, v, 0.3, Reads(lengths=lengths, block_table=table, extent=extent))
+    found = c.attend(q, k, v, 0.3, Reads(lengths=lengths, block_table=table, extent=extent))
     assert found is not None
     for b, length in enumerate(lengths.tolist()):
         keys, values = texts[:, b, :, :length]
@@ -156,9 +159,9 @@ def test_texts_by_pages(c: Library, threads: int, page: int, extent: int) -> Non
 
 
 def test_what_it_leaves_to_pytorch(c: Library) -> None:
-    weight, maps, z = noise(8, 64), noise(2, 32, 32), noise(1, 9, 32)
+    weight, maps, z = noise(8, 64), noise(2, 32, 32), Latent(noise(1, 9, 32))
     assert c.linear(noise(BFLOAT16_ROWS + 1, 64), weight) is None
-    assert c.linear(noise(1, 48), noise(8, 48)) is None, "no multiple of 32"
+    assert not c.multiplies(noise(8, 48)), "no multiple of 32"
     assert c.linear(noise(1, 64).float(), weight) is None
     assert c.multiply_heads(noise(1, 2, 160), noise(2, 160, 32)) is None
     assert c.multiply_heads(noise(1, 2, 32).float(), maps) is None

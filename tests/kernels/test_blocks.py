@@ -8,8 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from slimwhisper.kernels.cpu.blocks import LatentBlock, MLPBlock, add_norm_in_c
+from slimwhisper.kernels.cpu.blocks import LatentBlock, MLPBlock
 from slimwhisper.kernels.cpu.library import BFLOAT16_ROWS, NATIVE, Library, library
+from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.norm import CacheWrite
 from slimwhisper.kernels.reads import ALL, Reads
 from tests.support.windows import decode, random_model, windows
 
@@ -127,7 +129,7 @@ def test_norm_of_a_sum(c: Library, threads: int, rows: int) -> None:
     )
     ids, positions = torch.randperm(50)[:rows], torch.arange(rows) % 4
     before, expected = cache.clone(), (x + addend).double()
-    found = add_norm_in_c(c, x, addend, weight, bias, (cache, ids, positions))
+    found = c.add_norm(x, addend, weight, bias, CacheWrite(Latent(cache), ids, positions))
     assert found is not None
     total, normed = found
     assert total.data_ptr() == addend.data_ptr(), "no copy"
@@ -136,7 +138,7 @@ def test_norm_of_a_sum(c: Library, threads: int, rows: int) -> None:
     assert_near(normed, expected)
     before[ids, positions] = normed
     assert torch.equal(cache, before)
-    alone = add_norm_in_c(c, total, None, weight, bias)
+    alone = c.add_norm(total, None, weight, bias)
     assert alone is not None and alone[0] is total and torch.equal(alone[1], normed)
 
 
@@ -150,7 +152,7 @@ def test_what_they_leave(c: Library) -> None:
         assert block(many, z.to(c.dtype), ALL, 1) is None
     with FlopCounterMode(display=False):
         assert block(x, z.to(c.dtype), ALL, 1) is None
-        assert add_norm_in_c(c, x[0], None, noise(WIDTH), noise(WIDTH)) is None
+        assert c.add_norm(x[0], None, noise(WIDTH), noise(WIDTH)) is None
     assert LatentBlock.of(None, *weights) is None
     assert LatentBlock.of(c, weights[0], None, *weights[2:]) is None, "a form without a map"
     assert LatentBlock.of(c, *(w[..., :40].contiguous() for w in weights)) is None, "no multiple"

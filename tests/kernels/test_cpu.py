@@ -16,9 +16,10 @@ from slimwhisper.kernels.cpu.library import (
     library,
     why_not_compiled,
 )
+from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.linear import (
+    Compiled,
     Packed,
-    Quantized,
     describe_paths,
     linear,
     pack,
@@ -112,7 +113,8 @@ def test_latent_attention(
         z[:, int(lengths.max()) :] = torch.nan  # never read
     if kind in ("bias", "everything"):
         bias = noise(windows + 2, positions, seed=2)
-    found = c.latent(q, z, scale, Reads(slots, lengths, position_bias=bias))
+    kept = Latent(z[:windows] if slots is None else z)
+    found = c.latent(q, kept, scale, Reads(slots, lengths, position_bias=bias))
     assert found is not None
     for b in range(windows):
         slot = b if slots is None else int(slots[b])
@@ -150,7 +152,7 @@ def test_attention_by_heads(
     if kind in ("lengths", "both"):
         lengths = torch.randint(1, positions + 1, (windows,), generator=generator)
         k[:, :, int(lengths.max()) :] = v[:, :, int(lengths.max()) :] = torch.nan  # never read
-    found = c.heads(q, k, v, scale, Reads(slots, lengths))
+    found = c.attend(q, k, v, scale, Reads(slots, lengths))
     assert found is not None
     for b in range(windows):
         slot = b if slots is None else int(slots[b])
@@ -174,7 +176,7 @@ def test_texts_by_pages(c: Library, threads: int, page: int, extent: int) -> Non
                 kept[table[b, t // page], :, t % page] = own[b, :, t]
     q = 2 * noise(3, 2, 4, 32, seed=1)
     reads = Reads(lengths=lengths, block_table=table, extent=extent)
-    found = c.heads(q, k, v, 0.3, reads)
+    found = c.attend(q, k, v, 0.3, reads)
     assert found is not None
     for b, length in enumerate(lengths.tolist()):
         keys, values = texts[:, b, :, :length].double()
@@ -187,24 +189,25 @@ def test_scores_far_apart_and_alike(c: Library) -> None:
     z = noise(1, 300, 32)
     z[0, 290] = 40 * z[0, 0]
     for scale in (0.0, 1.0, 30.0):
-        found = c.latent(z[:, :2].contiguous(), z, scale)
+        found = c.latent(z[:, :2].contiguous(), Latent(z), scale)
         expected = (z[:, :2].double() @ z.double().mT * scale).softmax(-1) @ z.double()
         assert found is not None
         torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
 
 
 def test_what_it_leaves_to_pytorch(c: Library) -> None:
-    weight, maps, z = noise(8, 64), noise(2, 16, 32), noise(1, 9, 32)
-    assert c.linear(noise(1, 8), noise(64, 8).T) is None, "not contiguous"
-    assert c.linear(noise(1, 40), noise(8, 40)) is None, "no multiple of 16"
+    weight, maps, z = noise(8, 64), noise(2, 16, 32), Latent(noise(1, 9, 32))
+    assert c.multiplies(weight)
+    assert not c.multiplies(noise(64, 8).T), "not contiguous"
+    assert not c.multiplies(noise(8, 40)), "no multiple of 16"
     assert c.linear(noise(1, 64).double(), weight) is None
     assert c.multiply_heads(noise(1, 2, 24), noise(2, 24, 32)) is None
     assert c.multiply_heads(noise(1, 2, 16).double(), maps) is None
     assert c.latent(noise(1, 2, 32).double(), z, 1.0) is None
-    assert c.latent(noise(1, 2, 24), noise(1, 9, 24), 1.0) is None
+    assert c.latent(noise(1, 2, 24), Latent(noise(1, 9, 24)), 1.0) is None
     keys = noise(1, 3, 9, 32)
-    assert c.heads(noise(1, 3, 2, 32), keys, noise(1, 3, 11, 32)[:, :, :9], 1.0) is None
-    assert c.heads(noise(1, 3, 2, 32), keys.mT.contiguous().mT, keys, 1.0) is None
+    assert c.attend(noise(1, 3, 2, 32), keys, noise(1, 3, 11, 32)[:, :, :9], 1.0) is None
+    assert c.attend(noise(1, 3, 2, 32), keys.mT.contiguous().mT, keys, 1.0) is None
     with FlopCounterMode(display=False):  # as all need that watch operators
         assert c.linear(noise(1, 64), weight) is None
         assert c.latent(noise(1, 2, 32), z, 1.0) is None
@@ -220,15 +223,15 @@ def test_linear_takes_it(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     weight, bias, addend, calls = noise(40, 64), noise(40, seed=1), noise(rows, 40, seed=3), []
     run = compiled.functions["multiply_rows"]
     monkeypatch.setitem(compiled.functions, "multiply_rows", spied(calls, run))
-    kept, quantized = pack(weight, small_batches=True), quantize(weight.clone(), bias)
-    assert isinstance(kept, Tensor) and isinstance(quantized, Quantized)
-    assert kept.data_ptr() == weight.data_ptr(), "no copy"
+    kept, quantized = pack(weight, small_batches=True), quantize(weight.clone())
+    assert isinstance(kept, Compiled)
+    assert kept.matrix.data_ptr() == weight.data_ptr(), "no copy"
     x = noise(rows, 64, seed=2)
     expected = F.gelu(x.double() @ weight.double().T + bias + addend)
     found = linear(x, kept, bias, gelu=True, addend=addend)
     torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
     assert len(calls) == 1
-    rounded = linear(x, quantized, gelu=True, addend=addend)
+    rounded = linear(x, quantized, bias, gelu=True, addend=addend)
     torch.testing.assert_close(rounded.double(), expected, atol=0.5, rtol=0)
     assert len(calls) == 2
 

@@ -47,7 +47,7 @@ def block(d: int, wide: int, int8: bool = True) -> BlockWeights:
     for i, shape in enumerate(shapes):
         weight, bias = noise(*shape, seed=i) / shape[1] ** 0.5, noise(shape[0], seed=9)
         some = None if i == 1 else bias  # keys have none
-        layers.append((quantize(weight, some), None) if int8 else (Tiled.of(weight), some))
+        layers.append((quantize(weight) if int8 else Tiled.of(weight), some))
     return BlockWeights((noise(d) + 1, noise(d)), (noise(d) + 2, noise(d)), *layers)
 
 
@@ -86,11 +86,8 @@ def test_against_float64(threads: int, rows: int, d: int, wide: int, int8: bool)
 
     def product(x: Tensor, layer: Layer) -> Tensor:
         weight, bias = layer
-        if isinstance(weight, Quantized):
-            matrix, bias = weight.dequantized(), weight.bias
-        else:
-            assert isinstance(weight, Tiled)
-            matrix = weight.matrix()
+        assert isinstance(weight, Tiled | Quantized)
+        matrix = weight.matrix() if isinstance(weight, Tiled) else weight.dequantized()
         y = x @ matrix.double().T
         return y if bias is None else y + bias
 

@@ -1,7 +1,5 @@
 """Weights that are kept in float16 for products in float32: the same results, bit for bit."""
 
-from dataclasses import astuple
-
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +10,7 @@ from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.kernels.cpu import functions
 from slimwhisper.kernels.cpu.blocks import LatentBlock, MLPBlock
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
-from slimwhisper.kernels.linear import in_half, linear, quantize
+from slimwhisper.kernels.linear import Plain, Weight, in_half, linear, quantize
 from slimwhisper.kernels.reads import ALL
 from slimwhisper.model.model import Model
 from tests.support.windows import CPU, DIMS, decode, windows
@@ -27,6 +25,11 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
     edges = torch.tensor([2.0**-24, -3 * 2.0**-24, 65504.0, -0.0, 2.0**-14])
     made.view(-1)[:5] = edges[: made.numel()]
     return made
+
+
+def matrix_of(weight: Weight) -> Tensor:
+    assert isinstance(weight, Plain)
+    return weight.matrix
 
 
 @pytest.mark.parametrize("rows", ROWS)
@@ -94,18 +97,19 @@ def test_a_model(forms: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Non
     model = Model(checkpoint, CPU, torch.float32, forms)
     decoder = model.decoder
     parts = [part for block in decoder.blocks for part in block.mlp.parts]
-    kept = {matrix.dtype for up, down in parts for matrix in (up.weight, down)}
-    assert kept == {decoder.head.dtype} == {torch.float16}
-    assert decoder.head.data_ptr() == decoder.embedding.data_ptr()
+    kept = {matrix_of(layer.weight).dtype for part in parts for layer in part}
+    head = matrix_of(decoder.head)
+    assert kept == {head.dtype} == {torch.float16}
+    assert head.data_ptr() == decoder.embedding.data_ptr()
     folded: list[Folded] = [*model.plan.cross, *model.plan.self_]
-    assert all(f.query.dtype == f.out.dtype == torch.float16 for f in folded)
+    assert {matrix_of(w).dtype for f in folded for w in (f.query, f.out)} == {torch.float16}
     exact = {f.value_map.dtype for f in folded if f.value_map is not None}
     assert exact == {("k", "k"): {torch.float32}, ("kv", "kv"): set()}.get(forms, {torch.float16})
     found = decode(model, windows(3), 2)
     for module in ("kernels.linear", "cache.fold", "model.decoder"):
         monkeypatch.setattr(f"slimwhisper.{module}.in_half", Tensor.contiguous)
     plain = Model(checkpoint, CPU, torch.float32, forms)
-    assert plain.decoder.head.dtype == torch.float32
+    assert matrix_of(plain.decoder.head).dtype == torch.float32
     assert found == decode(plain, windows(3), 2)
 
 
@@ -113,10 +117,9 @@ def test_integers() -> None:
     """Of weights in float16, rows of zeros among them, they are the same."""
     weight = noise(40, 64)
     weight[7] = 0
-    for found, expected in zip(
-        *(astuple(quantize(w)) for w in (weight.half(), weight)), strict=True
-    ):
-        assert found is expected is None or torch.equal(found, expected)
+    found, expected = (quantize(w) for w in (weight.half(), weight))
+    for name in ("integers", "factors", "sums"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
     model = Model(random_checkpoint(DIMS), CPU, torch.float32, int8=True)
     assert model.decoder.embedding.dtype == torch.float16
     assert all(answer.tokens for answer in decode(model, windows(3), 2))

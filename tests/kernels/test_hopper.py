@@ -17,7 +17,6 @@ from slimwhisper.kernels.gpu.hopper import (
     compile_for,
     variant_of,
 )
-from slimwhisper.kernels.gpu.latent import split_latent_reference
 from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.reads import ALL, Reads
 from tests.kernels.test_triton_kernels import (
@@ -28,6 +27,7 @@ from tests.kernels.test_triton_kernels import (
     naive_latent,
     normal,
 )
+from tests.support.attention import latent_reference
 from tests.support.pretend.cuda import pretend_cuda
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
@@ -69,7 +69,7 @@ def test_attention(
     queries = gain * normal(heads, windows * group, width, seed=0, dtype=dtype).transpose(0, 1)
     latent, scale = normal(windows, positions, width, seed=1, dtype=dtype), width**-0.5
     found = attended(queries, Latent(latent), scale, splits)
-    true = split_latent_reference(queries.double(), Latent(latent.double()), scale)
+    true = latent_reference(queries.double(), Latent(latent.double()), scale)
     grouped = queries.reshape(windows, -1, width)
     plain = naive_latent(grouped, latent, scale).view(queries.shape)
     largest = (grouped.double() @ latent.double().transpose(1, 2)).abs().max() * scale
@@ -110,9 +110,7 @@ def test_reads_only_what_it_may(
     if paged:
         reads = Reads(lengths=lengths, block_table=table, extent=extent)
     found = attended(queries, paging if paged else kept, width**-0.5, splits, reads)
-    true = split_latent_reference(
-        queries.double(), Latent(clean), width**-0.5, Reads(lengths=lengths)
-    )
+    true = latent_reference(queries.double(), Latent(clean), width**-0.5, Reads(lengths=lengths))
     assert (found[0] == 0).all()  # nothing to read
     # weights are rounded to half precision
     torch.testing.assert_close(found.double(), true, rtol=2e-3, atol=2e-3)
@@ -133,7 +131,7 @@ def test_which_kernel_attends(name: str) -> None:
     reads, path = READS[name]
     queries = torch.randn(6, 2, 128, generator=torch.Generator().manual_seed(0)).half()
     latent = torch.randn(3, 20, 128, generator=torch.Generator().manual_seed(1)).half()
-    expected = split_latent_reference(queries, Latent(latent), 0.1, reads)
+    expected = latent_reference(queries, Latent(latent), 0.1, reads)
     with pretend_cuda():
         kernels = Kernels(PRETENDED, torch.float16)
         tensors = {"lengths": reads.lengths, "position_bias": reads.position_bias}

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.kernels import linear as linear_module
 from slimwhisper.kernels.cpu.library import FINE_ROWS, NATIVE, Library, library
-from slimwhisper.kernels.linear import Quantized, linear, quantize
+from slimwhisper.kernels.linear import Quantized, QuantizedByOneDNN, QuantizedInC, linear, quantize
 
 AMX = dict.fromkeys(("amx_tile", "amx_int8", "amx_bf16"), True)
 
@@ -48,16 +48,18 @@ def largest_errors(x: Tensor, quantized: Quantized) -> Tensor:
 def test_products(threads: int, rows: int, width: int, depth: int) -> None:
     weight, bias = noise(width, depth, seed=1), noise(width, seed=2)
     x, addend = 3 * noise(rows, depth) + 0.5, noise(rows, width, seed=3)
-    quantized = quantize(weight, bias)
-    assert quantized.blocks is not None
+    quantized = quantize(weight)
+    assert isinstance(quantized, QuantizedInC)
     exact = x.double() @ quantized.dequantized().double().T + bias
     worst = largest_errors(x, quantized) + 1e-4
     for added in (None, addend):
         expected = exact if added is None else exact + added
-        found = linear(x[:, None], quantized, addend=None if added is None else added[:, None])
+        found = linear(
+            x[:, None], quantized, bias, False, None if added is None else added[:, None]
+        )
         assert found.shape == (rows, 1, width)
         assert ((found[:, 0] - expected).abs() <= worst).all()
-        curved = linear(x, quantized, gelu=True, addend=added)
+        curved = linear(x, quantized, bias, gelu=True, addend=added)
         torch.testing.assert_close(curved, F.gelu(found[:, 0]), atol=2e-6, rtol=1e-6)
     strided = linear(x.T.contiguous().T, quantized)
     torch.testing.assert_close(strided, linear(x, quantized), atol=0, rtol=0)
@@ -68,8 +70,7 @@ def test_the_integers_are_those_of_the_weight() -> None:
     factors = weight.abs().amax(1, keepdim=True) / 127
     quantized = quantize(weight)
     assert torch.equal(quantized.dequantized(), (weight / factors).round() * factors)
-    assert quantized.packed is None and quantized.unpacked is None, "one layout"
-    assert quantized.blocks is not None and quantized.blocks.numel() == 48 * 96
+    assert isinstance(quantized, QuantizedInC) and quantized.integers.numel() == 48 * 96
 
 
 def test_inputs_of_one_sign_and_rows_of_their_own_size() -> None:
@@ -97,7 +98,6 @@ def test_linear_takes_it(compiled: Library, monkeypatch: pytest.MonkeyPatch) -> 
     calls, run = [], compiled.functions["multiply_integers"]
     spy = lambda *a: (calls.append(a), run(*a))  # noqa: E731
     monkeypatch.setitem(compiled.functions, "multiply_integers", spy)
-    monkeypatch.setattr(linear_module, "_by_onednn", lambda *_: pytest.fail("oneDNN"))
     for rows in (1, FINE_ROWS, FINE_ROWS + 1, 300):
         linear(noise(rows, 64), quantize(noise(40, 64)))
     assert len(calls) == 4
@@ -105,12 +105,12 @@ def test_linear_takes_it(compiled: Library, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_where_operators_are_watched() -> None:
     """A mode sees PyTorch's operators, with the same weights."""
-    quantized, x, addend = quantize(noise(40, 64), noise(40)), noise(3, 64), noise(3, 40)
+    quantized, bias, x, addend = quantize(noise(40, 64)), noise(40), noise(3, 64), noise(3, 40)
     with FlopCounterMode(display=False) as counter:
-        watched = linear(x, quantized, gelu=True, addend=addend)
+        watched = linear(x, quantized, bias, gelu=True, addend=addend)
     assert counter.get_total_flops() == 2 * 3 * 40 * 64
     torch.testing.assert_close(
-        linear(x, quantized, gelu=True, addend=addend), watched, atol=0.01, rtol=0
+        linear(x, quantized, bias, gelu=True, addend=addend), watched, atol=0.01, rtol=0
     )
 
 
@@ -122,16 +122,17 @@ def test_weights_for_onednn(
     if reason == "older processor":
         monkeypatch.setattr(compiled, "has_integers", False)
     quantized = quantize(noise(40, 40 if reason == "depth" else 64))
-    assert quantized.blocks is None and quantized.packed is not None
+    assert isinstance(quantized, QuantizedByOneDNN)
 
 
 def test_all_processors_have_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """With few rows, bit for bit, where they differ in how many sums they have at a time."""
-    quantized, found = quantize(noise(70, 192), noise(70)), list[Tensor]()
+    found = []
     for wide in (True, False):
         variant = Library(NATIVE, wide=wide)
         monkeypatch.setattr(linear_module, "library", lambda *_, v=variant: v)
-        found.append(linear(noise(3, 192), quantized, addend=noise(3, 70)))
+        quantized = quantize(noise(70, 192))
+        found.append(linear(noise(3, 192), quantized, noise(70), addend=noise(3, 70)))
     assert torch.equal(*found)
 
 

@@ -1,15 +1,30 @@
-"""Attention kernels against their plain references."""
+"""PyTorch's attention against its definition."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.kernels.heads import head_attention, head_attention_reference
-from slimwhisper.kernels.latent import latent_attention, latent_attention_reference
+from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.kernels.heads import head_attention
+from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.reads import ALL, Reads
+from tests.support.attention import heads_reference, latent_reference
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def reads_of(lengths: list[int], positions: int) -> Reads:
+    """The first positions of each window."""
+    ends, bias = torch.tensor(lengths), torch.zeros(len(lengths), 1, positions).double()
+    bias.masked_fill_(torch.arange(positions) >= ends[:, None, None], float("-inf"))
+    return Reads(lengths=ends, bias=lambda: bias)
+
+
+def by_torch(queries: Tensor, latent: Tensor, scale: float = 0.125, reads: Reads = ALL) -> Tensor:
+    kernels = Kernels(torch.device("cpu"), queries.dtype, "torch")
+    return kernels.latent(queries, Latent(latent), scale, reads)
 
 
 CASES = [  # batch, queries, positions, width
@@ -27,23 +42,15 @@ CASES = [  # batch, queries, positions, width
 def test_latent_attention(case: tuple[int, int, int, int], masked: bool) -> None:
     batch, count, length, width = case
     queries, latent = normal(batch, count, width), normal(batch, length, width, seed=1)
-    bias = None
-    if masked:
-        lengths = torch.arange(batch) % length + 1
-        hidden = torch.arange(length) >= lengths[:, None]
-        bias = torch.zeros(batch, 1, length, dtype=torch.float64)
-        bias = bias.masked_fill(hidden[:, None], float("-inf"))
-    found = latent_attention(queries, latent, 0.125, bias)
-    torch.testing.assert_close(found, latent_attention_reference(queries, latent, 0.125, bias))
+    reads = reads_of([b % length + 1 for b in range(batch)], length) if masked else ALL
+    expected = latent_reference(queries, Latent(latent), 0.125, reads)
+    torch.testing.assert_close(by_torch(queries, latent, reads=reads), expected)
 
 
 def test_latent_attention_reads_strided_views() -> None:
-    wide = normal(4, 100, 128)
-    latent = wide[1:3, :37]
-    queries = normal(6, 2, 128, seed=1).transpose(0, 1)
-    found = latent_attention(queries, latent, 0.125)
-    expected = latent_attention_reference(queries.contiguous(), latent.contiguous(), 0.125)
-    torch.testing.assert_close(found, expected)
+    latent, queries = normal(4, 100, 128)[1:3, :37], normal(6, 2, 128, seed=1).transpose(0, 1)
+    expected = latent_reference(queries.contiguous(), Latent(latent.contiguous()), 0.125)
+    torch.testing.assert_close(by_torch(queries, latent), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -53,8 +60,8 @@ def test_latent_attention_rounds_no_worse_than_pytorch(
 ) -> None:
     queries, latent = normal(2, 8, 128, dtype=dtype), normal(2, 300, 128, seed=1, dtype=dtype)
     queries *= gain
-    found = latent_attention(queries, latent, scale)
-    true = latent_attention_reference(queries.double(), latent.double(), scale)
+    found = by_torch(queries, latent, scale)
+    true = latent_reference(queries.double(), Latent(latent.double()), scale)
     scores = queries @ latent.transpose(1, 2) * scale
     naive = scores.float().softmax(dim=-1).to(dtype) @ latent
     assert torch.isfinite(found).all()
@@ -69,14 +76,13 @@ def test_head_attention(shape: tuple[int, int, int, int], causal: bool) -> None:
     queries = normal(batch, heads, count, 64)
     keys, values = (normal(batch, heads, length, 64, seed=s) for s in (1, 2))
     found = head_attention(queries, keys, values, causal=causal)
-    expected = head_attention_reference(queries, keys, values, causal=causal)
-    torch.testing.assert_close(found, expected)
+    reads = Reads(lengths=torch.arange(1, count + 1).repeat(batch)) if causal else ALL
+    expected = heads_reference(queries.transpose(1, 2).flatten(0, 1), keys, values, reads)
+    torch.testing.assert_close(found.transpose(1, 2).flatten(0, 1), expected)
 
 
 def test_head_attention_masked() -> None:
-    queries, (keys, values) = normal(3, 4, 1, 64), normal(2, 3, 4, 9, 64, seed=1)
-    hidden = torch.arange(9) >= torch.tensor([1, 5, 9])[:, None]
-    bias = torch.zeros(3, 1, 1, 9, dtype=torch.float64)
-    bias = bias.masked_fill(hidden[:, None, None], float("-inf"))
-    found = head_attention(queries, keys, values, bias)
-    torch.testing.assert_close(found, head_attention_reference(queries, keys, values, bias))
+    queries, (keys, values) = normal(3, 4, 64), normal(2, 3, 4, 9, 64, seed=1)
+    kernels, reads = Kernels(torch.device("cpu"), torch.float64, "torch"), reads_of([1, 5, 9], 9)
+    found = kernels.heads(queries, keys, values, reads)
+    torch.testing.assert_close(found, heads_reference(queries, keys, values, reads))

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.kernels import attention
 from slimwhisper.kernels.configurations import (
     MAX_SPLITS,
     Configuration,
@@ -16,17 +15,18 @@ from slimwhisper.kernels.configurations import (
     configurations,
     find_configuration,
 )
+from slimwhisper.kernels.gpu.back_ends import ByTriton
 from slimwhisper.kernels.gpu.combine import (
     MAX_MAPPED_SPLITS,
     PartialSums,
     combine,
     combine_and_map,
-    combine_reference,
 )
-from slimwhisper.kernels.gpu.heads import split_heads, split_heads_reference
-from slimwhisper.kernels.gpu.latent import split_latent, split_latent_reference
+from slimwhisper.kernels.gpu.heads import split_heads
+from slimwhisper.kernels.gpu.latent import split_latent
 from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.reads import Reads
+from tests.support.attention import combine_reference, heads_reference, latent_reference
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -100,7 +100,7 @@ def test_split_latent(
     configuration = shape_of("latent", dtype, width, group * heads)
     scale = 2 * width**-0.5
     found = split_latent(queries, latent, scale, configuration, splits)
-    true = split_latent_reference(queries.double(), Latent(latent.double()), scale)
+    true = latent_reference(queries.double(), Latent(latent.double()), scale)
     grouped = queries.view(windows, -1, width)
     plain = naive_latent(grouped, latent, scale).view(queries.shape)
     # the kernel rounds a score once more than PyTorch: to base 2
@@ -126,8 +126,8 @@ def test_split_latent_reads_only_what_it_may(heads: int, splits: int, dtype: tor
     configuration = shape_of("latent", dtype, width, group * heads)
     reads = Reads(*torch.stack((slots, lengths), dim=1).unbind(1))  # strided, as columns are
     found = split_latent(queries, latent, 0.125, configuration, splits, reads)
-    plain = split_latent_reference(queries, Latent(clean), 0.125, reads)
-    true = split_latent_reference(queries.double(), Latent(clean.double()), 0.125, reads)
+    plain = latent_reference(queries, Latent(clean), 0.125, reads)
+    true = latent_reference(queries.double(), Latent(clean.double()), 0.125, reads)
     assert (found[:group] == 0).all()  # nothing to read
     assert_close(found, plain, true)
 
@@ -153,15 +153,13 @@ def test_each_token_of_a_step_reads_up_to_itself(tokens: int, splits: int, kerne
     if kernel == "heads":
         shape = shape_of(kernel, dtype, 64, tokens)
         found = split_heads(queries, *kept, shape, splits, reads)
-        true = split_heads_reference(queries.double(), *kept.double(), alone)
-        plain = split_heads_reference(queries, *kept, reads)
+        true = heads_reference(queries.double(), *kept.double(), alone)
+        plain = heads_reference(queries, *kept, reads)
     else:
         shape = shape_of(kernel, dtype, 64, tokens * heads)
         found = split_latent(queries, latent.values, 0.125, shape, splits, reads)
-        true = split_latent_reference(
-            queries.double(), Latent(latent.values.double()), 0.125, alone
-        )
-        plain = split_latent_reference(queries, latent, 0.125, reads)
+        true = latent_reference(queries.double(), Latent(latent.values.double()), 0.125, alone)
+        plain = latent_reference(queries, latent, 0.125, reads)
     assert_close(found, plain, true)
 
 
@@ -184,11 +182,11 @@ def test_texts_by_pages(kernel: str, splits: int) -> None:
     reads, plain = Reads(lengths=lengths, block_table=table, extent=70), Reads(lengths=lengths)
     if kernel == "heads":
         found = split_heads(queries, *pages, shape_of("heads", dtype, 64, 1), splits, reads)
-        expected = split_heads_reference(queries, *own, plain)
+        expected = heads_reference(queries, *own, plain)
     else:
         kept, configuration = pages[0, :, 0], shape_of("latent", dtype, 64, 3)
         found = split_latent(queries, kept, 0.2, configuration, splits, reads)
-        expected = split_latent_reference(queries, Latent(own[0, :, 0]), 0.2, plain)
+        expected = latent_reference(queries, Latent(own[0, :, 0]), 0.2, plain)
     torch.testing.assert_close(found, expected)
 
 
@@ -210,10 +208,10 @@ def test_a_bias_for_each_position(splits: int) -> None:
             :, torch.arange(36).repeat_interleave(counts[slot].cpu())
         ]
         asked = queries[2 * window : 2 * window + 2]
-        expected.append(split_latent_reference(asked.double(), repeated, 0.125))
+        expected.append(latent_reference(asked.double(), repeated, 0.125))
     error = 1e-5
     torch.testing.assert_close(found.double(), torch.cat(expected), rtol=error, atol=error)
-    plain = split_latent_reference(queries, latent, 0.125, reads)
+    plain = latent_reference(queries, latent, 0.125, reads)
     torch.testing.assert_close(found, plain, rtol=error, atol=error)
 
 
@@ -225,7 +223,7 @@ def test_split_heads(case: tuple[int, int, int, int], dtype: torch.dtype) -> Non
     keys, values = (normal(windows, 3, positions, 64, seed=s, dtype=dtype) for s in (1, 2))
     configuration = shape_of("heads", dtype, 64, group)
     found = split_heads(queries, keys, values, configuration, splits)
-    true = split_heads_reference(queries.double(), keys.double(), values.double())
+    true = heads_reference(queries.double(), keys.double(), values.double())
     by_head = queries.view(windows, group, 3, 64).transpose(1, 2)
     scores = (by_head @ keys.transpose(2, 3) * 0.125).float().softmax(dim=-1).to(dtype)
     plain = (scores @ values).transpose(1, 2).reshape(queries.shape)
@@ -246,8 +244,8 @@ def test_split_heads_reads_only_what_it_may(splits: int, dtype: torch.dtype) -> 
     configuration = shape_of("heads", dtype, 64, 2)
     reads = Reads(slots, lengths)
     found = split_heads(queries, *kept, configuration, splits, reads)
-    plain = split_heads_reference(queries, *clean, reads)
-    true = split_heads_reference(queries.double(), *clean.double(), reads)
+    plain = heads_reference(queries, *clean, reads)
+    true = heads_reference(queries.double(), *clean.double(), reads)
     assert (found[:2] == 0).all()
     assert_close(found, plain, true)
 
@@ -307,9 +305,9 @@ def test_the_dispatch_counts_partial_sums() -> None:
     """20 queries of 1,280 columns in float32 are 5 tiles of 16 positions, written and read."""
     c = find_configuration("latent", "float16", 1280, 20, HOPPER)
     assert c and c.block_t == 16
-    programs = 85 * HOPPER.programs(c)  # of 100 that run at a time
-    assert attention._splits(c, HOPPER, programs, 1500, queries=20, width=2) == 1
-    assert attention._splits(c, HOPPER, programs, 1500, queries=1, width=2) > 1
+    kernels, windows = ByTriton(HOPPER, torch.float16), 85 * HOPPER.programs(c)  # 85 % run at once
+    assert kernels.splits(c, windows, count=20, positions=1500, width=2) == 1
+    assert kernels.splits(c, windows, count=1, positions=1500, width=2) > 1
 
 
 def test_a_processor_holds_what_its_memory_registers_and_warps_allow() -> None:

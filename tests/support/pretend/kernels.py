@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from slimwhisper.engine.filters.timestamps import apply_timestamp_rules, log_probability
-from slimwhisper.kernels.gpu.combine import PartialSums, combine_reference
-from slimwhisper.kernels.gpu.heads import split_heads_reference
-from slimwhisper.kernels.gpu.latent import split_latent_reference
+from slimwhisper.kernels.gpu.combine import PartialSums
 from slimwhisper.kernels.latent import FP8, Latent
 from slimwhisper.kernels.norm import CacheWrite, add_norm
 from slimwhisper.kernels.reads import Reads
 from slimwhisper.types import SpecialTokens
+from tests.support.attention import combine_reference, heads_reference, latent_reference
 
 Arguments = dict[str, Any]  # of a launch, by the kernel's names
 
@@ -55,7 +54,7 @@ def _attend(a: Arguments, latent: Latent, reads: Reads) -> None:
     if reads.block_table is not None:
         latent = Latent(*(reads.gathered(t, 1) for t in latent.tensors()))
         reads = Reads(lengths=reads.lengths)
-    _write(split_latent_reference(a["queries"].float(), latent, scale, reads), a)
+    _write(latent_reference(a["queries"].float(), latent, scale, reads), a)
 
 
 def hopper_latent(a: Arguments) -> None:
@@ -84,7 +83,7 @@ def split_heads(a: Arguments) -> None:
     if reads.block_table is not None:
         keys, values = reads.gathered(keys, 2), reads.gathered(values, 2)
         reads = Reads(lengths=reads.lengths)
-    _write(split_heads_reference(a["queries"], keys, values, reads), a)
+    _write(heads_reference(a["queries"], keys, values, reads), a)
 
 
 def combine(a: Arguments) -> None:
