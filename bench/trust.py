@@ -37,8 +37,8 @@ from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.trust import REASONS
 from slimwhisper.trust.flags import WindowEvidence, flagged, with_loops
-from slimwhisper.trust.phrases import TABLE
 from slimwhisper.trust.sound import WindowSound
+from slimwhisper.trust.texts import TABLE
 from slimwhisper.types import Segment
 
 SNRS = (20, 10, 5, 0, -5)  # dB

@@ -28,9 +28,13 @@ from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.loaded_model import LoadedModel
 from slimwhisper.model.model import Model
 from slimwhisper.outputs.formats import segment_line
-from slimwhisper.recordings.load import AnyRecording, load_recording
 from slimwhisper.recordings.passes import prepare_passes
-from slimwhisper.recordings.transcribe import Callbacks, transcribe_all
+from slimwhisper.recordings.transcribe import (
+    AnyRecording,
+    Callbacks,
+    load_recording,
+    transcribe_all,
+)
 from slimwhisper.service.transcriber import TextMemory, Transcriber
 from slimwhisper.text import SafeStream
 from slimwhisper.types import (

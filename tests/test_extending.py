@@ -1,9 +1,10 @@
-"""A cache form, a checkpoint format and an output format from outside: a row each, and everything
-that has names for them runs them. `docs/architecture.md` has the steps.
+"""A cache form, a checkpoint format, an output format, a pass and a source from outside: a row each,
+or an object of an interface, and everything that has names for them runs them.
+`docs/architecture.md` has the steps.
 """
 
-from collections.abc import Iterator
-from dataclasses import astuple
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -11,14 +12,20 @@ import numpy as np
 import pytest
 import torch
 
+import slimwhisper
+from slimwhisper.audio.samples import Samples
 from slimwhisper.cache import forms
 from slimwhisper.checkpoint.files import Contents
 from slimwhisper.checkpoint.formats import readers
 from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.engine.requests import Answer, Languages, Window
 from slimwhisper.errors import CheckpointError
+from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext
 from slimwhisper.outputs import formats
 from slimwhisper.outputs.layout import Layout
-from slimwhisper.types import Dims, Transcript
+from slimwhisper.recordings import passes as table
+from slimwhisper.service.source import Finished
+from slimwhisper.types import Dims, Options, Segment, Transcript
 from tests.support.checkpoints import assert_equal
 from tests.support.command import Run
 from tests.support.paths import SAMPLES
@@ -89,3 +96,68 @@ def test_names_are_taken_once(first: str, shout: str) -> None:
         forms.register(forms.FORMS[first])
     with pytest.raises(ValueError, match="'shout'"):
         formats.register(formats.FORMATS[shout])
+
+
+def test_a_pass_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a finished transcript, and over each window, where it is seen as it is decoded."""
+
+    def quiet(transcript: Transcript, context: TranscriptContext) -> Transcript:
+        return replace(transcript, text=f"{transcript.text.strip()} ({context.seconds:.0f} s)")
+
+    def upper(segments: Sequence[Segment], window: DecodedWindow) -> list[Segment]:
+        assert window.mel().shape[0] == 80 and window.span.start == 0
+        return [replace(s, text=s.text.upper()) for s in segments]
+
+    def add(passes: Passes, samples: Samples, options: Options, name: str) -> None:
+        passes.windows.append(upper)
+        passes.transcript.append(quiet)
+
+    monkeypatch.setattr(table, "TABLE", [*table.TABLE, add])
+    model, seen = slimwhisper.load_model("digits", device="cpu"), list[Segment]()
+    ((_, transcript),) = model.transcribe_many(
+        [SAMPLES / "phone-number.wav"], on_segments=lambda _, new, __: seen.extend(new)
+    )
+    assert isinstance(transcript, Transcript) and transcript.text.endswith("(9 s)")
+    assert [s.text for s in transcript.segments] == [s.text for s in seen]
+    assert "".join(s.text for s in seen).startswith(" FIVE FIVE FIVE")
+
+
+class Polyglot:
+    """A source: the language of some windows, and nothing else."""
+
+    live, due, backlog = False, None, 0.0
+
+    def __init__(self, windows: list[Window]) -> None:
+        self.waiting, self.found = windows[::-1], list[str]()
+        self.count = len(windows)
+
+    def next_window(self) -> tuple[str, Window] | None:
+        return ("it", self.waiting.pop()) if self.waiting else None
+
+    def accept(self, session: str, answer: Answer) -> None:
+        assert session == "it" and isinstance(answer, Languages)
+        self.found.append(answer.most_likely())
+
+    def report(self) -> str | None:
+        return self.found[-1] if self.found else None
+
+    @property
+    def done(self) -> bool:
+        return len(self.found) == self.count
+
+    def result(self) -> list[str]:
+        return self.found
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_source_from_outside(random_paths: dict[str, Path]) -> None:
+    transcriber = slimwhisper.load_model(random_paths["multilingual"], device="cpu").transcriber
+    dims, sot = transcriber.model.dims, transcriber.model.vocabulary.sot
+    mel = torch.zeros(dims.n_mels, dims.window_frames)
+    with transcriber.call(None, 2) as call:
+        call.submit(Polyglot([Window(mel, (sot,), 0, rules=None)] * 3), "languages")
+        *news, last = call.run()
+    assert last == Finished("languages", [event.news for event in news])
+    assert len(news) == 3

@@ -10,7 +10,7 @@ from typing import Any
 
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.recordings.load import AnyRecording
+from slimwhisper.recordings.transcribe import AnyRecording
 from slimwhisper.service.shared_engine import Submission
 from slimwhisper.types import Segment, Transcript
 

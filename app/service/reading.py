@@ -20,7 +20,7 @@ from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import SPOOL_SECONDS, Samples, Span, StoredSamples
 from slimwhisper.errors import AudioError
-from slimwhisper.recordings.load import (
+from slimwhisper.recordings.transcribe import (
     AnyRecording,
     aligned_recording,
     make_recording,

@@ -37,8 +37,7 @@ from slimwhisper.app.service.streams import Streams
 from slimwhisper.engine.pool import search_of
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.live.types import LiveOptions
-from slimwhisper.recordings.load import AnyRecording
-from slimwhisper.recordings.transcribe import RecordingSource
+from slimwhisper.recordings.transcribe import AnyRecording, RecordingSource
 from slimwhisper.service.source import Event, Failed, Finished, Progress
 from slimwhisper.types import Transcript
 

@@ -18,8 +18,7 @@ from slimwhisper.audio.threads import set_threads
 from slimwhisper.engine.pool import search_of
 from slimwhisper.faster_whisper.types import Segment, Word
 from slimwhisper.loading import load_model
-from slimwhisper.recordings.load import make_recording
-from slimwhisper.recordings.transcribe import RecordingSource
+from slimwhisper.recordings.transcribe import RecordingSource, make_recording
 from slimwhisper.service.source import Failed, Progress
 from slimwhisper.text import SafeStream
 from slimwhisper.types import Segment as OurSegment

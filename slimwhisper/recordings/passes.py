@@ -3,35 +3,29 @@
 What a pass needs is imported where an option asks for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.longform.passes import DecodedWindow, Pass, Passes, TranscriptContext, is_dropped
+from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext, is_dropped
 from slimwhisper.trust.flags import CERTAIN_LANGUAGE, WindowEvidence, flagged, with_loops
 from slimwhisper.trust.sound import WindowSound
 from slimwhisper.types import Options, Segment, Transcript
 
 
 def passes_of(samples: Samples, options: Options, name: str) -> Passes:
-    """The passes that the options ask for, in their order.
+    """The passes that the options ask for, in the order of `TABLE`.
 
-    Finds the turns of the speakers, from the samples. name: of the recording, without suffix, for
-    an RTTM file. Raises AudioError, DependencyError, OptionError.
+    Arguments:
+        samples: of the recording; some passes read them.
+        name: of the recording, without suffix, for an RTTM file.
+    Raises:
+        AudioError, DependencyError, OptionError.
     """
-    passes = Passes(windows=[flag])
-    if options.word_times == "fine":
-        from slimwhisper.recordings.fine_words import with_fine_times
-
-        passes.times.append(with_fine_times)
-    if options.diarize is not None:
-        passes.transcript.append(speakers(samples, options, name))
-    passes.transcript.append(flag_loops)
-    if options.drop:
-        passes.transcript.append(drop)
-    if options.sentences:
-        passes.transcript.append(cut_sentences)
+    passes = Passes()
+    for add in TABLE:
+        add(passes, samples, options, name)
     return passes
 
 
@@ -52,8 +46,23 @@ def flag(segments: Sequence[Segment], window: DecodedWindow) -> list[Segment]:
     return flagged(segments, WindowEvidence(sound, window.language, changed), window.before)
 
 
-def speakers(samples: Samples, options: Options, name: str) -> Pass:
+def add_fine_times(passes: Passes, samples: Samples, options: Options, name: str) -> None:
+    """Words begin and end where the sound does."""
+    if options.word_times == "fine":
+        from slimwhisper.recordings.fine_words import with_fine_times
+
+        passes.times.append(with_fine_times)
+
+
+def add_flags(passes: Passes, samples: Samples, options: Options, name: str) -> None:
+    """What is doubtful in a window."""
+    passes.windows.append(flag)
+
+
+def add_speakers(passes: Passes, samples: Samples, options: Options, name: str) -> None:
     """Find the turns of the speakers, to assign one to each word, and to cut segments there."""
+    if options.diarize is None:
+        return
     from slimwhisper.speakers.assign import assign_speakers
     from slimwhisper.speakers.diarize import find_speakers
 
@@ -63,7 +72,16 @@ def speakers(samples: Samples, options: Options, name: str) -> Pass:
         segments = assign_speakers(transcript.segments, turns, context.spell)
         return replace(transcript, segments=with_logprobs(segments, transcript.segments))
 
-    return assign
+    passes.transcript.append(assign)
+
+
+def add_the_rest(passes: Passes, samples: Samples, options: Options, name: str) -> None:
+    """Loops across windows, what is dropped, and sentences."""
+    passes.transcript.append(flag_loops)
+    if options.drop:
+        passes.transcript.append(drop)
+    if options.sentences:
+        passes.transcript.append(cut_sentences)
 
 
 def flag_loops(transcript: Transcript, context: TranscriptContext) -> Transcript:
@@ -98,3 +116,12 @@ def with_logprobs(segments: Sequence[Segment], before: Sequence[Segment]) -> lis
         return list(segments)
     rest = iter([logprob for s in before for logprob in s.token_logprobs or ()])
     return [replace(s, token_logprobs=list(islice(rest, len(s.tokens)))) for s in segments]
+
+
+# each adds its passes, if the options ask for them
+TABLE: list[Callable[[Passes, Samples, Options, str], None]] = [
+    add_fine_times,
+    add_flags,
+    add_speakers,
+    add_the_rest,
+]

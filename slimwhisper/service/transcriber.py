@@ -12,11 +12,12 @@ steps take turns, and each advances the sources of all. A server makes its steps
 
 import logging
 import os
+import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -28,10 +29,47 @@ from slimwhisper.engine.requests import Search
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.model.model import Model
-from slimwhisper.service.fair_lock import FairLock
 from slimwhisper.service.shared_engine import SharedEngine, Submission
 from slimwhisper.service.source import Event, Failed, SessionSource, Stepped
 from slimwhisper.service.turns import EngineState, next_turn
+
+
+class FairLock:
+    """A lock whose waiting threads get it in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._queue: deque[object] = deque()  # the first one has it
+        self._owner = 0  # the identity of its thread
+
+    @property
+    def held(self) -> bool:
+        """Whether a thread has it, or waits for it."""
+        return bool(self._queue)
+
+    @property
+    def mine(self) -> bool:
+        """Whether the calling thread has it."""
+        return self._owner == threading.get_ident()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Hold it."""
+        place = object()
+        try:
+            with self._changed:
+                self._queue.append(place)
+                while self._queue[0] is not place:
+                    self._changed.wait()
+                self._owner = threading.get_ident()
+            yield
+        finally:
+            with self._changed, suppress(ValueError):
+                if self._queue[0] is place:
+                    self._owner = 0
+                self._queue.remove(place)
+                self._changed.notify_all()
+
 
 logger = logging.getLogger("slimwhisper")
 

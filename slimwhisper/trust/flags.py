@@ -4,10 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from slimwhisper.trust import REASONS
-from slimwhisper.trust.phrases import is_common, is_credit
-from slimwhisper.trust.repetition import looping
-from slimwhisper.trust.scripts import is_foreign
-from slimwhisper.trust.speech_rate import least_seconds
+from slimwhisper.trust.texts import is_common, is_credit, is_foreign, least_seconds, looping
 from slimwhisper.types import Segment
 
 COMPRESSION_RATIO = 2.4  # above: the window's text repeats itself; whisper's threshold

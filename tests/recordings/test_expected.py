@@ -15,7 +15,7 @@ from slimwhisper.engine.drafting.speculation import Acceptance
 from slimwhisper.errors import OptionError
 from slimwhisper.jobs.decoding_flags import options_of
 from slimwhisper.recordings.expected import expected_tokens, read_expected
-from slimwhisper.recordings.load import aligned_recording
+from slimwhisper.recordings.transcribe import aligned_recording
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Options
 from tests.support.paths import SAMPLES

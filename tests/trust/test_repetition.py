@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from slimwhisper.trust.repetition import looping, loops
-from slimwhisper.trust.tokens import tokens_of
+from slimwhisper.trust.texts import looping, loops, tokens_of
 
 
 def slow_loops(tokens: list[str]) -> set[int]:
