@@ -166,11 +166,11 @@ class SpeechBuffer:
             self.utterance,
             self.text,
             mel,
-            audio.decoded_frames,
-            max(audio.decoded_frames - previous_frames, 0),
-            final,
-            not final and (audio.decoded_frames >= setup.full_frames or long),
-            (setup.options.seed, self.utterance.number, audio.start, audio.decoded_frames),
+            frames=audio.decoded_frames,
+            new_frames=max(audio.decoded_frames - previous_frames, 0),
+            final=final,
+            full=not final and (audio.decoded_frames >= setup.full_frames or long),
+            seed=(setup.options.seed, self.utterance.number, audio.start, audio.decoded_frames),
         )
         assert isinstance(self._update.request, Window)
         return self._update.request
@@ -227,10 +227,22 @@ class SpeechBuffer:
 
     def _commit(self, result: Decoded, count: int, final: bool = False) -> TextUpdate:
         """Commit the first `count` tentative words. A full buffer is cut, and may commit more."""
-        text, update, cut = self.text, self._update, None
+        update, cut = self._update, None
         if update is not None and update.full and not final:
             cut = self._choose_cut(update, count)
-            count = max(count, text.words_within(cut.tokens))
+            count = max(count, self.text.words_within(cut.tokens))
+        event = self._commit_words(result, count)
+        if final:
+            self._close_segment(len(self.text.committed), self.audio.speech_end)
+            self.done = True
+        elif cut is not None:
+            self._close_segment(cut.tokens, self.audio.start + cut.frames * HOP_SAMPLES)
+            self.audio.cut(cut.frames)
+            self._update = self._last_result = None
+        return event
+
+    def _commit_words(self, result: Decoded, count: int) -> TextUpdate:
+        text = self.text
         earlier = list(text.committed)
         committed, new_tokens = text.commit(count, result)
         words = self._words([earlier, new_tokens, text.tentative])[1]
@@ -238,15 +250,7 @@ class SpeechBuffer:
         tentative = "".join(piece.text for piece in text.words).rstrip("\ufffd")
         if not self.utterance.text:
             tentative = tentative.lstrip()
-        decoded_seconds = self.audio.decoded_end / SAMPLE_RATE
-        if final:
-            self._close_segment(len(text.committed), self.audio.speech_end)
-            self.done = True
-        elif cut is not None:
-            self._close_segment(cut.tokens, self.audio.start + cut.frames * HOP_SAMPLES)
-            self.audio.cut(cut.frames)
-            self._update = self._last_result = None
-        seconds = round(decoded_seconds, 2)
+        seconds = round(self.audio.decoded_end / SAMPLE_RATE, 2)
         return TextUpdate(self.utterance.number, emitted, tentative, tuple(words), seconds)
 
     def _choose_cut(self, update: UpdateDecoding, count: int) -> BufferCut:

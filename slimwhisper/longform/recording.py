@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, pairwise
 
@@ -30,6 +30,44 @@ MAX_EDGE = 1.0  # seconds of a segment on the other side of a silence that are c
 Region = tuple[int, int]  # samples [start, stop)
 
 
+@dataclass(frozen=True, slots=True)
+class AudioPlan:
+    """Which audio of a recording is decoded, and in which pieces."""
+
+    samples: Samples  # all, or excerpts of them
+    clips: Sequence[Region] | None = None  # of the first session, in mel frames; None: the options'
+    pieces: Sequence[Region] = ()  # of later sessions, in mel frames
+    speech: int | None = None  # samples of speech; None: not looked for
+    has_speech: Callable[[int, int], bool] | None = None  # as in `Session`
+
+    @property
+    def excerpts(self) -> Excerpts | None:
+        """The excerpts, if not all samples are decoded."""
+        return self.samples if isinstance(self.samples, Excerpts) else None
+
+
+def plan_audio(samples: Samples, options: Options, window_frames: int) -> AudioPlan:
+    """Look for speech, if the options ask for it. window_frames: mel frames of a piece, at most."""
+    if not (options.parallel or options.vad_filter):
+        return AudioPlan(
+            samples, has_speech=_speech_finder(samples) if options.speech_only else None
+        )
+    frames = clips_of(options, len(samples) // HOP_SAMPLES)
+    selected = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
+    regions = _intersection(find_speech(samples, options), selected)
+    if options.parallel:  # pieces are of whole mel frames
+        regions = [(a - a % HOP_SAMPLES, b - b % HOP_SAMPLES) for a, b in regions]
+    speech = sum(b - a for a, b in regions)
+    if speech < HOP_SAMPLES:  # the language is still detected
+        return AudioPlan(samples, clips=[], speech=speech)
+    if not options.parallel:
+        return AudioPlan(Excerpts(samples, regions), speech=speech)
+    packed = pack_regions(regions, PAUSE, window_frames * HOP_SAMPLES)
+    lengths = (sum(b - a for a, b in piece) // HOP_SAMPLES for piece in packed)
+    first, *others = pairwise(accumulate(lengths, initial=0))
+    return AudioPlan(Excerpts(samples, [*chain.from_iterable(packed)]), [first], others, speech)
+
+
 class Recording:
     """The sessions of one recording, and their segments in the recording's own time.
 
@@ -49,55 +87,28 @@ class Recording:
         """Reads all samples, once more to find speech. vocabulary, expected: as in `Session`.
         passes: over the segments.
         """
-        self.options, self._samples, decoding = options, samples, options
-        self.seconds_of_speech = self.seconds
-        self._passes = passes or Passes()
-        self._excerpts: Excerpts | None = None  # to decode instead of all samples
-        self._waiting: deque[Region] = deque()  # pieces for later sessions, in mel frames
+        self.options, self._samples, self._passes = options, samples, passes or Passes()
+        plan = plan_audio(samples, options, dims.window_frames)
+        self._excerpts, self._waiting = plan.excerpts, deque(plan.pieces)
+        self.seconds_of_speech = self.seconds if plan.speech is None else plan.speech / SAMPLE_RATE
         self._reported: list[Segment] = []
-        clips: list[Region] | None = None
-        has_speech = None
-        if options.parallel or options.vad_filter:
-            frames = clips_of(options, len(samples) // HOP_SAMPLES)
-            selected = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
-            regions = _intersection(find_speech(samples, options), selected)
-            if options.parallel:  # pieces are of whole mel frames
-                regions = [(a - a % HOP_SAMPLES, b - b % HOP_SAMPLES) for a, b in regions]
-            speech = sum(b - a for a, b in regions)
-            self.seconds_of_speech = speech / SAMPLE_RATE
-            decoding = replace(
-                options,
-                clip_timestamps="0",
-                condition_on_previous_text=options.condition_on_previous_text
-                and not options.parallel,
-            )
-            if speech < HOP_SAMPLES:
-                clips = []  # no speech; the language is still detected
-            elif options.parallel:
-                pieces = pack_regions(regions, PAUSE, dims.window_frames * HOP_SAMPLES)
-                self._excerpts = Excerpts(samples, [*chain.from_iterable(pieces)])
-                lengths = (sum(b - a for a, b in piece) // HOP_SAMPLES for piece in pieces)
-                self._waiting.extend(pairwise(accumulate(lengths, initial=0)))
-                clips = [self._waiting.popleft()]
-            else:
-                self._excerpts = Excerpts(samples, regions)
-        elif options.speech_only:
-            has_speech = _speech_finder(samples)
-        decoded = samples if self._excerpts is None else self._excerpts
-        window = (dims.window_frames, options.audio_window)
-        self.mel = Spectrogram(decoded, dims.n_mels, *window)
+        if plan.speech is not None:  # clips are in the plan
+            options = replace(options, clip_timestamps="0")
+        if options.parallel:
+            options = replace(options, condition_on_previous_text=False)
+        self.mel = Spectrogram(plan.samples, dims.n_mels, dims.window_frames, options.audio_window)
         self._session = partial(
             Session,
             self.mel,
             dims,
-            decoding,
+            options,
             vocabulary=vocabulary,
             expected=expected,
             passes=self._passes,
-            has_speech=has_speech,
-            silences=[(a // HOP_SAMPLES, b // HOP_SAMPLES) for a, b in decoded.silences],
+            has_speech=plan.has_speech,
+            silences=[(a // HOP_SAMPLES, b // HOP_SAMPLES) for a, b in plan.samples.silences],
         )
-        self.sessions = [self._session(clips)]
+        self.sessions = [self._session(plan.clips)]
         self._started = 0  # sessions
 
     def next_session(self) -> Session | None:
