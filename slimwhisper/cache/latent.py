@@ -1,7 +1,7 @@
 """Forms `x`, `e`, `k`, `v`, `hybrid`, `x8` and `e8`: one latent per token, and folded queries.
 
 The store has d values per token, for each layer (`x`, `k`, `v`) or once for all layers (`e`,
-`hybrid`). See `slimwhisper.cache.fold` for the maps A_i and B_i.
+`hybrid`). See `slimwhisper.cache.forms` for the maps A_i and B_i.
 """
 
 from dataclasses import replace

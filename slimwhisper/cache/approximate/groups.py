@@ -1,7 +1,7 @@
 """Attention in groups, for approximate forms: G groups of g queries that share keys and values.
 
 With keys and values, every head is a group of one query of width d_k. With a latent, which is key
-and value of all heads, there is one group: the folded queries (`slimwhisper.cache.fold`) of width
+and value of all heads, there is one group: the folded queries (`slimwhisper.cache.forms`) of width
 d.
 """
 

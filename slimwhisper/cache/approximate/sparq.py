@@ -13,7 +13,7 @@ over K and V [S, d_k]:
 m is 1 at the l most recent positions of a text and 0 elsewhere, so those are always read. g queries
 that share keys and values (appendix B) also share i1, from the sum of their |q|, and i2, from the
 sum of their s^. A latent, E or X, is one key and value for all h heads, whose queries are the
-folded ones, q_i A_i (`slimwhisper.cache.fold`): `sparq` has G = h groups of one query,
+folded ones, q_i A_i (`slimwhisper.cache.forms`): `sparq` has G = h groups of one query,
 `sparq_latent` one group of h. Each row of a window has its own i1 and i2, beams too. Prompts and
 word timestamps are dense; a step with at most k tokens reads all of them, so it is exact.
 
