@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.audio.samples import Samples, Span, StoredSamples
+from slimwhisper.audio.samples import MAX_CHANNELS, Samples, Span, StoredSamples
 from slimwhisper.errors import AudioError
 from slimwhisper.types import SAMPLE_RATE
 
-MAX_CHANNELS = 8
 BLOCK = 10 * SAMPLE_RATE  # samples per read
 STEREO = ("left", "right")  # the names of two channels; of more, "channel 1", "channel 2", ...
 

@@ -20,10 +20,9 @@ import soxr
 import torch
 from numpy.typing import NDArray
 
-from slimwhisper.audio.channels import MAX_CHANNELS, named_channels, stored_channels
 from slimwhisper.audio.formats import ReadOptions
 from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.samples import ArraySamples, Excerpts, Samples, StoredSamples
+from slimwhisper.audio.samples import MAX_CHANNELS, ArraySamples, Excerpts, Samples, StoredSamples
 from slimwhisper.audio.sources import RemoteFile, Source, name_for_messages, open_source, pieces_of
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.text import error_line
@@ -98,6 +97,8 @@ def load_channels(
     names: those to use, else see `channel_names`. The other arguments and errors are those of
     `load_samples`; AudioError also as `named_channels`.
     """
+    from slimwhisper.audio.channels import named_channels, stored_channels
+
     if isinstance(source, (np.ndarray, torch.Tensor)):
         axis = _channel_axis(source.shape)
         rows: Any = [source] if axis is None else source.T if axis else source

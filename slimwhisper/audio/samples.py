@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from slimwhisper.errors import AudioError
 from slimwhisper.types import SAMPLE_RATE
 
+MAX_CHANNELS = 8  # of an array, or of a file that is split
 SPOOL_SECONDS = 600  # longer recordings are stored on disk
 WRITE_SAMPLES = 1 << 20  # per write
 SAMPLE_BYTES = 2  # of int16

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from torch import Tensor
 
-from slimwhisper.checkpoint.adapters import adapter_folder, merge_adapter, read_adapter
 from slimwhisper.checkpoint.alignment_heads import Heads, official_heads
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.errors import load_error
@@ -89,10 +88,13 @@ def load_checkpoint(
     Raises:
         CheckpointError: one line with the file, what is wrong and what to do.
     """
-    label = os.fspath(name)
+    label, lora = os.fspath(name), None
     try:
         path = locate_checkpoint(name, download_root, local_files_only)
-        lora = None if adapter is None else read_adapter(adapter_folder(adapter, local_files_only))
+        if adapter is not None:
+            from slimwhisper.checkpoint.adapters import adapter_folder, merge_adapter, read_adapter
+
+            lora = read_adapter(adapter_folder(adapter, local_files_only))
         checkpoint = _read(path, label)
     except OSError as error:  # a parent folder is not readable, or a name is too long
         reason = f"cannot be read: {error.strerror or error}"

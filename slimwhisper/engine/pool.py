@@ -6,8 +6,6 @@ import torch
 
 from slimwhisper.cache.decoder_cache import CrossCache, Pages, SelfCache
 from slimwhisper.devices import free_bytes
-from slimwhisper.engine.drafting.draft_model import DraftModel
-from slimwhisper.engine.drafting.lookup import Lookup
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
 from slimwhisper.engine.runner import MakeDrafter
@@ -99,6 +97,7 @@ def _drafter(model: Model, search: Search) -> MakeDrafter | None:
     if search.expected and model.draft is not None:
         raise OptionError("expected: cannot be used with a draft model; leave out one of the two")
     if search.expected and may_draft(model.plan):
+        from slimwhisper.engine.drafting.lookup import Lookup
 
         def lookup(_: CrossCache, rows: int, pages: int) -> Lookup:
             return Lookup(rows, model.vocabulary.eot, model.device)
@@ -111,4 +110,6 @@ def _drafter(model: Model, search: Search) -> MakeDrafter | None:
             f"beams: {model.draft.name} drafts for {model.name}, which needs greedy decoding; "
             "leave out the beam size, or the draft"
         )
+    from slimwhisper.engine.drafting.draft_model import DraftModel
+
     return partial(DraftModel, model.draft, model)

@@ -8,7 +8,6 @@ from itertools import accumulate, chain, pairwise
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
-from slimwhisper.audio.vad import FRAME, pack_regions, speech_frames, speech_regions
 from slimwhisper.longform.passes import Passes, TranscriptContext, is_dropped
 from slimwhisper.longform.session import Session, clips_of
 from slimwhisper.tokens.vocabulary import Vocabulary
@@ -62,6 +61,8 @@ def plan_audio(samples: Samples, options: Options, window_frames: int) -> AudioP
         return AudioPlan(samples, clips=[], speech=speech)
     if not options.parallel:
         return AudioPlan(Excerpts(samples, regions), speech=speech)
+    from slimwhisper.audio.vad import pack_regions
+
     packed = pack_regions(regions, PAUSE, window_frames * HOP_SAMPLES)
     lengths = (sum(b - a for a, b in piece) // HOP_SAMPLES for piece in packed)
     first, *others = pairwise(accumulate(lengths, initial=0))
@@ -232,6 +233,8 @@ class Recording:
 
 def find_speech(samples: Samples, options: Options) -> list[Region]:
     """The regions with speech; with `parallel`, cut at short pauses, later joined up to 30 s."""
+    from slimwhisper.audio.vad import speech_regions
+
     silence, pad = options.vad_min_silence_duration_ms, options.vad_speech_pad_ms
     longest = options.vad_max_speech_duration_s
     default_silence, default_pad = (300, 200) if options.parallel else (2000, 400)
@@ -248,6 +251,8 @@ def find_speech(samples: Samples, options: Options) -> list[Region]:
 
 def _speech_finder(samples: Samples) -> Callable[[int, int], bool]:
     """Whether there is speech between two mel frames, or near them."""
+    from slimwhisper.audio.vad import FRAME, speech_frames
+
     frames = speech_frames(samples)
 
     def has_speech(start: int, stop: int) -> bool:

@@ -97,7 +97,7 @@ def test_segments_at_a_pause_that_was_left_out(
 ) -> None:
     """Of 10 s, between the first and the last ten."""
     regions = [(0, 160_000), (320_000, 480_000)]
-    monkeypatch.setattr("slimwhisper.longform.recording.speech_regions", lambda *_, **__: regions)
+    monkeypatch.setattr("slimwhisper.audio.vad.speech_regions", lambda *_, **__: regions)
     samples = ArraySamples(np.zeros(480_000, np.float32))
     recording = Recording(samples, model.dims, Options(**{mode: True}))
     found = recording._with_original_times(plain_segment(0, 0, start, end, "one", []))

@@ -381,7 +381,7 @@ def test_pieces_of_one_recording_leave_room_for_others(
     network: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     regions = [(i * 320_000, i * 320_000 + 256_000) for i in range(5)]  # two are over 30 s
-    monkeypatch.setattr("slimwhisper.longform.recording.speech_regions", lambda *_, **__: regions)
+    monkeypatch.setattr("slimwhisper.audio.vad.speech_regions", lambda *_, **__: regions)
     call = call_of(network, 2)
     submit(call, "pieces", recording(100, 1, parallel=True))
     call.transcriber.step()
