@@ -1,5 +1,5 @@
-"""What is added from outside: a cache form, a checkpoint format, an output format, a pass, a source;
-a row each, or an object of an interface, and everything that has names for them runs them.
+"""What comes from outside: a cache form, a checkpoint format, an output format, a pass, a source; a
+row each, or an object of an interface, and everything that has names for them runs them.
 `docs/architecture.md` has the steps.
 """
 
