@@ -207,11 +207,6 @@ def _check_search(options: Options) -> None:
         raise OptionError(f"temperature {options.temperature!r}: {rule}")
     if options.patience is not None and round((options.beam_size or 1) * options.patience) < 1:
         raise OptionError(f"patience {options.patience!r} ends the search at once; give 1.0")
-    if options.expected is not None and options.beam_size is not None:
-        raise OptionError("expected needs greedy decoding; drop beam_size")
-    if options.expected is not None and not Path(options.expected).exists():
-        what = f"expected: {options.expected} cannot be read (No such file or directory)"
-        raise OptionError(f"{what}; give a text file, or a folder of NAME.txt")
 
 
 def check_flags(names: Iterable[str]) -> None:

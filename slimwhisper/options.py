@@ -49,7 +49,7 @@ class Options:
     `hotwords`, `multilingual`, `vad_filter` with its settings, `repetition_penalty`,
     `no_repeat_ngram_size` and `prompt_reset_on_temperature` are faster-whisper's; `languages`,
     `parallel`, `speech_only`, `audio_window`, `seed`, `token_logprobs`, `on_failure`, `drop`,
-    `expected`, `sentences`, `hot_words`, `hot_word_bonus`, `audio_track`, and those for speakers
+    `sentences`, `hot_words`, `hot_word_bonus`, `audio_track`, and those for speakers
     and channels are slimwhisper's. A new option needs only a field here: the command line gets its
     flag, and `make_options` checks its bounds.
     """
@@ -115,11 +115,6 @@ class Options:
     )
     hot_word_bonus: float = prompting(
         2.0, "added to the log-probability of each token that continues a hot word", low=0, high=20
-    )
-    expected: str | None = prompting(
-        None,
-        "file with the text that the recordings should follow, or a folder of NAME.txt: the same "
-        "result, faster; not with beams [none]",
     )
     without_timestamps: bool = decoding(False, "decode text without timestamps")
     max_initial_timestamp: float | None = decoding(

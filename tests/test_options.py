@@ -13,7 +13,6 @@ from slimwhisper.errors import OptionError
 from slimwhisper.live.setup import live_options
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.option_checks import make_options
-from slimwhisper.recordings.expected import expected_tokens
 from slimwhisper.tokens.spellings import parse_hot_words, spellings
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Dims, Options
@@ -73,7 +72,6 @@ def refusal(dims: Dims, **values: Any) -> str:
         ({"languages": ["de"], "language": "de"}, "language", "not both"),
         ({"vad_threshold": 1.0, "parallel": True}, "1.0", "between 0 and 1"),
         ({"vad_speech_pad_ms": 5}, "needs", "vad_filter or parallel"),
-        ({"expected": "no/such/file"}, "no/such/file cannot be read", "give a text file"),
         ({"sample_len": 225}, "225", "between 1 and 224"),
     ],
     ids=lambda v: str(v)[:60] if isinstance(v, dict) else "",
@@ -211,14 +209,12 @@ def test_the_word_auto_detects_the_language(word: str) -> None:
     assert live_options(language=word).language is None
 
 
-@pytest.mark.parametrize("name", ["initial_prompt", "prefix", "hotwords", "hot_words", "expected"])
+@pytest.mark.parametrize("name", ["initial_prompt", "prefix", "hotwords", "hot_words"])
 def test_names_of_special_tokens_are_text(name: str) -> None:
     """In every text of a user's, wherever it goes."""
     text, vocabulary = "five <|en|> <|0.00|> <|endoftext|>", get_vocabulary(MULTILINGUAL)
     tokenizer = vocabulary.tokenizer()
-    if name == "expected":
-        tokens = expected_tokens(vocabulary, text, text)
-    elif name == "hot_words":
+    if name == "hot_words":
         tokens = spellings(vocabulary, make_options(MULTILINGUAL, hot_words=[text]).hot_words, 2.0)[
             0
         ].tokens

@@ -9,7 +9,6 @@ from slimwhisper.devices import free_bytes
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
 from slimwhisper.engine.runner import MakeDrafter
-from slimwhisper.engine.verification import may_draft
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
 from slimwhisper.types import Options
@@ -24,7 +23,6 @@ def search_of(options: Options) -> Search:
         patience=options.patience or 1.0,
         samples=options.best_of or 1,
         length_penalty=options.length_penalty,
-        expected=options.expected is not None,
     )
 
 
@@ -94,15 +92,6 @@ def make_engine(model: Model, search: Search, slots: int) -> Engine:
 
 def _drafter(model: Model, search: Search) -> MakeDrafter | None:
     """The drafter of the texts, if there is one. Raises OptionError."""
-    if search.expected and model.draft is not None:
-        raise OptionError("expected: cannot be used with a draft model; leave out one of the two")
-    if search.expected and may_draft(model.plan):
-        from slimwhisper.engine.drafting.lookup import Lookup
-
-        def lookup(_: CrossCache, rows: int, pages: int) -> Lookup:
-            return Lookup(rows, model.vocabulary.eot, model.device)
-
-        return lookup
     if model.draft is None:
         return None
     if search.beams is not None:

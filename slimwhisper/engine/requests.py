@@ -37,7 +37,6 @@ class Search:
     patience: float = 1.0  # beams * patience finished texts end a search
     samples: int = 1  # where temperature > 0
     length_penalty: float | None = None  # Google NMT's alpha; None: mean log-probability
-    expected: bool = False  # windows have expected texts, which are drafts
 
     def least_pages(self, context: int) -> int:
         """The pages that one window's texts may need. context: n_text_ctx."""
@@ -79,8 +78,6 @@ class Window:
     # tokens that the text may begin with: verified in one pass, and accepted as far as greedy
     # decoding would write them. The same text in fewer steps; ignored with beams and when sampling
     draft: tuple[int, ...] = ()
-    # text tokens that parts of it may repeat, for an engine whose drafter is `lookup.Lookup`
-    expected: tuple[int, ...] = ()
 
     def without_mel(self) -> Window:
         """The same, once its audio is in the slot."""

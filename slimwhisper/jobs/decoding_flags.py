@@ -87,8 +87,7 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     defaults that differ from the library's. Raises OptionError.
     """
     explicit = getattr(arguments, "explicit", ())
-    drafts = getattr(arguments, "draft", None) or arguments.expected
-    if drafts is not None and "beam_size" not in explicit:
+    if getattr(arguments, "draft", None) is not None and "beam_size" not in explicit:
         arguments.beam_size = None  # drafts are for greedy decoding
     options = {
         name: value

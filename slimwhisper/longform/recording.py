@@ -83,11 +83,8 @@ class Recording:
         options: Options,
         vocabulary: Vocabulary | None = None,
         passes: Passes | None = None,
-        expected: tuple[int, ...] = (),
     ) -> None:
-        """Reads all samples, once more to find speech. vocabulary, expected: as in `Session`.
-        passes: over the segments.
-        """
+        """Reads all samples, once more to find speech. vocabulary: as in `Session`. passes: over the segments."""
         self.options, self._samples, self._passes = options, samples, passes or Passes()
         plan = plan_audio(samples, options, dims.window_frames)
         self._excerpts, self._waiting = plan.excerpts, deque(plan.pieces)
@@ -104,7 +101,6 @@ class Recording:
             dims,
             options,
             vocabulary=vocabulary,
-            expected=expected,
             passes=self._passes,
             has_speech=plan.has_speech,
             silences=[(a // HOP_SAMPLES, b // HOP_SAMPLES) for a, b in plan.samples.silences],

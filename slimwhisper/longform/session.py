@@ -73,14 +73,12 @@ class Session:
         clips: Sequence[Clip] | None = None,
         language: str | None = None,
         vocabulary: Vocabulary | None = None,
-        expected: tuple[int, ...] = (),
         has_speech: Callable[[int, int], bool] | None = None,
         silences: Sequence[Clip] = (),
         passes: Passes | None = None,
     ) -> None:
         """clips: instead of those in the options. language: a code, if already known. vocabulary:
-        None: Whisper's for these dimensions. expected: the text tokens that the recording
-        follows.
+        None: Whisper's for these dimensions.
         has_speech: whether to decode a window, by its first and last mel frame; None: decode all.
         silences: of the file's clock, in which no window starts, and where long ones end it.
         passes: over each window's segments.
@@ -95,7 +93,7 @@ class Session:
         if len(languages) == 1:
             self.language = languages[0]
         self.language_probs: dict[str, float] = {}  # by code; {}: the language was known
-        self._expected, self._passes = expected, passes or Passes()
+        self._passes = passes or Passes()
         self.state = WindowState(languages)
         self._steps = self._run(self._windows(clips, has_speech, silences), cut=clips is None)
         self._request: Request | None = next(self._steps, None)
@@ -228,7 +226,6 @@ class Session:
             make_rules(self.dims, options, self.vocabulary),
             first,
             options.token_logprobs,
-            expected=self._expected,
         )
         failures: list[Candidate] = []
         requests: list[Window | Retry] = [window, *map(Retry, others)]

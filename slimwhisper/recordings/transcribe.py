@@ -38,15 +38,10 @@ def make_recording(
     """A recording with the passes that the options ask for.
 
     Reads all samples, once more each to find speech and speakers. name: of the recording, without
-    suffix, for an RTTM file or an expected text. Raises AudioError, DependencyError, OptionError.
+    suffix, for an RTTM file. Raises AudioError, DependencyError, OptionError.
     """
-    expected: tuple[int, ...] = ()
-    if options.expected is not None:
-        from slimwhisper.recordings.expected import expected_tokens, read_expected
-
-        expected = expected_tokens(vocabulary, read_expected(options, name), options.hotwords)
     passes = passes_of(samples, options, name)
-    return Recording(samples, dims, options, vocabulary, passes, expected)
+    return Recording(samples, dims, options, vocabulary, passes)
 
 
 def split_recording(

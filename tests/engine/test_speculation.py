@@ -11,7 +11,6 @@ from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.drafting.draft_model import DraftModel, load_draft
 from slimwhisper.engine.drafting.drafter import Choose, DraftContext, Drafter
-from slimwhisper.engine.drafting.lookup import Lookup
 from slimwhisper.engine.drafting.speculation import MAX_DRAFT, Acceptance
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.group_runner import GroupRunner
@@ -261,38 +260,3 @@ def test_what_may_draft(model: Model) -> None:
     ]
     with pytest.raises(OptionError, match="choose cross_cache e"):
         load_draft(draft, target, short_model(forms=("sparse", "x")))
-
-
-def test_an_expected_text_is_followed(model: Model, windows: list[Window]) -> None:
-    """Without times and with another beginning, middle and end, it still saves most steps."""
-    eot = VOCABULARY.eot
-    expected = decode(model, windows, 3)
-    requests = []
-    for window, answer in zip(windows, expected, strict=True):
-        text = [t for t in answer.tokens if t < eot]
-        middle = len(text) // 2
-        script = (11, 12, 13, *text[:middle], 14, *text[middle + 1 :], 15, 16)
-        requests.append(replace(window, expected=script))
-    answers, stats = speculate(model, requests, 3, lambda _: Lookup(3, eot, CPU), timed=False)
-    assert_same(only(answers), expected)
-    assert stats.accepted > 2 * stats.drafted_steps
-    answers, stats = speculate(model, windows, 3, lambda _: Lookup(3, eot, CPU))
-    assert_same(only(answers), expected)
-
-
-def test_where_a_lookup_finds_its_place() -> None:
-    lookup = Lookup(2, 100, CPU)
-    rows = Rows.of(torch.tensor([0, 1]))
-    script = (1, 2, 3, 4, 1, 2, 5, 6)
-    windows = [Window(None, (), 0, None, expected=e) for e in (script, ())]
-    lookup.begin(0, windows, torch.zeros(2, 1, dtype=torch.int64), rows)
-
-    def guess(*text: int) -> int:
-        texts = torch.tensor([[*text, *[2] * (12 - len(text))]] * 2)
-        positions = torch.tensor([[len(text) - 1]] * 2)
-        return int(lookup.guess(DraftContext(rows, rows.ids, texts, positions, 12), lambda t: t)[0])
-
-    assert guess(200) == 1, "at the beginning"
-    assert guess(200, 1, 2) == 3 and guess(4, 1, 2) == 5, "the longest end decides"
-    assert guess(4, 101, 1, 150, 150, 2) == 5, "times are skipped"
-    assert guess(2, 9, 5) == 6, "after a difference"

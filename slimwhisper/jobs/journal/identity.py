@@ -42,7 +42,6 @@ from slimwhisper.types import UNNAMED_DTYPES
 
 # of the settings, tokenizer and weights in the folder of a model or an adapter
 SUFFIXES = (".json", ".txt", ".safetensors", ".bin")
-SAME_TEXT = ("expected",)  # options that change no output
 
 Precision = dict[str, str]
 
@@ -61,7 +60,7 @@ def identify_job(
         **identify_adapter(a.adapter),
         "cache": identify_caches(a.cache, a.cross_cache, a.self_cache, a.cache_dtype),
         "formats": formats,
-        **{name: value for name, value in options.items() if name not in SAME_TEXT},
+        **options,
         **identify_speakers(options),
         **identify_hot_words(options),
         **truncated,
