@@ -84,7 +84,7 @@ class Recording:
         vocabulary: Vocabulary | None = None,
         passes: Passes | None = None,
     ) -> None:
-        """Reads all samples, once more to find speech. vocabulary: as in `Session`. passes: over the segments."""
+        """Reads all samples, once more to find speech. vocabulary: as in `Session`."""
         self.options, self._samples, self._passes = options, samples, passes or Passes()
         plan = plan_audio(samples, options, dims.window_frames)
         self._excerpts, self._waiting = plan.excerpts, deque(plan.pieces)
