@@ -137,8 +137,8 @@ def test_tokens_of_a_step_read_their_caches_together(
     [
         (None, False, LAUNCHES_BESIDE),
         (None, True, LAUNCHES_BESIDE + 1),  # the log-probabilities are written once more
-        (Search(beams=3), False, 149),
-        (Search(beams=3), True, 156),
+        (Search(beams=3), False, 145),
+        (Search(beams=3), True, 151),
     ],
 )
 def test_nobody_waits_for_the_gpu(search: Search | None, logprobs: bool, beside: int) -> None:
