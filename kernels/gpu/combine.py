@@ -6,11 +6,15 @@ part has the maximum -inf and the sum of weights 0.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from slimwhisper.kernels.configurations import Configuration
+from slimwhisper.kernels.reads import Reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,38 @@ def empty_by_head(queries: Tensor) -> Tensor:
     return out.transpose(0, 1)
 
 
+def launch_arguments(
+    c: Configuration, reads: Reads, queries: Tensor, cache: Tensor, splits: int
+) -> dict[str, Any]:
+    """What the kernels of split attentions have in common, by name. cache: [S, ..., T, d]."""
+    windows, length = reads.windows(len(cache)), cache.shape[-2]
+    slots, block_table, lengths = reads.tensors(queries)
+    each = reads.lengths_per_window(windows)
+    return {
+        "slots": slots,
+        "block_table": block_table,
+        "lengths": lengths,
+        "heads": queries.shape[1],
+        "group": len(queries) // windows,
+        "positions": reads.positions(length),
+        "splits": splits,
+        "has_slots": int(reads.slots is not None),
+        "lengths_per_window": each,
+        "query_row_stride": queries.stride(0),
+        "query_head_stride": queries.stride(1),
+        "block_table_stride": 0 if reads.block_table is None else block_table.stride(0),
+        "D": queries.shape[2],
+        "BLOCK_Q": c.block_q,
+        "BLOCK_T": c.block_t,
+        "STAGES": c.stages,
+        "PAGE": 0 if reads.block_table is None else length,
+        "HAS_ROW_LENGTHS": each > 1,
+        "PRECISION": c.precision,
+        "num_warps": c.warps,
+        "num_stages": c.stages,
+    }
+
+
 # Arguments that are used outside the loops only. Triton would compile a kernel again where one of
 # them is 1 or a multiple of 16. `has_slots` is 0 or 1: Triton 3.6 interprets no booleans.
 NOT_SPECIALIZED = (
@@ -74,6 +110,24 @@ def split_positions(
     size = tl.cdiv(tl.cdiv(length, splits), BLOCK_T) * BLOCK_T
     begin = split * size
     return slot, begin, tl.minimum(begin + size, length)
+
+
+@triton.jit
+def offsets_of(pages, slot, position, in_range, slot_stride, position_stride, PAGE: tl.constexpr):
+    """Where the positions of a tile lie in the cache, in elements: in a slot, or in the window's
+    `pages` of PAGE positions, if that is not 0.
+    """
+    if PAGE > 0:
+        page = tl.load(pages + position // PAGE, mask=in_range, other=0).to(tl.int64)
+        return page * slot_stride + (position % PAGE) * position_stride
+    return slot * slot_stride + position.to(tl.int64) * position_stride
+
+
+@triton.jit
+def first_rows(lengths, window, lengths_per_window, position, in_range):
+    """The first row of a window that reads each position, where each row has a length."""
+    first_length = tl.load(lengths + window * lengths_per_window).to(tl.int32)
+    return tl.where(in_range, position - first_length + 1, NO_ROW)
 
 
 @triton.jit

@@ -16,10 +16,12 @@ from torch import Tensor
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
     MIN_SCORE,
-    NO_ROW,
     NOT_SPECIALIZED,
     PartialSums,
     combine,
+    first_rows,
+    launch_arguments,
+    offsets_of,
     softmax_step,
     split_positions,
     store_output,
@@ -82,12 +84,10 @@ def split_heads_kernel(
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
         position = t + tl.arange(0, BLOCK_T)
         in_range = position < end
-        if PAGE > 0:
-            page_pointers = block_table + window * block_table_stride + position // PAGE
-            page = tl.load(page_pointers, mask=in_range, other=0).to(tl.int64)
-            offset = page * cache_slot_stride + (position % PAGE) * cache_position_stride
-        else:
-            offset = slot * cache_slot_stride + position.to(tl.int64) * cache_position_stride
+        pages = block_table + window * block_table_stride
+        offset = offsets_of(
+            pages, slot, position, in_range, cache_slot_stride, cache_position_stride, PAGE
+        )
         offset = offset + head * cache_head_stride
         tile = offset[:, None] + column[None, :]
         k = tl.load(keys + tile, mask=in_range[:, None], other=0.0)
@@ -95,9 +95,7 @@ def split_heads_kernel(
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         visible = in_range[None, :]
         if HAS_ROW_LENGTHS:
-            first_length = tl.load(lengths + window * lengths_per_window).to(tl.int32)
-            # the first row that reads the position
-            first_row = tl.where(in_range, position - first_length + 1, NO_ROW)
+            first_row = first_rows(lengths, window, lengths_per_window, position, in_range)
             visible = first_row[None, :] <= index[:, None]
         scores = tl.where(visible, scores * scale_log2, float("-inf"))
         p, rescale, maximum, weight_sum = softmax_step(scores, maximum, weight_sum)
@@ -132,38 +130,22 @@ def split_heads(
     """
     assert keys.stride() == values.stride()
     rows, heads, width = queries.shape
-    windows = reads.windows(len(keys))
-    group = rows // windows
+    windows, c = reads.windows(len(keys)), configuration
     out = torch.empty((rows, heads, width), dtype=queries.dtype, device=queries.device)
     parts = PartialSums.allocate(rows * heads, splits, width, queries.device)
-    c = configuration
-    split_heads_kernel[triton.cdiv(group, c.block_q), windows * heads, splits](
-        queries,
-        keys,
-        values,
-        *reads.tensors(queries),
-        out,
-        parts.sums,
-        parts.stats,
-        width**-0.5 * math.log2(math.e),
-        heads,
-        group,
-        reads.positions(keys.shape[2]),
-        splits,
-        int(reads.slots is not None),
-        reads.lengths_per_window(windows),
-        *queries.stride()[:2],
-        *out.stride()[:2],
-        *keys.stride()[:3],
-        0 if reads.block_table is None else reads.block_table.stride(0),
-        D=width,
-        BLOCK_Q=c.block_q,
-        BLOCK_T=c.block_t,
-        STAGES=c.stages,
-        PAGE=0 if reads.block_table is None else keys.shape[2],
-        HAS_ROW_LENGTHS=reads.lengths_per_window(windows) > 1,
-        PRECISION=c.precision,
-        num_warps=c.warps,
-        num_stages=c.stages,
+    split_heads_kernel[triton.cdiv(rows // windows, c.block_q), windows * heads, splits](
+        queries=queries,
+        keys=keys,
+        values=values,
+        out=out,
+        sums=parts.sums,
+        stats=parts.stats,
+        scale_log2=width**-0.5 * math.log2(math.e),
+        out_row_stride=out.stride(0),
+        out_head_stride=out.stride(1),
+        cache_slot_stride=keys.stride(0),
+        cache_head_stride=keys.stride(1),
+        cache_position_stride=keys.stride(2),
+        **launch_arguments(c, reads, queries, keys, splits),
     )
     return combine(parts, out) if splits > 1 else out

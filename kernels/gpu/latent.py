@@ -17,11 +17,13 @@ from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
     LOG2_E,
     MIN_SCORE,
-    NO_ROW,
     NOT_SPECIALIZED,
     PartialSums,
     combine_and_map,
     empty_by_head,
+    first_rows,
+    launch_arguments,
+    offsets_of,
     softmax_step,
     split_positions,
 )
@@ -93,12 +95,10 @@ def split_latent_kernel(
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
         position = t + tl.arange(0, BLOCK_T)
         in_range = position < end
-        if PAGE > 0:
-            page_pointers = block_table + window * block_table_stride + position // PAGE
-            page = tl.load(page_pointers, mask=in_range, other=0).to(tl.int64)
-            offset = page * latent_slot_stride + (position % PAGE) * latent_position_stride
-        else:
-            offset = slot * latent_slot_stride + position.to(tl.int64) * latent_position_stride
+        pages = block_table + window * block_table_stride
+        offset = offsets_of(
+            pages, slot, position, in_range, latent_slot_stride, latent_position_stride, PAGE
+        )
         tile_pointers = latent + offset[:, None] + column[None, :]
         z = ()
         for i in tl.static_range(BLOCKS_D):
@@ -119,9 +119,7 @@ def split_latent_kernel(
             scores = scores + (position_bias * LOG2_E)[None, :]
         visible = in_range[None, :]
         if HAS_ROW_LENGTHS:
-            first_length = tl.load(lengths + window * lengths_per_window).to(tl.int32)
-            # the first row that reads the position
-            first_row = tl.where(in_range, position - first_length + 1, NO_ROW)
+            first_row = first_rows(lengths, window, lengths_per_window, position, in_range)
             visible = (first_row * heads)[None, :] <= query[:, None]
         scores = tl.where(visible, scores, float("-inf"))
         p, rescale, maximum, weight_sum = softmax_step(scores, maximum, weight_sum)
@@ -166,42 +164,22 @@ def split_latent(
         positions.
     """
     rows, heads, width = queries.shape
-    windows = reads.windows(len(latent))
-    group = rows // windows
-    out = empty_by_head(queries)
+    windows, c = reads.windows(len(latent)), configuration
     parts = PartialSums.allocate(rows * heads, splits, width, queries.device, store_one=True)
-    c = configuration
-    blocks = triton.cdiv(group * heads, c.block_q)
     position_bias = reads.position_bias_tensor(queries)
-    split_latent_kernel[blocks, windows, splits](
-        queries,
-        latent,
-        *reads.tensors(queries),
-        position_bias,
-        parts.sums,
-        parts.stats,
-        scale * math.log2(math.e),
-        heads,
-        group,
-        reads.positions(latent.shape[1]),
-        splits,
-        int(reads.slots is not None),
-        reads.lengths_per_window(windows),
-        *queries.stride()[:2],
-        *latent.stride()[:2],
-        0 if reads.block_table is None else reads.block_table.stride(0),
-        position_bias.stride(0),
-        D=width,
+    split_latent_kernel[triton.cdiv(rows // windows * heads, c.block_q), windows, splits](
+        queries=queries,
+        latent=latent,
+        bias=position_bias,
+        sums=parts.sums,
+        stats=parts.stats,
+        scale_log2=scale * math.log2(math.e),
+        latent_slot_stride=latent.stride(0),
+        latent_position_stride=latent.stride(1),
+        bias_stride=position_bias.stride(0),
         BLOCK_D=c.block_d,
         SLICES=c.slices,
-        BLOCK_Q=c.block_q,
-        BLOCK_T=c.block_t,
-        STAGES=c.stages,
-        PAGE=0 if reads.block_table is None else latent.shape[1],
         HAS_BIAS=reads.position_bias is not None,
-        HAS_ROW_LENGTHS=reads.lengths_per_window(windows) > 1,
-        PRECISION=c.precision,
-        num_warps=c.warps,
-        num_stages=c.stages,
+        **launch_arguments(c, reads, queries, latent, splits),
     )
-    return combine_and_map(parts, out, maps)
+    return combine_and_map(parts, empty_by_head(queries), maps)

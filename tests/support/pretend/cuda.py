@@ -57,21 +57,22 @@ class _Kernel:
         self.gpu, self.name, self.kernel = gpu, name, kernel
         self.interpreted = interpreted
 
-    def _work(self, grid: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        if self.interpreted:
-            return self.kernel[grid](*args, **kwargs)
-        by_name = inspect.signature(self.kernel.fn).bind(*args, **_without_options(kwargs))
-        return WORK[self.name](by_name.arguments)
-
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         def launch(*args: Any, **kwargs: Any) -> Any:
-            mapped = [on_host(self.gpu, self.name, a) for a in args]
-            check_strides(self.name, self.kernel.arg_names, mapped, mapped)
+            options = {k: kwargs.pop(k) for k in ("num_warps", "num_stages") if k in kwargs}
+            named = inspect.signature(self.kernel.fn).bind(*args, **kwargs).arguments
+            named = {name: on_host(self.gpu, self.name, a) for name, a in named.items()}
+            check_strides(self.name, named, [*named.values()])
             self.gpu.note("kernels", self.name)
-            named = dict(zip(self.kernel.arg_names, mapped, strict=False))
             written = [named[n] for n in WRITTEN if n in named]
-            self.gpu.order(self.name, self.gpu.current, mapped, written)
-            return self.gpu.run(self.name, lambda: self._work(grid, mapped, kwargs))
+            self.gpu.order(self.name, self.gpu.current, [*named.values()], written)
+
+            def work() -> Any:
+                if self.interpreted:
+                    return self.kernel[grid](**named, **options)
+                return WORK[self.name](named)
+
+            return self.gpu.run(self.name, work)
 
         return launch
 
@@ -94,14 +95,12 @@ def on_host(gpu: GPU, kernel: str, value: Any) -> Any:
     return TensorDescriptor.from_tensor(tensor.elem, value.block_shape)
 
 
-def check_strides(
-    kernel: str, names: Sequence[str], args: Sequence[Any], numbers: Sequence[Any]
-) -> None:
+def check_strides(kernel: str, named: dict[str, Any], numbers: Sequence[Any]) -> None:
     """A kernel knows of a tensor's layout what it is told: it steps through the last dimension by
     1, and through others by a stride that is among its numbers.
     """
     told = {n for n in numbers if type(n) is int}
-    for name, t in zip(names, args, strict=False):
+    for name, t in named.items():
         if not isinstance(t, Tensor) or t.is_contiguous():
             continue
         *outer, last = zip(t.shape, t.stride(), strict=True)
@@ -118,17 +117,13 @@ def hopper_launch(gpu: GPU) -> Callable[..., None]:
     def launch(variant: Any, grid: Any, buffers: Any, numbers: Any) -> None:
         name = "hopper_latent"
         mapped = [on_host(gpu, name, buffer) for buffer in buffers]
-        check_strides(name, [f"buffer {i}" for i in range(len(mapped))], mapped, numbers)
+        check_strides(name, {f"buffer {i}": t for i, t in enumerate(mapped)}, numbers)
         gpu.note("kernels", name)
         gpu.order(name, gpu.current, mapped, mapped[-3:])
         arguments = {"variant": variant, "grid": grid, "buffers": mapped, "numbers": numbers}
         gpu.run(name, lambda: WORK[name](arguments))
 
     return launch
-
-
-def _without_options(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in kwargs.items() if k not in ("num_warps", "num_stages")}
 
 
 @contextmanager
