@@ -12,7 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.kernels.cpu.library import Library, library, processor_has
+from slimwhisper.kernels.cpu.library import (
+    FINE_ROWS,
+    Library,
+    intercepted,
+    library,
+    processor_has,
+)
 
 Vector = Tensor | None  # a bias [out], or an addend [..., out]
 X86 = ("x86_64", "AMD64")
@@ -187,7 +193,7 @@ class Quantized(Matrix):
 
 class QuantizedInC(Quantized):
     """A weight by which C multiplies in integers: `integers` is [out / 16, in / 4, 16, 4], at its
-    end with zeros. x is rounded to 8 bits with a factor for each row, few rows to 16.
+    end with zeros. x is rounded to 8 bits with a factor for each row, up to `FINE_ROWS` to 16.
     """
 
     def dequantized(self) -> Tensor:
@@ -195,11 +201,18 @@ class QuantizedInC(Quantized):
         return rows[: len(self.factors)] * self.factors[:, None]
 
     def multiply(self, x: Tensor, bias: Vector, addend: Vector, gelu: bool) -> Tensor:
-        compiled, operands = self.library, (self.integers, self.sums, self.factors)
+        width, depth, compiled = len(self.factors), 4 * self.integers.shape[1], self.library
+        rows, x = x.numel() // depth, x.contiguous()
         assert compiled is not None
-        y = compiled.integers(x, *operands, bias, addend, gelu)
-        if y is None:
+        if not rows or intercepted() or not compiled.readable(x):
             return finish(F.linear(x, self.dequantized(), bias), addend, gelu)
+        planes = 2 if rows <= FINE_ROWS else 1
+        addend = None if addend is None else addend.contiguous()
+        operands = x, self.integers, self.sums, self.factors, bias, addend
+        rounded = torch.empty((rows, planes, depth), dtype=torch.int16)  # with AVX-512, bytes
+        y, steps = torch.empty((*x.shape[:-1], width)), torch.empty((rows, 2))
+        sizes = rows, width, depth, planes, int(gelu)
+        compiled.call("multiply_integers", y, *operands, rounded, steps, *sizes)
         return y
 
 

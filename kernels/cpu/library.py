@@ -30,7 +30,7 @@ DEPTHS = {torch.float32: 16, torch.bfloat16: 32}  # the dtypes that there are fu
 PART_DEPTH = 1536  # products of bfloat16 that are summed at a time, as in products.c
 MAX_HEAD = 128  # columns of a head: of an encoder's, and of maps in bfloat16
 POSITIONS = 64  # an encoder's keys and values are padded to a multiple of it
-FINE_ROWS = 8  # rows at most that `integers` rounds to 16 bits
+FINE_ROWS = 8  # rows at most that products of integers round to 16 bits
 BFLOAT16_ROWS = 32  # rows at most of products in bfloat16: with more, oneDNN's are faster
 AVX2_ROWS = 128  # rows of products with AVX2: with as many, PyTorch's are faster
 BLOCK = 64  # positions that attention reads at a time; a multiple of pages
@@ -127,36 +127,6 @@ class Library:
         operands = x, weight, factors, bias, addend
         sizes = rows, width, depth, int(weight.dtype == torch.float16), int(unrounded)
         self.call("multiply_rows", out, self._workspace(out, depth), *operands, *sizes)
-        return out
-
-    def integers(
-        self,
-        x: Tensor,
-        blocks: Tensor,
-        sums: Tensor,
-        factors: Tensor,
-        bias: Tensor | None = None,
-        addend: Tensor | None = None,
-        gelu: bool = False,
-    ) -> Tensor | None:
-        """As `linear` with factors, then GELU if `gelu`, with every row of x rounded to whole
-        numbers: to 16 bits if there are at most `FINE_ROWS`, else to 8. Only with `has_integers`.
-        blocks [out / 16, in / 4, 16, 4] int8, of which zeros fill up the last; sums [out] int32, of
-        the weight's rows.
-        """
-        width, depth = len(factors), 4 * blocks.shape[1]
-        rows = x.numel() // depth
-        if not rows or intercepted():
-            return None
-        x, addend = x.contiguous(), None if addend is None else addend.contiguous()
-        if not self.readable(x):
-            return None
-        planes = 2 if rows <= FINE_ROWS else 1
-        out = torch.empty((*x.shape[:-1], width))
-        rounded = torch.empty((rows, planes, depth), dtype=torch.int16)  # with AVX-512, bytes
-        steps, sizes = torch.empty((rows, 2)), (rows, width, depth, planes, int(gelu))
-        operands = x, blocks, sums, factors, bias, addend
-        self.call("multiply_integers", out, *operands, rounded, steps, *sizes)
         return out
 
     def multiply_heads(self, x: Tensor, maps: Tensor, transpose: bool = False) -> Tensor | None:

@@ -1,5 +1,7 @@
 """The back ends of `Kernels` on a GPU. What one cannot run it returns None for."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,6 @@ from slimwhisper.kernels.configurations import (
 )
 from slimwhisper.kernels.gpu import choose_token, heads, hopper, latent, norm
 from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.norm import CacheWrite
 from slimwhisper.kernels.reads import MAX_ROWS, Reads
 
 
@@ -85,30 +86,16 @@ class ByTriton:
         return choose_splits(programs, -(-positions // c.block_t), concurrent, part)
 
     def add_norm(
-        self,
-        x: Tensor,
-        addend: Tensor | None,
-        weight: Tensor,
-        bias: Tensor,
-        write: CacheWrite | None,
-        shift: Tensor | None,
+        self, x: Tensor, addend: Tensor | None, weight: Tensor, *others: Any
     ) -> tuple[Tensor, Tensor] | None:
         """As `Kernels.add_norm`."""
         if weight.dtype != torch.float32:
             return None
-        return norm.add_norm_by_triton(x, addend, weight, bias, write, shift)
+        return norm.add_norm_by_triton(x, addend, weight, *others)
 
-    def choose_token(
-        self,
-        logits: Tensor,
-        state: tuple[Tensor, ...],
-        boundaries: tuple[int, int, int, int],
-        rules: bool,
-    ) -> tuple[Tensor, Tensor] | None:
+    def choose_token(self, logits: Tensor, *others: Any) -> tuple[Tensor, Tensor] | None:
         """As `Kernels.choose_token`."""
-        if logits.dtype != torch.float32:
-            return None
-        return choose_token.choose_token(logits, state, boundaries, rules)
+        return choose_token.choose_token(logits, *others) if logits.dtype == torch.float32 else None
 
 
 def _part_cost(queries: int, width: int, tile: int) -> float:

@@ -99,38 +99,33 @@ def add_norm_by_triton(
     """`slimwhisper.kernels.norm.add_norm` on the device: x [R, d] or [B, T, d], same results but
     for rounding.
     """
-    x = x.contiguous()
-    width = x.shape[-1]
-    normed = torch.empty_like(x)
-    total = x if addend is None else torch.empty_like(x)
-    fp8 = write is not None and write.latent.factors is not None
-    unused = x
-    if write is None:
-        cache, factors, ids, positions = unused, unused, unused, unused
-    else:
-        cache = write.latent.values
+    x, width, strides = x.contiguous(), x.shape[-1], (0, 0, 0)
+    normed, total = torch.empty_like(x), x if addend is None else torch.empty_like(x)
+    cache = factors = ids = positions = column_scales = offset = x  # which is not read for them
+    fp8 = False
+    if write is not None:
+        latent, fp8 = write.latent, write.latent.factors is not None
+        cache = latent.values.view(torch.uint8) if fp8 else latent.values
+        factors = x if latent.factors is None else latent.factors
         ids, positions = write.ids.contiguous(), write.positions.contiguous()
-        factors = unused if write.latent.factors is None else write.latent.factors
-        cache = cache.view(torch.uint8) if fp8 else cache
-    column_scales = unused if write is None or write.column_scales is None else write.column_scales
-    offset = unused if write is None or write.offset is None else write.offset
+        column_scales = x if write.column_scales is None else write.column_scales
+        offset = x if write.offset is None else write.offset
+        strides = *cache.stride()[:2], factors.stride(0) if fp8 else 0
     add_norm_kernel[(x.numel() // width,)](
         x,
-        unused if addend is None else addend.contiguous(),
+        x if addend is None else addend.contiguous(),
         total,
         normed,
         weight,
         bias,
-        unused if shift is None else shift,
+        x if shift is None else shift,
         cache,
         factors,
         ids,
         positions,
         column_scales,
         offset,
-        0 if write is None else cache.stride(0),
-        0 if write is None else cache.stride(1),
-        factors.stride(0) if fp8 else 0,
+        *strides,
         EPSILON,
         D=width,
         BLOCK_D=triton.next_power_of_2(width),

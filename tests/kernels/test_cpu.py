@@ -28,6 +28,7 @@ from slimwhisper.kernels.linear import (
 )
 from slimwhisper.kernels.reads import Reads
 from slimwhisper.model.model import Model
+from tests.support.attention import heads_reference, latent_reference
 from tests.support.windows import assert_same, decode, random_model, windows
 
 compiled = library()
@@ -113,18 +114,19 @@ def test_latent_attention(
         z[:, int(lengths.max()) :] = torch.nan  # never read
     if kind in ("bias", "everything"):
         bias = noise(windows + 2, positions, seed=2)
-    kept = Latent(z[:windows] if slots is None else z)
-    found = c.latent(q, kept, scale, Reads(slots, lengths, position_bias=bias))
+    kept, reads = z[:windows] if slots is None else z, Reads(slots, lengths, position_bias=bias)
+    found = c.latent(q, Latent(kept), scale, reads)
     assert found is not None
-    for b in range(windows):
-        slot = b if slots is None else int(slots[b])
-        length = positions if lengths is None else int(lengths[b])
-        known = z[slot, :length].double()
-        scores = q[b].double() @ known.T * scale
-        if bias is not None:
-            scores += bias[slot, :length]
-        expected = scores.softmax(-1) @ known
-        torch.testing.assert_close(found[b].double(), expected, atol=2e-5, rtol=1e-5)
+    expected = latent_reference(q.double(), Latent(kept.double()), scale, reads)
+    torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-5)
+
+
+def assert_attended(found: Tensor | None, q: Tensor, k: Tensor, v: Tensor, reads: Reads) -> None:
+    """[B, h, Q, d_k], of queries times 0.3."""
+    assert found is not None
+    queries, rows = (t.double().transpose(1, 2).flatten(0, 1) for t in (q, found))
+    expected = heads_reference(queries, k[: len(q)] if reads.slots is None else k, v, reads, 0.3)
+    torch.testing.assert_close(rows, expected, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["all", "slots", "lengths", "both"])
@@ -153,13 +155,7 @@ def test_attention_by_heads(
         lengths = torch.randint(1, positions + 1, (windows,), generator=generator)
         k[:, :, int(lengths.max()) :] = v[:, :, int(lengths.max()) :] = torch.nan  # never read
     found = c.attend(q, k, v, scale, Reads(slots, lengths))
-    assert found is not None
-    for b in range(windows):
-        slot = b if slots is None else int(slots[b])
-        length = positions if lengths is None else int(lengths[b])
-        keys, values = (t[slot, :, :length].double() for t in (k, v))
-        expected = (q[b].double() @ keys.mT * scale).softmax(-1) @ values
-        torch.testing.assert_close(found[b].double(), expected, atol=2e-5, rtol=1e-5)
+    assert_attended(found, q, k, v, Reads(slots, lengths))
 
 
 @pytest.mark.parametrize(("page", "extent"), [(16, 150), (8, 70), (16, 5), (448, 448)])
@@ -175,13 +171,8 @@ def test_texts_by_pages(c: Library, threads: int, page: int, extent: int) -> Non
             for kept, own in zip((k, v), texts, strict=True):
                 kept[table[b, t // page], :, t % page] = own[b, :, t]
     q = 2 * noise(3, 2, 4, 32, seed=1)
-    reads = Reads(lengths=lengths, block_table=table, extent=extent)
-    found = c.attend(q, k, v, 0.3, reads)
-    assert found is not None
-    for b, length in enumerate(lengths.tolist()):
-        keys, values = texts[:, b, :, :length].double()
-        expected = (q[b].double() @ keys.mT * 0.3).softmax(-1) @ values
-        torch.testing.assert_close(found[b].double(), expected, atol=2e-5, rtol=1e-5)
+    found = c.attend(q, k, v, 0.3, Reads(lengths=lengths, block_table=table, extent=extent))
+    assert_attended(found, q, *texts, Reads(lengths=lengths))
 
 
 def test_scores_far_apart_and_alike(c: Library) -> None:
