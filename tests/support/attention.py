@@ -14,6 +14,9 @@ def heads_reference(
     """As `Kernels.heads`, window by window, in at least float32; keys and values may have one head
     for all: queries [N, h, d_k] -> [N, h, d_k].
     """
+    if reads.block_table is not None:
+        keys, values = reads.gathered(keys, 2), reads.gathered(values, 2)
+        reads = Reads(lengths=reads.lengths)
     windows, wide = reads.windows(len(keys)), torch.promote_types(queries.dtype, torch.float32)
     scale, out = queries.shape[-1] ** -0.5 if scale is None else scale, torch.zeros_like(queries)
     lengths = None if reads.lengths is None else reads.lengths.view(windows, -1)

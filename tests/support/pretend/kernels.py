@@ -51,9 +51,6 @@ def split_latent(a: Arguments) -> None:
 
 def _attend(a: Arguments, latent: Latent, reads: Reads) -> None:
     scale = a["scale_log2"] / math.log2(math.e)
-    if reads.block_table is not None:
-        latent = Latent(*(reads.gathered(t, 1) for t in latent.tensors()))
-        reads = Reads(lengths=reads.lengths)
     _write(latent_reference(a["queries"].float(), latent, scale, reads), a)
 
 
@@ -79,11 +76,7 @@ def hopper_latent(a: Arguments) -> None:
 
 
 def split_heads(a: Arguments) -> None:
-    keys, values, reads = a["keys"], a["values"], _reads(a)
-    if reads.block_table is not None:
-        keys, values = reads.gathered(keys, 2), reads.gathered(values, 2)
-        reads = Reads(lengths=reads.lengths)
-    _write(heads_reference(a["queries"], keys, values, reads), a)
+    _write(heads_reference(a["queries"], a["keys"], a["values"], _reads(a)), a)
 
 
 def combine(a: Arguments) -> None:
