@@ -120,10 +120,8 @@ class Rated(DraftModel):
         self.random = torch.Generator().manual_seed(0)
         self.prompt = 0
 
-    def begin(
-        self, first: int, windows: Sequence[Window], prompts: Tensor, rows: CacheRows
-    ) -> None:
-        super().begin(first, windows, prompts, rows)
+    def begin(self, prompts: Tensor, rows: CacheRows) -> None:
+        super().begin(prompts, rows)
         self.prompt = prompts.shape[1]
 
     def logits(self, behind: DraftContext) -> Tensor:

@@ -67,7 +67,7 @@ class GroupRunner:
             windows, rows = self._moved(sources)
             for tensors, (to, of) in (
                 (self.state.by_row(), rows),
-                (() if speculation is None else speculation.by_row(), rows),
+                (() if speculation is None else (speculation.texts,), rows),
                 (self.state.by_window(), windows),
                 (self.sampler.by_window(), windows),
             ):

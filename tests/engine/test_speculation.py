@@ -35,33 +35,30 @@ LENGTH = 30
 
 
 class Guesses:
-    """Knows the texts by their first token after the prompt; wrong at the indices `wrong`."""
+    """Knows the texts by the first token of their prompts; wrong at the indices `wrong`."""
 
     cost = 0.01
 
     def __init__(self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> None:
         self.prompts, self.texts = [tuple(p) for p in prompts], texts
         self.wrong: Callable[[int, int], bool] = lambda text, index: False
-        self.rows = torch.zeros(64, dtype=torch.int64)  # the text of each row of the group
         self.read: list[int] = []  # tokens of a row, by call
 
-    def begin(self, first: int, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
-        for row, (window, read) in enumerate(zip(windows, prompts.tolist(), strict=True), first):
-            assert tuple(read[: len(window.prompt)]) == window.prompt
-            self.rows[row] = self.prompts.index(window.prompt)
+    def begin(self, prompts: Tensor, rows: Rows) -> None:
+        for row in prompts.tolist():
+            assert any(tuple(row[: len(p)]) == p for p in self.prompts)
 
     def guess(self, context: DraftContext, choose: Choose) -> Tensor:
         self.read.append(context.tokens.shape[1])
         guesses = []
-        for i, text in enumerate(self.rows[context.indices].tolist()):
+        firsts = [prompt[0] for prompt in self.prompts]
+        for i, first in enumerate(context.texts[:, 0].tolist()):
+            text = firsts.index(first)
             index = int(context.positions[i, -1]) + 1 - len(self.prompts[text])
             text_and_end = [*self.texts[text], VOCABULARY.eot, VOCABULARY.eot]
             expected = text_and_end[min(index, len(text_and_end) - 1)]
             guesses.append(expected + 1 if self.wrong(text, index) else expected)
         return torch.tensor(guesses)
-
-    def by_row(self) -> Sequence[torch.Tensor]:
-        return (self.rows,)
 
     def nbytes(self) -> int:
         return 0

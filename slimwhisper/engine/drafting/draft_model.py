@@ -6,8 +6,6 @@ cache of the text, but no cache of the audio, unless the target's form does not 
 output.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -15,7 +13,6 @@ from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.drafting.drafter import Choose, DraftContext
-from slimwhisper.engine.requests import Window
 from slimwhisper.engine.verification import may_draft
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
@@ -36,7 +33,7 @@ class DraftModel:
         self.cache = DecoderCache(cross.share_with(draft.plan), self_cache)
         self.cost = decoder_weights(draft.dims) / decoder_weights(target.dims)
 
-    def begin(self, first: int, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
+    def begin(self, prompts: Tensor, rows: Rows) -> None:
         """prompts [R, T] int64, padded on the right."""
         unread = prompts.new_zeros((len(prompts), 1))  # only the caches are needed
         self.model.decoder.prefill(prompts, rows, self.cache, positions=unread)
@@ -54,10 +51,6 @@ class DraftModel:
         )
         logits = self.model.decoder.step(context.tokens.flatten(), step, self.cache)
         return logits[tokens - 1 :: tokens]
-
-    def by_row(self) -> Sequence[Tensor]:
-        """Nothing: its cache is addressed by block tables, which do not move."""
-        return ()
 
     def nbytes(self) -> int:
         """Bytes of its cache of the texts."""

@@ -1,13 +1,12 @@
 """The draft interface for speculative decoding: `Speculation` verifies what a `Drafter` guesses."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
 from slimwhisper.cache.rows import Rows
-from slimwhisper.engine.requests import Window
 
 Choose = Callable[[Tensor], Tensor]  # logits [R, V], floating, may be changed -> tokens [R] int64
 
@@ -17,7 +16,6 @@ class DraftContext:
     """The input of a drafter: the last tokens of some texts."""
 
     rows: Rows
-    indices: Tensor  # [R] int64: the rows of the group
     texts: Tensor  # [R, n] int64: all tokens of each text, its prompt first, with any padding
     positions: Tensor  # [R, T] int64: of the last T tokens, which the drafter has not read
     extent: int  # the largest position + 1, or more
@@ -33,18 +31,13 @@ class Drafter(Protocol):
 
     cost: float  # of one more token, relative to a step without drafts
 
-    def begin(self, first: int, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
-        """Start the windows' texts in rows first, first + 1 ... of the group, `rows` in the
-        caches; prompts [R, T] int64, padded on the right.
-        """
+    def begin(self, prompts: Tensor, rows: Rows) -> None:
+        """Start texts: prompts [R, T] int64, padded on the right; rows: of the caches."""
 
     def guess(self, context: DraftContext, choose: Choose) -> Tensor:
         """The next tokens [R]. choose: picks the best one by the window's rules, or the random one
         that the window will sample.
         """
-
-    def by_row(self) -> Sequence[Tensor]:
-        """Its state by row of the group, [rows, ...] each; rows move when a text ends."""
 
     def nbytes(self) -> int:
         """Bytes of its cache of the texts."""

@@ -62,20 +62,15 @@ class Speculation:
         self.outcome = torch.zeros((rows, 2), dtype=torch.int64, device=device)
         self.acceptance = Acceptance()
 
-    def by_row(self) -> Sequence[Tensor]:
-        """Its state and the drafter's, [rows, ...] each."""
-        return self.texts, *self.drafter.by_row()
-
     def begin(self, batch: StepBatch, tickets: Sequence[Ticket], prompts: Tensor) -> None:
         """Start the texts of a batch's rows, here and in the drafter. prompts [R, T] int64: each
         with its accepted draft, and any padding.
         """
-        first, windows = batch.block.start, [t.window for t in tickets]
         self.texts[batch.block, : prompts.shape[1]] = prompts
         for ticket in tickets:
             ticket.drafts = DraftCounts(read=len(ticket.window.prompt))
         self.record_last(batch)
-        self.drafter.begin(first, windows, prompts, batch.rows)
+        self.drafter.begin(prompts, batch.rows)
 
     def record_last(self, batch: StepBatch) -> None:
         """Record the last token of each row, which was chosen without a draft."""
@@ -135,7 +130,6 @@ class Speculation:
         back = torch.arange(after - unread + 1, after + 1, device=positions.device)
         context = DraftContext(
             rows=batch.rows,
-            indices=batch.indices,
             texts=self.texts[block],
             positions=(positions[:, None] + back).clamp_(min=0),
             extent=batch.extent,
