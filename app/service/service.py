@@ -261,6 +261,8 @@ class Service:
         job.submission = call.submit(RecordingSource(recording))
 
     def _receive(self, job: Job, event: Event) -> None:
+        if job.ended:
+            return
         match event:
             case Progress(_, (segments, done)):
                 job.emit(JobProgress(segments, done))

@@ -49,35 +49,40 @@ def listen(
 
 
 class _Served:
-    """A stream, and its place in the engine: for one window at a time."""
+    """A stream, and its place in the engine: for one window at a time.
+
+    Calls of other threads may make its steps, too, so its state is read between two of them.
+    """
 
     def __init__(self, transcriber: Transcriber, options: LiveOptions) -> None:
         """Raises OptionError, DependencyError."""
         model = transcriber.model
         self.stream = Stream(model.dims, model.vocabulary, options, model.settings)
         self.call = transcriber.call(Search(), 1)
-        self._transcriber = transcriber
+        self.transcriber = transcriber
         self._submission: Submission | None = None
 
-    def decode(self, cancelled: Callable[[], bool] = lambda: False) -> Iterator[LiveEvent]:
-        """Run the updates that are due, one after the other. Raises what ends one."""
-        yield from self.stream.events()
-        while self.update(cancelled):
-            yield from self.stream.events()
+    def take(self) -> tuple[list[LiveEvent], bool]:
+        """The new events, and whether updates are due or run; then steps bring more. Raises what
+        has ended the stream.
+        """
+        with self.transcriber.paused():
+            if self._submission is None:
+                self._submission = self.call.submit(self.stream)
+            for event in self.call.events:
+                assert isinstance(event, Failed)
+                raise event.error
+            pending = self.stream.due is not None or bool(self._submission.running)
+            return self.stream.events(), pending
 
-    def update(self, cancelled: Callable[[], bool] = lambda: False) -> bool:
-        """Run the update that is due, until it is cancelled. Returns whether there was one."""
-        submission = self._submission
-        if self.stream.due is None and not (submission and submission.running):
-            return False
-        if submission is None:
-            submission = self._submission = self.call.submit(self.stream)
-        self._transcriber.step()
-        self._transcriber.run(lambda: not submission.running or cancelled())
-        for event in self.call.events:
-            assert isinstance(event, Failed)
-            raise event.error
-        return True
+    def decode(self) -> Iterator[LiveEvent]:
+        """Run the updates that are due, one after the other. Raises what ends one."""
+        pending = True
+        while pending:
+            events, pending = self.take()
+            yield from events
+            if pending:
+                self.transcriber.step()
 
 
 class Live:
@@ -139,16 +144,22 @@ class Live:
         self._iterated = True
         stream = self._stream
         with self._served.call:
-            while not (stream.ended or self._closed):
-                waiting = self._commands.qsize()
-                for _ in range(max(waiting, stream.due is None)):
-                    command = self._commands.get()
-                    with self._transcriber.paused():
-                        command()
-                yield from stream.events()
-                if not self._closed and self._served.update(lambda: self._closed):
-                    self._undecoded = stream.backlog
-                yield from stream.events()
+            while not self._closed:
+                while not self._commands.empty():
+                    self._run(self._commands.get())
+                events, pending = self._served.take()
+                self._undecoded = stream.backlog
+                yield from events
+                if pending and not self._closed:
+                    self._transcriber.step()
+                elif stream.ended:
+                    return
+                elif not events:  # only a command changes anything now
+                    self._run(self._commands.get())
+
+    def _run(self, command: Callable[[], Any]) -> None:
+        with self._transcriber.paused():
+            command()
 
     def _append(self, samples: NDArray[np.float32]) -> None:
         with self._lock:

@@ -179,7 +179,7 @@ def transcribe_all(
         try:
             while call.submissions or call.events or not loader.exhausted:
                 while call.fill():
-                    loaded = loader.next(block=not call.submissions)
+                    loaded = loader.next(block=not (call.submissions or call.events))
                     if loaded is None:
                         break
                     source, recording = loaded

@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from slimwhisper.engine.engine import ENCODE_BATCH, Engine
 from slimwhisper.engine.requests import Answer, Request, Search, Window
+from slimwhisper.errors import SlimWhisperError
 from slimwhisper.service.source import Event, Failed, Finished, Progress, SessionSource, Stepped
 
 if TYPE_CHECKING:
     from slimwhisper.model.model import Model
 
 logger = logging.getLogger("slimwhisper")
+
+
+def plain_error(error: BaseException) -> Exception:
+    """For others than the thread that it interrupts."""
+    if isinstance(error, Exception):
+        return error
+    return SlimWhisperError("interrupted by another call of this model; try again")
+
 
 RECORDINGS_SHARE = 4  # streams leave 1 / RECORDINGS_SHARE of the slots to waiting recordings
 
@@ -26,6 +35,7 @@ class Caller(Protocol):
     slots: int | None  # windows decoded together, at most; None: as many as the engine can
     submissions: dict[Submission, None]  # that have not ended
     steps: bool  # whether `Stepped` is an event, too
+    error: Exception | None  # why it has no engine
 
     @property
     def has_room(self) -> bool:
@@ -55,9 +65,9 @@ class Submission:
             self.source.close()
         except Exception:
             logger.exception("a source could not be closed")
-        del self.call.submissions[self]
-        if event is not None:
+        if event is not None:  # before it is forgotten: who waits looks for the one or the other
             self.call.emit(event)
+        self.call.submissions.pop(self, None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +94,6 @@ class SharedEngine:
         self.reduced = False  # it has fewer slots than it could, because of live sources
         self.submissions: dict[Submission, None] = {}  # in the order of their last slots
         self.callers: set[Caller] = set()  # who keep it, even between their sources
-        self.error: Exception | None = None  # why it could not be made
         self.unused = 0  # slots that recordings leave free
         self._live_were_first = False  # with a single slot, live sources and recordings take turns
 
@@ -113,7 +122,7 @@ class SharedEngine:
     @property
     def working(self) -> bool:
         """Whether a step has something to do."""
-        waits = any(not s.source.live or s.source.due is not None for s in self.submissions)
+        waits = any(not s.source.live or s.source.due is not None for s in list(self.submissions))
         return waits or not self.idle
 
     @property
@@ -130,15 +139,18 @@ class SharedEngine:
 
     # -- slots ---------------------------------------------------------------------------------
 
-    def fill(self, live: bool) -> None:
+    def fill(self, live: bool, share_cores: bool = False) -> None:
         """Fill free slots.
 
-        live: whether there are live sources, in this engine or in another.
+        Arguments:
+            live: whether there are live sources, in this engine or in another.
+            share_cores: whether the encoder may work beside the decoder for them, which sets how
+                many threads torch uses in the calling thread.
         """
         engine = self.engine
         if engine is None:
             return
-        engine.share_cores(live and self.most > 1)
+        engine.share_cores(live and share_cores)
         if self.draining:
             self.unused = engine.slots
             return
@@ -213,8 +225,8 @@ class SharedEngine:
                 session, window = following
             else:
                 return False
-        except Exception as error:
-            self.end(submission, Failed(submission.tag, error))
+        except BaseException as error:
+            self._end_failed(submission, error)
             return False
         self.submissions[submission] = self.submissions.pop(submission)
         decoding = Decoding(submission, session)
@@ -265,7 +277,9 @@ class SharedEngine:
         if request.mel is None or submission.source.live:
             return False
         assert self.engine is not None
-        return self.unused >= self.engine.slots or not all(s.running for s in self.recordings)
+        live_waits = self.engine.slots == 1 and any(s.source.due is not None for s in self.live)
+        all_run = all(s.running for s in self.recordings)
+        return live_waits or self.unused >= self.engine.slots or not all_run
 
     def _report(self, submission: Submission) -> None:
         source = submission.source
@@ -282,8 +296,15 @@ class SharedEngine:
         try:
             if submission.source.done:
                 self.end(submission, Finished(submission.tag, submission.source.result()))
-        except Exception as error:
-            self.end(submission, Failed(submission.tag, error))
+        except BaseException as error:
+            self._end_failed(submission, error)
+
+    def _end_failed(self, submission: Submission, error: BaseException) -> None:
+        """End a source that has raised. What interrupts the thread is raised again."""
+        interrupts = not isinstance(error, Exception)
+        self.end(submission, Failed(submission.tag, plain_error(error), of_engine=interrupts))
+        if interrupts:
+            raise error
 
     def end(self, submission: Submission, event: Finished | Failed | None = None) -> None:
         """Serve a source no more: its windows in the engine are discarded. event: the last one

@@ -17,7 +17,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -29,7 +29,7 @@ from slimwhisper.engine.requests import Search
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.model.model import Model
-from slimwhisper.service.shared_engine import SharedEngine, Submission
+from slimwhisper.service.shared_engine import Caller, SharedEngine, Submission, plain_error
 from slimwhisper.service.source import Event, Failed, SessionSource, Stepped
 from slimwhisper.service.turns import EngineState, next_turn
 
@@ -39,36 +39,46 @@ class FairLock:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._queue: deque[object] = deque()  # the first one has it
-        self._owner = 0  # the identity of its thread
+        self._queue: deque[list[int]] = deque()  # identities of threads; the first one has it
 
     @property
     def held(self) -> bool:
         """Whether a thread has it, or waits for it."""
         return bool(self._queue)
 
-    @property
-    def mine(self) -> bool:
-        """Whether the calling thread has it."""
-        return self._owner == threading.get_ident()
-
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """Hold it."""
-        place = object()
+        place = [threading.get_ident()]
         try:
             with self._changed:
+                # one of this thread's is left of an interrupt, as nobody gets it twice
+                self._queue = deque(other for other in self._queue if other != place)
                 self._queue.append(place)
                 while self._queue[0] is not place:
                     self._changed.wait()
-                self._owner = threading.get_ident()
             yield
         finally:
-            with self._changed, suppress(ValueError):
-                if self._queue[0] is place:
-                    self._owner = 0
-                self._queue.remove(place)
-                self._changed.notify_all()
+            self._leave(place)
+
+    def _leave(self, place: list[int]) -> None:
+        with self._changed:
+            self._queue = deque(other for other in self._queue if other is not place)
+            self._changed.notify_all()
+
+    @contextmanager
+    def at_once(self) -> Iterator[bool]:
+        """Hold it if nobody has it or waits for it; whether it is held."""
+        place = [threading.get_ident()]
+        with self._changed:
+            free = not self._queue
+            if free:
+                self._queue.append(place)
+        try:
+            yield free
+        finally:
+            if free:
+                self._leave(place)
 
 
 logger = logging.getLogger("slimwhisper")
@@ -136,14 +146,15 @@ class Transcriber:
 
     def step(self) -> list[Stepped]:
         """One step of each engine that has work."""
-        with self.lock():
+        with self.paused():
             self.prepare()
             steps = []
             for engine in [e for e in self._engines if not e.idle]:
+                counting = {s.call for s in engine.submissions if s.call.steps}
                 try:
                     if (stepped := engine.step()) is not None:
                         steps.append(stepped)
-                        for call in {s.call for s in engine.submissions if s.call.steps}:
+                        for call in counting:
                             call.emit(stepped)
                 except BaseException as error:  # also KeyboardInterrupt: it may be in any state
                     self._fail(engine, error)
@@ -159,7 +170,8 @@ class Transcriber:
     @property
     def working(self) -> bool:
         """Whether a step has something to do."""
-        return bool(self._arrivals or self._cancelled) or any(e.working for e in self._engines)
+        waiting = self._arrivals or self._cancelled
+        return bool(waiting) or any(engine.working for engine in list(self._engines))
 
     @property
     def used(self) -> bool:
@@ -171,7 +183,10 @@ class Transcriber:
     def paused(self) -> Iterator[None]:
         """Between two steps of all threads: sources may be changed."""
         with self.lock():
-            yield
+            try:
+                yield
+            finally:
+                self.end_cancelled()
 
     def add(self, call: "Call", submission: Submission) -> None:
         """Serve a source from the next step on. Does not wait."""
@@ -184,19 +199,20 @@ class Transcriber:
     def prepare(self) -> None:
         """Let sources come and go, give engines their slots, and fill these; with the lock."""
         while self._arrivals:
-            call, submission = self._arrivals.popleft()
+            call, submission = self._arrivals[0]  # it stays there until it is somewhere else
             if submission in call.submissions:  # else it was cancelled
                 submission.engine = self._engine_of(call)
                 submission.engine.add(submission)
+            self._arrivals.popleft()
         self.end_cancelled()
         self._take_turns()
         live = any(engine.live for engine in self._engines)
         for engine in self._engines:
-            engine.fill(live)
+            engine.fill(live, share_cores=self.slots is not None)  # by one thread
 
     def keep(self, call: "Call") -> SharedEngine:
         """The engine of a call, made if it can be; with the lock."""
-        engine = self._engine_of(call)
+        call.engine = engine = self._engine_of(call)
         engine.callers.add(call)
         self._take_turns()
         return engine
@@ -256,7 +272,8 @@ class Transcriber:
         if self.slots is not None:
             return engine.reduced and not live
         wanted, size = self._wanted(engine), engine.engine.batch_size
-        return wanted > size or (engine.engine.idle and wanted not in (1, size))
+        alone = len(engine.callers.union(s.call for s in engine.submissions)) == 1
+        return wanted > size or (engine.engine.idle and alone and wanted not in (1, size))
 
     def _wanted(self, engine: SharedEngine) -> int:
         """How many slots the calls of an engine want."""
@@ -269,15 +286,42 @@ class Transcriber:
 
     def _allocate(self, engine: SharedEngine) -> None:
         """Make an engine, with as many slots as there may be, and at least one."""
+        if self.slots is None:
+            self._allocate_wanted(engine)
+            return
         try:
-            if self.slots is None:
-                slots = self._wanted(engine)
-            else:
-                slots = self._within_budget(engine, self.slots)
+            slots = self._within_budget(engine, self.slots)
             engine.engine = make_engine(engine.model, engine.search, slots)
         except Exception as error:
             self._fail(engine, error)
         self._turn_end = time.monotonic() + TURN
+
+    def _allocate_wanted(self, engine: SharedEngine) -> None:
+        """Make an engine as large as its callers want; those who want more than there is memory for
+        get the error, and no others.
+        """
+        while engine.used:
+            callers = engine.callers.union(s.call for s in engine.submissions)
+            largest = max(caller.slots or 0 for caller in callers)
+            failure: Exception | None = None
+            for slots in dict.fromkeys((self._wanted(engine), largest or self._wanted(engine))):
+                try:
+                    engine.engine = make_engine(engine.model, engine.search, slots)
+                    return
+                except Exception as error:
+                    failure = error
+            assert failure is not None
+            for caller in callers:
+                if (caller.slots or 0) == largest:
+                    self._refuse(engine, caller, failure)
+        self._engines.remove(engine)
+
+    @staticmethod
+    def _refuse(engine: SharedEngine, caller: Caller, error: Exception) -> None:
+        caller.error = error
+        engine.callers.discard(caller)
+        for submission in [s for s in engine.submissions if s.call is caller]:
+            engine.end(submission, Failed(submission.tag, error, of_engine=True))
 
     def _within_budget(self, engine: SharedEngine, slots: int) -> int:
         most = max(slots // (engine.search.beams or 1), 1)
@@ -291,17 +335,18 @@ class Transcriber:
         if engine in self._engines:
             self._engines.remove(engine)
         engine.engine = None
-        if not isinstance(error, Exception):  # it interrupts one thread, which raises it
-            error = SlimWhisperError("interrupted by another call of this model; try again")
-        engine.error = error
-        for submission in list(engine.submissions):
-            engine.end(submission, Failed(submission.tag, error, of_engine=True))
+        for caller in engine.callers.union(s.call for s in engine.submissions):
+            self._refuse(engine, caller, plain_error(error))
 
     def drop(self, error: BaseException | None = None) -> None:
         """Drop the engines that no call uses, and the defaults of `default_slots`; with an error,
         all engines, whose sources end with it.
         """
-        with self.lock():
+        with self.paused():
+            while error is not None and self._arrivals:
+                call, submission = self._arrivals.popleft()
+                if submission in call.submissions:
+                    submission.close(Failed(submission.tag, plain_error(error), of_engine=True))
             for engine in self._engines.copy():
                 if error is not None:
                     self._fail(engine, error)
@@ -350,6 +395,7 @@ class Call:
         self.submissions: dict[Submission, None] = {}  # that have not ended
         self.events: deque[Event] = deque()
         self.steps = False  # whether `Stepped` is an event, too
+        self.error: Exception | None = None  # why it has no engine
         self._emit = emit or self.events.append
 
     def submit(self, source: SessionSource, tag: Any = None) -> Submission:
@@ -374,7 +420,12 @@ class Call:
             self.transcriber.prepare()
         if self.events:  # an engine that cannot be made ends its sources
             return False
-        return not self.submissions or self._may_fill
+        return not self.submissions or (self._may_fill and self._all_run)
+
+    @property
+    def _all_run(self) -> bool:
+        """Whether none of its sources waits for a slot."""
+        return all(submission.running for submission in list(self.submissions))
 
     @property
     def _may_fill(self) -> bool:
@@ -383,7 +434,7 @@ class Call:
     @property
     def running(self) -> int:
         """How many of its windows are in the engine."""
-        return sum(len(submission.running) for submission in self.submissions)
+        return sum(len(submission.running) for submission in list(self.submissions))
 
     @property
     def has_room(self) -> bool:
@@ -406,18 +457,24 @@ class Call:
             self.engine.callers.discard(self)
         for submission in list(self.submissions):
             self.transcriber.cancel(submission)
-        if not self.transcriber.lock.mine:  # else a step of this thread has dropped the caller
-            with self.transcriber.paused():
+        # the garbage collector may call, in any thread and at any time: so this does not wait:
+        # a step ends them when it is done
+        with self.transcriber.lock.at_once() as held:
+            if held:
                 self.transcriber.end_cancelled()
 
     def __enter__(self) -> Self:
         """Keep its engine, from now on, until the end. Raises OptionError if there is too little
         memory for it.
         """
-        with self.transcriber.paused():
-            self.engine = self.transcriber.keep(self)
-        if self.engine.error is not None:
-            raise self.engine.error
+        try:
+            with self.transcriber.paused():
+                self.engine = self.transcriber.keep(self)
+            if self.error is not None:
+                raise self.error
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(

@@ -283,3 +283,43 @@ def test_a_shorter_encoder_is_that_of_a_model_of_this_length() -> None:
     shorter = Encoder(state, dims, cpu, torch.float32).shortened(less)
     mel = torch.randn(1, dims.n_mels, 1000, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(shorter(mel), fresh(mel))
+
+
+@pytest.mark.parametrize("fed", [False, True])
+def test_beside_other_calls(model: SlimWhisper, audio: np.ndarray, fed: bool) -> None:
+    """Whoever makes the steps, no event is lost, and the stream ends."""
+    alone = [type(event) for event in model.live([audio], language="en")]
+    if fed:
+        live = model.live(language="en")
+        live.append(audio)
+        live.finish()
+    events = []
+    for event in live if fed else model.live([audio], language="en"):
+        events.append(event)
+        if len(events) % 2:
+            model.transcribe(audio[:32_000], language="en", temperature=0)
+    said = [e.text for e in events if isinstance(e, UtteranceEnded)]
+    expected = [e.text for e in model.live([audio], language="en") if isinstance(e, UtteranceEnded)]
+    assert said == expected
+    if not fed:  # else updates are merged while a call runs
+        assert [type(event) for event in events] == alone
+
+
+def test_recordings_beside_a_stream_are_read_as_slots_come_free(
+    model: SlimWhisper, audio: np.ndarray
+) -> None:
+    stream = model.live([audio, audio], language="en")
+    next(stream)
+    taken = []
+
+    def sources() -> Iterator[np.ndarray]:
+        for number in range(40):
+            taken.append(number)
+            yield audio[:16_000]
+
+    results = model.transcribe_many(sources(), batch_size=4, temperature=0, language="en")
+    next(results)
+    assert len(taken) < 20
+    results.close()  # type: ignore[attr-defined]
+    stream.close()  # type: ignore[attr-defined]
+    assert not model.transcriber.used

@@ -315,7 +315,7 @@ def test_cores_are_shared_while_there_are_streams(encode_batch: int) -> None:
     shared_engine = Shared(slots=4, encode_batch=encode_batch)
     shared_engine.submit(Upload())
     for live in (False, True, False):
-        shared_engine.fill(live)
+        shared_engine.fill(live, share_cores=True)
         assert shared_engine.simulated.shared == live
 
 

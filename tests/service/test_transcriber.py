@@ -263,6 +263,75 @@ def test_no_thread_stays(network: Model) -> None:
     assert threading.active_count() <= before
 
 
+def test_a_call_that_is_too_large_fails_alone(
+    network: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bounded(model: Model, search: Search, slots: int) -> Engine:
+        if slots > 4:
+            raise OptionError("not enough memory")
+        return make_engine(model, search, slots)
+
+    monkeypatch.setattr(module, "make_engine", bounded)
+    model = SlimWhisper(network)
+    first = model.transcribe_many(iter(AUDIO), batch_size=2, temperature=0, **QUICK)
+    results = [next(first)]
+    with pytest.raises(OptionError, match="not enough memory"):
+        list(model.transcribe_many(iter(AUDIO), batch_size=64, temperature=0, **QUICK))
+    results += first
+    assert len(results) == 3 and all(isinstance(r, Transcript) for _, r in results)
+
+
+def test_an_interrupt_while_slots_are_filled(
+    network: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source that was about to start gets an error, and nobody waits for it."""
+    transcriber = Transcriber(network)
+    other = transcriber.call(SEARCH, 1)
+    other.submit(RecordingSource(recording(20, 3)))
+
+    def interrupted(self: RecordingSource) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordingSource, "next_window", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            transcriber.step()
+    (failed,) = other.run()
+    assert isinstance(failed, Failed) and "interrupted" in str(failed.error)
+    assert not transcriber.used and not transcriber.working
+
+
+def test_an_interrupt_while_an_engine_is_made(
+    network: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = SlimWhisper(network)
+
+    def interrupted(*_: object) -> Engine:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "make_engine", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.transcribe(AUDIO[0], **QUICK)
+    model.transcribe(AUDIO[0], temperature=0, **QUICK)
+    model.release()
+    assert not model.transcriber.engines, "nobody keeps it"
+
+
+def test_each_step_is_told(network: Model) -> None:
+    """To whoever asks; the last one, too."""
+    model, steps = SlimWhisper(network), list[tuple[int, int]]()
+    model.transcribe_many(AUDIO, **QUICK).close()  # type: ignore[attr-defined]
+    step, made = Engine.step, list[int]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "step", lambda self: (made.append(1), step(self))[1])
+        results = model.transcribe_many(
+            AUDIO, on_step=lambda filled, slots, _: steps.append((filled, slots)), **QUICK
+        )
+        assert len(list(results)) == 3
+    assert len(steps) == len(made) and all(1 <= filled <= slots for filled, slots in steps)
+
+
 def test_a_finalizer_may_cancel_in_the_middle_of_a_step(
     network: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
