@@ -25,7 +25,7 @@ def scale_columns(normed: Tensor, column_scales: Tensor, offset: Tensor | None) 
 class CacheWrite:
     """Where normed rows are stored: row r at position positions[r] of row ids[r] of a latent.
 
-    A float8 latent stores what `scale_columns` returns; see `slimwhisper.cache.fold`.
+    A float8 latent stores what `scale_columns` returns; see `slimwhisper.cache.forms`.
     """
 
     latent: Latent  # values [rows, T, d]
