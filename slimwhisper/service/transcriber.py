@@ -12,7 +12,6 @@ steps take turns, and each advances the sources of all. A server makes its steps
 
 import logging
 import os
-import threading
 import time
 import weakref
 from collections import deque
@@ -31,55 +30,7 @@ from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.model.model import Model
 from slimwhisper.service.shared_engine import Caller, SharedEngine, Submission, plain_error
 from slimwhisper.service.source import Event, Failed, SessionSource, Stepped
-from slimwhisper.service.turns import EngineState, next_turn
-
-
-class FairLock:
-    """A lock whose waiting threads get it in the order in which they came."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._queue: deque[list[int]] = deque()  # identities of threads; the first one has it
-
-    @property
-    def held(self) -> bool:
-        """Whether a thread has it, or waits for it."""
-        return bool(self._queue)
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Hold it."""
-        place = [threading.get_ident()]
-        try:
-            with self._changed:
-                # one of this thread's is left of an interrupt, as nobody gets it twice
-                self._queue = deque(other for other in self._queue if other != place)
-                self._queue.append(place)
-                while self._queue[0] is not place:
-                    self._changed.wait()
-            yield
-        finally:
-            self._leave(place)
-
-    def _leave(self, place: list[int]) -> None:
-        with self._changed:
-            self._queue = deque(other for other in self._queue if other is not place)
-            self._changed.notify_all()
-
-    @contextmanager
-    def at_once(self) -> Iterator[bool]:
-        """Hold it if nobody has it or waits for it; whether it is held."""
-        place = [threading.get_ident()]
-        with self._changed:
-            free = not self._queue
-            if free:
-                self._queue.append(place)
-        try:
-            yield free
-        finally:
-            if free:
-                self._leave(place)
-
+from slimwhisper.service.turns import EngineState, FairLock, next_turn
 
 logger = logging.getLogger("slimwhisper")
 

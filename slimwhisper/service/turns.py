@@ -1,10 +1,13 @@
-"""Which engines have slots: a policy without effects.
+"""Which engines have slots, a policy without effects; and which thread makes the next step.
 
 A model's engines share its memory. Those of one kind of search take turns with those of another;
 an engine with live streams keeps its slots as long as there are streams.
 """
 
-from collections.abc import Sequence
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 
@@ -56,3 +59,50 @@ def next_turn(engines: Sequence[EngineState], over: bool, together: bool = False
         turn.allocate.append(i)
         holding = not engines[i].live
     return turn
+
+
+class FairLock:
+    """A lock whose waiting threads get it in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._queue: deque[list[int]] = deque()  # identities of threads; the first one has it
+
+    @property
+    def held(self) -> bool:
+        """Whether a thread has it, or waits for it."""
+        return bool(self._queue)
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Hold it."""
+        place = [threading.get_ident()]
+        try:
+            with self._changed:
+                # one of this thread's is left of an interrupt, as nobody gets it twice
+                self._queue = deque(other for other in self._queue if other != place)
+                self._queue.append(place)
+                while self._queue[0] is not place:
+                    self._changed.wait()
+            yield
+        finally:
+            self._leave(place)
+
+    def _leave(self, place: list[int]) -> None:
+        with self._changed:
+            self._queue = deque(other for other in self._queue if other is not place)
+            self._changed.notify_all()
+
+    @contextmanager
+    def at_once(self) -> Iterator[bool]:
+        """Hold it if nobody has it or waits for it; whether it is held."""
+        place = [threading.get_ident()]
+        with self._changed:
+            free = not self._queue
+            if free:
+                self._queue.append(place)
+        try:
+            yield free
+        finally:
+            if free:
+                self._leave(place)

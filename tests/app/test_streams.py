@@ -14,7 +14,6 @@ import torch
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.service import engines
 from slimwhisper.app.service.jobs import BusyError, Limits, ModelChoice, ModelError, StoppingError
 from slimwhisper.app.service.service import Service
 from slimwhisper.engine.engine import Engine
@@ -28,6 +27,7 @@ from slimwhisper.live.types import (
     TextUpdate,
     UtteranceEnded,
 )
+from slimwhisper.service import transcriber as engines
 from slimwhisper.service.shared_engine import SharedEngine
 from tests.support.live import eventually, held_engines
 from tests.support.service_jobs import DIGITS, Make, Upload
