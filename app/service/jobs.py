@@ -108,7 +108,6 @@ class Job:
     user: str  # users take turns
     listener: Callable[[Event], None]  # called in the service's thread
     on_samples: Callable[[Samples], None] | None = None  # called in a reading thread
-    samples: Samples | None = None  # its samples, where they are at hand: `path` is not read
     script: Sequence[str] = ()  # lines of a text to align with it, as in `Recording`
     warnings: list[str] = field(init=False, default_factory=list)  # of what is odd in its file
     recording: "AnyRecording | None" = field(init=False, default=None)  # once it has been read

@@ -18,7 +18,7 @@ from slimwhisper.audio.channels import Mix, stored_channels
 from slimwhisper.audio.formats import ReadOptions
 from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.samples import SPOOL_SECONDS, Samples, Span, StoredSamples
+from slimwhisper.audio.samples import SPOOL_SECONDS, Samples, Span
 from slimwhisper.errors import AudioError
 from slimwhisper.recordings.transcribe import (
     AnyRecording,
@@ -152,35 +152,30 @@ class Reading:
         self._pool.shutdown(cancel_futures=True)
 
     def _read(self, job: Job, model: SlimWhisper) -> AnyRecording:
-        """Read a job's recording, by a reader process if it is a file. Runs in a reading thread."""
+        """Read a job's recording, by a reader process. Runs in a reading thread."""
         chosen = self._defaults | job.options
         if not job.options.get("diarize") and "known_speakers" not in job.options:
             # the server's are for those who ask for speakers
             chosen.pop("known_speakers", None)
         options = model.make_options(job.model.display_name, **chosen)
-        samples, stored = job.samples, 0
         split = options.channels is not None and not job.script  # `Recording` refuses both
-        if samples is None:
-            reserve = partial(self.store.reserve, job)
-            how = ReadOptions(None, split, options.audio_track)
-            samples = self._readers.read(
-                job.path, job.name, how, on_samples=reserve, on_warning=job.warnings.append
-            )
-            stored = len(samples)
+        reserve = partial(self.store.reserve, job)
+        how = ReadOptions(None, split, options.audio_track)
+        samples = self._readers.read(
+            job.path, job.name, how, on_samples=reserve, on_warning=job.warnings.append
+        )
         try:
-            self.store.reserve(job, stored, whole=True)
-            parts = model.dims, options, model.network.vocabulary
+            self.store.reserve(job, len(samples), whole=True)
             if not split:
                 job_samples = _JobSamples(samples, job)
                 job.emit_samples(job_samples)
                 if job.script:
-                    return aligned_recording(job_samples, *parts, job.script)
-                return make_recording(job_samples, *parts)
-            assert isinstance(samples, StoredSamples)  # those at hand have one channel
+                    return aligned_recording(job_samples, model.network, options, job.script)
+                return make_recording(job_samples, model.network, options)
             named = stored_channels(samples, options.channel_names, job.name)
             channels = {name: _JobSamples(channel, job) for name, channel in named.items()}
             job.emit_samples(Mix(list(channels.values())))
-            return split_recording(channels, *parts)
+            return split_recording(channels, model.network, options)
         except BaseException:
             samples.close()
             raise

@@ -79,7 +79,7 @@ class SegmentIterator(Iterator[Segment]):
             OptionError, and what else ends a recording.
         """
         chosen = model.make_options(**options)
-        self.recording = make_recording(samples, model.dims, chosen, model.network.vocabulary)
+        self.recording = make_recording(samples, model.network, chosen)
         self._call = model.transcriber.call(search_of(chosen), slots)
         self._model = model
         self._ready: list[Segment] = []

@@ -1,4 +1,4 @@
-"""Implements `SlimWhisper.live`: one stream in an engine of its own."""
+"""Implements `SlimWhisper.live`: one stream, whose updates are a call of the model."""
 
 import asyncio
 import threading

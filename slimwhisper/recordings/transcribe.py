@@ -17,8 +17,7 @@ from slimwhisper.model.model import Model
 from slimwhisper.recordings.passes import passes_of
 from slimwhisper.service.source import Event, Failed, Finished, Progress, Stepped
 from slimwhisper.service.transcriber import Call, Transcriber
-from slimwhisper.tokens.vocabulary import Vocabulary
-from slimwhisper.types import Dims, Options, Segment, Transcript
+from slimwhisper.types import Options, Segment, Transcript
 
 if TYPE_CHECKING:  # imported where they are asked for
     from slimwhisper.recordings.aligned import AlignedRecording
@@ -28,47 +27,32 @@ AnyRecording: TypeAlias = "Recording | SplitRecording | AlignedRecording"
 NOT_ALIGNED = ("channels", "diarize", "sentences", "vad_filter")  # options that a script refuses
 
 
-def make_recording(
-    samples: Samples,
-    dims: Dims,
-    options: Options,
-    vocabulary: Vocabulary,
-    name: str = "",
-) -> Recording:
-    """A recording with the passes that the options ask for.
+def make_recording(samples: Samples, model: Model, options: Options, name: str = "") -> Recording:
+    """A recording for a model, with the passes that the options ask for.
 
     Reads all samples, once more each to find speech and speakers. name: of the recording, without
     suffix, for an RTTM file. Raises AudioError, DependencyError, OptionError.
     """
     passes = passes_of(samples, options, name)
-    return Recording(samples, dims, options, vocabulary, passes)
+    return Recording(samples, model.dims, options, model.vocabulary, passes)
 
 
 def split_recording(
-    channels: Mapping[str, Samples],
-    dims: Dims,
-    options: Options,
-    vocabulary: Vocabulary,
-    name: str = "",
+    channels: Mapping[str, Samples], model: Model, options: Options, name: str = ""
 ) -> "SplitRecording":
     """A recording of channels, by their speakers' names; otherwise as `make_recording`."""
     from slimwhisper.recordings.channels import SplitRecording
 
     return SplitRecording(
         {
-            speaker: make_recording(samples, dims, options, vocabulary, name)
+            speaker: make_recording(samples, model, options, name)
             for speaker, samples in channels.items()
         }
     )
 
 
 def aligned_recording(
-    samples: Samples,
-    dims: Dims,
-    options: Options,
-    vocabulary: Vocabulary,
-    script: Sequence[str],
-    name: str = "",
+    samples: Samples, model: Model, options: Options, script: Sequence[str], name: str = ""
 ) -> "AlignedRecording":
     """A recording, to be aligned with the lines of a script; otherwise as `make_recording`."""
     from slimwhisper.recordings.aligned import AlignedRecording
@@ -77,7 +61,7 @@ def aligned_recording(
         if getattr(options, refused):
             raise OptionError(f"{refused} cannot be used to align a text; leave it out")
     options = replace(options, word_timestamps=True, word_times="fine", drop=())
-    return AlignedRecording(make_recording(samples, dims, options, vocabulary, name), script)
+    return AlignedRecording(make_recording(samples, model, options, name), script)
 
 
 def load_recording(
@@ -86,15 +70,14 @@ def load_recording(
     """Read a recording for a model. script: lines to align with it. reading: arguments of
     `load_samples`. Raises AudioError, and what `make_recording` raises.
     """
-    dims, vocabulary, name = model.dims, model.vocabulary, stem_of(source)
-    reading["audio_track"] = options.audio_track
+    name, reading["audio_track"] = stem_of(source), options.audio_track
     if options.channels is not None and not script:
         channels = load_channels(source, options.channel_names, **reading)
-        return split_recording(channels, dims, options, vocabulary, name)
+        return split_recording(channels, model, options, name)
     samples = load_samples(source, **reading)
     if script:
-        return aligned_recording(samples, dims, options, vocabulary, script, name)
-    return make_recording(samples, dims, options, vocabulary, name)
+        return aligned_recording(samples, model, options, script, name)
+    return make_recording(samples, model, options, name)
 
 
 Source = TypeVar("Source")

@@ -18,15 +18,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("slimwhisper")
 
+RECORDINGS_SHARE = 4  # streams leave 1 / RECORDINGS_SHARE of the slots to waiting recordings
+
 
 def plain_error(error: BaseException) -> Exception:
     """For others than the thread that it interrupts."""
     if isinstance(error, Exception):
         return error
     return SlimWhisperError("interrupted by another call of this model; try again")
-
-
-RECORDINGS_SHARE = 4  # streams leave 1 / RECORDINGS_SHARE of the slots to waiting recordings
 
 
 class Caller(Protocol):
@@ -93,7 +92,7 @@ class SharedEngine:
         self.draining = False  # recordings start no windows, so that the engine becomes idle
         self.reduced = False  # it has fewer slots than it could, because of live sources
         self.submissions: dict[Submission, None] = {}  # in the order of their last slots
-        self.callers: set[Caller] = set()  # who keep it, even between their sources
+        self.keepers: set[Caller] = set()  # who keep it, even between their sources
         self.unused = 0  # slots that recordings leave free
         self._live_were_first = False  # with a single slot, live sources and recordings take turns
 
@@ -112,7 +111,12 @@ class SharedEngine:
     @property
     def used(self) -> bool:
         """Whether anybody needs it."""
-        return bool(self.submissions or self.callers)
+        return bool(self.submissions or self.keepers)
+
+    @property
+    def callers(self) -> set[Caller]:
+        """Who need it."""
+        return self.keepers.union(s.call for s in self.submissions)
 
     @property
     def idle(self) -> bool:

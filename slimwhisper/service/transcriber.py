@@ -156,17 +156,14 @@ class Transcriber:
                 submission.engine.add(submission)
             self._arrivals.popleft()
         self.end_cancelled()
-        self._take_turns()
-        live = any(engine.live for engine in self._engines)
+        live = self._take_turns()
         for engine in self._engines:
             engine.fill(live, share_cores=self.slots is not None)  # by one thread
 
-    def keep(self, call: "Call") -> SharedEngine:
-        """The engine of a call, made if it can be; with the lock."""
-        call.engine = engine = self._engine_of(call)
-        engine.callers.add(call)
+    def keep(self, call: "Call") -> None:
+        """Keep the engine of a call, and make it if it can be; with the lock."""
+        self._engine_of(call).keepers.add(call)
         self._take_turns()
-        return engine
 
     def end_cancelled(self) -> None:
         """Drop what was cancelled; with the lock."""
@@ -178,7 +175,7 @@ class Transcriber:
                 submission.close()
 
     def _engine_of(self, call: "Call") -> SharedEngine:
-        """The engine for a call's search; a new one replaces those that no call uses."""
+        """The engine of a call from now on; a new one replaces those that no call uses."""
         for engine in self._engines:
             size = 0 if engine.engine is None else engine.engine.batch_size
             fits = call.search is None and size > 0 and call.slots in (None, 1, size)
@@ -194,18 +191,19 @@ class Transcriber:
 
     # -- the engines' slots --------------------------------------------------------------------
 
-    def _take_turns(self) -> None:
-        live = any(engine.live for engine in self._engines)
+    def _take_turns(self) -> bool:
+        """Give engines their slots. Returns whether there are live sources."""
         engines = self._engines.copy()
+        lives = [bool(engine.live) for engine in engines]
         states = [
             EngineState(
                 used=engine.used,
-                live=bool(engine.live),
+                live=live,
                 allocated=engine.engine is not None,
                 idle=engine.idle,
-                resize=self._should_resize(engine, live),
+                resize=self._should_resize(engine, any(lives)),
             )
-            for engine in engines
+            for engine, live in zip(engines, lives, strict=True)
         ]
         turn = next_turn(states, time.monotonic() > self._turn_end, together=self.slots is None)
         for i, engine in enumerate(engines):
@@ -216,6 +214,7 @@ class Transcriber:
             self._engines.append(engines[i])
         for i in turn.allocate:
             self._allocate(engines[i])
+        return any(lives)
 
     def _should_resize(self, engine: SharedEngine, live: bool) -> bool:
         if engine.engine is None or not engine.used:
@@ -223,13 +222,12 @@ class Transcriber:
         if self.slots is not None:
             return engine.reduced and not live
         wanted, size = self._wanted(engine), engine.engine.batch_size
-        alone = len(engine.callers.union(s.call for s in engine.submissions)) == 1
+        alone = len(engine.callers) == 1
         return wanted > size or (engine.engine.idle and alone and wanted not in (1, size))
 
     def _wanted(self, engine: SharedEngine) -> int:
         """How many slots the calls of an engine want."""
-        callers = engine.callers.union(s.call for s in engine.submissions)
-        slots = [caller.slots for caller in callers if caller.slots]
+        slots = [caller.slots for caller in engine.callers if caller.slots]
         if len(slots) == 1:
             return slots[0]
         default = self.default_slots(engine.search)
@@ -252,7 +250,7 @@ class Transcriber:
         get the error, and no others.
         """
         while engine.used:
-            callers = engine.callers.union(s.call for s in engine.submissions)
+            callers = engine.callers
             largest = max(caller.slots or 0 for caller in callers)
             failure: Exception | None = None
             for slots in dict.fromkeys((self._wanted(engine), largest or self._wanted(engine))):
@@ -270,7 +268,7 @@ class Transcriber:
     @staticmethod
     def _refuse(engine: SharedEngine, caller: Caller, error: Exception) -> None:
         caller.error = error
-        engine.callers.discard(caller)
+        engine.keepers.discard(caller)
         for submission in [s for s in engine.submissions if s.call is caller]:
             engine.end(submission, Failed(submission.tag, error, of_engine=True))
 
@@ -286,7 +284,7 @@ class Transcriber:
         if engine in self._engines:
             self._engines.remove(engine)
         engine.engine = None
-        for caller in engine.callers.union(s.call for s in engine.submissions):
+        for caller in engine.callers:
             self._refuse(engine, caller, plain_error(error))
 
     def drop(self, error: BaseException | None = None) -> None:
@@ -405,11 +403,11 @@ class Call:
     def close(self) -> None:
         """End all its sources, without events."""
         if self.engine is not None:
-            self.engine.callers.discard(self)
+            self.engine.keepers.discard(self)
         for submission in list(self.submissions):
             self.transcriber.cancel(submission)
-        # the garbage collector may call, in any thread and at any time: so this does not wait:
-        # a step ends them when it is done
+        # the garbage collector may call, in any thread and at any time, so this does not wait: a
+        # step that is being made ends them when it is done
         with self.transcriber.lock.at_once() as held:
             if held:
                 self.transcriber.end_cancelled()
@@ -420,7 +418,7 @@ class Call:
         """
         try:
             with self.transcriber.paused():
-                self.engine = self.transcriber.keep(self)
+                self.transcriber.keep(self)
             if self.error is not None:
                 raise self.error
         except BaseException:
