@@ -10,15 +10,15 @@ from threading import Event, Thread
 from typing import Any
 
 from slimwhisper.errors import OutputError, SlimWhisperError
+from slimwhisper.files import InputFile
 from slimwhisper.jobs.console import LogHandler
 from slimwhisper.jobs.inputs import Inputs
 from slimwhisper.jobs.interrupts import StopNow
 from slimwhisper.jobs.ledger import Ledger
 from slimwhisper.jobs.plan import JobPlan
 from slimwhisper.jobs.progress import model_facts
-from slimwhisper.jobs.results.sinks import RecordingResult, write_result
+from slimwhisper.jobs.results.writers import RecordingResult, write_result
 from slimwhisper.jobs.survey import survey
-from slimwhisper.storage.files import InputFile
 from slimwhisper.types import Options
 
 # transcribes recordings, writes their outputs, and reports progress to a ledger
@@ -71,13 +71,13 @@ def _run(plan: JobPlan, engine: Engine, ledger: Ledger) -> None:
     first = next(recordings, None)
     if first is None:
         return
-    plan.files.folder.check()
+    plan.files.sink.check()
     with ExitStack() as stack:
         if (journal := plan.open_journal()) is not None:
             ledger.journal = stack.enter_context(closing(journal))
             if plan.report is not None:
                 plan.report.load_records(journal.records())
-        ledger.sink = stack.enter_context(closing(plan.open_sink(journal)))
+        ledger.results = stack.enter_context(closing(plan.open_results(journal)))
         unstopped = takewhile(lambda _: not ledger.stopping(), chain([first], recordings))
         pending = filter(ledger.should_start, unstopped)
         start = next(pending, None)  # load the model only if there is work
@@ -113,7 +113,7 @@ def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: L
     with closing(results):
         for path, result in results:
             recording = current[path].recording
-            yield recording, write_result(ledger.sink.write, recording, result)
+            yield recording, write_result(ledger.results.write, recording, result)
     facts |= asdict(model.text_memory())
 
 
@@ -133,10 +133,10 @@ def _start_survey(plan: JobPlan, ledger: Ledger, stack: ExitStack) -> None:
     is_shown = ledger.console.has_bar or plan.flags.engine == "ray"
     if not is_shown or not isinstance(plan.inputs, Inputs) or plan.stdin is not None:
         return
-    end, sink = Event(), ledger.sink
+    end, results = Event(), ledger.results
     entries = plan.recordings(plan.read_inputs())
     files = (entry for entry in entries if isinstance(entry, InputFile))
-    new = (file.local for file in files if file.local and sink.earlier_status(file) is None)
+    new = (file.local for file in files if file.local and results.earlier_status(file) is None)
     thread = Thread(target=survey, args=(new, ledger.totals, end), name="survey", daemon=True)
     thread.start()
     stack.callback(thread.join, 1)  # a header may hang

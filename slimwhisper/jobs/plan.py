@@ -7,21 +7,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.files import InputFile, Source, edge, open_sink
 from slimwhisper.flags import load_chosen, model_arguments
 from slimwhisper.jobs.console import Console, JSONConsole, TerminalConsole
 from slimwhisper.jobs.decoding_flags import changed, options_of
 from slimwhisper.jobs.flags import check_engine, dtype_of, layout_of
-from slimwhisper.jobs.inputs import Inputs, distinct
+from slimwhisper.jobs.inputs import Inputs, are_stored, distinct
 from slimwhisper.jobs.journal.identity import accepted_precisions, identify_job, may_have_settings
 from slimwhisper.jobs.journal.journal import Journal
 from slimwhisper.jobs.results.report import JobReport
-from slimwhisper.jobs.results.sinks import PARQUET, Files, Sink, TableSink
+from slimwhisper.jobs.results.writers import PARQUET, Files, Results
 from slimwhisper.jobs.standard_input import StandardInput
 from slimwhisper.outputs.formats import formats_of
 from slimwhisper.outputs.layout import check_layout
-from slimwhisper.storage.files import InputFile
-from slimwhisper.storage.inputs import StoredInputs, are_stored
-from slimwhisper.storage.outputs import OutputFolder
 
 if TYPE_CHECKING:  # a job with nothing to do does not import torch
     from slimwhisper.api import SlimWhisper
@@ -45,14 +43,15 @@ class JobPlan:
         self.report = None if flags.report is None else JobReport(flags.report)
         self.is_table = flags.output_format == PARQUET
         formats = (PARQUET,) if self.is_table else formats_of(flags.output_format, layout)
-        self.files = Files(OutputFolder(flags.output_dir), formats, layout)
+        self.files = Files(open_sink(flags.output_dir), formats, layout)
         self.inputs = self.read_inputs()
 
-    def read_inputs(self) -> Inputs | StoredInputs:
+    def read_inputs(self) -> Source:
         """The recordings to read."""
         audio = self.flags.audio
         if are_stored(audio):
-            return StoredInputs(audio, self.flags.audio_column)
+            stored: Source = edge("inputs")(audio, self.flags.audio_column)
+            return stored
         return Inputs(audio, self.stdin)
 
     @cached_property
@@ -64,9 +63,9 @@ class JobPlan:
             raise OptionError("standard input is closed; pipe in a recording or a list of paths")
         return StandardInput(sys.stdin.buffer)
 
-    def recordings(self, inputs: Inputs | StoredInputs) -> Iterator[InputFile | SlimWhisperError]:
+    def recordings(self, inputs: Source) -> Iterator[InputFile | SlimWhisperError]:
         """Every recording, once, and an error for each that cannot be found, listed or written."""
-        entries = distinct(inputs.files())
+        entries = distinct(inputs.list())
         return entries if self.is_table else map(self.files.check_name, entries)
 
     def open_console(self) -> Console:
@@ -87,16 +86,20 @@ class JobPlan:
             return None
         decoding = self.options if may_have_settings(a.model) else changed(self.options)
         return Journal(
-            self.files.folder,
+            self.files.sink,
             identify_job(a, self.files.formats, decoding | dict(self.files.layout)),
             variants=accepted_precisions(dtype_of(a), a.device),
             ignore_earlier=a.overwrite,
         )
 
-    def open_sink(self, journal: Journal | None) -> Sink:
-        """The sink for results. Raises OutputError; DependencyError for a table without pyarrow."""
+    def open_results(self, journal: Journal | None) -> Results:
+        """Who writes the results. Raises OutputError; DependencyError for a table without
+        pyarrow.
+        """
         rules = {"skip_existing": self.flags.skip_existing, "retry_failed": self.flags.retry_failed}
-        return (TableSink if self.is_table else Sink)(self.files, journal, **rules)
+        kind = edge(PARQUET) if self.is_table else Results
+        results: Results = kind(self.files, journal, **rules)
+        return results
 
     def load_arguments(self) -> dict[str, Any]:
         """The arguments of `load_model` after the name."""

@@ -14,11 +14,11 @@ from ray.exceptions import RayError, RayTaskError
 
 from slimwhisper.audio.read_ahead import Loader
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.jobs.results.sinks import RecordingResult
+from slimwhisper.files import InputFile
+from slimwhisper.jobs.results.writers import RecordingResult
 from slimwhisper.ray.work_scheduler import WorkScheduler
 from slimwhisper.ray.worker import Ready, Worker
 from slimwhisper.ray.worker_plan import WorkerPlan, plan_workers
-from slimwhisper.storage.files import InputFile
 from slimwhisper.text import error_line
 
 OBJECT_STORE = 128 << 20  # bytes on this host: results are small and rarely go there

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from slimwhisper.errors import ReaderKilledError
+from slimwhisper.files import InputFile
 from slimwhisper.jobs.journal.journal import JOURNAL_NAME
-from slimwhisper.jobs.results.sinks import Files
+from slimwhisper.jobs.results.writers import Files
 from slimwhisper.outputs.formats import formats_of
-from slimwhisper.storage.files import InputFile
 from tests.support.command import Run
 from tests.support.fake_model import FakeModel
 from tests.support.folder_job import DONE, GOOD, journal, statuses, written

@@ -20,7 +20,7 @@ from slimwhisper.commands.approximate.measured import MeasuredCache
 from slimwhisper.commands.approximate.pairs import SLIM, FormPair, ladders, with_slim
 from slimwhisper.digests import weights_digest
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.storage.outputs import check_folder
+from slimwhisper.files import check_folder
 from slimwhisper.text import error_line, escape_line, human_size
 
 MIN_WORDS = 1000  # words, for a target of 0 %

@@ -16,8 +16,8 @@ from errno import ELOOP, ENOSPC
 from pathlib import Path
 
 from slimwhisper.errors import OutputError
+from slimwhisper.files import Sink
 from slimwhisper.locks import open_locked
-from slimwhisper.storage.outputs import OutputFolder
 
 JOURNAL_NAME = "slimwhisper-journal.jsonl"
 FOLDER = "slimwhisper-journal"  # of objects
@@ -124,10 +124,10 @@ class StoreLog:
 
     moved = False
 
-    def __init__(self, folder: OutputFolder) -> None:
+    def __init__(self, sink: Sink) -> None:
         """The name of the series is unique to this run."""
-        self._folder = folder
-        self.path = folder.name(f"{FOLDER}/")
+        self._sink = sink
+        self.path = sink.name(f"{FOLDER}/")
         self._series = f"{socket.gethostname()}-{secrets.token_hex(8)}"
         self._number = 0
         self._data = b""  # of the newest object
@@ -136,9 +136,9 @@ class StoreLog:
 
     def lines(self) -> Iterator[bytes]:
         """All lines of all jobs, as they were when the log was opened."""
-        for name in self._folder.names(FOLDER):
+        for name in self._sink.names(FOLDER):
             if name.endswith(".jsonl"):
-                yield from self._folder.get(name).splitlines()
+                yield from self._sink.read(name).splitlines()
 
     def append(self, lines: bytes) -> None:
         self._data += lines
@@ -158,7 +158,7 @@ class StoreLog:
         if not self._unsaved:
             return
         name = f"{FOLDER}/{self._series}-{self._number:06d}.jsonl"
-        self._folder.put(name, self._data)
+        self._sink.write(name, self._data)
         self._unsaved, self._saved_at = 0, time.monotonic()
         if len(self._data) >= OBJECT:
             self._number += 1
