@@ -31,7 +31,7 @@ def run_transcribe(flags: argparse.Namespace) -> int:
 
     A file that fails is reported in one line, and the job continues.
     """
-    return run_job(JobPlan(flags), transcribe_locally)
+    return run_job(JobPlan.of(flags), transcribe_locally)
 
 
 def run_job(plan: JobPlan, engine: Engine) -> int:
@@ -59,7 +59,7 @@ def run_job(plan: JobPlan, engine: Engine) -> int:
                     ledger.write_report([f"The job ended with an error: {error}"])
                 raise
     except SlimWhisperError as error:
-        if plan.flags.log_json:  # programs that read JSON lines need the reason, too
+        if plan.log_json:  # programs that read JSON lines need the reason, too
             console.error(str(error))
         raise
     return ledger.summarise(status or ledger.interrupts.status)
@@ -94,10 +94,10 @@ def _run(plan: JobPlan, engine: Engine, ledger: Ledger) -> None:
 def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledger) -> Outcomes:
     """The engine of a job in this process."""
     model, current = plan.load_model(), ledger.totals.current
-    batch_size = plan.flags.batch_size
-    if batch_size is None and plan.inputs.is_one_file and not plan.flags.parallel:
+    batch_size = plan.batch_size
+    if batch_size is None and plan.inputs.is_one_file and not plan.options.get("parallel"):
         # its windows depend on each other, so more caches would be unused
-        batch_size = Options(channels=plan.flags.channels).windows_of_one
+        batch_size = Options(channels=plan.options.get("channels")).windows_of_one
     if batch_size is None:
         batch_size = model.default_batch_size(**plan.options)
     facts = model_facts(model, batch_size)
@@ -130,7 +130,7 @@ def _recordings(plan: JobPlan, ledger: Ledger) -> Iterator[InputFile]:
 
 def _start_survey(plan: JobPlan, ledger: Ledger, stack: ExitStack) -> None:
     """Start a thread that adds up the recordings' lengths, if they are shown and can be read."""
-    is_shown = ledger.console.has_bar or plan.flags.engine == "ray"
+    is_shown = ledger.console.has_bar or plan.engine == "ray"
     if not is_shown or not isinstance(plan.inputs, Inputs) or plan.stdin is not None:
         return
     end, results = Event(), ledger.results

@@ -16,7 +16,6 @@ from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.files import InputFile
 from slimwhisper.jobs.console import Console
 from slimwhisper.jobs.decoding_flags import changed
-from slimwhisper.jobs.flags import dtype_of
 from slimwhisper.jobs.interrupts import Interrupts
 from slimwhisper.jobs.journal.identity import identify_precision
 from slimwhisper.jobs.journal.journal import Journal
@@ -47,7 +46,7 @@ class Ledger:
         self.facts: dict[str, Any] | None = None  # about the model, once it is loaded
         # the recordings that would be finished after an interrupt
         self.in_progress: Callable[[], int] = lambda: 0
-        self.interrupts = Interrupts(lambda: self.in_progress(), quiet=plan.flags.log_json)
+        self.interrupts = Interrupts(lambda: self.in_progress(), quiet=plan.log_json)
         self.console = console
         self._plan = plan
         self._lock = RLock()
@@ -64,7 +63,7 @@ class Ledger:
             self.console.error(str(error))
             if (report := self._plan.report) is not None:
                 report.add("", None, error)
-            self.halted |= self._plan.flags.fail_fast
+            self.halted |= self._plan.fail_fast
 
     def should_start(self, recording: InputFile) -> bool:
         """Whether a recording has to be transcribed; if so, it counts as in progress."""
@@ -137,7 +136,7 @@ class Ledger:
                 totals.dropped += len(outcome.result.dropped)
             else:
                 totals.failed += 1
-                self.halted |= self._plan.flags.fail_fast
+                self.halted |= self._plan.fail_fast
             self.console.ended(path, outcome)
             if (report := self._plan.report) is not None:
                 report.add(path, outcome.seconds, outcome.result)
@@ -168,7 +167,7 @@ class Ledger:
         facts = summary_facts(self.totals, status, path, self._plan.inputs.selection.left_out)
         if (report := self._plan.report) is not None:
             facts["report"] = str(report.path)
-        if (model := self.facts) and self.totals.done and dtype_of(self._plan.flags) is None:
+        if (model := self.facts) and self.totals.done and self._plan.load["dtype"] is None:
             if model["fastest_dtype"] != model["dtype"]:
                 facts["faster"] = model["fastest_dtype"]
         self.console.summary(facts, summary_lines(facts, self.facts))
@@ -177,5 +176,5 @@ class Ledger:
     def write_report(self, notices: Sequence[str]) -> None:
         """Write the report, if there is one, with these lines at its top. Raises OutputError."""
         if (report := self._plan.report) is not None:
-            terms = model_terms(self.facts, self._plan.flags.model)
+            terms = model_terms(self.facts, self._plan.model)
             report.write(notices, terms, self._plan.changed_options())

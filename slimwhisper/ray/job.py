@@ -23,7 +23,7 @@ LOOKAHEAD = 256  # recordings that are listed ahead of the workers
 
 def run_transcribe_on_ray(flags: argparse.Namespace) -> int:
     """Transcribe all recordings; returns the exit status, see `cli.main`."""
-    return run_job(JobPlan(flags), transcribe_on_ray)
+    return run_job(JobPlan.of(flags), transcribe_on_ray)
 
 
 def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledger) -> Outcomes:
@@ -35,9 +35,9 @@ def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Le
     ordered = longest_first(((one.fingerprint.size, one) for one in recordings), ahead)
     make_transcriber = partial(
         Transcriber,
-        plan.flags.model,
-        load=plan.load_arguments(),
-        slots=plan.flags.batch_size,
+        plan.model,
+        load=plan.load,
+        slots=plan.batch_size,
         **plan.decoding(),
     )
 
@@ -46,7 +46,7 @@ def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Le
             ledger.console.warning(warning)
         ledger.loaded(facts)
 
-    with started(plan.flags) as cluster:
+    with started(plan) as cluster:
         source = Loader(ordered, lambda _: None, LOOKAHEAD, 1)
         workers = Workers(cluster, ready, str(Path.cwd()), make_transcriber, ledger.results.write)
         ledger.totals.fill = workers.fill
