@@ -1,4 +1,4 @@
-"""What a job reads and writes: recordings of a `Source`, outputs of a `Sink`.
+"""What a job reads and writes: recordings of a `JobSource`, outputs of a `JobSink`.
 
 Here are those of this machine's folders. `KINDS` names the others, in modules that are imported
 when they are used.
@@ -23,7 +23,7 @@ from slimwhisper.text import error_line
 # writes it, as "module:name"
 KINDS = {
     "inputs": "slimwhisper.storage.inputs:StoredInputs",
-    "outputs": "slimwhisper.storage.stores:Store",
+    "outputs": "slimwhisper.storage.stores:StoreFolder",
     "parquet": "slimwhisper.storage.tables:TableResults",
     ".jsonl": "slimwhisper.storage.containers:Container.manifest",
     ".json": "slimwhisper.storage.containers:Container.manifest",
@@ -82,7 +82,7 @@ class InputFile:
         return self.path if isinstance(self.path, Path) else self.path.local
 
 
-class Source(Protocol):
+class JobSource(Protocol):
     """The recordings that the arguments of a job name."""
 
     selection: Selection  # counts the files that are no recordings
@@ -94,7 +94,7 @@ class Source(Protocol):
         """Every recording, and an error for each that cannot be found or listed, one by one."""
 
 
-class Sink(Protocol):
+class JobSink(Protocol):
     """A folder of outputs. Names in it are relative, with `/` between parts.
 
     A file appears when all of it is written. Any thread may call, and it can be pickled. All
@@ -126,10 +126,10 @@ class Sink(Protocol):
         """The names of the files in one folder, sorted; none if there is no such folder."""
 
 
-def open_sink(location: str) -> Sink:
+def open_sink(location: str) -> JobSink:
     """The sink at a path or URI. Raises OptionError, DependencyError."""
     if protocol_of(location) not in LOCAL:
-        store: Sink = edge("outputs")(location)
+        store: JobSink = edge("outputs")(location)
         return store
     path = Path(location.partition("://")[2]).absolute() if is_uri(location) else Path(location)
     return Folder(path)

@@ -50,7 +50,7 @@ class Argument:
 
 
 class Inputs:
-    """A job's `Source` whose arguments are local.
+    """A job's `JobSource` whose arguments are local.
 
     An argument is a file, a folder, a glob, or `-` for a recording or a list on standard input.
     """
@@ -232,6 +232,18 @@ def distinct(
             if not seen.add(digest_of(os.fsencode(name))):
                 continue
         yield entry
+
+
+def in_shard(
+    entries: Iterable[InputFile | SlimWhisperError], number: int, count: int
+) -> Iterator[InputFile | SlimWhisperError]:
+    """The recordings of one of `count` parts, the first of which is 1, and all errors. A recording
+    stays in its part when others come or go, and on hosts that have the inputs elsewhere.
+    """
+    for entry in entries:
+        name = os.fsencode(entry.output) if isinstance(entry, InputFile) else None
+        if name is None or digest_of(name) % count == number - 1:
+            yield entry
 
 
 def longest_first(items: Iterable[tuple[float | None, T]], ahead: int = LOOK_AHEAD) -> Iterator[T]:

@@ -28,7 +28,7 @@ from slimwhisper.jobs.progress import (
     summary_facts,
     summary_lines,
 )
-from slimwhisper.jobs.results.writers import RecordingResult, Results
+from slimwhisper.jobs.results.writers import JobResults, RecordingResult
 from slimwhisper.types import Segment, Transcript
 
 STOPPED = "The job was stopped early. Run the same command again to resume it."
@@ -37,7 +37,7 @@ STOPPED = "The job was stopped early. Run the same command again to resume it."
 class Ledger:
     """See the module. `results` and `journal` are set once there is a recording to transcribe."""
 
-    results: Results
+    results: JobResults
     journal: Journal | None = None
 
     def __init__(self, plan: JobPlan, console: Console) -> None:

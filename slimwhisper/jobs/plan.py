@@ -8,16 +8,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.files import InputFile, Source, edge, open_sink
+from slimwhisper.files import InputFile, JobSource, edge, open_sink
 from slimwhisper.flags import load_with_threads, model_arguments
 from slimwhisper.jobs.console import Console, JSONConsole, TerminalConsole
 from slimwhisper.jobs.decoding_flags import changed, options_of
 from slimwhisper.jobs.flags import check_engine, dtype_of, layout_of
-from slimwhisper.jobs.inputs import Inputs, are_stored, distinct
+from slimwhisper.jobs.inputs import Inputs, are_stored, distinct, in_shard
 from slimwhisper.jobs.journal.identity import accepted_precisions, identify_job, may_have_settings
 from slimwhisper.jobs.journal.journal import Journal
 from slimwhisper.jobs.results.report import JobReport
-from slimwhisper.jobs.results.writers import PARQUET, Files, Results
+from slimwhisper.jobs.results.writers import PARQUET, Files, JobResults
 from slimwhisper.jobs.standard_input import StandardInput
 from slimwhisper.outputs.formats import formats_of
 from slimwhisper.outputs.layout import check_layout
@@ -45,6 +45,7 @@ class JobPlan:
     skip_existing: bool
     retry_failed: bool
     fail_fast: bool
+    shard: tuple[int, int] | None
     report: JobReport | None
     verbose: bool
     log_json: bool
@@ -87,14 +88,14 @@ class JobPlan:
         return self.files.formats == (PARQUET,)
 
     @cached_property
-    def inputs(self) -> Source:
+    def inputs(self) -> JobSource:
         """The recordings to read. Raises OptionError, DependencyError, AudioError."""
         return self.read_inputs()
 
-    def read_inputs(self) -> Source:
+    def read_inputs(self) -> JobSource:
         """The recordings to read, from their beginning."""
         if are_stored(self.audio):
-            stored: Source = edge("inputs")(self.audio, self.audio_column)
+            stored: JobSource = edge("inputs")(self.audio, self.audio_column)
             return stored
         return Inputs(self.audio, self.stdin)
 
@@ -107,9 +108,11 @@ class JobPlan:
             raise OptionError("standard input is closed; pipe in a recording or a list of paths")
         return StandardInput(sys.stdin.buffer)
 
-    def recordings(self, inputs: Source) -> Iterator[InputFile | SlimWhisperError]:
+    def recordings(self, inputs: JobSource) -> Iterator[InputFile | SlimWhisperError]:
         """Every recording, once, and an error for each that cannot be found, listed or written."""
         entries = distinct(inputs.list())
+        if self.shard is not None:
+            entries = in_shard(entries, *self.shard)
         return entries if self.is_table else map(self.files.check_name, entries)
 
     def open_console(self) -> Console:
@@ -136,15 +139,17 @@ class JobPlan:
             identify_job(self.model, self.load, self.files.formats, options),
             variants=accepted_precisions(self.load["dtype"], self.load["device"]),
             ignore_earlier=self.overwrite,
+            shard=self.shard,
         )
 
-    def open_results(self, journal: Journal | None) -> Results:
+    def open_results(self, journal: Journal | None) -> JobResults:
         """Who writes the results. Raises OutputError; DependencyError for a table without
         pyarrow.
         """
         rules = {"skip_existing": self.skip_existing, "retry_failed": self.retry_failed}
-        kind = edge(PARQUET) if self.is_table else Results
-        results: Results = kind(self.files, journal, **rules)
+        rules["alone"] = self.shard is None
+        kind = edge(PARQUET) if self.is_table else JobResults
+        results: JobResults = kind(self.files, journal, **rules)
         return results
 
     def load_model(self) -> "SlimWhisper":

@@ -62,6 +62,7 @@ def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Le
                     yield recording, ended
         finally:
             source.close(lambda _: None)
-        if (folder := plan.files.sink.local) is not None:
+        folder = plan.files.sink.local
+        if folder is not None and plan.shard is None:  # else others may be writing there
             for output in workers.unclean:
                 sweep((folder / output).parent, time.time())

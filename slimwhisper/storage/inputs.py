@@ -14,7 +14,7 @@ from slimwhisper.storage.listing import MAGIC, Location
 
 
 class StoredInputs:
-    """A job's `Source` whose arguments are URIs, or containers of recordings.
+    """A job's `JobSource` whose arguments are URIs, or containers of recordings.
 
     An argument is a file, a folder (with its subfolders), a pattern, or a container of recordings.
     Outputs mirror the tree below the common folder of all arguments.

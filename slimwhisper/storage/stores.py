@@ -116,8 +116,8 @@ class StoredFile(RemoteFile):
             raise StorageError(f"{self}: {problem}; it may have changed: run the job again")
 
 
-class Store:
-    """A folder in a store, a `Sink`. An object appears when all of its bytes have arrived."""
+class StoreFolder:
+    """A folder in a store, a `JobSink`. An object appears when all of its bytes have arrived."""
 
     local = None
 

@@ -23,7 +23,7 @@ from slimwhisper.errors import OutputError
 from slimwhisper.files import Fingerprint, InputFile, Outcome, Status
 from slimwhisper.jobs.digest_set import Digests, digest_of
 from slimwhisper.jobs.journal.journal import Journal
-from slimwhisper.jobs.results.writers import Files, RecordingResult, Results
+from slimwhisper.jobs.results.writers import Files, JobResults, RecordingResult
 from slimwhisper.storage.containers import import_pyarrow
 from slimwhisper.types import Transcript
 
@@ -74,7 +74,7 @@ def schema() -> Any:
     )
 
 
-class TableResults(Results):
+class TableResults(JobResults):
     """Writes rows of a parquet table, to a folder or a store; failed recordings have a row, too.
 
     Rows wait until there are enough for a file, and are recorded in the journal once it is written.

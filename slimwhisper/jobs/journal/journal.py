@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from slimwhisper.files import Fingerprint, Outcome, Sink, Status
+from slimwhisper.files import Fingerprint, JobSink, Outcome, Status
 from slimwhisper.jobs.digest_set import Digests, digest_of
 from slimwhisper.jobs.journal.logs import JOURNAL_NAME as JOURNAL_NAME
-from slimwhisper.jobs.journal.logs import FileLog, StoreLog
+from slimwhisper.jobs.journal.logs import FileLog, StoreLog, file_name
 
 EMPTY = "empty"  # marks a recording beside its status
 KEYS = ("path", "size", "mtime_ns", "etag")  # of a fingerprint; only objects have an etag
@@ -32,23 +32,26 @@ class Journal:
         variants: more options; a line with any of the variants is accepted. New lines record the
             first, or the one given to `record_variant`.
         ignore_earlier: ignore the lines of earlier runs.
+        shard: the number of the part of a job that this one does, and of all parts. In a folder,
+            each part writes a file of its own, and reads those of all parts.
     Raises:
         OutputError: the journal cannot be opened, or another job has locked it.
     """
 
     def __init__(
         self,
-        sink: Sink,
+        sink: JobSink,
         options: Mapping[str, Any],
         *,
         variants: Sequence[Mapping[str, Any]] = ({},),
         ignore_earlier: bool = False,
+        shard: tuple[int, int] | None = None,
     ) -> None:
         self._options = json.loads(json.dumps(options))  # as a line has them
         self._accepted = [self._options | variant for variant in variants]
         self.record_variant(variants[0])
         local = sink.local
-        self._log = StoreLog(sink) if local is None else FileLog(local / JOURNAL_NAME)
+        self._log = StoreLog(sink) if local is None else FileLog(local / file_name(shard))
         self.path = self._log.path
         try:
             digests = array("Q", () if ignore_earlier else self._earlier_lines())

@@ -21,7 +21,7 @@ from slimwhisper.addresses import is_uri
 from slimwhisper.atomic import atomic_write
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.files import InputFile, Status, output_errors
-from slimwhisper.jobs.results.writers import Results
+from slimwhisper.jobs.results.writers import JobResults
 from slimwhisper.subtitles.characters import is_spaceless
 from slimwhisper.text import escape_line
 from slimwhisper.trust import REASONS
@@ -73,7 +73,7 @@ class JobReport:
         else:
             self._failed(path, seconds, str(result))
 
-    def add_earlier(self, recording: InputFile, status: Status, results: Results) -> None:
+    def add_earlier(self, recording: InputFile, status: Status, results: JobResults) -> None:
         """Add a recording that was done, or failed, in an earlier run, with the facts from the
         journal and from its json output, where these exist.
         """

@@ -24,7 +24,7 @@ from slimwhisper.errors import (
     SlimWhisperError,
     StorageError,
 )
-from slimwhisper.files import InputFile, Outcome, Sink, Status, sweep
+from slimwhisper.files import InputFile, JobSink, Outcome, Status, sweep
 from slimwhisper.jobs.journal.journal import Journal
 from slimwhisper.outputs.formats import write_transcript
 from slimwhisper.outputs.layout import RECORDING
@@ -32,6 +32,7 @@ from slimwhisper.types import Transcript
 
 PARQUET = "parquet"  # the format that writes a table, not a file for each recording
 LONGEST_NAME = 255  # bytes, in common file systems
+OTHERS_WRITE = 3600.0  # seconds after which another job's unfinished file is a killed one's
 FOLDERS = 4096  # remembered as swept; sweeping one again only costs time
 
 Write = Callable[[InputFile, Transcript], Sequence[str]]
@@ -70,7 +71,7 @@ def write_result(
 class Files:
     """The outputs of recordings: a file, or an object, for each format. It can be pickled."""
 
-    sink: Sink
+    sink: JobSink
     formats: tuple[str, ...]
     layout: Mapping[str, Any]  # see `write_transcript`
 
@@ -113,19 +114,26 @@ class Files:
         return [f"{recording.output}.{format}" for format in self.formats]
 
 
-class Results:
+class JobResults:
     """Writes and records the results of a job, a file for each format. One thread records.
 
     `write` may be sent to other processes.
     """
 
     def __init__(
-        self, files: Files, journal: Journal | None, *, skip_existing: bool, retry_failed: bool
+        self,
+        files: Files,
+        journal: Journal | None,
+        *,
+        skip_existing: bool,
+        retry_failed: bool,
+        alone: bool = True,
     ) -> None:
+        """alone: no other job writes to this folder at the same time."""
         self.write: Write = files.write
         self.files, self.journal = files, journal
         self._skip_existing, self._retry_failed = skip_existing, retry_failed
-        began = time.time()
+        began = time.time() - (0 if alone else OTHERS_WRITE)
         # removes files that a killed run left unfinished, in the folders that this run writes to
         self._sweep = lru_cache(FOLDERS)(lambda folder: sweep(folder, began))
 
