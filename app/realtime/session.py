@@ -32,9 +32,10 @@ from slimwhisper.app.realtime.audio_input import SoundFormat
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.live.types import LiveOptions
+from slimwhisper.option_group import asks_detection
 from slimwhisper.speakers.choice import missing
 from slimwhisper.text import install_command
-from slimwhisper.tokens.languages import asks_detection, whispers_code
+from slimwhisper.tokens.languages import whispers_code
 
 FORMATS = {"audio/pcm": "PCM_16", "audio/pcmu": "ULAW", "audio/pcma": "ALAW"}
 PCM_RATES = (24_000, 16_000)
