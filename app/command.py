@@ -82,9 +82,7 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> ServerSettings:
         max_bytes=a.max_upload * 10**6,
         page=page,
         session_seconds=60.0 * a.session_minutes,
-        live=live_options(
-            policy=a.policy, update=a.update, window=a.live_window, known_speakers=a.voices
-        ),
+        live=live_options(policy=a.policy, update=a.update, window=a.live_window),
         cache=a.cache if plain else None,
     )
 
