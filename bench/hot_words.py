@@ -34,7 +34,7 @@ from slimwhisper.audio.mel import first_window
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search, Window
-from slimwhisper.longform.rules import make_rules
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import Vocabulary

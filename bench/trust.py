@@ -34,10 +34,9 @@ import slimwhisper
 from recipes.digits.catalogue import WORDS
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.longform.attempts import compression_ratio
+from slimwhisper.longform.requests import compression_ratio
 from slimwhisper.trust import REASONS
-from slimwhisper.trust.flags import WindowEvidence, flagged, with_loops
-from slimwhisper.trust.sound import WindowSound
+from slimwhisper.trust.flags import WindowEvidence, WindowSound, flagged, with_loops
 from slimwhisper.trust.texts import TABLE
 from slimwhisper.types import Segment
 

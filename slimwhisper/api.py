@@ -26,7 +26,7 @@ from slimwhisper.devices import check_batch_size, choose_loaders
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.loaded_model import LoadedModel
-from slimwhisper.longform.rules import search_of
+from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options, changed_settings, make_options
 from slimwhisper.outputs.formats import segment_line

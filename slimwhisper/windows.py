@@ -10,9 +10,7 @@ from torch import Tensor
 from slimwhisper.engine.engine import choose_encode_batch
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Languages, Search, Window
 from slimwhisper.errors import OptionError
-from slimwhisper.longform.attempts import compression_ratio
-from slimwhisper.longform.prompts import Prompts
-from slimwhisper.longform.rules import make_rules, search_of
+from slimwhisper.longform.requests import Prompts, compression_ratio, make_rules, search_of
 from slimwhisper.option_group import plain_values
 from slimwhisper.options import Options, make_options
 from slimwhisper.service.source import Failed, Finished, Windows

@@ -23,7 +23,7 @@ from slimwhisper.engine.requests import (
     Window,
 )
 from slimwhisper.errors import OptionError
-from slimwhisper.longform.rules import make_rules
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options

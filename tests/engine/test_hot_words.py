@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters.bonus import argmax
-from slimwhisper.engine.filters.hot_words import HotWordFilter
+from slimwhisper.engine.filters.hot_words import HotWordFilter, argmax
 from slimwhisper.engine.hot_words.automaton import HotWords
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
 from slimwhisper.engine.sampling import waiting_times
-from slimwhisper.longform.rules import hot_words, make_rules
+from slimwhisper.longform.requests import hot_words, make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
 from slimwhisper.tokens.spellings import Spelling, spellings, word_ends

@@ -14,7 +14,7 @@ import json, re, sys
 from pathlib import Path
 import torch
 from tests.support.checkpoints import random_state, tiny_dims
-from slimwhisper.longform.rules import make_rules
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.options import Options
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine

@@ -21,7 +21,7 @@ from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Align, Alignment, Decoded, Window
 from slimwhisper.longform import words
-from slimwhisper.longform.rules import make_rules
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.longform.words import (
     WordTiming,
     attach_words,

@@ -20,7 +20,7 @@ from slimwhisper.engine.pool import make_engine, slot_bytes
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.recording import Recording
-from slimwhisper.longform.rules import search_of
+from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
 from slimwhisper.options import make_options
 from slimwhisper.recordings.transcribe import RecordingSource

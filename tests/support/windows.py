@@ -11,7 +11,7 @@ from slimwhisper.audio.mel import first_window
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Search, Window
-from slimwhisper.longform.rules import make_rules
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options

@@ -21,7 +21,7 @@ from slimwhisper.live.types import (
     TextUpdate,
     UtteranceEnded,
 )
-from slimwhisper.outputs.srt_vtt import cue_clock
+from slimwhisper.outputs.writers import cue_clock
 from slimwhisper.storage.outputs import output_errors
 from slimwhisper.subtitles.cues import label, shown
 from slimwhisper.text import escape_line, replace_unencodable
