@@ -95,10 +95,7 @@ def model() -> Model:
 
 @pytest.mark.parametrize(
     ("search", "temperatures"),
-    [
-        *(SEARCHES[0], SEARCHES[-1]),
-        pytest.param(*SEARCHES[1], marks=pytest.mark.slow),
-    ],
+    [SEARCHES[0], SEARCHES[-1]],
 )
 def test_replayed_steps_give_the_same(
     model: Model, search: Search | None, temperatures: Sequence[float]
