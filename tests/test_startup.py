@@ -20,7 +20,6 @@ from torch.utils._pytree import tree_leaves
 import slimwhisper
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.model.model import Model
-from slimwhisper.tokens import whisper_package as openai_whisper
 from slimwhisper.tokens.encoding import Encoding
 from slimwhisper.tokens.vocabulary import get_tokenizer
 from tests.support.checkpoints import DIMS, random_state, save_openai
@@ -93,11 +92,6 @@ def test_copies_of_the_weights(tmp_path: Path, dtype: torch.dtype, most: float) 
     assert size / 2 < made.nbytes < most * size
     if dtype == torch.float32:
         assert any(model.decoder.embedding.data_ptr() in p for p in places)
-
-
-def test_tables_of_openai_whisper() -> None:
-    assert openai_whisper.model_urls() == whisper._MODELS
-    assert openai_whisper.alignment_dumps() == whisper._ALIGNMENT_HEADS
 
 
 @pytest.fixture

@@ -39,5 +39,5 @@ else:
             "resample": "slimwhisper.audio.load",
             "resampler": "slimwhisper.audio.load",
         },
-        fallback="whisper.audio",
+        fallback="audio",
     )

@@ -24,5 +24,5 @@ else:
             "ModelDimensions": "slimwhisper.types:Dims",
             "Whisper": "slimwhisper.api",
         },
-        fallback="whisper.model",
+        fallback="model",
     )
