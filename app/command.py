@@ -29,8 +29,8 @@ from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.flags import load_chosen
 from slimwhisper.live.setup import live_options
-from slimwhisper.option_checks import check_flags
 from slimwhisper.text import escape_line, install_command
+from slimwhisper.trust import check_flags
 
 logger = logging.getLogger("slimwhisper.serve")
 

@@ -47,7 +47,7 @@ from slimwhisper.errors import SlimWhisperError
 from slimwhisper.flags import positive
 from slimwhisper.longform.session import Session
 from slimwhisper.model.model import Model
-from slimwhisper.types import Options
+from slimwhisper.options import Options
 
 SETTINGS = {  # of the tables: what has more than one round
     "rated": ("shape", "dtype", "cross", "windows", "rate"),

@@ -34,10 +34,11 @@ from slimwhisper.audio.mel import first_window
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search, Window
+from slimwhisper.longform.rules import make_rules
 from slimwhisper.model.model import Model
-from slimwhisper.rules import make_rules
+from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import Vocabulary
-from slimwhisper.types import Dims, Options
+from slimwhisper.types import Dims
 
 SIZES = {"tiny": (384, 6, 4), "base": (512, 8, 6), "small": (768, 12, 12)}  # width, heads, layers
 TEXTS, STEPS, PHRASES = 16, 60, 5000

@@ -32,7 +32,8 @@ from slimwhisper.app.realtime.audio_input import SoundFormat
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.live.types import LiveOptions
-from slimwhisper.tokens.languages import asks_detection, whispers_code
+from slimwhisper.option_group import asks_detection
+from slimwhisper.tokens.languages import whispers_code
 
 FORMATS = {"audio/pcm": "PCM_16", "audio/pcmu": "ULAW", "audio/pcma": "ALAW"}
 PCM_RATES = (24_000, 16_000)

@@ -12,22 +12,11 @@ from slimwhisper.engine.requests import Search
 from slimwhisper.engine.runner import MakeDrafter
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
-from slimwhisper.types import Options
 
 logger = logging.getLogger("slimwhisper")
 
 MOST_DRAFTED = 7  # slots; drafts for more do not pay: docs/drafts.md#how-many-tokens
 PAGES_SHARE = 0.8  # of a GPU's free memory; the rest is for activations and CUDA graphs
-
-
-def search_of(options: Options) -> Search:
-    """The search of an engine, by the options."""
-    return Search(
-        beams=options.beam_size,
-        patience=options.patience or 1.0,
-        samples=options.best_of or 1,
-        length_penalty=options.length_penalty,
-    )
 
 
 def slot_bytes(model: Model, search: Search) -> int:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.options import MILLISECONDS, TASKS, WITHIN, option
+from slimwhisper.option_group import MILLISECONDS, TASKS, WITHIN, option
 from slimwhisper.types import Segment, Word
 
 POLICIES = ("agreement", "alignatt")  # the values of `LiveOptions.policy`
 LEAST_WINDOW = 4.0  # seconds
 MOST_PADDING_MS = 5_000
-live = partial(option, group="live")
+live = partial(option, section="live")
 
 
 @dataclass(frozen=True, slots=True)

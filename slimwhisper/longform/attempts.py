@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from slimwhisper.engine.requests import Attempt, Decoded
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.types import Options
+from slimwhisper.longform.options import DecodingOptions
 
 COMPRESSION_RATIO = 2.4  # if the options have no threshold
 
@@ -31,7 +31,7 @@ class Candidate:
             raise SlimWhisperError("the model returned NaN; use another dtype, such as float32")
         return Candidate(result, compression_ratio(text.strip()))
 
-    def failed(self, options: Options) -> bool:
+    def failed(self, options: DecodingOptions) -> bool:
         """Whether to try another temperature; not for silence."""
         max_ratio, min_logprob = options.compression_ratio_threshold, options.logprob_threshold
         improbable = min_logprob is not None and self.result.avg_logprob < min_logprob
@@ -40,7 +40,7 @@ class Candidate:
             return False
         return improbable or (max_ratio is not None and self.ratio > max_ratio)
 
-    def is_silence(self, options: Options) -> bool:
+    def is_silence(self, options: DecodingOptions) -> bool:
         """Whether there is probably no speech, and the text is not probable."""
         silence, min_logprob = options.no_speech_threshold, options.logprob_threshold
         if silence is None or self.result.no_speech_prob <= silence:
@@ -48,7 +48,7 @@ class Candidate:
         return min_logprob is None or self.result.avg_logprob <= min_logprob
 
 
-def attempts_of(options: Options, seed: tuple[int, ...]) -> list[Attempt]:
+def attempts_of(options: DecodingOptions, seed: tuple[int, ...]) -> list[Attempt]:
     """The attempts at one window, in order, each at the next temperature until one does not fail.
     seed: of the window; each attempt has its own.
     """
@@ -56,7 +56,7 @@ def attempts_of(options: Options, seed: tuple[int, ...]) -> list[Attempt]:
     return [Attempt(temperature, (*seed, number)) for number, temperature in temperatures]
 
 
-def choose(failed: Sequence[Candidate], options: Options) -> Candidate:
+def choose(failed: Sequence[Candidate], options: DecodingOptions) -> Candidate:
     """Which of the failed attempts to keep: the last one or, with `on_failure="best"`, the most
     probable one that does not repeat itself; if all do, the one with the lowest compression ratio.
     """

@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from slimwhisper.longform.options import DecodingOptions
 from slimwhisper.tokens.prompts import prefix_tokens, prompt_tokens
 from slimwhisper.tokens.vocabulary import text_only
-from slimwhisper.types import Dims, Options
+from slimwhisper.types import Dims
 
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer
@@ -13,14 +14,14 @@ if TYPE_CHECKING:
 class Prompts:
     """The text that conditions each window: an initial prompt, hotwords, and earlier text."""
 
-    def __init__(self, tokenizer: "Tokenizer", dims: Dims, options: Options) -> None:
+    def __init__(self, tokenizer: "Tokenizer", dims: Dims, options: DecodingOptions) -> None:
         self._tokenizer, self._options = tokenizer, options
         self._limit = dims.n_text_ctx // 2 - 1  # most tokens of previous text
         # followed by all segments' tokens
         self._tokens = prompt_tokens(tokenizer, options.initial_prompt)
         self._initial = len(self._tokens)
         self._start = 0  # of the text that conditions the next window
-        self._prefix = prefix_tokens(tokenizer, dims, options)
+        self._prefix = prefix_tokens(tokenizer, dims, options.prefix, options.sample_len)
         hotwords = None if self._prefix else options.hotwords
         self._hotwords = prompt_tokens(tokenizer, hotwords)[: self._limit]
 

@@ -6,8 +6,8 @@ from slimwhisper.checkpoint.alignment_heads import head_pairs
 from slimwhisper.checkpoint.formats.hugging_face import DIMENSIONS
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.commands.conversion.tokenizer_files import FIRST_TIMESTAMP, NO_TIMESTAMPS
-from slimwhisper.option_checks import changed_settings
-from slimwhisper.options import TASKS
+from slimwhisper.option_group import TASKS, ModelFacts
+from slimwhisper.options import changed_settings
 from slimwhisper.tokens.openai import suppressed
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE, Dims
 
@@ -45,7 +45,9 @@ def own_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     """What a model's generation_config.json has that Whisper's own has not."""
     settings, heads = checkpoint.settings, checkpoint.alignment_heads
     own: dict[str, Any] = {} if heads is None else {"alignment_heads": head_pairs(heads)}
-    for row in changed_settings(checkpoint.dims, checkpoint.tokens, settings):
+    for row in changed_settings(
+        ModelFacts(checkpoint.name, checkpoint.dims, checkpoint.tokens, settings)
+    ):
         value = getattr(settings, row.name, row.value)
         own[row.name] = list(value) if isinstance(value, tuple) else value
     own.pop("forced_decoder_ids", None)  # what is followed of them is the language and the task

@@ -1,4 +1,4 @@
-"""The engine's rules of a window by the options of decoding: words and seconds become tokens."""
+"""The engine's search and rules by the options: words and seconds become tokens."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -6,14 +6,25 @@ from functools import lru_cache
 import torch
 
 from slimwhisper.engine.hot_words.automaton import HotWords, make_hot_words
-from slimwhisper.engine.requests import Rules
+from slimwhisper.engine.requests import Rules, Search
+from slimwhisper.longform.options import DecodingOptions, SearchOptions
 from slimwhisper.tokens.spellings import spellings, word_ends
 from slimwhisper.tokens.suppression import suppressed_first_tokens, suppressed_tokens
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary
-from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Dims, Options
+from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Dims
 
 
-def make_rules(dims: Dims, options: Options, vocabulary: Vocabulary | None = None) -> Rules:
+def search_of(options: SearchOptions) -> Search:
+    """The search of an engine, by the options."""
+    return Search(
+        beams=options.beam_size,
+        patience=options.patience or 1.0,
+        samples=options.best_of or 1,
+        length_penalty=options.length_penalty,
+    )
+
+
+def make_rules(dims: Dims, options: DecodingOptions, vocabulary: Vocabulary | None = None) -> Rules:
     """The sampling rules of some options; equal rules are the same object.
 
     vocabulary: None: Whisper's for these dimensions. Raises OptionError for hot words that it
