@@ -44,7 +44,7 @@ RUN = {  # module and function of each command
     "doctor": ("slimwhisper.commands.doctor", "run_doctor"),
 }
 # commands whose result is what they print
-PRINTED = ("live", "models", "report", "bench", "tradeoff", "doctor")
+PRINTED = ("live", "models", "inspect", "report", "bench", "tradeoff", "doctor")
 EXTRAS = {"serve": ("serve", "app"), "transcribe on ray": ("--engine ray", "ray")}
 
 
