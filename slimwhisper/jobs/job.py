@@ -19,7 +19,7 @@ from slimwhisper.jobs.plan import JobPlan
 from slimwhisper.jobs.progress import model_facts
 from slimwhisper.jobs.results.writers import RecordingResult, write_result
 from slimwhisper.jobs.survey import survey
-from slimwhisper.types import Options
+from slimwhisper.options import Options
 
 # transcribes recordings, writes their outputs, and reports progress to a ledger
 Outcomes = Generator[tuple[InputFile, RecordingResult], None, None]
