@@ -143,7 +143,7 @@ def add_options(
 
 def _hot_words(path: str) -> str:
     """The path of a file that has been read and checked, before a model is loaded for it."""
-    from slimwhisper.tokens.spellings import parse_hot_words, read_hot_words
+    from slimwhisper.tokens.texts import parse_hot_words, read_hot_words
 
     try:
         parse_hot_words(read_hot_words(path), bonus=0.0)

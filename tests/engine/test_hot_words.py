@@ -18,7 +18,7 @@ from slimwhisper.engine.sampling import waiting_times
 from slimwhisper.longform.requests import hot_words, make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
-from slimwhisper.tokens.spellings import Spelling, spellings, word_ends
+from slimwhisper.tokens.texts import Spelling, spellings, word_ends
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import assert_recorded_like_a_cpu, made, requests
 from tests.support.windows import (
