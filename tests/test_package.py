@@ -155,4 +155,4 @@ def test_editable_install(source: Path, tmp_path: Path) -> None:
     # this environment's setuptools builds; test_wheel compiles
     run(*pip, PYTHONPATH=sysconfig.get_path("purelib"), SLIMWHISPER_NATIVE="0")
     place = run(python, "-c", PROBE, cwd=str(tmp_path))
-    assert Path(place.strip()).resolve() == (source / "kernels" / "latent.py").resolve()
+    assert Path(place.strip()).resolve() == (source / "kernels" / "attention.py").resolve()
