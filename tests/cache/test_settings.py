@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from slimwhisper.cache import forms
-from slimwhisper.cache.choice import choose_forms
-from slimwhisper.cache.forms import KV, Form, brief, check_form, parse_form
+from slimwhisper.cache.forms import KV, Form, brief, check_form, choose_forms, parse_form
 from slimwhisper.errors import OptionError
 
 

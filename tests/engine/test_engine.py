@@ -23,8 +23,7 @@ from slimwhisper.engine.requests import (
     Window,
 )
 from slimwhisper.errors import OptionError
-from slimwhisper.model.calibration import Guard
-from slimwhisper.model.model import Model
+from slimwhisper.model.model import Guard, Model
 from slimwhisper.rules import make_rules
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Options

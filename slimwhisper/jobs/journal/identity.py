@@ -32,8 +32,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.cache.choice import choose_forms
-from slimwhisper.cache.forms import PRESETS
+from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.names import HUB_IDS
 from slimwhisper.digests import file_digest

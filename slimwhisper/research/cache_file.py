@@ -13,27 +13,34 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor
 
 from slimwhisper.atomic import atomic_write
+from slimwhisper.cache.fold import blocks_of, fold
+from slimwhisper.cache.forms import Form
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.digests import weights_digest
 from slimwhisper.errors import CacheError, OutputError
 from slimwhisper.text import error_line, escape_line
 
-if TYPE_CHECKING:  # the command line starts without torch
-    from torch import Tensor
-
-    Learned = Mapping[str, Tensor]  # by layer and name, such as "cross.0.rotation"
-
-FORMAT, VERSION, SUFFIX = "slimwhisper-cache", "1", ".safetensors"
-KEYS = ("format", "version", "checkpoint", "cross", "self", "measured")
+FORMAT, VERSION = "slimwhisper-cache", "1"
+PARTS = ("cross", "self")
+KEYS = ("format", "version", "checkpoint", *PARTS, "measured")
 MAX_MEASURED = 1 << 20  # characters
 MAX_FILE = 4 << 30  # bytes
 MAX_SPEC, MAX_QUOTED = 300, 60  # characters
 DIMENSIONS = 4  # of a tensor
-NAME = re.compile(r"(?:cross|self)\.(0|[1-9]\d{0,2})\.[A-Za-z_]\w{0,63}", re.ASCII)
+NAME = re.compile(r"(cross|self)\.(0|[1-9]\d{0,2})\.([A-Za-z_]\w{0,63})", re.ASCII)
+# what folding raises for tensors that do not fit the form
+FOLDING_ERRORS = (AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +54,8 @@ class Header:
     measured: Any  # JSON
 
 
-def looks_like_file(cache: str) -> bool:
-    """Whether this is the path of a file, and not a preset's name."""
-    return cache.endswith(SUFFIX) or Path(cache).is_file()
-
-
 def read_header(path: str | os.PathLike[str]) -> Header:
     """A file's header, checked. Raises CacheError."""
-    from safetensors import SafetensorError, safe_open
-
     path = Path(path)
     try:
         if path.stat().st_size > MAX_FILE:
@@ -87,7 +87,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     except (ValueError, RecursionError) as error:
         raise _invalid(path, "measured is not JSON") from error
     for name, (dtype, shape) in kinds.items():
-        _layer(path, name)
+        _site(path, name)
         if dtype != "F32":
             raise _invalid(path, f"tensor {name!r} is not float32")
         if len(shape) > DIMENSIONS or not 0 < math.prod(shape):
@@ -97,55 +97,76 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     return Header(path, metadata["checkpoint"], metadata["cross"], metadata["self"], measured)
 
 
-def read_learned(header: Header, checkpoint: str, layers: int) -> "Learned":
-    """A file's tensors, in float64. checkpoint: the digest of the one in use;
-    layers: its decoder layers. Raises CacheError, also if the file is for another checkpoint.
-    """
-    import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+def read_forms(
+    path: str | os.PathLike[str], forms: tuple[Form, Form], checkpoint: Checkpoint
+) -> tuple[Form, Form]:
+    """A file's forms for cross- and self-attention, with what they have learned, in float64.
 
-    path = header.path
-    if header.checkpoint != checkpoint:
+    forms: as the file's header has them. Raises CacheError, also if the file is for another
+    checkpoint, or its tensors do not fit the forms.
+    """
+    header, digest = read_header(path), weights_digest(checkpoint.state)
+    path, layers = header.path, checkpoint.dims.n_text_layer
+    if header.checkpoint != digest:
         raise CacheError(
             f"{escape_line(path.name)}: was made for a checkpoint with digest "
-            f"{header.checkpoint[:MAX_QUOTED]!r}, but this one has {checkpoint!r}; run slimwhisper "
+            f"{header.checkpoint[:MAX_QUOTED]!r}, but this one has {digest!r}; run slimwhisper "
             "calibrate for this checkpoint, or choose a preset"
         )
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError, ValueError) as error:
         raise _invalid(path, f"cannot be read ({error_line(error)})") from error
-    for name, tensor in sorted(tensors.items()):
-        if _layer(path, name) >= layers:
-            raise _invalid(path, f"has {name!r}, and the model has {layers} decoder layers")
+    learned: list[list[dict[str, Tensor]]] = [[{} for _ in range(layers)] for _ in PARTS]
+    for full, tensor in sorted(tensors.items()):
+        part, layer, name = _site(path, full)
+        if layer >= layers:
+            raise _invalid(path, f"has {full!r}, and the model has {layers} decoder layers")
         if not bool(torch.isfinite(tensor).all()):
-            raise _invalid(path, f"{name!r} holds NaN or infinity")
-    return {name: tensor.double() for name, tensor in tensors.items()}
+            raise _invalid(path, f"{full!r} holds NaN or infinity")
+        form = forms[PARTS.index(part)]
+        if name not in form.tensors:
+            raise _invalid(path, f"tensor {name!r} of {part}.{layer} is unknown to {form}")
+        learned[PARTS.index(part)][layer][name] = tensor.double()
+    cross, self_ = (
+        replace(form, learned=found) if form.tensors else form
+        for form, found in zip(forms, learned, strict=True)
+    )
+    try:
+        for part, form in zip(PARTS, (cross, self_), strict=True):
+            for block, context in blocks_of(checkpoint.state, checkpoint.dims, part):
+                if form.tensors:
+                    fold(block, form, context)
+    except FOLDING_ERRORS as error:
+        reason = f"{error_line(error, kind=True)}); run slimwhisper calibrate again"
+        raise CacheError(
+            f"the file's tensors do not fit caches '{cross}' and '{self_}' ({reason}"
+        ) from error
+    return cross, self_
 
 
-def as_stored(learned: "Learned") -> "Learned":
-    """The tensors as a file returns them: rounded to float32, in float64."""
-    return {name: tensor.float().double() for name, tensor in learned.items()}
+def as_stored(form: Form) -> Form:
+    """A form with what a file would return: tensors rounded to float32, in float64."""
+    return replace(
+        form,
+        learned=form.learned
+        and [{name: t.float().double() for name, t in own.items()} for own in form.learned],
+    )
 
 
-def write_file(
-    path: Path, checkpoint: str, forms: tuple[str, str], learned: "Learned", measured: Any
-) -> None:
-    """Write a file, complete or not at all. forms: the canonical specs of cross and self; for the
-    others see `read_learned` and `Header`. Raises OutputError.
+def write_file(path: Path, checkpoint: str, forms: Sequence[Form], measured: Any) -> None:
+    """Write a file, complete or not at all. checkpoint: its digest; forms: cross and self, with
+    what they have learned; measured: see `Header`. Raises OutputError.
     """
-    from safetensors.torch import save
-
-    metadata = {
-        "format": FORMAT,
-        "version": VERSION,
-        "checkpoint": checkpoint,
-        "cross": forms[0],
-        "self": forms[1],
-        "measured": json.dumps(measured, sort_keys=True),
+    metadata = {"format": FORMAT, "version": VERSION, "checkpoint": checkpoint}
+    metadata |= dict(zip(PARTS, map(str, forms), strict=True))
+    metadata["measured"] = json.dumps(measured, sort_keys=True)
+    tensors = {
+        f"{part}.{layer}.{name}": tensor.float().clone().contiguous()
+        for part, form in zip(PARTS, forms, strict=True)
+        for layer, learned in enumerate(form.learned or ())
+        for name, tensor in learned.items()
     }
-    tensors = {name: tensor.float().clone().contiguous() for name, tensor in learned.items()}
     try:
         with atomic_write(path) as file:
             file.write(save(tensors, metadata))
@@ -155,12 +176,12 @@ def write_file(
         ) from error
 
 
-def _layer(path: Path, name: str) -> int:
-    """ "cross.0.rotation" -> 0. Raises CacheError for another name."""
-    parts = NAME.fullmatch(name)
+def _site(path: Path, full: str) -> tuple[str, int, str]:
+    """ "cross.0.rotation" -> ("cross", 0, "rotation"). Raises CacheError for another name."""
+    parts = NAME.fullmatch(full)
     if parts is None:
-        raise _invalid(path, f"unknown tensor {escape_line(name)[:MAX_QUOTED]!r}")
-    return int(parts[1])
+        raise _invalid(path, f"unknown tensor {escape_line(full)[:MAX_QUOTED]!r}")
+    return parts[1], int(parts[2]), parts[3]
 
 
 def _invalid(path: Path, reason: str) -> CacheError:

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from slimwhisper.cache.decoder_cache import DecoderCache
+from slimwhisper.cache.decoder_cache import DecoderCache, fold_plan
 from slimwhisper.cache.forms import PRESETS, names_of
 from slimwhisper.cache.pool import pages_of
 from slimwhisper.commands.costs import OFFICIAL_DIMS, allocate
-from slimwhisper.commands.report import PAPER_MODELS, CacheReport, make_report, print_report
 from slimwhisper.errors import OptionError
-from slimwhisper.model.calibration import fold_plan
+from slimwhisper.research.report import PAPER_MODELS, CacheReport, make_report, print_report
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
 from tests.support.command import Run
 

@@ -17,11 +17,12 @@ from slimwhisper.cache.guard import MARGIN, Inspection, inspect_block
 from slimwhisper.cache.pool import pages_of
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.settings import Setting
-from slimwhisper.commands.costs import Allocated, PaperOption, allocate, known_dims, predict
+from slimwhisper.commands.costs import Allocated, allocate, known_dims
 from slimwhisper.commands.tables import console, table
 from slimwhisper.devices import as_dtype
 from slimwhisper.errors import OptionError
 from slimwhisper.model.calibration import record_activations
+from slimwhisper.research.paper import PaperOption, predict
 from slimwhisper.text import human_size
 from slimwhisper.types import Dims
 
@@ -107,11 +108,11 @@ def _inspect(checkpoint: Checkpoint, dtype: torch.dtype) -> list[Inspection]:
     """What the guard measures of each form but the baseline."""
     activations = record_activations(checkpoint)
     return [
-        inspect_block(block, context, parse_form(name), dtype)[1]
+        inspect_block(block, context, parse_form(name), activations, dtype)[1]
         for attention in ("cross", "self")
         for name in names_of(attention)
         if name != "kv"
-        for block, context in blocks_of(checkpoint.state, checkpoint.dims, attention, activations)
+        for block, context in blocks_of(checkpoint.state, checkpoint.dims, attention)
     ]
 
 
