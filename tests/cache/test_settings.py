@@ -41,10 +41,7 @@ def test_parsed_and_written() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "q=3",
-            "'q=3' is not a setting; give for example r=16,share=0.25,k=all,noise=true,over=kv",
-        ),
+        ("q=3", "'q=3' is not a setting; give for example r=16,share=0.25,k=all,noise=true"),
         ("r", "'r' is not a setting"),
         ("r=1,r=2", "r is given twice"),
         ("r=x", "r=x is not a whole number"),
