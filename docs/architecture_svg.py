@@ -32,7 +32,7 @@ path { fill: none; stroke: #64748b; stroke-width: 1.3 }
 """
 CORE = ("cache", "kernels", "engine")  # what the project exists for
 # where a box stands that is alone in its row, from 0 (left) to 1; else in the middle
-ASIDE = {"flags": 0.12, "windows": 0.88, "option_checks": 0.12}
+ASIDE = {"flags": 0.12, "windows": 0.88, "devices": 0.12}
 
 
 def rows() -> list[list[str]]:

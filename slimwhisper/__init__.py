@@ -19,8 +19,9 @@ from slimwhisper.errors import (
     OutputError,
     SlimWhisperError,
 )
+from slimwhisper.options import Options
 from slimwhisper.types import Dims as ModelDimensions
-from slimwhisper.types import Options, Segment, Transcript
+from slimwhisper.types import Segment, Transcript
 
 __all__ = [
     "AudioError",

@@ -20,7 +20,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.loaded_model import ModelOrigin
 from slimwhisper.model.model import Guard, Model
-from slimwhisper.options import AUDIO_WINDOWS
+from slimwhisper.option_group import AUDIO_WINDOWS
 from slimwhisper.text import parse_size
 
 logger = logging.getLogger("slimwhisper")

@@ -107,7 +107,7 @@ def test_the_same_script(random_paths: dict[str, Path]) -> None:
 
 def test_every_option_of_whisper_is_known(random_paths: dict[str, Path]) -> None:
     """The keywords of `transcribe` and the fields of `DecodingOptions`, with the same defaults."""
-    from slimwhisper.types import Options
+    from slimwhisper.options import Options
 
     ours = {name: f.default for name, f in Options.__dataclass_fields__.items()}
     theirs = inspect.signature(openai_whisper.transcribe).parameters
@@ -297,6 +297,7 @@ from whisper.timing import dtw
 from whisper.tokenizer import get_tokenizer
 from whisper.transcribe import cli, transcribe
 from whisper.version import __version__
+from slimwhisper.options import Options
 from slimwhisper.transcribe import transcribe as other
 
 assert whisper.load_model is slimwhisper.load_model and Whisper is slimwhisper.SlimWhisper

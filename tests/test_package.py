@@ -27,10 +27,10 @@ LINKED = {f"slimwhisper/{name}": ROOT / name for name in ("app", "kernels")}
 PROBE = """
 import importlib.util
 import slimwhisper, slimwhisper.app.api.access
-import slimwhisper.cache.decoder_cache, slimwhisper.kernels.latent
+import slimwhisper.cache.decoder_cache, slimwhisper.kernels.attention
 for name in ("kernels", "app", "tests", "cache"):
     assert importlib.util.find_spec(name) is None, name
-print(slimwhisper.kernels.latent.__file__)
+print(slimwhisper.kernels.attention.__file__)
 """
 
 pytestmark = [

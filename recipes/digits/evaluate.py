@@ -30,7 +30,7 @@ from recipes.digits.voices import (
     trimmed,
 )
 from slimwhisper import SlimWhisper, Transcript
-from slimwhisper.options import AUDIO_WINDOWS
+from slimwhisper.option_group import AUDIO_WINDOWS
 
 TOLERANCE = 0.2  # seconds
 WINDOW = 30  # seconds

@@ -11,7 +11,7 @@ from torch import Tensor
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.rows import DecodeStep
 from slimwhisper.engine.drafting.speculation import Speculation
-from slimwhisper.engine.filters.suppression import forbid
+from slimwhisper.engine.filters.rules import forbid
 from slimwhisper.engine.passes.prompts import PromptReader
 from slimwhisper.engine.rows import RowState, StartInputs, StepBatch, rules_of
 from slimwhisper.engine.sampling import Sampler

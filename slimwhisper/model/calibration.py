@@ -94,9 +94,10 @@ def _greedy(
     if vocabulary.no_timestamps is not None:
         tokens.append(vocabulary.no_timestamps)
     logits = next_logits(tokens)
-    allowed = [i for ids in vocabulary.texts for i in ids] + [vocabulary.eot] * stops
+    texts = [i for ids in vocabulary.texts for i in ids]
+    allowed = torch.tensor(texts + [vocabulary.eot] * stops)
     for position in range(len(tokens), min(CALIBRATION_TOKENS, decoder.dims.n_text_ctx)):
-        best = allowed[int(logits[0, allowed].argmax())]
+        best = int(allowed[logits[0, allowed].argmax()])
         if best == vocabulary.eot:
             break
         tokens.append(best)

@@ -1,13 +1,13 @@
-"""Who speaks in a live stream: a name for each segment when it ends, and again for all at the end.
+"""Who spoke in a live stream: a name for each segment, at the stream's end.
 
-As each segment is named once it is spoken, its voice is compared with those of the speakers so far
-(leader clustering). At the end, speakers whose voices turned out to be the same are one, and each
-segment is named by the nearest voice.
+A segment's audio is gone by then, so its voice is kept when it is spoken. At the end, each voice is
+compared with those of the speakers before it (leader clustering), speakers whose voices turn out to
+be the same are one, and each segment is named by the nearest voice.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,13 +46,12 @@ class Speaker:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedSegment:
-    """A segment that has been named. place: of the caller, to find it again."""
+class SpokenSegment:
+    """A segment's voice. place: of the caller, to find the segment again."""
 
     place: tuple[int, int]
     voice: Voice
     seconds: float
-    speaker: Speaker = field(compare=False)
 
 
 class LiveSpeakers:
@@ -62,41 +61,34 @@ class LiveSpeakers:
         """known: names, each with the path of a recording. Raises AudioError, DependencyError."""
         # a reference counts as one long segment
         self._speakers = [Speaker(name, MOST_WEIGHT * voice_of(path), True) for name, path in known]
-        self._named: list[NamedSegment] = []
-        self._unnamed = 0
+        self._segments: list[SpokenSegment] = []
 
-    def name(self, place: tuple[int, int], audio: Samples) -> str | None:
-        """The speaker of a segment. place: two numbers, as the result of `corrected` has them;
-        audio: float32 [n]. None: there is no audio.
+    def hear(self, place: tuple[int, int], audio: Samples) -> None:
+        """Keep a segment's voice. place: two numbers, as the result of `named` has them; audio:
+        float32 [n].
         """
-        if not len(audio):
-            return None
-        seconds = len(audio) / SAMPLE_RATE
-        windows = min(max(1, round(len(audio) / WINDOW)), MAX_WINDOWS)
-        stretch = Stretch((0, len(audio)), windows)
-        voice = embed_voice(ArraySamples(audio), [stretch], load_encoder())
-        needed = SAME_SHORT + (SAME - SAME_SHORT) * min(seconds / LONG, 1.0)
-        nearest = self._nearest(voice)
-        if nearest is not None and (seconds < LEAST or nearest.voice @ voice >= needed):
-            speaker = nearest
-        else:
-            speaker = Speaker(UNNAMED.format(self._unnamed), np.zeros_like(voice))
-            self._unnamed += 1
-            self._speakers.append(speaker)
-        speaker.total = speaker.total + min(seconds, MOST_WEIGHT) * voice
-        self._named.append(NamedSegment(place, voice, seconds, speaker))
-        return speaker.name
+        if len(audio):
+            windows = min(max(1, round(len(audio) / WINDOW)), MAX_WINDOWS)
+            stretch = Stretch((0, len(audio)), windows)
+            voice = embed_voice(ArraySamples(audio), [stretch], load_encoder())
+            self._segments.append(SpokenSegment(place, voice, len(audio) / SAMPLE_RATE))
 
-    def corrected(self) -> list[tuple[int, int, str]]:
-        """The places of the segments whose speaker turned out to be another, and its name."""
+    def named(self) -> Iterator[tuple[int, int, str]]:
+        """The place of each segment that was heard, and its speaker's name. Can be called once."""
+        unnamed = count()
+        for segment in self._segments:
+            voice, seconds = segment.voice, segment.seconds
+            needed = SAME_SHORT + (SAME - SAME_SHORT) * min(seconds / LONG, 1.0)
+            speaker = self._nearest(voice)
+            if speaker is None or (seconds >= LEAST and speaker.voice @ voice < needed):
+                speaker = Speaker(UNNAMED.format(next(unnamed)), np.zeros_like(voice))
+                self._speakers.append(speaker)
+            speaker.total = speaker.total + min(seconds, MOST_WEIGHT) * voice
         self._join()
-        changes: list[tuple[int, int, str]] = []
-        for segment in self._named:
+        for segment in self._segments:
             speaker = self._nearest(segment.voice)
             assert speaker is not None
-            if speaker.name != segment.speaker.name:
-                changes.append((*segment.place, speaker.name))
-        return changes
+            yield (*segment.place, speaker.name)
 
     def _nearest(self, voice: Voice) -> Speaker | None:
         return max(self._speakers, key=lambda s: float(s.voice @ voice), default=None)
