@@ -10,7 +10,7 @@ from slimwhisper.cache.fold import Context, fold
 from slimwhisper.cache.forms import choose_forms
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels import latent as latents
+from slimwhisper.kernels import attention as latents
 from slimwhisper.kernels.attention import Latent
 from tests.support.cache_forms import (
     CPU,
