@@ -143,23 +143,14 @@ def print_report(reports: Sequence[CacheReport]) -> None:
 
 def _guard_table(records: Iterable[Inspection]) -> Table:
     """A row for each form of each layer."""
-    numbers, words = (
-        ("layer", "condition", "max folded", "error", "baseline"),
-        ("attention", "form"),
-    )
-    cells = (
-        (
-            r.attention,
-            r.form,
-            str(r.layer),
-            f"{r.condition:.1e}",
-            f"{r.largest:.1e}" + ("" if r.fits else " too big"),
-            f"{r.error:.1e}",
-            f"{r.baseline_error:.1e}",
-            f"{r.used} instead" if r.fell_back else "exact",
-        )
-        for r in records
-    )
+    words = ("attention", "form")
+    numbers = ("layer", "condition", "max folded", "error", "baseline")
+    cells = []
+    for r in records:
+        largest = f"{r.largest:.1e}" + ("" if r.fits else " too big")
+        measured = (f"{r.condition:.1e}", largest, f"{r.error:.1e}", f"{r.baseline_error:.1e}")
+        decision = f"{r.used} instead" if r.fell_back else "exact"
+        cells.append((r.attention, r.form, str(r.layer), *measured, decision))
     return table((*words, *numbers, "decision"), cells, (*words, "decision"))
 
 

@@ -28,6 +28,7 @@ from slimwhisper.cache.forms import Form
 from slimwhisper.cache.guard import Activations
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.linear import linear
+from slimwhisper.research.forms.groups import per_row
 from slimwhisper.types import Dims
 
 
@@ -169,8 +170,7 @@ class ZackCross(CrossLayer):
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d]."""
-        read = [rows.of_slots(t) for t in self.store.tensors]
-        stored = [t if slots is None else t[slots] for t, slots in read]
+        stored = [per_row(rows.of_slots(t), len(rows.slots)) for t in self.store.tensors]
         return self.attention.attend(self.attention.queries(x), stored)
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
@@ -201,8 +201,7 @@ class ZackSelf(SelfLayer):
         """x [R, 1, d] -> [R, 1, d]; stores K and V of the tokens, reads step.extent a row."""
         for buffer, new in zip(self.tensors, self.attention.to_store(x), strict=True):
             buffer[step.rows.ids, step.positions] = new[:, 0]
-        read = [step.rows.of_rows(t[:, : step.extent]) for t in self.tensors]
-        stored = [t if ids is None else t[ids] for t, ids in read]
+        stored = [per_row(step.rows.of_rows(t[:, : step.extent]), len(x)) for t in self.tensors]
         bias = None if step.bias is None else step.bias()
         return self.attention.attend(self.attention.queries(x), stored, bias)
 
