@@ -48,10 +48,9 @@ from slimwhisper.types import (
 )
 
 if TYPE_CHECKING:
-    from whisper import DecodingOptions, DecodingResult
-
     from slimwhisper.live.listen import Live
     from slimwhisper.live.types import LiveEvent
+    from slimwhisper.tokens.whisper_package.decoding import DecodingOptions, DecodingResult
 
 logger = logging.getLogger("slimwhisper")
 

@@ -216,7 +216,7 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
     add(
         "--draft",
         help="smaller model with the same encoder, such as distil-large-v3 for large-v3, that "
-        "drafts tokens: the same text, faster; not with beams [none]",
+        "drafts tokens: the same text, faster; not with beams or 8 windows and more [none]",
     )
     add("--device", help="such as cpu, cuda or cuda:1 [a GPU if available]")
     add(

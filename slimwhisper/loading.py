@@ -15,7 +15,6 @@ from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import PRESETS, choose_forms, research
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype, device_warning, is_slow
-from slimwhisper.engine.drafting.draft_model import load_draft
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.loaded_model import ModelOrigin
@@ -125,6 +124,8 @@ def load_model(
     model.check_audio_window(audio_window)
     model.cache_memory = memory
     if draft is not None:
+        from slimwhisper.engine.drafting.draft_model import load_draft
+
         smaller = load_checkpoint(draft, download_root=download_root, in_memory=in_memory)
         model.draft = load_draft(smaller, checkpoint, model)
     loaded = SlimWhisper(model)

@@ -19,7 +19,7 @@ from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import Dims
 
 if TYPE_CHECKING:
-    from whisper import DecodingOptions, DecodingResult
+    from slimwhisper.tokens.whisper_package.decoding import DecodingOptions, DecodingResult
 
 
 def run_windows(
@@ -57,7 +57,7 @@ def decode_windows(
     """mel [n_mels, 3000] or encoder's output [p, d] -> one result; a batch of B -> B; see
     `slimwhisper.decode`.
     """
-    from whisper import DecodingOptions, DecodingResult
+    from slimwhisper.tokens.whisper_package.decoding import DecodingOptions, DecodingResult
 
     requested = replace(options or DecodingOptions(), **changes)
     plain, model = DecodingOptions(), transcriber.model
@@ -106,7 +106,7 @@ def _texts(
     languages: Sequence[str],
 ) -> "list[DecodingResult]":
     """The texts of windows [B, p, d], each in its own language."""
-    from whisper import DecodingResult
+    from slimwhisper.tokens.whisper_package.decoding import DecodingResult
 
     model = transcriber.model
     rules = make_rules(model.dims, chosen, model.vocabulary)

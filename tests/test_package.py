@@ -17,7 +17,7 @@ from tests.support.paths import ROOT
 DATA = {
     *(f"slimwhisper/jobs/results/report.{suffix}" for suffix in ("css", "html", "js")),
     *("slimwhisper/py.typed", "slimwhisper/models/digits.pt", "slimwhisper/models/digits.md"),
-    "slimwhisper/kernels/configurations.json",
+    *("slimwhisper/checkpoint/openai_models.json", "slimwhisper/kernels/configurations.json"),
     "slimwhisper/kernels/gpu/hopper_latent.cu",
     *("slimwhisper/subtitles/languages.toml", "slimwhisper/trust/phrases.toml"),
     *(f"slimwhisper/app/page/assets/{p.name}" for p in (ROOT / "app/page/assets").iterdir()),
