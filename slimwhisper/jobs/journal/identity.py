@@ -29,8 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.cache.choice import choose_forms
-from slimwhisper.cache.forms import PRESETS
+from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.checkpoint.names import BUNDLED, HUB_IDS, bundled_file
 from slimwhisper.digests import file_digest, folder_digest
 from slimwhisper.option_group import groups_of
