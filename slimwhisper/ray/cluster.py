@@ -1,6 +1,5 @@
 """Starts or joins Ray, and runs the workers of a job, which are actors of Ray."""
 
-import argparse
 import logging
 import os
 import signal
@@ -14,11 +13,12 @@ from ray.exceptions import RayError, RayTaskError
 
 from slimwhisper.audio.read_ahead import Loader
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.jobs.results.sinks import RecordingResult
+from slimwhisper.files import InputFile
+from slimwhisper.jobs.plan import JobPlan
+from slimwhisper.jobs.results.writers import RecordingResult
 from slimwhisper.ray.work_scheduler import WorkScheduler
 from slimwhisper.ray.worker import Ready, Worker
 from slimwhisper.ray.worker_plan import WorkerPlan, plan_workers
-from slimwhisper.storage.files import InputFile
 from slimwhisper.text import error_line
 
 OBJECT_STORE = 128 << 20  # bytes on this host: results are small and rarely go there
@@ -39,18 +39,18 @@ NO_METRICS = {
 
 
 @contextmanager
-def started(a: argparse.Namespace) -> Iterator[WorkerPlan]:
+def started(plan: JobPlan) -> Iterator[WorkerPlan]:
     """Ray, started on this host or joined at --ray_address, until the context ends.
 
     On this host it serves no metrics, unless the environment overrides `NO_METRICS`.
     Raises OptionError and SlimWhisperError.
     """
-    arguments: dict[str, Any] = {"address": a.ray_address or "local"}
-    if not a.ray_address:
+    arguments: dict[str, Any] = {"address": plan.ray_address or "local"}
+    if not plan.ray_address:
         arguments["object_store_memory"] = OBJECT_STORE
-        if a.devices not in (None, "all"):
-            os.environ["CUDA_VISIBLE_DEVICES"] = a.devices  # Ray counts these, and no others
-        if a.workers and a.device == "cpu":
+        if plan.devices not in (None, "all"):
+            os.environ["CUDA_VISIBLE_DEVICES"] = plan.devices  # Ray counts these, and no others
+        if plan.workers and plan.load["device"] == "cpu":
             arguments["num_gpus"] = 0
         for name, value in NO_METRICS.items():
             os.environ.setdefault(name, value)
@@ -64,7 +64,7 @@ def started(a: argparse.Namespace) -> Iterator[WorkerPlan]:
         signal.signal(signal.SIGTERM, previous_handler)  # the job handles it, not Ray
     try:
         hosts = sum(node["Alive"] for node in ray.nodes())
-        yield plan_workers(a, ray.cluster_resources(), max(hosts, 1))
+        yield plan_workers(plan, ray.cluster_resources(), max(hosts, 1))
     finally:
         ray.shutdown()
 

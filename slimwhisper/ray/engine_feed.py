@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slimwhisper.addresses import is_uri
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import AudioSource, as_waveform, load_channels
 from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.storage.files import StoredFile
-from slimwhisper.storage.uris import is_uri
+from slimwhisper.jobs.members import HeldFile
+from slimwhisper.storage.stores import StoredFile
 from slimwhisper.types import SAMPLE_RATE, Transcript
 
 
@@ -104,7 +105,7 @@ class EngineFeed:
         elif isinstance(source, str | PathLike):
             recording = Path(source)
         elif isinstance(source, RemoteFile):
-            recording = copy(source)
+            recording = source if isinstance(source, HeldFile) else copy(source)
         else:
             read = _channels if self._split else as_waveform
             recording = read(source, sample_rate=sample_rate)[:]  # a new object: a view

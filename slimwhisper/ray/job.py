@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from slimwhisper.audio.read_ahead import Loader
-from slimwhisper.jobs.inputs import Inputs
+from slimwhisper.files import InputFile, sweep
+from slimwhisper.jobs.inputs import Inputs, longest_first
 from slimwhisper.jobs.job import Outcomes, run_job
 from slimwhisper.jobs.ledger import Ledger
 from slimwhisper.jobs.plan import JobPlan
 from slimwhisper.ray.cluster import Workers, started
 from slimwhisper.ray.transcriber import Transcriber
-from slimwhisper.storage.files import InputFile, longest_first
-from slimwhisper.storage.outputs import sweep
 from slimwhisper.types import Transcript
 
 LOOKAHEAD = 256  # recordings that are listed ahead of the workers
@@ -24,21 +23,21 @@ LOOKAHEAD = 256  # recordings that are listed ahead of the workers
 
 def run_transcribe_on_ray(flags: argparse.Namespace) -> int:
     """Transcribe all recordings; returns the exit status, see `cli.main`."""
-    return run_job(JobPlan(flags), transcribe_on_ray)
+    return run_job(JobPlan.of(flags), transcribe_on_ray)
 
 
 def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledger) -> Outcomes:
     """The engine of a job with workers, which decode and write; the driver records the results
-    (`slimwhisper.jobs.results.sinks`).
+    (`slimwhisper.jobs.results.writers`).
     """
     # larger files first; containers already yield longer ones first, and lists may arrive slowly
     ahead = LOOKAHEAD if isinstance(plan.inputs, Inputs) and not plan.inputs.is_list else 0
     ordered = longest_first(((one.fingerprint.size, one) for one in recordings), ahead)
     make_transcriber = partial(
         Transcriber,
-        plan.flags.model,
-        load=plan.load_arguments(),
-        slots=plan.flags.batch_size,
+        plan.model,
+        load=plan.load,
+        slots=plan.batch_size,
         **plan.decoding(),
     )
 
@@ -47,9 +46,9 @@ def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Le
             ledger.console.warning(warning)
         ledger.loaded(facts)
 
-    with started(plan.flags) as cluster:
+    with started(plan) as cluster:
         source = Loader(ordered, lambda _: None, LOOKAHEAD, 1)
-        workers = Workers(cluster, ready, str(Path.cwd()), make_transcriber, ledger.sink.write)
+        workers = Workers(cluster, ready, str(Path.cwd()), make_transcriber, ledger.results.write)
         ledger.totals.fill = workers.fill
         ledger.in_progress = lambda: workers.scheduler.running
         try:
@@ -63,5 +62,7 @@ def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Le
                     yield recording, ended
         finally:
             source.close(lambda _: None)
-        for output in workers.unclean if plan.files.folder.is_local else ():
-            sweep(plan.files.folder.local_path(output).parent, time.time())
+        folder = plan.files.sink.local
+        if folder is not None and plan.shard is None:  # else others may be writing there
+            for output in workers.unclean:
+                sweep((folder / output).parent, time.time())

@@ -13,10 +13,10 @@ from typing import Any
 
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
+from slimwhisper.files import InputFile
 from slimwhisper.jobs.progress import model_facts
-from slimwhisper.jobs.results.sinks import RecordingResult, Write, write_result
+from slimwhisper.jobs.results.writers import RecordingResult, Write, write_result
 from slimwhisper.ray.transcriber import Transcriber
-from slimwhisper.storage.files import InputFile
 
 logger = logging.getLogger("slimwhisper.ray")
 
@@ -26,7 +26,7 @@ Ready = tuple[dict[str, Any], list[str]]  # `model_facts`, and warnings
 
 class Worker:
     """Transcribes recordings with one engine, and writes the outputs; the driver records them
-    (`slimwhisper.jobs.results.sinks`).
+    (`slimwhisper.jobs.results.writers`).
 
     If the engine fails, the process ends.
     """

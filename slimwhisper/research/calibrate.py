@@ -16,10 +16,10 @@ from slimwhisper import __version__
 from slimwhisper.cache.forms import SUFFIX, brief
 from slimwhisper.digests import weights_digest
 from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.files import check_folder
 from slimwhisper.research.cache_file import write_file
 from slimwhisper.research.comparison import REFERENCE, Comparison
 from slimwhisper.research.pairs import SLIM, FormPair, MeasuredCache, ladders, with_slim
-from slimwhisper.storage.outputs import check_folder
 from slimwhisper.text import error_line, escape_line, human_size
 
 MIN_WORDS = 1000  # words, for a target of 0 %

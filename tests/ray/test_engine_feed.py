@@ -9,10 +9,10 @@ import pytest
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import load_audio
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
+from slimwhisper.files import Fingerprint
 from slimwhisper.loading import load_model
 from slimwhisper.ray.engine_feed import EngineFeed, FeedResult
-from slimwhisper.storage.files import StoredFile
-from slimwhisper.storage.fingerprints import Fingerprint
+from slimwhisper.storage.stores import StoredFile
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.paths import BROKEN
 from tests.support.spoken import SAMPLES

@@ -23,7 +23,6 @@ The guard may replace a form; its choice depends on the weights, the precision a
 of which the last is not recorded.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -43,25 +42,24 @@ Precision = dict[str, str]
 
 
 def identify_job(
-    a: argparse.Namespace, formats: Sequence[str], options: Mapping[str, Any]
+    model: str, load: Mapping[str, Any], formats: Sequence[str], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Everything that the outputs depend on, except the recording and the precision.
 
-    options: for decoding and for subtitles, those that differ from their defaults. Raises
-    OptionError, and CacheError for a cache file.
+    load: the arguments of `load_model`. options: for reading, for decoding and for subtitles, those
+    that differ from their defaults. Raises OptionError, and CacheError for a cache file.
     """
+    caches = {name: load[name] for name in ("cache", "cross_cache", "self_cache", "cache_dtype")}
     identity: dict[str, Any] = {}
     for group in groups_of(Options, "identify"):  # instead of the names of files
         identity |= group.identify(options)
-    truncated = {"allow_truncated": True} if a.allow_truncated else {}
     return {
-        **identify_model(a.model),
-        **identify_adapter(a.adapter),
-        "cache": identify_caches(a.cache, a.cross_cache, a.self_cache, a.cache_dtype),
+        **identify_model(model),
+        **identify_adapter(load["adapter"]),
+        "cache": identify_caches(**caches),
         "formats": formats,
         **options,
         **identity,
-        **truncated,
     }
 
 

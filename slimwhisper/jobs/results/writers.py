@@ -3,7 +3,7 @@
 A recording's outputs are written first, and then it is recorded in the journal, so `done` always
 means that all outputs exist, even after a kill.
 
-In a job with workers, the driver has the sink and the only journal; workers have only the sink's
+In a job with workers, the driver has the results and the only journal; workers have only their
 `write`, and report each result after they have written it. If a worker dies, another may write the
 same recording again: its files or objects replace the earlier ones. Rows of a table could not be
 replaced, so the driver writes them, together with their records.
@@ -24,18 +24,15 @@ from slimwhisper.errors import (
     SlimWhisperError,
     StorageError,
 )
+from slimwhisper.files import InputFile, JobSink, Outcome, Status, sweep
 from slimwhisper.jobs.journal.journal import Journal
 from slimwhisper.outputs.formats import write_transcript
 from slimwhisper.outputs.layout import RECORDING
-from slimwhisper.storage import tables
-from slimwhisper.storage.digest_set import Digests, digest_of
-from slimwhisper.storage.files import InputFile
-from slimwhisper.storage.fingerprints import Outcome, Status
-from slimwhisper.storage.outputs import OutputFolder, sweep
 from slimwhisper.types import Transcript
 
 PARQUET = "parquet"  # the format that writes a table, not a file for each recording
 LONGEST_NAME = 255  # bytes, in common file systems
+OTHERS_WRITE = 3600.0  # seconds after which another job's unfinished file is a killed one's
 FOLDERS = 4096  # remembered as swept; sweeping one again only costs time
 
 Write = Callable[[InputFile, Transcript], Sequence[str]]
@@ -74,7 +71,7 @@ def write_result(
 class Files:
     """The outputs of recordings: a file, or an object, for each format. It can be pickled."""
 
-    folder: OutputFolder
+    sink: JobSink
     formats: tuple[str, ...]
     layout: Mapping[str, Any]  # see `write_transcript`
 
@@ -84,20 +81,20 @@ class Files:
         names = self._names(recording)
         for format, name in zip(self.formats, names, strict=True):
             if self._is_input(name, recording):
-                path = self.folder.name(name)
+                path = self.sink.name(name)
                 raise OutputError(f"{path}: would overwrite the input; choose another --output_dir")
             text = StringIO()
             write_transcript(transcript, format, text, layout)
-            self.folder.put(name, text.getvalue().encode())
-        return [self.folder.name(name) for name in names]
+            self.sink.write(name, text.getvalue().encode())
+        return [self.sink.name(name) for name in names]
 
     def exist(self, recording: InputFile, *, empty: bool = False) -> bool:
         """Whether all outputs of a recording exist, and have something in them, or may be empty."""
-        return all(self.folder.exists(name, empty) for name in self._names(recording))
+        return all(self.sink.exists(name, empty) for name in self._names(recording))
 
     def check_name(self, entry: InputFile | SlimWhisperError) -> InputFile | SlimWhisperError:
         """The same; an error for a recording whose outputs would have names that are too long."""
-        if isinstance(entry, SlimWhisperError) or not self.folder.is_local:
+        if isinstance(entry, SlimWhisperError) or self.sink.local is None:
             return entry
         longest = max(len(os.fsencode(name.rpartition("/")[2])) for name in self._names(entry))
         if longest <= LONGEST_NAME:
@@ -108,28 +105,35 @@ class Files:
         )
 
     def _is_input(self, name: str, recording: InputFile) -> bool:
-        source = recording.local if self.folder.is_local else None
-        real_path = os.path.realpath  # of a link in a circle, too
-        return source is not None and real_path(self.folder.local_path(name)) == real_path(source)
+        folder, source, real_path = self.sink.local, recording.local, os.path.realpath
+        if folder is None or source is None:
+            return False
+        return real_path(folder / name) == real_path(source)  # of a link in a circle, too
 
     def _names(self, recording: InputFile) -> list[str]:
         return [f"{recording.output}.{format}" for format in self.formats]
 
 
-class Sink:
-    """Writes and records the results of a job, as files or objects. One thread records.
+class JobResults:
+    """Writes and records the results of a job, a file for each format. One thread records.
 
     `write` may be sent to other processes.
     """
 
     def __init__(
-        self, files: Files, journal: Journal | None, *, skip_existing: bool, retry_failed: bool
+        self,
+        files: Files,
+        journal: Journal | None,
+        *,
+        skip_existing: bool,
+        retry_failed: bool,
+        alone: bool = True,
     ) -> None:
+        """alone: no other job writes to this folder at the same time."""
         self.write: Write = files.write
-        self.journal = journal
-        self._files = files
+        self.files, self.journal = files, journal
         self._skip_existing, self._retry_failed = skip_existing, retry_failed
-        began = time.time()
+        began = time.time() - (0 if alone else OTHERS_WRITE)
         # removes files that a killed run left unfinished, in the folders that this run writes to
         self._sweep = lru_cache(FOLDERS)(lambda folder: sweep(folder, began))
 
@@ -146,15 +150,15 @@ class Sink:
         """Whether the outputs exist, as they were written or corrected: one that has been emptied
         does not count. In a store the journal is trusted, as each check would be a request.
         """
-        if recorded and not self._files.folder.is_local:
+        if recorded and self.files.sink.local is None:
             return True
         empty = self.journal is not None and self.journal.is_empty(recording.fingerprint)
-        return self._files.exist(recording, empty=empty)
+        return self.files.exist(recording, empty=empty)
 
     def read(self, recording: InputFile, format: str) -> bytes | None:
         """An output of an earlier run; None: it does not exist or cannot be read."""
         try:
-            return self._files.folder.get(f"{recording.output}.{format}")
+            return self.files.sink.read(f"{recording.output}.{format}")
         except OutputError:
             return None
 
@@ -162,69 +166,11 @@ class Sink:
         """Record a recording that has been written, or has no outputs. Raises JournalError."""
         if self.journal is not None:
             outcome = result.outcome(recording)
-            if self._files.folder.is_local:
-                self._sweep(self._files.folder.local_path(recording.output).parent)
-                empty = result.status == "done" and not self._files.exist(recording)
+            if (folder := self.files.sink.local) is not None:
+                self._sweep((folder / recording.output).parent)
+                empty = result.status == "done" and not self.files.exist(recording)
                 outcome = outcome._replace(empty=empty)
             self.journal.add(outcome)
 
     def close(self) -> None:
         """Write and record the results that wait. Raises OutputError."""
-
-
-class TableSink(Sink):
-    """Writes rows of a parquet table, to a folder or a store; failed recordings have a row, too.
-
-    Rows wait until there are enough for a file, and are recorded in the journal once it is written.
-    So the recordings of rows that wait when a job is killed are transcribed again. Rows that cannot
-    be written wait for the next attempt.
-    """
-
-    def __init__(self, files: Files, journal: Journal | None, **rules: bool) -> None:
-        """Raises DependencyError without pyarrow."""
-        super().__init__(files, journal, **rules)
-        folder = files.folder
-        location = [f"{folder.name(tables.FOLDER)}/"]
-        self.write = lambda recording, transcript: location
-        self._parts = tables.PartWriter(folder)
-        if folder.is_local:
-            self._sweep(folder.local_path(tables.FOLDER))
-        self._paths = Digests()  # that have a row
-        self._doubled = False
-        for outcome, options in tables.recover(folder):
-            self._note(outcome)
-            if journal is not None:
-                journal.import_record(outcome, options)
-
-    def _exists(self, recording: InputFile, *, recorded: bool) -> bool:
-        return recorded
-
-    def record(self, recording: InputFile, result: RecordingResult) -> None:
-        """Write and record the waiting rows if it is time, then let this one wait. Raises
-        OutputError if, before a transcript, the rows that wait cannot be written.
-        """
-        if result.status not in ("done", "failed"):
-            super().record(recording, result)
-            return
-        if result.status == "done" and self._parts.full:
-            self._flush()
-        transcript = result.result if isinstance(result.result, Transcript) else None
-        self._parts.add(result.outcome(recording), transcript)
-        self._note(result.outcome(recording))
-
-    def close(self) -> None:
-        """Write and record the rows that wait, and keep only the newest row of each recording: a
-        file that changed, or failed before, has several. Raises OutputError.
-        """
-        self._flush()
-        if self._doubled:
-            tables.compact(self._files.folder)
-
-    def _note(self, outcome: Outcome) -> None:
-        path = outcome.fingerprint.path.encode(errors="surrogatepass")
-        self._doubled |= not self._paths.add(digest_of(path))
-
-    def _flush(self) -> None:
-        written = self._parts.write({} if self.journal is None else self.journal.recorded)
-        if self.journal is not None:
-            self.journal.add(*written)

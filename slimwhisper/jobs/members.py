@@ -8,6 +8,7 @@ from tempfile import SpooledTemporaryFile
 from threading import Condition
 from typing import IO, TYPE_CHECKING, Any
 
+from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.errors import StorageError
 
 if TYPE_CHECKING:
@@ -22,14 +23,17 @@ _condition = Condition()
 _reserved = 0  # bytes
 
 
-class MemberBytes:
-    """A member's bytes, which can be moved out once. A pickled copy has its own bytes."""
+class HeldFile(RemoteFile):
+    """A recording whose bytes are here; they can be fetched once. A pickled copy has its own."""
 
-    def __init__(self, source: "SupportsRead[bytes]", size: int, wait: bool = True) -> None:
+    def __init__(
+        self, name: str, source: "SupportsRead[bytes]", size: int, wait: bool = True
+    ) -> None:
         """Copies `size` bytes. wait: until other members have been decoded and there is room.
 
         Raises StorageError if the disk is full.
         """
+        self._name = name
         _reserve(size, wait)
         self._file: IO[bytes] = SpooledTemporaryFile(IN_MEMORY)
         self._release = weakref.finalize(self, _free, self._file, size)
@@ -42,20 +46,23 @@ class MemberBytes:
             what = f"no room for a recording in the temporary folder ({error.strerror})"
             raise StorageError(f"{what}; free space there, or set TMPDIR") from error
 
+    def __str__(self) -> str:
+        return self._name
+
     def __reduce__(self) -> tuple[Any, ...]:
         self._file.seek(0)
-        return _from_pickle, (self._file.read(),)
+        return _from_pickle, (self._name, self._file.read())
 
-    def move_to(self, target: IO[bytes]) -> None:
+    def fetch(self, target: IO[bytes]) -> None:
         """Write the bytes, and free them here."""
         self._file.seek(0)
         copyfileobj(self._file, target, BLOCK)
         self._release()
 
 
-def _from_pickle(data: bytes) -> MemberBytes:
+def _from_pickle(name: str, data: bytes) -> HeldFile:
     """A member from another process, which already waited for room."""
-    return MemberBytes(BytesIO(data), len(data), wait=False)
+    return HeldFile(name, BytesIO(data), len(data), wait=False)
 
 
 def _reserve(size: int, wait: bool) -> None:
