@@ -29,8 +29,8 @@ from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.flags import load_chosen
 from slimwhisper.live.setup import live_options
-from slimwhisper.option_checks import check_flags
 from slimwhisper.text import escape_line, install_command
+from slimwhisper.trust import check_flags
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -82,9 +82,7 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> ServerSettings:
         max_bytes=a.max_upload * 10**6,
         page=page,
         session_seconds=60.0 * a.session_minutes,
-        live=live_options(
-            policy=a.policy, update=a.update, window=a.live_window, known_speakers=a.voices
-        ),
+        live=live_options(policy=a.policy, update=a.update, window=a.live_window),
         cache=a.cache if plain else None,
     )
 

@@ -19,10 +19,10 @@ from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search, Window
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.model import Model
-from slimwhisper.rules import make_rules
+from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
-from slimwhisper.types import Options
 
 FORMS = (*PRESETS, "slim-fp8")
 CONTEXT = 160  # prompt tokens: a step's texts stay below 256 tokens, so one graph serves them

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 PICTURE = ROOT / "docs" / "architecture.svg"
 WIDTH, ROW, BOX, MARGIN, WIDEST = 1060, 104, 80, 16, 300  # points
 CHARACTERS = 38  # of a line in a box
-LEFT_OUT = ("__main__", "_lazy", "decoding", "timing", "tokenizer", "utils")  # names for scripts
+LEFT_OUT = ("__main__", "_lazy", "decoding")  # names for scripts
 STYLE = """
 text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #334155 }
 .name { font-weight: 600; font-size: 15px; fill: #0f172a }
@@ -32,7 +32,7 @@ path { fill: none; stroke: #64748b; stroke-width: 1.3 }
 """
 CORE = ("cache", "kernels", "engine")  # what the project exists for
 # where a box stands that is alone in its row, from 0 (left) to 1; else in the middle
-ASIDE = {"flags": 0.12, "windows": 0.88, "option_checks": 0.12}
+ASIDE = {"flags": 0.12, "windows": 0.88, "devices": 0.12}
 
 
 def rows() -> list[list[str]]:

@@ -10,6 +10,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -22,11 +23,12 @@ from slimwhisper.audio.load import AudioSource, as_waveform
 from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.readers import Readers
 from slimwhisper.devices import check_batch_size, choose_loaders
-from slimwhisper.engine.pool import search_of
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.loaded_model import LoadedModel
+from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
+from slimwhisper.options import Options, changed_settings, make_options
 from slimwhisper.outputs.formats import segment_line
 from slimwhisper.recordings.passes import prepare_passes
 from slimwhisper.recordings.transcribe import (
@@ -41,16 +43,14 @@ from slimwhisper.types import (
     FRAMES_PER_SECOND,
     MEL_FRAMES_PER_POSITION,
     SAMPLE_RATE,
-    Options,
     Segment,
     Transcript,
 )
 
 if TYPE_CHECKING:
-    from whisper import DecodingOptions, DecodingResult
-
     from slimwhisper.live.listen import Live
     from slimwhisper.live.types import LiveEvent
+    from slimwhisper.tokens.whisper_package.decoding import DecodingOptions, DecodingResult
 
 logger = logging.getLogger("slimwhisper")
 
@@ -94,6 +94,23 @@ class SlimWhisper(LoadedModel):
         if batch_size is None:
             return self.transcriber.default_slots(search_of(options))
         return check_batch_size(batch_size)
+
+    # -- options ---------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> list[str]:
+        """One line for each of the model's own settings that differs from Whisper's."""
+        return list(map(str, changed_settings(self.network.facts)))
+
+    def make_options(self, name: str | None = None, **options: Any) -> Options:
+        """The options of a call: those given, else the model's settings, else Whisper's.
+
+        name: of the model in error messages. Raises OptionError.
+        """
+        facts = self.network.facts
+        chosen = make_options(facts if name is None else replace(facts, name=name), **options)
+        self.network.check_audio_window(chosen.audio_window)
+        return chosen
 
     # -- recordings ------------------------------------------------------------------------------
 

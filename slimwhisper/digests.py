@@ -1,7 +1,8 @@
 """Computes digests of files and of a checkpoint's weights; large ones are sampled."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,25 @@ def file_digest(path: Path) -> str:
             file.seek(size - TAIL)
             digest.update(file.read(TAIL))
     return digest.hexdigest()
+
+
+def folder_digest(folder: Path, suffixes: Sequence[str]) -> str:
+    """Of the names and contents of the files in a folder that have one of the suffixes."""
+    digest = blake2b(digest_size=16)
+    for file in sorted(folder.iterdir()):
+        if file.suffix in suffixes and file.is_file():
+            digest.update(f"{file.name} {file_digest(file)}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def content_digest(name: str, suffixes: Sequence[str] = ()) -> str:
+    """Of a file, or of such files in a folder; the name itself if it cannot be read, which whoever
+    uses it reports.
+    """
+    path = Path(name)
+    with suppress(OSError, ValueError):
+        return folder_digest(path, suffixes) if path.is_dir() else file_digest(path)
+    return name
 
 
 def weights_digest(state: Mapping[str, "Tensor"]) -> str:

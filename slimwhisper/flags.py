@@ -5,7 +5,7 @@ model have it.
 """
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from slimwhisper._lazy import lasting_imports
 from slimwhisper.cache.choice import CACHE_DTYPES, check_cache
 from slimwhisper.cache.forms import PRESETS, check_form, names_of
 from slimwhisper.errors import OptionError
-from slimwhisper.options import AUDIO_WINDOWS, OptionHelp
+from slimwhisper.option_group import AUDIO_WINDOWS, OptionHelp
 from slimwhisper.speakers.choice import voices_in
 from slimwhisper.text import parse_size
 from slimwhisper.types import COMPUTE_TYPES
@@ -119,25 +119,24 @@ class FlagGroup:
 def add_options(
     groups: Mapping[str, FlagGroup],
     kind: type,
-    defaults: Mapping[str, Any],
-    parsers: Mapping[str, Callable[[str], Any]] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    names: Collection[str] = (),
     **arguments: Any,
 ) -> None:
-    """Add a flag for each field of a dataclass whose `option` names one of the groups.
+    """Add a flag for each field of a class of options that is for one of the groups.
 
-    defaults: the command's own, where they differ from the fields'. parsers: of flags that take
-    more than the field. arguments: of `add_argument`.
+    defaults: the command's own, where they differ from the fields'. names: only of these fields.
+    arguments: of `add_argument`.
     """
-    parsers = {"hot_words": _hot_words} | dict(parsers or {})
     for row in fields(kind):
         option_help: OptionHelp = row.metadata["help"]
-        if option_help.group:
-            groups[option_help.group].add(
+        if option_help.section and (not names or row.name in names):
+            groups[option_help.section].add(
                 f"--{row.name}",
-                type=parsers.get(row.name) or _kind(str(row.type)),
-                default=defaults.get(row.name, row.default),
+                type=_hot_words if row.name == "hot_words" else _kind(str(row.type)),
+                default=(defaults or {}).get(row.name, row.default),
                 help=option_help.help,
-                choices=None if row.name in parsers else option_help.choices or None,
+                choices=option_help.choices or None,
                 **arguments,
             )
 
@@ -218,7 +217,7 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
     add(
         "--draft",
         help="smaller model with the same encoder, such as distil-large-v3 for large-v3, that "
-        "drafts tokens: the same text, faster; not with beams [none]",
+        "drafts tokens: the same text, faster; not with beams or 8 windows and more [none]",
     )
     add("--device", help="such as cpu, cuda or cuda:1 [a GPU if available]")
     add(

@@ -15,8 +15,7 @@ from slimwhisper.devices import choose_dtype
 from slimwhisper.errors import OptionError
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.model import Model
-from slimwhisper.option_checks import changed_settings, make_options
-from slimwhisper.types import Dims, Options
+from slimwhisper.types import Dims
 
 BUFFER = "encoder.positional_embedding"  # in a checkpoint, but no parameter of `whisper`'s
 
@@ -85,13 +84,6 @@ class LoadedModel:
         return self.network.fallbacks
 
     @property
-    def settings(self) -> list[str]:
-        """One line for each of the model's own settings that differs from Whisper's."""
-        network = self.network
-        rows = changed_settings(self.dims, network.vocabulary, network.settings)
-        return [str(row) for row in rows]
-
-    @property
     def is_multilingual(self) -> bool:
         return bool(self.network.vocabulary.languages)
 
@@ -113,16 +105,6 @@ class LoadedModel:
         gzipped booleans [layers, heads]. Raises OptionError for another model's dump.
         """
         self.network.alignment_heads = parse_head_dump(dump, self.dims)
-
-    def make_options(self, name: str | None = None, **options: Any) -> Options:
-        """The options of a call: those given, else the model's settings, else Whisper's.
-
-        name: of the model in error messages. Raises OptionError.
-        """
-        parts = (self.network.vocabulary, self.network.settings)
-        chosen = make_options(self.dims, name or self.name, *parts, **options)
-        self.network.check_audio_window(chosen.audio_window)
-        return chosen
 
     # -- the network, as `whisper` has it --------------------------------------------------------
 

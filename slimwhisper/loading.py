@@ -18,13 +18,12 @@ from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype, device_warning, is_slow
 from slimwhisper.digests import weights_digest
-from slimwhisper.engine.drafting.draft_model import load_draft
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.loaded_model import ModelOrigin
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
-from slimwhisper.options import AUDIO_WINDOWS
+from slimwhisper.option_group import AUDIO_WINDOWS
 from slimwhisper.text import parse_size
 
 logger = logging.getLogger("slimwhisper")
@@ -131,6 +130,8 @@ def load_model(
     model.check_audio_window(audio_window)
     model.cache_memory = memory
     if draft is not None:
+        from slimwhisper.engine.drafting.draft_model import load_draft
+
         smaller = load_checkpoint(draft, download_root=download_root, in_memory=in_memory)
         model.draft = load_draft(smaller, checkpoint, model)
     loaded = SlimWhisper(model)

@@ -11,8 +11,6 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from slimwhisper.options import Options as Options
-
 SAMPLE_RATE = 16_000  # Hz, of every waveform inside the package
 CHUNK_SECONDS = 30  # a window
 HOP_SAMPLES = 160  # one mel frame

@@ -1,32 +1,39 @@
-"""What comes from outside: a cache form, a checkpoint format, an output format, a pass, a source; a
-row each, or an object of an interface, and everything that has names for them runs them.
+"""What comes from outside: a cache form, a checkpoint format, an output format, a pass, a source,
+an option; a row each, or an object of an interface, and all that have names for them run them.
 `docs/architecture.md` has the steps.
 """
 
+from __future__ import annotations
+
+import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import pytest
 import torch
 
 import slimwhisper
+from slimwhisper import options as joined
 from slimwhisper.audio.samples import Samples
 from slimwhisper.cache import forms
 from slimwhisper.checkpoint.files import Contents
 from slimwhisper.checkpoint.formats import readers
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.engine.requests import Answer, Languages, Window
-from slimwhisper.errors import CheckpointError
+from slimwhisper.errors import CheckpointError, OptionError
+from slimwhisper.flags import FlagGroup, add_options
 from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext
+from slimwhisper.option_group import ModelFacts, OptionGroup, option
+from slimwhisper.options import Options
 from slimwhisper.outputs import formats
 from slimwhisper.outputs.layout import Layout
 from slimwhisper.recordings import passes as table
 from slimwhisper.service.source import Finished
-from slimwhisper.types import Dims, Options, Segment, Transcript
-from tests.support.checkpoints import assert_equal
+from slimwhisper.types import Dims, Segment, Transcript
+from tests.support.checkpoints import assert_equal, facts_of, tiny_dims
 from tests.support.command import Run
 from tests.support.paths import SAMPLES
 from tests.support.toy_form import first_form
@@ -161,3 +168,43 @@ def test_a_source_from_outside(random_paths: dict[str, Path]) -> None:
         *news, last = call.run()
     assert last == Finished("languages", [event.news for event in news])
     assert len(news) == 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class MusicOptions(OptionGroup):
+    """A feature's options."""
+
+    music: str = option("keep", "what to do with music", section="music", choices=("keep", "skip"))
+    least_ms: int = option(0, "shortest", section="music", low=0, high=9, needs=("music",))
+
+    @classmethod
+    def prepare(cls, values: dict[str, Any], defaults: dict[str, Any], model: ModelFacts) -> None:
+        if values.get("music") == "skip":
+            values["vad_filter"] = True
+
+    def check(self, model: ModelFacts) -> None:
+        if self.music == "skip" and not model.vocabulary.languages:
+            raise OptionError(f"{model.name}: needs a multilingual model")
+
+
+def test_an_option_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its flag, its limits, what it implies for others, and what it needs of the model."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Joined(MusicOptions, Options):
+        pass
+
+    monkeypatch.setattr(joined, "Options", Joined)
+    facts = facts_of(tiny_dims())
+    made: Any = joined.make_options(facts, music="skip", temperature=0)
+    assert (made.music, made.vad_filter, made.temperature) == ("skip", True, 0)
+    for model, values, message in (
+        (facts, {"music": "loud"}, "keep, skip"),
+        (facts, {"least_ms": 10}, "from 0 to 9"),
+        (facts_of(tiny_dims(multilingual=False), "tiny"), {"music": "skip"}, "tiny: needs"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            joined.make_options(model, **values)
+    parser = argparse.ArgumentParser()
+    add_options({"music": FlagGroup(parser, "music")}, MusicOptions)
+    assert vars(parser.parse_args(["--music", "skip"])) == {"music": "skip", "least_ms": 0}

@@ -17,7 +17,7 @@ from tests.support.paths import ROOT
 DATA = {
     *(f"slimwhisper/jobs/results/report.{suffix}" for suffix in ("css", "html", "js")),
     *("slimwhisper/py.typed", "slimwhisper/models/digits.pt", "slimwhisper/models/digits.md"),
-    "slimwhisper/kernels/configurations.json",
+    *("slimwhisper/checkpoint/openai_models.json", "slimwhisper/kernels/configurations.json"),
     "slimwhisper/kernels/gpu/hopper_latent.cu",
     *("slimwhisper/subtitles/languages.toml", "slimwhisper/trust/phrases.toml"),
     *(f"slimwhisper/app/page/assets/{p.name}" for p in (ROOT / "app/page/assets").iterdir()),
@@ -27,10 +27,10 @@ LINKED = {f"slimwhisper/{name}": ROOT / name for name in ("app", "kernels")}
 PROBE = """
 import importlib.util
 import slimwhisper, slimwhisper.app.api.access
-import slimwhisper.cache.decoder_cache, slimwhisper.kernels.latent
+import slimwhisper.cache.decoder_cache, slimwhisper.kernels.attention
 for name in ("kernels", "app", "tests", "cache"):
     assert importlib.util.find_spec(name) is None, name
-print(slimwhisper.kernels.latent.__file__)
+print(slimwhisper.kernels.attention.__file__)
 """
 
 pytestmark = [

@@ -4,6 +4,7 @@ Every error names the field and the values that would be accepted.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import fields as dataclass_fields
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Request
@@ -13,6 +14,8 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from slimwhisper.app.api.errors import APIError
+from slimwhisper.option_group import OptionHelp
+from slimwhisper.options import Options
 
 MAX_FIELDS = 50  # of a form
 MAX_FIELD_BYTES = 4 << 20  # of a field: the longest is a known speaker's recording
@@ -190,10 +193,38 @@ def _short(texts: tuple[str, ...]) -> tuple[str, ...]:
     return texts
 
 
+def option_fields(*names: str, **defaults: Any) -> dict[str, Any]:
+    """Fields of a form, for `create_model`, that are options by the same names, with their choices
+    and bounds; lists have "[]" after their names. defaults: values where they are not sent; others
+    are None.
+    """
+    rows = {row.name: row for row in dataclass_fields(Options)}
+    made: dict[str, Any] = {}
+    for name in names:
+        limits: OptionHelp = rows[name].metadata["help"]
+        kind = FORM_TYPES[str(rows[name].type).partition(" | ")[0]]
+        if limits.choices:
+            kind = Annotated[str, one_of(limits.choices)]
+        alias = f"{name}[]" if kind is Texts else None
+        bounds: dict[str, Any] = {"ge": limits.low, "le": limits.high}
+        if limits.open:
+            bounds = {"gt": limits.low, "lt": limits.high}
+        made[name] = (kind | None, Field(defaults.get(name), alias=alias, **bounds))
+    return made
+
+
 NULL_IS_DEFAULT = BeforeValidator(_use_default)
 WHOLE = BeforeValidator(_as_int)  # in JSON, 1.0 is a whole number, too
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Texts = Annotated[tuple[str, ...], AfterValidator(_short)]
+# by the types of options
+FORM_TYPES: dict[str, Any] = {
+    "bool": bool,
+    "float": float,
+    "int": int,
+    "str": Text,
+    "tuple[str, ...]": Texts,
+}
 
 
 def _first_error(error: ValidationError, path: str) -> APIError:

@@ -12,7 +12,7 @@ from slimwhisper.app.api.fields import Text, UploadForm, check_form, invalid, on
 from slimwhisper.app.api.request import TranscriptionRequest, choose_model
 from slimwhisper.app.service.models import Models
 from slimwhisper.jobs.decoding_flags import temperatures
-from slimwhisper.tokens.languages import asks_detection
+from slimwhisper.option_group import asks_detection
 
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 MAX_ROWS = 8  # beams or samples, as in whisper.cpp

@@ -10,7 +10,14 @@ from pathlib import PurePath
 from typing import Annotated, Any, Self
 from urllib.parse import quote
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import from_json
 from starlette.datastructures import FormData, UploadFile
 
@@ -24,17 +31,17 @@ from slimwhisper.app.api.fields import (
     check_size,
     invalid,
     one_of,
+    option_fields,
     refused,
 )
 from slimwhisper.app.api.references import SpeakerReference, read_references
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models, openai_model
 from slimwhisper.errors import DependencyError, OptionError
-from slimwhisper.options import CHANNELS, ON_FAILURE
+from slimwhisper.option_group import asks_detection
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.speakers.choice import require
-from slimwhisper.tokens.languages import asks_detection
-from slimwhisper.tokens.spellings import HIGHEST, hot_word_lines, parse_hot_words
+from slimwhisper.tokens.spellings import hot_word_lines, parse_hot_words
 
 FILE_FORMATS = tuple(name for name in FORMATS if name not in ("txt", "json"))  # of `outputs`
 RESPONSE_FORMATS = ("json", "text", "verbose_json", "diarized_json", *FILE_FORMATS)
@@ -127,7 +134,20 @@ def _parsed(value: object) -> object:
     return value
 
 
-class TranscriptionForm(UploadForm):
+# options that are fields of the form; None: the server's default
+EXTENSIONS = option_fields(
+    "channels",
+    "channel_names",
+    "sentences",
+    "speech_only",
+    "on_failure",
+    "hot_word_bonus",
+    "audio_track",
+    on_failure="best",  # API users do not review the texts
+)
+
+
+class TranscriptionForm(create_model("Extensions", __base__=UploadForm, **EXTENSIONS)):  # type: ignore[misc]
     """The form's fields."""
 
     model: Text | None = None
@@ -145,15 +165,7 @@ class TranscriptionForm(UploadForm):
     chunking_strategy: Annotated[Chunking, BeforeValidator(_parsed)] | None = None
     known_speaker_names: Texts = Field((), alias="known_speaker_names[]")
     known_speaker_references: tuple[str, ...] = Field((), alias="known_speaker_references[]")
-    channels: Annotated[str, one_of(CHANNELS)] | None = None
-    channel_names: Texts = Field((), alias="channel_names[]")
-    sentences: bool = False
-    speech_only: bool | None = None  # None: the server's
-    # not the default of `Options`: API users do not review the texts
-    on_failure: Annotated[str, one_of(ON_FAILURE)] = "best"
     hot_words: Text = ""  # one a line, as in the file of the command
-    hot_word_bonus: float | None = Field(None, ge=0, le=HIGHEST)  # None: the default
-    audio_track: Text | None = None  # a number from 1, or a language
 
     @field_validator("hot_words")
     @classmethod
@@ -177,27 +189,22 @@ class TranscriptionForm(UploadForm):
         """The fields as `slimwhisper.Options`."""
         chunking = self.chunking_strategy
         settings = chunking and chunking.model_dump(exclude={"type"}, exclude_unset=True)
-        by_voice = self.response_format in WITH_SPEAKERS and self.channels is None
+        extensions = self.model_dump(include=set(EXTENSIONS), exclude_none=True)
+        by_voice = self.response_format in WITH_SPEAKERS and "channels" not in extensions
         options = {
             "initial_prompt": self.prompt,
             "hotwords": ", ".join(self.keywords),
             "language": None if asks_detection(self.language) else self.language,
             "languages": self.languages,
             "temperature": self.temperature,
-            "sentences": self.sentences,
-            "on_failure": self.on_failure,
             "token_logprobs": bool(self.include),
             "word_timestamps": "word" in self.timestamp_granularities,
             "diarize": "embedding" if by_voice else None,
-            "channels": self.channels,
-            "channel_names": self.channel_names,
             "parallel": chunking is not None,
             "hot_words": hot_word_lines(self.hot_words),
-            "audio_track": self.audio_track,
         }
         options = {name: value for name, value in options.items() if value} | (settings or {})
-        given = {"speech_only": self.speech_only, "hot_word_bonus": self.hot_word_bonus}
-        return options | {name: value for name, value in given.items() if value is not None}
+        return options | extensions
 
 
 def read_request(form: FormData, task: str, models: Models) -> TranscriptionRequest:
@@ -234,7 +241,7 @@ def _refuse_combinations(request: TranscriptionRequest) -> None:
         raise refused("stream", f"stream needs response_format {', '.join(STREAMED)}")
     if "token_logprobs" in options and format != "json":
         raise refused("include[]", "include[]=logprobs needs response_format=json")
-    if "sentences" in options and format in ("json", "text"):
+    if options.get("sentences") and format in ("json", "text"):
         segments = ", ".join(("verbose_json", "diarized_json", *FILE_FORMATS))
         message = f"sentences needs a format with segments, unlike {format}; choose {segments}"
         raise refused("sentences", message)

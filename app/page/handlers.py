@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import gradio as gr
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, create_model, model_validator
 
+from slimwhisper.app.api.fields import option_fields
 from slimwhisper.app.api.request import display_name
 from slimwhisper.app.page.request_body import first_problem
 from slimwhisper.app.page.run import Run
@@ -20,7 +21,6 @@ from slimwhisper.app.service.settings import ServerSettings
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.forced_alignment.script import as_lines
-from slimwhisper.options import CHANNELS, MOST_SPEAKERS
 from slimwhisper.speakers.choice import BACKENDS
 from slimwhisper.tokens.spellings import hot_word_lines
 
@@ -31,11 +31,13 @@ MOST_BEAMS = 10
 RunUpdate = tuple[str, dict[str, Any]]  # a run's text, and its view
 
 
-class CallOptions(BaseModel):
+# options by their own names
+OWN = option_fields("language", "task", "speakers", "sentences", "channels")
+
+
+class CallOptions(create_model("Own", **OWN)):  # type: ignore[misc]
     """The options of a call, which Gradio does not check. None, or "": the default."""
 
-    language: str | None = None
-    task: str = "transcribe"
     words: bool = Field(False, serialization_alias="word_timestamps")
     prompt: str | None = Field(None, serialization_alias="initial_prompt")
     model: str | None = Field(None, exclude=True)
@@ -45,10 +47,7 @@ class CallOptions(BaseModel):
     vad: bool = Field(False, serialization_alias="vad_filter")
     # `Options` would also accept a path
     diarize: Literal[*BACKENDS] | None = None  # type: ignore[valid-type]
-    speakers: int | None = Field(None, ge=1, le=MOST_SPEAKERS)
-    sentences: bool = False
     script: str | None = Field(None, exclude=True)
-    channels: Literal[*CHANNELS] | None = None  # type: ignore[valid-type]
     hot_words: str | None = None  # one a line
 
     @model_validator(mode="before")
@@ -58,7 +57,7 @@ class CallOptions(BaseModel):
 
     def options(self) -> dict[str, Any]:
         """The fields of `slimwhisper.Options`."""
-        options = self.model_dump(by_alias=True, exclude_none=True)
+        options: dict[str, Any] = self.model_dump(by_alias=True, exclude_none=True)
         if self.beams == 1:  # greedy
             del options["beam_size"]
         if self.diarize is None:

@@ -20,8 +20,7 @@ from slimwhisper.app.page.live_route import live_formats
 from slimwhisper.app.service.models import Models
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.options import MOST_SPEAKERS
-from slimwhisper.speakers.choice import BACKENDS, missing
+from slimwhisper.speakers.choice import BACKENDS, MOST_SPEAKERS, missing
 
 ASSETS = Path(__file__).with_name("assets")
 SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."

@@ -15,7 +15,7 @@ from slimwhisper.app.api.fields import refused
 from slimwhisper.app.realtime.session import DETAILS, TENTATIVE, TRANSCRIPTION, WORDS, SessionConfig
 from slimwhisper.live.types import (
     LiveEvent,
-    SpeakersCorrected,
+    SpeakersNamed,
     SpeechStarted,
     SpeechStopped,
     StreamFailed,
@@ -127,7 +127,7 @@ class Conversation:
                 return self._text(self._items[event.utterance], event)
             case UtteranceEnded():
                 return self._ended(event)
-            case SpeakersCorrected():  # the session has ended with its connection
+            case SpeakersNamed():  # no session asks for speakers
                 return []
             case StreamFailed():
                 return self._failed(as_api_error(event.error))

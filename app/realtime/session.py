@@ -32,9 +32,8 @@ from slimwhisper.app.realtime.audio_input import SoundFormat
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.live.types import LiveOptions
-from slimwhisper.speakers.choice import missing
-from slimwhisper.text import install_command
-from slimwhisper.tokens.languages import asks_detection, whispers_code
+from slimwhisper.option_group import asks_detection
+from slimwhisper.tokens.languages import whispers_code
 
 FORMATS = {"audio/pcm": "PCM_16", "audio/pcmu": "ULAW", "audio/pcma": "ALAW"}
 PCM_RATES = (24_000, 16_000)
@@ -231,7 +230,6 @@ class SessionConfig(LenientModel):
             hotwords=", ".join(filter(None, transcription.keywords or ())) or None,
             update=DELAYS[transcription.delay] if transcription.delay else defaults.update,
             words=self.includes(WORDS),
-            diarize=defaults.diarize or openai_model(transcription.model) == DIARIZE,
             turns=self.has_turns,
             vad_threshold=turns.threshold,
             prefix_padding_ms=turns.prefix_padding_ms,
@@ -241,8 +239,8 @@ class SessionConfig(LenientModel):
     def choice(self, models: Models) -> ModelChoice:
         """The session's model. Raises APIError, CheckpointError."""
         name = self.audio.input.transcription.model
-        if openai_model(name) == DIARIZE and missing("embedding"):
-            raise unsupported("model", f"speakers: {install_command('diarize')} on the server")
+        if openai_model(name) == DIARIZE:
+            raise unsupported("model", "a session has no speakers; use /v1/audio/transcriptions")
         return choose_model(None if LIVE_MODEL.fullmatch(name or "") else name, models)[0]
 
 

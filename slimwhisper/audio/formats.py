@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 
-from slimwhisper.errors import OptionError
 from slimwhisper.text import text_encoding
 
 # of dff, ds2, dsf, dv, mxf, shn, sph, tak and wtv no demuxer is allowed: they have to be converted,
@@ -113,10 +112,3 @@ def _head(path: str) -> bytes:
         with os.fdopen(descriptor, "rb") as file:
             return file.read(HEAD) or b""
     return b""
-
-
-def check_track(track: str | int | None) -> None:
-    """Raise OptionError for a number of a track that no file has."""
-    number = str(track).strip().removeprefix("-")
-    if isinstance(track, bool) or (number.isdecimal() and int(str(track)) < 1):
-        raise OptionError(f"audio_track {track!r}: give a number from 1, or a language such as en")

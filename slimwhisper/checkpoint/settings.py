@@ -12,7 +12,7 @@ from typing import Any
 from slimwhisper.checkpoint.alignment_heads import Heads, parse_head_pairs
 from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import JSONFields, read_json_of
-from slimwhisper.options import AUDIO_WINDOWS, TASKS
+from slimwhisper.option_group import AUDIO_WINDOWS, TASKS
 from slimwhisper.tokens.openai import with_new_names
 from slimwhisper.types import (
     FRAMES_PER_SECOND,

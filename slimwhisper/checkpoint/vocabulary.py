@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.settings import GenerationSettings, Setting
 from slimwhisper.checkpoint.tokenizer import TOKENIZER, Tokens, fast_tokenizer, read_tokens
-from slimwhisper.options import TASKS
+from slimwhisper.option_group import TASKS
 from slimwhisper.tokens.openai import is_openai_table, suppressed, with_new_names
 from slimwhisper.tokens.vocabulary import (
     SIZES,

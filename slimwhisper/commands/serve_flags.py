@@ -11,13 +11,15 @@ from slimwhisper.flags import (
     FlagGroup,
     add_main_flags,
     add_model_flags,
+    add_options,
     add_voices,
-    boolean,
-    codes,
     count,
     positive,
 )
 from slimwhisper.live.types import POLICIES
+from slimwhisper.options import Options
+
+JOB_DEFAULTS = ("speech_only", "drop")  # options of all recordings, unless a request has its own
 
 
 def secret(text: str) -> str:
@@ -164,19 +166,8 @@ def add_serve(commands: Any) -> None:
         help="serve only the API",
     )
     group = FlagGroup(p, "texts", "of recordings; live streams find speech by themselves")
-    group.add(
-        "--speech_only",
-        type=boolean,
-        default=True,
-        help="no text for windows of 30 s in which no speech is found",
-    )
-    group.add(
-        "--drop",
-        type=codes,
-        default=(),
-        metavar="FLAGS",
-        help="leave out segments with one of these flags, such as invented,repeats [none]",
-    )
+    sections = {"decoding": group, "thresholds": group}
+    add_options(sections, Options, {"speech_only": True}, names=JOB_DEFAULTS)
     add_voices(FlagGroup(p, "speakers", "where they are identified"))
     for title, rows in NUMBERS.items():
         group = FlagGroup(p, title)

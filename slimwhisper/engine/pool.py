@@ -1,42 +1,31 @@
 """Makes a model's engines, and says how large they are."""
 
-from functools import partial
+import logging
+from functools import cache, partial
 
 import torch
 
-from slimwhisper.cache.decoder_cache import CrossCache, Pages, SelfCache
+from slimwhisper.cache.decoder_cache import Pages, SelfCache
 from slimwhisper.devices import free_bytes
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
 from slimwhisper.engine.runner import MakeDrafter
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
-from slimwhisper.types import Options
 
+logger = logging.getLogger("slimwhisper")
+
+MOST_DRAFTED = 7  # slots; drafts for more do not pay: docs/drafts.md#how-many-tokens
 PAGES_SHARE = 0.8  # of a GPU's free memory; the rest is for activations and CUDA graphs
 
 
-def search_of(options: Options) -> Search:
-    """The search of an engine, by the options."""
-    return Search(
-        beams=options.beam_size,
-        patience=options.patience or 1.0,
-        samples=options.best_of or 1,
-        length_penalty=options.length_penalty,
-    )
-
-
 def slot_bytes(model: Model, search: Search) -> int:
-    """Bytes of the caches for one more slot, with all texts of its window in the search."""
-    meta, dims = torch.device("meta"), model.dims
+    """Bytes of the caches for one more slot, with all texts of its window in the search; without
+    those of a draft, which few slots have.
+    """
     # the row group of samples has about as many rows as there are slots
     rows = 1 if search.beams is None and search.samples == 1 else (search.beams or 1) + 1
-    draft_bytes = 0
-    if model.draft is not None:
-        audio = CrossCache(model.plan, 1, dims.n_audio_ctx, meta)
-        shared = audio.share_with(model.draft.plan)  # 0 bytes if the model's store serves both
-        draft_bytes = _text_bytes(model.draft) + shared.nbytes()
-    return model.bytes_per_window() + (rows - 1) * _text_bytes(model) + draft_bytes
+    return model.bytes_per_window() + (rows - 1) * _text_bytes(model)
 
 
 def slots_within(model: Model, search: Search, most: int, memory: int) -> int:
@@ -78,7 +67,7 @@ def _page_bytes(model: Model) -> int:
 def make_engine(model: Model, search: Search, slots: int) -> Engine:
     """A new engine. Raises OptionError if there is too little memory, or for beams with a draft."""
     try:
-        draft, pages = _drafter(model, search), choose_pages(model, search, slots)
+        draft, pages = _drafter(model, search, slots), choose_pages(model, search, slots)
         return Engine(model, model.vocabulary, slots, search, draft=draft, pages=pages)
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error):
@@ -90,8 +79,8 @@ def make_engine(model: Model, search: Search, slots: int) -> Engine:
         ) from error
 
 
-def _drafter(model: Model, search: Search) -> MakeDrafter | None:
-    """The drafter of the texts, if there is one. Raises OptionError."""
+def _drafter(model: Model, search: Search, slots: int) -> MakeDrafter | None:
+    """The drafter of the texts, if there is one for so many. Raises OptionError."""
     if model.draft is None:
         return None
     if search.beams is not None:
@@ -99,6 +88,16 @@ def _drafter(model: Model, search: Search) -> MakeDrafter | None:
             f"beams: {model.draft.name} drafts for {model.name}, which needs greedy decoding; "
             "leave out the beam size, or the draft"
         )
+    if slots > MOST_DRAFTED:
+        _warn_of_unused(model.draft.name, slots)
+        return None
     from slimwhisper.engine.drafting.draft_model import DraftModel
 
     return partial(DraftModel, model.draft, model)
+
+
+@cache
+def _warn_of_unused(draft: str, slots: int) -> None:
+    """Once, however many engines are made."""
+    what = f"{draft} drafts for up to {MOST_DRAFTED} windows, as more would not be faster"
+    logger.warning("batch_size %d: %s; choose fewer, or leave out the draft", slots, what)

@@ -9,8 +9,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.faster_whisper.types import TranscriptionOptions, VadOptions
 from slimwhisper.faster_whisper.utils import get_logger
 from slimwhisper.faster_whisper.vad import option_fields
-from slimwhisper.option_checks import plain_values
-from slimwhisper.options import TASKS
+from slimwhisper.option_group import TASKS, plain_values
 from slimwhisper.text import not_one_of
 from slimwhisper.tokens.suppression import suppressed_tokens
 from slimwhisper.tokens.vocabulary import language_code

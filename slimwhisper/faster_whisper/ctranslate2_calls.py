@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.engine.pool import search_of
 from slimwhisper.engine.requests import Attempt, Decoded, Window
 from slimwhisper.errors import OptionError
-from slimwhisper.option_checks import plain_value
-from slimwhisper.rules import make_rules
+from slimwhisper.longform.requests import make_rules, search_of
+from slimwhisper.option_group import plain_value
 from slimwhisper.windows import as_windows, detect_languages, run_windows
 
 

@@ -15,9 +15,9 @@ from tqdm import tqdm
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import Samples
 from slimwhisper.audio.threads import set_threads
-from slimwhisper.engine.pool import search_of
 from slimwhisper.faster_whisper.types import Segment, Word
 from slimwhisper.loading import load_model
+from slimwhisper.longform.requests import search_of
 from slimwhisper.recordings.transcribe import RecordingSource, make_recording
 from slimwhisper.service.source import Failed, Progress
 from slimwhisper.text import SafeStream

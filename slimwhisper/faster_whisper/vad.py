@@ -10,7 +10,8 @@ from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.errors import OptionError
 from slimwhisper.faster_whisper.types import VadOptions
 from slimwhisper.longform.recording import find_speech
-from slimwhisper.types import SAMPLE_RATE, Options
+from slimwhisper.options import Options
+from slimwhisper.types import SAMPLE_RATE
 
 __all__ = ["VadOptions", "get_speech_timestamps"]
 

@@ -5,9 +5,10 @@ from dataclasses import fields
 from typing import Any
 
 from slimwhisper.errors import OptionError
-from slimwhisper.flags import FlagGroup, add_options, add_voices, boolean, none_or
+from slimwhisper.flags import FlagGroup, add_options, add_voices, none_or
+from slimwhisper.options import Options
+from slimwhisper.outputs.layout import LayoutOptions
 from slimwhisper.speakers.choice import named_file
-from slimwhisper.types import Options
 
 GROUPS = {  # titles, and the text below them
     "decoding": "same names and defaults as the whisper command",
@@ -31,9 +32,9 @@ class _StoreExplicit(argparse.Action):
 
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for each field of `Options`, and those that only the command has."""
+    """Add a flag for each option, and those that only the command has."""
     groups = {name: FlagGroup(parser, name, group) for name, group in GROUPS.items()}
-    add_options(groups, Options, COMMAND_DEFAULTS, {}, action=_StoreExplicit)
+    add_options(groups, Options, COMMAND_DEFAULTS, action=_StoreExplicit)
     groups["decoding"].add(
         "--temperature_increment_on_fallback",
         type=none_or(float),
@@ -41,20 +42,7 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
         help="step to the next temperature, up to 1, when a window fails a threshold; "
         "None disables the fallback",
     )
-    group = groups["words"]
-    group.add(
-        "--highlight_words",
-        type=boolean,
-        default=False,
-        help="underline each word as it is spoken, in srt and vtt; colour it, in ass",
-    )
-    group.add("--max_line_width", type=none_or(int), help="maximum number of characters per line")
-    group.add("--max_line_count", type=none_or(int), help="maximum number of lines per subtitle")
-    group.add(
-        "--max_words_per_line",
-        type=none_or(int),
-        help="maximum number of words per line; ignored with --max_line_width",
-    )
+    add_options(groups, LayoutOptions)
     groups["speakers"].add(
         "--known_speaker",
         dest="known_speakers",

@@ -18,8 +18,8 @@ from slimwhisper.jobs.plan import JobPlan
 from slimwhisper.jobs.progress import model_facts
 from slimwhisper.jobs.results.sinks import RecordingResult, write_result
 from slimwhisper.jobs.survey import survey
+from slimwhisper.options import Options
 from slimwhisper.storage.files import InputFile
-from slimwhisper.types import Options
 
 # transcribes recordings, writes their outputs, and reports progress to a ledger
 Outcomes = Generator[tuple[InputFile, RecordingResult], None, None]

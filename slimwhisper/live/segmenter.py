@@ -12,6 +12,7 @@ from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.types import LiveEvent, SpeechStarted, SpeechStopped
 from slimwhisper.live.utterance import StreamContext, Utterance
 from slimwhisper.live.voice_activity import VoiceActivity
+from slimwhisper.speakers.live import LiveSpeakers
 from slimwhisper.types import SAMPLE_RATE
 
 Samples = NDArray[np.float32]  # [n], at 16 kHz
@@ -53,7 +54,7 @@ class SpeechSegmenter:
         self, setup: UpdateSettings, buffers: deque[SpeechBuffer], emit: Callable[[LiveEvent], Any]
     ) -> None:
         """buffers: new ones are appended; only the last may be open. emit: called with the events
-        at the beginning and at the end of each utterance.
+        at the beginning and at the end of each utterance. Raises AudioError for a known speaker.
         """
         self._buffers, self._emit = buffers, emit
         self.setup = self.next_setup = setup
@@ -64,7 +65,10 @@ class SpeechSegmenter:
         self._utterance: Utterance | None = None  # the current one
         self._number = 0  # of the next utterance
         self._control_calls = 0  # of `commit` and `clear`
-        self.context = StreamContext()
+        live = setup.live
+        self.context = StreamContext(
+            speakers=LiveSpeakers(live.known_speakers) if live.diarize else None
+        )
 
     # -- audio, and its end ----------------------------------------------------------------------
 

@@ -7,11 +7,12 @@ from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.engine.requests import Rules
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import LiveOptions
-from slimwhisper.option_checks import check_names, check_rows, make_options, plain_values
-from slimwhisper.rules import make_rules
+from slimwhisper.longform.requests import make_rules
+from slimwhisper.option_group import ModelFacts, check_names, check_rows, plain_values
+from slimwhisper.options import Options, make_options
 from slimwhisper.speakers.choice import as_pairs, check_known, require
 from slimwhisper.tokens.vocabulary import Vocabulary, language_code
-from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES, Dims, Options
+from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES, Dims
 
 END_SILENCE_FRAMES = 2 * FRAMES_PER_SECOND  # mel frames of silence at least, at a window's end
 EXTRA_TOKENS = 12  # tokens that an update may sample beyond the share of its audio
@@ -41,9 +42,7 @@ class UpdateSettings:
 
         def options(**changes: Any) -> Options:
             return make_options(
-                dims,
-                vocabulary=vocabulary,
-                settings=settings,
+                ModelFacts("this model", dims, vocabulary, settings),
                 task=live.task,
                 language=live.language,
                 initial_prompt=live.prompt,

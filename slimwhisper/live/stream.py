@@ -15,7 +15,7 @@ from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.segmenter import Samples, SpeechSegmenter
 from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.speech_buffer import SpeechBuffer
-from slimwhisper.live.types import LiveEvent, LiveOptions, SpeakersCorrected
+from slimwhisper.live.types import LiveEvent, LiveOptions, SpeakersNamed
 from slimwhisper.live.utterance import Utterance
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims
@@ -47,8 +47,8 @@ class Stream:
 
     The events of each utterance are, in order: SpeechStarted, TextUpdate per update, SpeechStopped,
     TextUpdate of the rest, UtteranceEnded; the next one may start before that. With `diarize`,
-    SpeakersCorrected comes last, if a speaker turned out to be another. Without turns, an
-    utterance lasts from its first speech to `commit`, and a pause in it commits the text so far.
+    SpeakersNamed comes last. Without turns, an utterance lasts from its first speech to `commit`,
+    and a pause in it commits the text so far.
     """
 
     live = True
@@ -61,8 +61,8 @@ class Stream:
         settings: GenerationSettings | None = None,
     ) -> None:
         """dims: of the model, shortened by `SlimWhisper.shortened` if options have a `window`.
-        settings: those in the model's files. Raises OptionError, and DependencyError without
-        silero-vad.
+        settings: those in the model's files. Raises OptionError, AudioError
+        for a known speaker's recording, and DependencyError without silero-vad.
         """
         self._model_parts = dims, vocabulary, settings
         setup = UpdateSettings.of(dims, vocabulary, options, settings)
@@ -225,8 +225,7 @@ class Stream:
                 self._events.append(buffer.utterance.end_event())
         context = self.segmenter.context
         if self._finished and not self._buffers and context.speakers is not None:
-            if corrected := context.speakers.corrected():
-                self._events.append(SpeakersCorrected(tuple(corrected)))
+            self._events.append(SpeakersNamed(tuple(context.speakers.named())))
             context.speakers = None
         now = time.monotonic()
         for buffer in self._buffers:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.options import MILLISECONDS, TASKS, WITHIN, option
+from slimwhisper.option_group import MILLISECONDS, TASKS, WITHIN, option
 from slimwhisper.types import Segment, Word
 
 POLICIES = ("agreement", "alignatt")  # the values of `LiveOptions.policy`
 LEAST_WINDOW = 4.0  # seconds
 MOST_PADDING_MS = 5_000
-live = partial(option, group="live")
+live = partial(option, section="live")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class LiveOptions:
         0.5, "seconds of speech before the first update of an utterance", low=0, high=30
     )
     words: bool = live(False, "when each word is spoken")
-    diarize: bool = live(False, "identify the speaker of each segment, by voice")
+    diarize: bool = live(False, "at the end, name the speaker of each segment, by voice")
     known_speakers: tuple[tuple[str, str], ...] = option(
         (), "names, each with the path of a recording of that voice"
     )
@@ -92,8 +92,8 @@ class UtteranceEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class SpeakersCorrected:
-    """At the end of a stream with `LiveOptions.diarize`: the speakers that turned out otherwise."""
+class SpeakersNamed:
+    """The last event of a stream with `LiveOptions.diarize`: who spoke each segment."""
 
     speakers: tuple[tuple[int, int, str], ...]  # utterance, segment's id in it, speaker
 
@@ -106,5 +106,5 @@ class StreamFailed:
 
 
 LiveEvent = (
-    SpeechStarted | SpeechStopped | TextUpdate | UtteranceEnded | SpeakersCorrected | StreamFailed
+    SpeechStarted | SpeechStopped | TextUpdate | UtteranceEnded | SpeakersNamed | StreamFailed
 )

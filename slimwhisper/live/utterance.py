@@ -1,7 +1,7 @@
 """The text of an utterance, and that of its speech buffers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,7 @@ from slimwhisper.engine.requests import Decoded
 from slimwhisper.live.policy import TextPiece
 from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.types import UtteranceEnded
-from slimwhisper.longform.attempts import compression_ratio
-from slimwhisper.longform.prompts import Prompts
+from slimwhisper.longform.requests import Prompts, compression_ratio
 from slimwhisper.speakers.live import LiveSpeakers
 from slimwhisper.types import Segment, Word
 
@@ -56,7 +55,7 @@ class StreamContext:
     """What a stream's utterances share, and add to."""
 
     history: list[int] = field(default_factory=list)  # tokens committed before the last cut
-    speakers: LiveSpeakers | None = None  # None: not requested so far
+    speakers: LiveSpeakers | None = None  # None: not requested
 
 
 class Utterance:
@@ -69,9 +68,7 @@ class Utterance:
         self.number, self.start, self.end, self.setup = number, start, start, setup
         self.text = ""  # all committed text
         self._history, self._segments = context.history, list[Segment]()
-        if setup.live.diarize and context.speakers is None:
-            context.speakers = LiveSpeakers(setup.live.known_speakers)
-        self.speakers = context.speakers if setup.live.diarize else None
+        self.speakers = context.speakers
         self.language: str | None = None  # code; None: not known yet
         if setup.language is not None:
             self.set_language(setup.language)
@@ -109,11 +106,8 @@ class Utterance:
         """
         if not tokens:
             return
-        speaker = None
         if self.speakers is not None and speech is not None:
-            speaker = self.speakers.name((self.number, len(self._segments)), speech)
-        if words is not None and speaker is not None:
-            words = [replace(word, speaker=speaker) for word in words]
+            self.speakers.hear((self.number, len(self._segments)), speech)
         text = self.tokenizer.decode(list(tokens))
         start, end = (words[0].start, words[-1].end) if words else times
         self._segments.append(
@@ -129,7 +123,6 @@ class Utterance:
                 compression_ratio=compression_ratio(text.strip()),
                 no_speech_prob=result.no_speech_prob,
                 words=None if words is None else list(words),
-                speaker=speaker,
             )
         )
         if result.temperature > 0.5:  # as in `whisper`: such text is a bad prompt

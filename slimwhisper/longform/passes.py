@@ -12,8 +12,9 @@ from torch import Tensor
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform.hallucination import WindowSpan
+from slimwhisper.longform.options import DecodingOptions
 from slimwhisper.tokens.vocabulary import Vocabulary
-from slimwhisper.types import Options, Segment, Transcript
+from slimwhisper.types import Segment, Transcript
 
 if TYPE_CHECKING:  # it imports numba, which is slow to start
     from whisper.tokenizer import Tokenizer
@@ -45,7 +46,7 @@ class WindowPass(Protocol):
 class TranscriptContext:
     """What is known of a recording besides its transcript."""
 
-    options: Options
+    options: DecodingOptions
     seconds: float
     vocabulary: Vocabulary
     tokenizer: "Tokenizer"  # of the transcript's language
@@ -68,7 +69,7 @@ class Pass(Protocol):
         """The changed copy."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Passes:
     """The passes of a recording, each in order."""
 
@@ -76,8 +77,8 @@ class Passes:
     times: list[WindowPass] = field(default_factory=list)
     windows: list[WindowPass] = field(default_factory=list)  # of segments with their numbers
     transcript: list[Pass] = field(default_factory=list)
+    dropped: frozenset[str] = frozenset()  # flags of segments that are left out
 
-
-def is_dropped(segment: Segment, options: Options) -> bool:
-    """Whether a segment has one of the flags in `Options.drop`."""
-    return not set(options.drop).isdisjoint(segment.flags)
+    def drops(self, segment: Segment) -> bool:
+        """Whether a segment is left out of the text."""
+        return not self.dropped.isdisjoint(segment.flags)

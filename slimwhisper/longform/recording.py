@@ -8,7 +8,8 @@ from itertools import accumulate, chain, pairwise
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
-from slimwhisper.longform.passes import Passes, TranscriptContext, is_dropped
+from slimwhisper.longform.options import DecodingOptions
+from slimwhisper.longform.passes import Passes, TranscriptContext
 from slimwhisper.longform.session import Session, clips_of
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import (
@@ -16,7 +17,6 @@ from slimwhisper.types import (
     HOP_SAMPLES,
     SAMPLE_RATE,
     Dims,
-    Options,
     Segment,
     Transcript,
     Word,
@@ -45,7 +45,7 @@ class AudioPlan:
         return self.samples if isinstance(self.samples, Excerpts) else None
 
 
-def plan_audio(samples: Samples, options: Options, window_frames: int) -> AudioPlan:
+def plan_audio(samples: Samples, options: DecodingOptions, window_frames: int) -> AudioPlan:
     """Look for speech, if the options ask for it. window_frames: mel frames of a piece, at most."""
     if not (options.parallel or options.vad_filter):
         return AudioPlan(
@@ -80,7 +80,7 @@ class Recording:
         self,
         samples: Samples,
         dims: Dims,
-        options: Options,
+        options: DecodingOptions,
         vocabulary: Vocabulary | None = None,
         passes: Passes | None = None,
     ) -> None:
@@ -161,7 +161,7 @@ class Recording:
 
     def report(self) -> list[Segment]:
         """The new segments, in order of time, without those that `Options.drop` leaves out."""
-        return [s for s in self._report() if not is_dropped(s, self.options)]
+        return [s for s in self._report() if not self._passes.drops(s)]
 
     def _report(self) -> list[Segment]:
         number = skip = len(self._reported)
@@ -227,7 +227,7 @@ class Recording:
         )
 
 
-def find_speech(samples: Samples, options: Options) -> list[Region]:
+def find_speech(samples: Samples, options: DecodingOptions) -> list[Region]:
     """The regions with speech; with `parallel`, cut at short pauses, later joined up to 30 s."""
     from slimwhisper.audio.vad import speech_regions
 

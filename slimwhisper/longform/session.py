@@ -20,15 +20,14 @@ from slimwhisper.engine.requests import (
     Retry,
     Window,
 )
-from slimwhisper.longform.attempts import Candidate, attempts_of, choose
 from slimwhisper.longform.hallucination import WindowSpan
+from slimwhisper.longform.options import DecodingOptions
 from slimwhisper.longform.passes import DecodedWindow, Passes
-from slimwhisper.longform.prompts import Prompts
+from slimwhisper.longform.requests import Candidate, Prompts, attempts_of, choose, make_rules
 from slimwhisper.longform.timestamps import WindowSegments, cut_at_timestamps
 from slimwhisper.longform.words import text_tokens, time_segments
-from slimwhisper.rules import make_rules
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
-from slimwhisper.types import FRAMES_PER_SECOND, Dims, Options, Segment, Transcript
+from slimwhisper.types import FRAMES_PER_SECOND, Dims, Segment, Transcript
 
 if TYPE_CHECKING:  # it imports numba, which is slow to start
     from whisper.tokenizer import Tokenizer
@@ -37,7 +36,7 @@ Clip = tuple[int, int]  # mel frames [start, stop)
 LONG_SILENCE = 10 * FRAMES_PER_SECOND  # a model may take what follows it in a window for silence
 
 
-def clips_of(options: Options, content_frames: int) -> list[Clip]:
+def clips_of(options: DecodingOptions, content_frames: int) -> list[Clip]:
     """`clip_timestamps` in mel frames; the last clip ends with the recording at the latest."""
     points = [round(t * FRAMES_PER_SECOND) for t in options.clip_seconds] or [0]
     if len(points) % 2:
@@ -69,7 +68,7 @@ class Session:
         self,
         mel: Spectrogram,
         dims: Dims,
-        options: Options,
+        options: DecodingOptions,
         clips: Sequence[Clip] | None = None,
         language: str | None = None,
         vocabulary: Vocabulary | None = None,

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform.hallucination import WindowSpan, before_hallucination, leading_silence
+from slimwhisper.longform.options import DecodingOptions
 from slimwhisper.longform.timestamps import WindowSegments
 from slimwhisper.tokens.vocabulary import text_only
-from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Options, Segment, Word
+from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Segment, Word
 
 if TYPE_CHECKING:  # it imports numba, which is slow to start
     from whisper.tokenizer import Tokenizer
@@ -54,7 +55,7 @@ def time_segments(
     cut: WindowSegments,
     alignment: Alignment | None,
     tokenizer: "Tokenizer",
-    options: Options,
+    options: DecodingOptions,
     span: WindowSpan,
     last_speech: float,
 ) -> TimedSegments:
@@ -200,7 +201,7 @@ def attach_words(
     segments: Sequence[Segment],
     alignment: Alignment | None,
     tokenizer: "Tokenizer",
-    options: Options,
+    options: DecodingOptions,
     frames: int,
     last_speech: float,
 ) -> list[Segment]:

@@ -39,13 +39,11 @@ class _Convolution:
     @staticmethod
     def read(source: Source, stride: int) -> "_Convolution":
         weight, bias = source.tensor("weight"), source.tensor("bias")
-        matrix = weight.transpose(1, 2).flatten(1)
-        if half_on_gpu(weight):
-            return _Convolution(pack(matrix), bias, stride)
-        if source.int8 or source.dtype == torch.bfloat16:
-            matrix = matrix.bfloat16()
-            if packed_width(matrix) is not None:
-                return _Convolution(pack(matrix), bias.bfloat16(), stride)
+        half = half_on_gpu(weight)
+        if half or source.int8 or source.dtype == torch.bfloat16:
+            matrix = weight.transpose(1, 2).flatten(1).to(weight.dtype if half else torch.bfloat16)
+            if half or packed_width(matrix) is not None:
+                return _Convolution(pack(matrix), bias.to(matrix.dtype), stride)
         return _Convolution(weight, bias, stride)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from slimwhisper.kernels.memory import keep_heaps
 from slimwhisper.model.calibration import Guard, describe_fallbacks, guarded_plan
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
+from slimwhisper.option_group import ModelFacts
 
 logger = logging.getLogger("slimwhisper.cache")
 
@@ -85,6 +86,11 @@ class Model:
     def takes_short_windows(self) -> bool:
         """Whether its caches can hold windows as long as their audio: exact ones can."""
         return self.plan.exact_cross
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What options depend on."""
+        return ModelFacts(self.name, self.dims, self.vocabulary, self.settings)
 
     def check_audio_window(self, audio_window: str | None) -> None:
         """Raise OptionError for "auto" with caches that hold whole windows only."""

@@ -1,14 +1,35 @@
 """The options of writers, by key."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from slimwhisper.errors import OptionError
+from slimwhisper.option_group import OptionGroup, option
 
 Layout = Mapping[str, Any]
+words = partial(option, section="words")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutOptions(OptionGroup):
+    """Highlighted words and the line breaks of subtitles, as the whisper command has them."""
+
+    highlight_words: bool = words(
+        False, "underline each word as it is spoken, in srt and vtt; colour it, in ass"
+    )
+    max_line_width: int | None = words(None, "maximum number of characters per line")
+    max_line_count: int | None = words(None, "maximum number of lines per subtitle")
+    max_words_per_line: int | None = words(
+        None, "maximum number of words per line; ignored with --max_line_width"
+    )
+
+
+LAYOUT = [row.name for row in fields(LayoutOptions)]
 HIGHLIGHT = "highlight_words"
-# of subtitles: highlighted words, and line breaks
-LAYOUT = (HIGHLIGHT, "max_line_width", "max_line_count", "max_words_per_line")
 DIARIZE = "diarize"
 SPEAKERS = (DIARIZE, "channels")  # with either, speakers are requested
 SENTENCES = "sentences"  # segments are sentences: at most two lines each

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from slimwhisper.forced_alignment.matching import Match, heard_words, match
 from slimwhisper.forced_alignment.pieces import PieceSession, pieces_of
 from slimwhisper.forced_alignment.script import words_of
+from slimwhisper.longform.options import DecodingOptions
 from slimwhisper.longform.recording import Recording
 from slimwhisper.longform.session import Session
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.trust import NOT_IN_AUDIO
-from slimwhisper.types import FRAMES_PER_SECOND, Options, Segment, Transcript, Word
+from slimwhisper.types import FRAMES_PER_SECOND, Segment, Transcript, Word
 
 LEAST_LOGPROB = -2.0  # of a line that was heard as other words, in the mean: less is another text
 
@@ -28,7 +29,7 @@ class AlignedRecording:
         self._sessions: list[PieceSession] = []
 
     @property
-    def options(self) -> Options:
+    def options(self) -> DecodingOptions:
         return self.recording.options
 
     @property

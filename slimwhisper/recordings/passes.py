@@ -5,13 +5,20 @@ What a pass needs is imported where an option asks for it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext, is_dropped
-from slimwhisper.trust.flags import CERTAIN_LANGUAGE, WindowEvidence, flagged, with_loops
-from slimwhisper.trust.sound import WindowSound
-from slimwhisper.types import Options, Segment, Transcript
+from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext
+from slimwhisper.options import Options
+from slimwhisper.trust.flags import (
+    CERTAIN_LANGUAGE,
+    WindowEvidence,
+    WindowSound,
+    flagged,
+    with_loops,
+)
+from slimwhisper.types import Segment, Transcript
 
 
 def passes_of(samples: Samples, options: Options, name: str) -> Passes:
@@ -79,7 +86,8 @@ def add_the_rest(passes: Passes, samples: Samples, options: Options, name: str) 
     """Loops across windows, what is dropped, and sentences."""
     passes.transcript.append(flag_loops)
     if options.drop:
-        passes.transcript.append(drop)
+        passes.dropped = frozenset(options.drop)
+        passes.transcript.append(partial(drop, passes))
     if options.sentences:
         passes.transcript.append(cut_sentences)
 
@@ -89,12 +97,12 @@ def flag_loops(transcript: Transcript, context: TranscriptContext) -> Transcript
     return replace(transcript, segments=with_loops(transcript.segments))
 
 
-def drop(transcript: Transcript, context: TranscriptContext) -> Transcript:
+def drop(passes: Passes, transcript: Transcript, context: TranscriptContext) -> Transcript:
     """Leave out the segments with one of the flags in `Options.drop`."""
-    dropped = [s for s in transcript.segments if is_dropped(s, context.options)]
+    dropped = [s for s in transcript.segments if passes.drops(s)]
     if not dropped:
         return transcript
-    kept = [s for s in transcript.segments if not is_dropped(s, context.options)]
+    kept = [s for s in transcript.segments if not passes.drops(s)]
     text = "".join(s.text for s in kept)
     return replace(transcript, text=text, segments=kept, dropped=dropped)
 

@@ -9,15 +9,16 @@ from slimwhisper.audio.load import AudioSource, load_channels, load_samples, ste
 from slimwhisper.audio.read_ahead import WORKERS, Loader
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import Samples
-from slimwhisper.engine.pool import search_of
 from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
 from slimwhisper.longform.recording import Recording
+from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
+from slimwhisper.options import Options
 from slimwhisper.recordings.passes import passes_of
 from slimwhisper.service.source import Event, Failed, Finished, Progress, Stepped
 from slimwhisper.service.transcriber import Call, Transcriber
-from slimwhisper.types import Options, Segment, Transcript
+from slimwhisper.types import Segment, Transcript
 
 if TYPE_CHECKING:  # imported where they are asked for
     from slimwhisper.recordings.aligned import AlignedRecording

@@ -1,25 +1,31 @@
-"""The table of back ends that find speakers, and the checks of the options about speakers.
+"""The table of back ends that find speakers, and the options about speakers.
 
 A new back end is a module with a function `(samples, speakers) -> turns` (see `turns.FindTurns`)
 and a row of `BACKENDS`. Nothing here imports a back end's packages.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import util
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from slimwhisper.audio.formats import Selection
+from slimwhisper.audio.options import check_speaker_names
+from slimwhisper.digests import content_digest
 from slimwhisper.errors import DependencyError, OptionError
+from slimwhisper.option_group import ModelFacts, OptionGroup, option
 from slimwhisper.text import install_command
-from slimwhisper.types import Options
 
-MAX_LETTERS = 64  # of a name
+MOST_SPEAKERS = 20
 RTTM = ".rttm"
 UNNAMED = "SPEAKER_{:02}"  # by order of first speech
+speaking = partial(option, section="speakers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,34 +85,68 @@ def voices_in(folder: str | PathLike[str]) -> tuple[tuple[str, str], ...]:
     return pairs
 
 
-def check_speakers(options: Options) -> None:
-    """Check the options about speakers, and that the files they name exist.
+@dataclass(frozen=True, kw_only=True)
+class SpeakerOptions(OptionGroup):
+    """Who speaks."""
 
-    Raises OptionError, and DependencyError for a missing package of the back end.
-    """
-    check_names("channel_names", options.channel_names)
-    if options.channels is not None and options.diarize is not None:
-        raise OptionError("channels: each channel is a speaker already; leave out diarize")
-    if options.diarize is None:
-        return
-    if options.diarize in BACKENDS:
-        require(options.diarize)
-    else:
-        _check_rttm(options)
-    if options.known_speakers:
-        check_known(options.known_speakers)
-        require("embedding", "known_speakers")
+    diarize: str | None = speaking(
+        None, "find who spoke: embedding, pyannote, an .rttm file, or a folder of NAME.rttm [no]"
+    )
+    speakers: int | None = speaking(
+        None, "number of speakers [detected]", low=1, high=MOST_SPEAKERS, needs=("diarize",)
+    )
+    known_speakers: tuple[tuple[str, str], ...] = option(
+        (), "names, each with the path of a recording of that voice", needs=("diarize",)
+    )
 
+    @classmethod
+    def prepare(cls, values: dict[str, Any], defaults: dict[str, Any], model: ModelFacts) -> None:
+        """Segments are cut where the speaker changes, between words."""
+        if "known_speakers" in values:
+            values["known_speakers"] = as_pairs(values["known_speakers"] or ())
+        if values.get("diarize"):
+            values["word_timestamps"] = True
 
-def check_names(option: str, names: Sequence[Any]) -> None:
-    """Raise OptionError for a speaker's name that cannot be one, or that stands there twice."""
-    for name in names:
-        if not (isinstance(name, str) and 0 < len(name.strip()) <= MAX_LETTERS):
-            raise OptionError(f"{option}: {name!r}: give a name of 1 to {MAX_LETTERS} characters")
-        if not name.isprintable():
-            raise OptionError(f"{option}: {name!r}: give a name without line breaks and tabs")
-        if names.count(name) > 1:
-            raise OptionError(f"{option}: {name!r} is given twice; give each name once")
+    def check(self, model: ModelFacts) -> None:
+        """Whether the files and packages are there."""
+        if self.diarize is None:
+            return
+        if self.diarize in BACKENDS:
+            require(self.diarize)
+        else:
+            self._check_rttm()
+        if self.known_speakers:
+            check_known(self.known_speakers)
+            require("embedding", "known_speakers")
+
+    def _check_rttm(self) -> None:
+        diarize: Any = self.diarize
+        names = ", ".join(map(repr, BACKENDS))
+        if not isinstance(diarize, (str, PathLike)):
+            raise OptionError(f"diarize {diarize!r}: give {names}, or the path of an .rttm file")
+        path = Path(diarize)
+        if path.suffix.lower() != RTTM and not path.is_dir():
+            kinds = f"{names}, an {RTTM} file, or a folder of them"
+            raise OptionError(f"diarize {str(diarize)!r} is not {kinds}")
+        if not path.exists():
+            raise OptionError(f"diarize: {path}: no such file")
+        if path.is_dir() and not any(path.glob(f"*{RTTM}")):
+            raise OptionError(f"diarize: {path}: no NAME{RTTM} files in this folder")
+        for name, what in (("speakers", "the number"), ("known_speakers", "the names")):
+            if getattr(self, name):
+                reason = f"an .rttm file already has {what}; leave this option out"
+                raise OptionError(f"{name}: {reason}")
+
+    @classmethod
+    def identify(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The names with the digests of their recordings, and that of the RTTM files."""
+        identity: dict[str, Any] = {}
+        if known := options.get("known_speakers"):
+            identity["known_speakers"] = [[name, content_digest(path)] for name, path in known]
+        diarize = options.get("diarize")
+        if diarize is not None and diarize not in BACKENDS:
+            identity["diarize"] = f"rttm {content_digest(diarize, (RTTM,))}"
+        return identity
 
 
 def missing(backend: str) -> list[str]:
@@ -130,31 +170,9 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _check_rttm(options: Options) -> None:
-    diarize: Any = options.diarize
-    names = ", ".join(map(repr, BACKENDS))
-    if not isinstance(diarize, (str, PathLike)):
-        raise OptionError(f"diarize {diarize!r}: give {names}, or the path of an .rttm file")
-    path = Path(diarize)
-    if path.suffix.lower() != RTTM and not path.is_dir():
-        raise OptionError(
-            f"diarize {str(diarize)!r} is not {names}, an {RTTM} file, or a folder of them"
-        )
-    if not path.exists():
-        raise OptionError(f"diarize: {path}: no such file")
-    if path.is_dir() and not any(path.glob(f"*{RTTM}")):
-        raise OptionError(f"diarize: {path}: no NAME{RTTM} files in this folder")
-    if options.speakers is not None:
-        raise OptionError("speakers: an .rttm file already has the number; leave this option out")
-    if options.known_speakers:
-        raise OptionError(
-            "known_speakers: an .rttm file already has the names; leave this option out"
-        )
-
-
 def check_known(known: tuple[tuple[str, str], ...]) -> None:
     """Check names and files of known speakers. Raises OptionError."""
-    check_names("known_speakers", [name for name, _ in known])
+    check_speaker_names("known_speakers", [name for name, _ in known])
     for name, path in known:
         if re.fullmatch(r"SPEAKER_\d+", name):
             raise OptionError(

@@ -7,7 +7,7 @@ number then assigns the embeddings. Both are scikit-learn's.
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.options import MOST_SPEAKERS
+from slimwhisper.speakers.choice import MOST_SPEAKERS
 
 # Measured on seeds that the table of docs/speakers.md does not use.
 CLUSTER_DISTANCE = 0.31  # average cosine distance at which two clusters are two speakers

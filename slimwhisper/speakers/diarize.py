@@ -4,13 +4,12 @@ from importlib import import_module
 from pathlib import Path
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.speakers.choice import BACKENDS
+from slimwhisper.speakers.choice import BACKENDS, SpeakerOptions
 from slimwhisper.speakers.rttm import read_rttm, turns_of_recording
 from slimwhisper.speakers.turns import FindTurns, Turn
-from slimwhisper.types import Options
 
 
-def find_speakers(samples: Samples, options: Options, name: str = "") -> list[Turn]:
+def find_speakers(samples: Samples, options: SpeakerOptions, name: str = "") -> list[Turn]:
     """The turns of a recording, in order; none without `diarize`.
 
     name: the recording's, without suffix, to find it in RTTM files. Raises AudioError,
@@ -29,7 +28,7 @@ def find_speakers(samples: Samples, options: Options, name: str = "") -> list[Tu
     return turns
 
 
-def prepare(options: Options) -> None:
+def prepare(options: SpeakerOptions) -> None:
     """Load what `find_speakers` needs, so that errors are reported once, before any recording is
     read. Raises as `find_speakers`.
     """

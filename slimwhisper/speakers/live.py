@@ -1,13 +1,14 @@
-"""Who speaks in a live stream: a name for each segment when it ends, and again for all at the end.
+"""Who spoke in a live stream: a name for each segment, at the stream's end.
 
-As each segment is named once it is spoken, its voice is compared with those of the speakers so far
-(leader clustering). At the end, speakers whose voices turned out to be the same are one, and each
-segment is named by the nearest voice.
+A segment's audio is gone by then, so its voice is kept when it is spoken. At the end, each voice is
+compared with those of the speakers before it (leader clustering), speakers whose voices turn out to
+be the same are one, and each segment is named by the nearest voice.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,27 +33,13 @@ LEAST = 0.8  # seconds of a segment that can be the first of a speaker
 MOST_WEIGHT = 5.0  # seconds of a segment that count for a speaker's voice
 
 
-@dataclass(slots=True)
-class Speaker:
-    """A speaker, and the weighted sum of the voices heard."""
-
-    name: str
-    total: Voice
-    known: bool = False  # by a reference recording
-
-    @property
-    def voice(self) -> Voice:
-        return unit(self.total)
-
-
 @dataclass(frozen=True, slots=True)
-class NamedSegment:
-    """A segment that has been named. place: of the caller, to find it again."""
+class SpokenSegment:
+    """A segment's voice. place: of the caller, to find the segment again."""
 
     place: tuple[int, int]
     voice: Voice
     seconds: float
-    speaker: Speaker = field(compare=False)
 
 
 class LiveSpeakers:
@@ -61,57 +48,46 @@ class LiveSpeakers:
     def __init__(self, known: Sequence[tuple[str, str]] = ()) -> None:
         """known: names, each with the path of a recording. Raises AudioError, DependencyError."""
         # a reference counts as one long segment
-        self._speakers = [Speaker(name, MOST_WEIGHT * voice_of(path), True) for name, path in known]
-        self._named: list[NamedSegment] = []
-        self._unnamed = 0
+        self._known = {name: MOST_WEIGHT * voice_of(path) for name, path in known}
+        self._segments: list[SpokenSegment] = []
 
-    def name(self, place: tuple[int, int], audio: Samples) -> str | None:
-        """The speaker of a segment. place: two numbers, as the result of `corrected` has them;
-        audio: float32 [n]. None: there is no audio.
+    def hear(self, place: tuple[int, int], audio: Samples) -> None:
+        """Keep a segment's voice. place: two numbers, as the result of `named` has them; audio:
+        float32 [n].
         """
-        if not len(audio):
-            return None
-        seconds = len(audio) / SAMPLE_RATE
-        windows = min(max(1, round(len(audio) / WINDOW)), MAX_WINDOWS)
-        stretch = Stretch((0, len(audio)), windows)
-        voice = embed_voice(ArraySamples(audio), [stretch], load_encoder())
-        needed = SAME_SHORT + (SAME - SAME_SHORT) * min(seconds / LONG, 1.0)
-        nearest = self._nearest(voice)
-        if nearest is not None and (seconds < LEAST or nearest.voice @ voice >= needed):
-            speaker = nearest
-        else:
-            speaker = Speaker(UNNAMED.format(self._unnamed), np.zeros_like(voice))
-            self._unnamed += 1
-            self._speakers.append(speaker)
-        speaker.total = speaker.total + min(seconds, MOST_WEIGHT) * voice
-        self._named.append(NamedSegment(place, voice, seconds, speaker))
-        return speaker.name
+        if len(audio):
+            windows = min(max(1, round(len(audio) / WINDOW)), MAX_WINDOWS)
+            stretch = Stretch((0, len(audio)), windows)
+            voice = embed_voice(ArraySamples(audio), [stretch], load_encoder())
+            self._segments.append(SpokenSegment(place, voice, len(audio) / SAMPLE_RATE))
 
-    def corrected(self) -> list[tuple[int, int, str]]:
-        """The places of the segments whose speaker turned out to be another, and its name."""
-        self._join()
-        changes: list[tuple[int, int, str]] = []
-        for segment in self._named:
-            speaker = self._nearest(segment.voice)
-            assert speaker is not None
-            if speaker.name != segment.speaker.name:
-                changes.append((*segment.place, speaker.name))
-        return changes
+    def named(self) -> list[tuple[int, int, str]]:
+        """The place of each segment that was heard, and its speaker's name."""
+        sums = self._known.copy()  # of each speaker's voices, weighted
+        for segment in self._segments:
+            voice, seconds = segment.voice, segment.seconds
+            needed = SAME_SHORT + (SAME - SAME_SHORT) * min(seconds / LONG, 1.0)
+            name = _nearest(sums, voice)
+            if name is None or (seconds >= LEAST and unit(sums[name]) @ voice < needed):
+                name = UNNAMED.format(len(sums) - len(self._known))
+            sums[name] = sums.get(name, 0) + min(seconds, MOST_WEIGHT) * voice
+        self._join(sums)
+        return [(*s.place, _nearest(sums, s.voice) or "") for s in self._segments]
 
-    def _nearest(self, voice: Voice) -> Speaker | None:
-        return max(self._speakers, key=lambda s: float(s.voice @ voice), default=None)
-
-    def _join(self) -> None:
+    def _join(self, sums: dict[str, Voice]) -> None:
         """Join the speakers whose voices are the same, the most similar first."""
         while True:
             pairs = [
-                (float(a.voice @ b.voice), a, b)
-                for a, b in combinations(self._speakers, 2)
-                if not (a.known and b.known)
+                (float(unit(sums[a]) @ unit(sums[b])), a, b)
+                for a, b in combinations(sums, 2)
+                if not (a in self._known and b in self._known)
             ]
-            cosine, first, second = max(pairs, key=lambda pair: pair[0], default=(0.0, None, None))
-            if first is None or second is None or cosine < JOIN:
+            cosine, first, second = max(pairs, key=itemgetter(0), default=(0.0, "", ""))
+            if cosine < JOIN:
                 return
             # the older one, or the known one, which is older
-            first.total = first.total + second.total
-            self._speakers.remove(second)
+            sums[first] = sums[first] + sums.pop(second)
+
+
+def _nearest(sums: Mapping[str, Voice], voice: Voice) -> str | None:
+    return max(sums, key=lambda name: float(unit(sums[name]) @ voice), default=None)

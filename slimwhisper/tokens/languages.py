@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 
-DETECT = ("", "auto", "none", "null", "und")  # instead of a language: it is to be detected
 # Whisper's code; ISO 639's codes of three letters, bibliographic ones and the largest member of a
 # group of languages too; codes that ISO has replaced; codes of countries; some languages' own names
 OTHER_NAMES = """
@@ -33,11 +32,6 @@ def _codes() -> dict[str, str]:
     rows = [row.split() for row in re.split(r"[|\n]", OTHER_NAMES.strip())]
     others = {name: code for code, *names in rows for name in names}
     return others | TO_LANGUAGE_CODE | {code: code for code in LANGUAGES}
-
-
-def asks_detection(language: object) -> bool:
-    """Whether a value asks for the language to be detected, as "auto" does."""
-    return isinstance(language, str) and language.strip().lower() in DETECT
 
 
 def possible_codes(language: str) -> Iterator[str]:

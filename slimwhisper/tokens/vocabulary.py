@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from slimwhisper.errors import OptionError
-from slimwhisper.options import TASKS
+from slimwhisper.option_group import TASKS
 from slimwhisper.tokens.languages import language_hint, possible_codes, whispers_code
 from slimwhisper.types import Dims, SpecialTokens
 

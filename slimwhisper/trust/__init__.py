@@ -1,5 +1,14 @@
 """Flags of doubtful segments. They change no text."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from slimwhisper.errors import OptionError
+from slimwhisper.option_group import ModelFacts, OptionGroup, option
+from slimwhisper.text import not_one_of
+
 # name in `Segment.flags`: description for people; the most serious first
 NOT_IN_AUDIO = "not_in_audio"
 REASONS: dict[str, str] = {
@@ -11,3 +20,26 @@ REASONS: dict[str, str] = {
     "language_changed": "not in the language of the rest",
     "improbable": "the model was unsure",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustOptions(OptionGroup):
+    """What is left out of the text."""
+
+    drop: tuple[str, ...] = option(
+        (),
+        "leave segments with one of these flags out of the text, such as invented,repeats; json "
+        "keeps them, as dropped [none]",
+        section="thresholds",
+    )
+
+    def check(self, model: ModelFacts) -> None:
+        """Whether these are flags."""
+        check_flags(self.drop)
+
+
+def check_flags(names: Iterable[str]) -> None:
+    """Raise OptionError for a name in `Options.drop` that is not a flag's."""
+    for name in names:
+        if name not in REASONS:
+            raise OptionError(f"drop {not_one_of(name, REASONS, ':')}")

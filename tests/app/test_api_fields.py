@@ -16,7 +16,7 @@ from slimwhisper.app.api.references import SpeakerReference
 from slimwhisper.app.api.request import RESPONSE_FORMATS, read_request
 from slimwhisper.app.service.models import OPENAI_MODELS, openai_model
 from slimwhisper.errors import CheckpointError, DependencyError
-from slimwhisper.types import Options
+from slimwhisper.options import Options
 from tests.support.forms import MODELS, sent_by_openai, wanted, wanted_by_whisper_cpp
 from tests.support.paths import ROOT
 

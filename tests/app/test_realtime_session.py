@@ -101,26 +101,6 @@ def test_names_of_models_for_sessions(name: str) -> None:
     assert update_session(START, given)[0].choice(MODELS).name == "digits"
 
 
-@pytest.fixture(autouse=True)
-def no_speakers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As without the extra `diarize`."""
-    monkeypatch.setattr("slimwhisper.app.realtime.session.missing", lambda _: ["resemblyzer"])
-
-
-def test_speakers_by_openais_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slimwhisper.app.realtime.session.missing", lambda _: [])
-    given = {
-        "type": "transcription",
-        **sound(transcription={"model": "gpt-4o-transcribe-diarize"}),
-    }
-    config = update_session(START, given)[0]
-    assert config.choice(MODELS).name == "digits"
-    defaults = LiveOptions(known_speakers=(("Ann", "ann.wav"),))
-    options = config.options(defaults)
-    assert options.diarize and options.known_speakers == defaults.known_speakers
-    assert not START.options(defaults).diarize
-
-
 VAD = {"type": "server_vad"}
 REFUSED = [
     ({"type": "realtime"}, "session.type", "transcribes and makes no responses"),

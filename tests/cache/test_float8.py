@@ -11,7 +11,7 @@ from slimwhisper.cache.fold import Context, fold
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels import latent as latents
-from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.attention import Latent
 from tests.support.cache_forms import (
     CPU,
     FRAMES,

@@ -12,8 +12,8 @@ from slimwhisper import cli
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.conversion.convert import convert
 from slimwhisper.errors import OptionError
-from slimwhisper.rules import make_rules
-from slimwhisper.types import Options
+from slimwhisper.longform.requests import make_rules
+from slimwhisper.options import Options
 from tests.support.checkpoints import DIMS, random_state, refusal, save_openai
 from tests.support.hf_folders import hf_folder, trained_table
 from tests.support.sounds import noise_bursts

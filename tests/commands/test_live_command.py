@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from slimwhisper.errors import AudioError
 from slimwhisper.live.types import (
     LiveEvent,
     LiveOptions,
-    SpeakersCorrected,
+    SpeakersNamed,
     SpeechStarted,
     SpeechStopped,
     TextUpdate,
@@ -173,25 +172,27 @@ def test_subtitles_are_whispers(
     assert out.read_text(encoding="utf-8") == expected
 
 
-@pytest.mark.parametrize(
-    ("format", "expected"),
-    [
-        ("text", ["Zoë & Co: one", "Zoë & Co: two", "Bo: three"]),
-        ("srt", ["Zoë & Co: one", "two", "Bo: three"]),
-        ("vtt", ["<v Zoë &amp; Co>one", "<v Zoë &amp; Co>two", "<v Bo>three"]),
-    ],
-)
-def test_speakers(tmp_path: Path, format: str, expected: list[str]) -> None:
+@pytest.mark.parametrize("terminal", [False, True])
+def test_speakers_are_named_at_the_end(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    terminal: bool,
+) -> None:
     path = tmp_path / "out"
-    said = [("Zoë & Co", " one"), ("Zoë & Co", " two"), ("Bo", " three")]
-    with outputs.open_outputs(format, path, diarize=True) as emit:
-        for number, (name, text) in enumerate(said):
-            told = replace(segment(number, text), speaker=name)
+    monkeypatch.setattr(outputs, "is_screen", lambda _: terminal)
+    with outputs.open_outputs("text", path, diarize=True) as emit:
+        for number, text in enumerate([" one", " two", ""]):
             emit(TextUpdate(number, text, ""))
-            emit(UtteranceEnded(number, (told,), text.strip(), "en"))
-        emit(SpeakersCorrected(((0, 0, "Bo"),)))
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if re.search("one|two|three", line)] == expected
+            emit(UtteranceEnded(number, (segment(0, text),), text.strip(), "en"))
+        emit(SpeakersNamed(((0, 0, "Zoë"), (1, 0, "Bo"))))
+    assert path.read_text(encoding="utf-8") == "one\ntwo\n\nZoë: one\nBo: two\n"
+    assert capsys.readouterr().out.endswith("\nZoë: one\nBo: two\n")
+
+
+def test_no_cues_with_speakers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run = Run(capsys, "live", str(recording(tmp_path)), "-f", "srt", "--diarize", "True")
+    assert run.status == 2 and "-f srt: --diarize names speakers at the end" in run.err
 
 
 def test_json(capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path) -> None:

@@ -7,16 +7,6 @@ import pytest
 
 from slimwhisper.commands.live.screen import Screen
 from slimwhisper.live.types import TextUpdate, UtteranceEnded
-from slimwhisper.types import Segment
-
-
-def spoken(number: int, *said: tuple[str, str]) -> UtteranceEnded:
-    """said: speakers and texts."""
-    segments = [
-        Segment(i, 0, float(i), i + 1.0, text, [], 0.0, -0.1, 1.0, 0.0, speaker=speaker)
-        for i, (speaker, text) in enumerate(said)
-    ]
-    return UtteranceEnded(number, tuple(segments), "".join(text for _, text in said), "en")
 
 
 class Terminal:
@@ -88,15 +78,3 @@ def test_dim_or_brackets(
     assert ("\x1b[2m two" in everything) != no_color
     assert ("one [two]" in everything) == no_color
     screen.close()
-
-
-def test_speakers_replace_the_line_at_its_end() -> None:
-    terminal: Any = Terminal(20)
-    screen = Screen(terminal, width=20, diarize=True)
-    screen.event(TextUpdate(0, " one two three four five", " six"))
-    screen.event(spoken(0, ("SPEAKER_00", " one two three"), ("Zoë", " four five six")))
-    screen.event(TextUpdate(1, " seven", ""))
-    screen.event(spoken(1, ("Zoë", " seven")))
-    screen.close()
-    lines = [line.rstrip() for line in terminal.text()]
-    assert lines == ["SPEAKER_00: one two", "three", "Zoë: four five six", "Zoë: seven"]

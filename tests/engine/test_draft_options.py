@@ -10,6 +10,8 @@ import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cli import build_parser
 from slimwhisper.engine.drafting.speculation import Acceptance
+from slimwhisper.engine.pool import make_engine
+from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.jobs.decoding_flags import options_of
 from tests.support.paths import SAMPLES
@@ -53,7 +55,9 @@ def plain(digits: SlimWhisper) -> Words:
     return transcribe_words(digits)
 
 
-def test_a_draft_of_one_layer(plain: Words, tmp_path: Path) -> None:
+def test_a_draft_of_one_layer(
+    plain: Words, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Most of its guesses are wrong; the text is the model's own, and so are its words' times."""
     full = torch.load(Path(slimwhisper.__file__).parent / "models/digits.pt", weights_only=True)
     others = tuple(f"decoder.blocks.{i}." for i in (1, 2, 3))
@@ -63,6 +67,11 @@ def test_a_draft_of_one_layer(plain: Words, tmp_path: Path) -> None:
     model = slimwhisper.load_model("digits", draft=tmp_path / "draft.pt")
     assert transcribe_words(model) == plain
     assert drafts_of(model).drafted
+    with caplog.at_level("WARNING", logger="slimwhisper"):
+        engines = [make_engine(model.network, Search(), slots) for slots in (7, 8, 8)]
+    drafted = [engine.group_runners[0].speculation is not None for engine in engines]
+    assert drafted == [True, False, False]
+    assert caplog.text.count("batch_size 8: ") == 1 and "draft.pt drafts for up to 7" in caplog.text
     with pytest.raises(OptionError, match=r"beams: .*draft\.pt drafts for digits"):
         model.transcribe(DOOR, beam_size=2)
     state["encoder.conv1.bias"] = state["encoder.conv1.bias"] + 1

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from slimwhisper.cache.forms import all_forms
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters.base import LogitFilter
 from slimwhisper.engine.filters.hot_words import HotWordFilter
+from slimwhisper.engine.filters.rules import LogitFilter
 from slimwhisper.engine.filters.table import FILTERS
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search, Window
 from slimwhisper.engine.verification import may_draft, usable_draft
+from slimwhisper.longform.requests import hot_words, make_rules
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.model import Model
-from slimwhisper.rules import hot_words, make_rules
-from slimwhisper.types import Options
+from slimwhisper.options import Options
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.windows import (
     CPU,

@@ -23,11 +23,11 @@ from slimwhisper.engine.requests import (
     Window,
 )
 from slimwhisper.errors import OptionError
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
-from slimwhisper.rules import make_rules
+from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
-from slimwhisper.types import Options
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.reference import set_spectrum
 from tests.support.windows import (

@@ -11,15 +11,14 @@ import torch
 from torch import Tensor
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters.bonus import argmax
-from slimwhisper.engine.filters.hot_words import HotWordFilter
+from slimwhisper.engine.filters.hot_words import HotWordFilter, argmax
 from slimwhisper.engine.hot_words.automaton import HotWords
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
 from slimwhisper.engine.sampling import waiting_times
+from slimwhisper.longform.requests import hot_words, make_rules
 from slimwhisper.model.model import Model
-from slimwhisper.rules import hot_words, make_rules
+from slimwhisper.options import Options
 from slimwhisper.tokens.spellings import Spelling, spellings, word_ends
-from slimwhisper.types import Options
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import assert_recorded_like_a_cpu, made, requests
 from tests.support.windows import (

@@ -53,4 +53,4 @@ def test_without_times_the_cost_decides() -> None:
     assert cheap.choose(np.array([0.9]), 7) == 7
     assert cheap.choose(np.array([0.9]), 3) == 2, "as many as there is room for"
     assert dear.choose(np.array([0.9]), 7) == 0
-    assert cheap.choose(np.array([0.9] * 7), 7) == 7 and cheap.choose(np.array([0.9] * 8), 7) == 0
+    assert cheap.choose(np.array([0.9] * 7), 7) == 7

@@ -9,7 +9,7 @@ import pytest
 from slimwhisper import cli
 from slimwhisper.jobs.decoding_flags import COMMAND_DEFAULTS, options_of
 from slimwhisper.jobs.flags import dtype_of
-from slimwhisper.types import Options
+from slimwhisper.options import Options
 
 
 def flags() -> dict[str, argparse.Action]:

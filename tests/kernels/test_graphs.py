@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters.suppression import WIDTH
+from slimwhisper.engine.filters.rules import WIDTH
 from slimwhisper.engine.requests import Decoded, Search
 from slimwhisper.kernels.graphs import MAX_FAILURES, CUDAGraphs, Graphs, bucket_of, stream_of
 from slimwhisper.model.model import Model

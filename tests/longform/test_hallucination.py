@@ -19,7 +19,8 @@ from slimwhisper.longform import words
 from slimwhisper.longform.hallucination import WindowSpan
 from slimwhisper.longform.timestamps import WindowSegments
 from slimwhisper.longform.words import WordTiming, time_segments
-from slimwhisper.types import Options, Segment
+from slimwhisper.options import Options
+from slimwhisper.types import Segment
 from tests.support.checkpoints import tiny_dims
 from tests.support.scripted import BEGIN, as_dicts, random_text, tokenizer
 

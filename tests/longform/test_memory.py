@@ -14,12 +14,12 @@ import json, re, sys
 from pathlib import Path
 import torch
 from tests.support.checkpoints import random_state, tiny_dims
+from slimwhisper.longform.requests import make_rules
+from slimwhisper.options import Options
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.model.model import Model
 from slimwhisper.engine.requests import Window
-from slimwhisper.rules import make_rules
-from slimwhisper.types import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 
 cross, own, slots = sys.argv[1], sys.argv[2], int(sys.argv[3])

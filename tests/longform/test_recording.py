@@ -13,9 +13,10 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.longform.passes import TranscriptContext
 from slimwhisper.longform.recording import Recording
+from slimwhisper.options import Options
 from slimwhisper.recordings.passes import passes_of, with_logprobs
 from slimwhisper.tokens.vocabulary import get_vocabulary
-from slimwhisper.types import Options, Segment, Transcript
+from slimwhisper.types import Segment, Transcript
 from tests.support.checkpoints import tiny_dims
 from tests.support.parity import differences
 from tests.support.scripted import segment as plain_segment

@@ -10,10 +10,10 @@ import torch
 
 from slimwhisper.engine.requests import Decoded, Languages, Retry, Window
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.longform.attempts import Candidate, choose
+from slimwhisper.longform.requests import Candidate, choose
 from slimwhisper.longform.session import Session, clips_of
+from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer
-from slimwhisper.types import Options
 from tests.support.checkpoints import tiny_dims
 from tests.support.sessions import (
     HELLO,

@@ -21,6 +21,7 @@ from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Align, Alignment, Decoded, Window
 from slimwhisper.longform import words
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.longform.words import (
     WordTiming,
     attach_words,
@@ -30,9 +31,9 @@ from slimwhisper.longform.words import (
     warp,
 )
 from slimwhisper.model.model import Model
-from slimwhisper.rules import make_rules
+from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
-from slimwhisper.types import Options, Segment
+from slimwhisper.types import Segment
 from tests.support.checkpoints import tiny_dims
 from tests.support.parity import unrounded_attention
 from tests.support.reference import whisper_model

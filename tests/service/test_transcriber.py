@@ -16,18 +16,20 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.engine import pool
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.pool import make_engine, search_of, slot_bytes
+from slimwhisper.engine.pool import make_engine, slot_bytes
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.recording import Recording
+from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
-from slimwhisper.option_checks import make_options
+from slimwhisper.options import make_options
 from slimwhisper.recordings.transcribe import RecordingSource
 from slimwhisper.service import transcriber as module
 from slimwhisper.service.shared_engine import Submission
 from slimwhisper.service.source import Failed, Finished
 from slimwhisper.service.transcriber import Call, Transcriber
 from slimwhisper.types import Transcript
+from tests.support.checkpoints import facts_of
 from tests.support.parity import differences
 from tests.support.pretend import models
 from tests.support.pretend.cuda import pretend_cuda
@@ -380,13 +382,15 @@ def test_memory_for_texts(network: Model) -> None:
         network.cache_memory = None
 
 
-OPTIONS = make_options(DIMS, "random", language="en", sample_len=5, temperature=0.0)
+OPTIONS = make_options(facts_of(DIMS, "random"), language="en", sample_len=5, temperature=0.0)
 SEARCH = search_of(OPTIONS)
 SHORT = ArraySamples(noise_bursts(0.8, 1))
 
 
 def recording(seconds: float, seed: int, **options: object) -> Recording:
-    chosen = make_options(DIMS, "random", language="en", sample_len=5, temperature=0.0, **options)
+    chosen = make_options(
+        facts_of(DIMS, "random"), language="en", sample_len=5, temperature=0.0, **options
+    )
     return Recording(ArraySamples(noise_bursts(seconds, seed)), DIMS, chosen)
 
 

@@ -8,10 +8,10 @@ import pytest
 from slimwhisper import cli
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.jobs.decoding_flags import options_of
-from slimwhisper.jobs.journal.identity import identify_speakers
-from slimwhisper.option_checks import make_options
+from slimwhisper.options import make_options
 from slimwhisper.speakers import choice
-from tests.support.checkpoints import tiny_dims
+from slimwhisper.speakers.choice import SpeakerOptions
+from tests.support.checkpoints import facts_of, tiny_dims
 
 LINE = "SPEAKER talk 1 0.5 1.0 <NA> <NA> ann <NA> <NA>\n"
 
@@ -77,18 +77,22 @@ def test_a_folder_of_voices() -> None:
 )
 def test_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as caught:
-        make_options(tiny_dims(), **values)
+        make_options(facts_of(tiny_dims()), **values)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_accepted() -> None:
     known = [["Ann", "ann.wav"]]  # as JSON has pairs
-    options = make_options(tiny_dims(), diarize="embedding", speakers=2, known_speakers=known)
+    options = make_options(
+        facts_of(tiny_dims()), diarize="embedding", speakers=2, known_speakers=known
+    )
     assert options.known_speakers == (("Ann", "ann.wav"),)
     assert options.word_timestamps, "speakers are assigned by word"
-    assert make_options(tiny_dims(), diarize="talk.rttm").diarize == "talk.rttm"
-    by_path = make_options(tiny_dims(), diarize="embedding", known_speakers={"A": Path("ann.wav")})
+    assert make_options(facts_of(tiny_dims()), diarize="talk.rttm").diarize == "talk.rttm"
+    by_path = make_options(
+        facts_of(tiny_dims()), diarize="embedding", known_speakers={"A": Path("ann.wav")}
+    )
     assert by_path.known_speakers == (("A", "ann.wav"),)
 
 
@@ -98,7 +102,7 @@ def test_accepted() -> None:
 def test_not_installed(monkeypatch: pytest.MonkeyPatch, backend: str, package: str) -> None:
     monkeypatch.setattr(choice, "missing", lambda backend: ["x"])
     with pytest.raises(DependencyError, match=f"{backend}.* needs x: pip install .*{package}"):
-        make_options(tiny_dims(), diarize=backend)
+        make_options(facts_of(tiny_dims()), diarize=backend)
 
 
 def test_what_is_missing_is_found_without_importing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,17 +127,17 @@ def test_flags() -> None:
 
 def test_a_job_knows_files_by_their_content(tmp_path: Path) -> None:
     def known(path: str) -> Any:
-        return identify_speakers({"diarize": "embedding", "known_speakers": (("Ann", path),)})
+        return SpeakerOptions.identify({"diarize": "embedding", "known_speakers": (("Ann", path),)})
 
     before = known("ann.wav")
     Path("same.wav").write_bytes(b"1")
     assert known("same.wav") == before
     Path("ann.wav").write_bytes(b"2")
     assert known("ann.wav") != before
-    file, folder = (identify_speakers({"diarize": given}) for given in ("talk.rttm", "."))
+    file, folder = (SpeakerOptions.identify({"diarize": given}) for given in ("talk.rttm", "."))
     Path("moved.rttm").write_text(LINE)
-    assert identify_speakers({"diarize": "moved.rttm"}) == file
-    assert identify_speakers({"diarize": "."}) != folder
+    assert SpeakerOptions.identify({"diarize": "moved.rttm"}) == file
+    assert SpeakerOptions.identify({"diarize": "."}) != folder
     Path("talk.rttm").write_text(LINE * 2)
-    assert identify_speakers({"diarize": "talk.rttm"}) != file
-    assert identify_speakers({"diarize": "embedding"}) == {} == identify_speakers({})
+    assert SpeakerOptions.identify({"diarize": "talk.rttm"}) != file
+    assert SpeakerOptions.identify({"diarize": "embedding"}) == {} == SpeakerOptions.identify({})

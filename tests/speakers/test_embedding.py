@@ -8,10 +8,10 @@ import soundfile
 
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.errors import AudioError
+from slimwhisper.options import Options
 from slimwhisper.speakers.diarize import find_speakers, prepare
 from slimwhisper.speakers.embedding import find_turns
 from slimwhisper.speakers.known import name_known
-from slimwhisper.types import Options
 from tests.support.voices import made_up_voices, sound
 
 __all__ = ["made_up_voices"]

@@ -1,4 +1,4 @@
-"""Who speaks in a live stream: names as segments end, and corrections at the end."""
+"""Who spoke in a live stream: names at its end."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import soundfile
 
 import slimwhisper
 from slimwhisper.errors import DependencyError, OptionError
-from slimwhisper.live.types import SpeakersCorrected, UtteranceEnded
+from slimwhisper.live.types import SpeakersNamed, UtteranceEnded
 from slimwhisper.speakers.live import LiveSpeakers
 from tests.support.paths import SAMPLES
 from tests.support.voices import BandEncoder, made_up_voices, sound
@@ -39,19 +39,18 @@ def references(tmp_path: Path) -> list[tuple[str, str]]:
 
 def test_each_segment_has_a_speaker(references: list[tuple[str, str]]) -> None:
     speakers = LiveSpeakers(references)
-    said = [(0, 3.0), (2, 2.0), (0, 1.0), (4, 3.0), (2, 0.9)]
-    names = [speakers.name((i, 0), voice(*each)) for i, each in enumerate(said)]
-    assert names == ["SPEAKER_00", "SPEAKER_01", "SPEAKER_00", "Zoë", "SPEAKER_01"]
-    assert speakers.name((5, 0), np.zeros(0, np.float32)) is None
-    assert speakers.corrected() == []
+    for i, said in enumerate([(0, 3.0), (2, 2.0), (0, 1.0), (4, 3.0), (2, 0.9)]):
+        speakers.hear((i, 0), voice(*said))
+    speakers.hear((5, 0), np.zeros(0, np.float32))
+    names = ["SPEAKER_00", "SPEAKER_01", "SPEAKER_00", "Zoë", "SPEAKER_01"]
+    assert speakers.named() == [(i, 0, name) for i, name in enumerate(names)]
 
 
-def test_what_is_too_short_makes_no_speaker() -> None:
+def test_what_is_too_short_makes_no_speaker_but_is_known_better_at_the_end() -> None:
     speakers = LiveSpeakers()
-    assert speakers.name((0, 0), voice(0, 3.0)) == "SPEAKER_00"
-    assert speakers.name((1, 0), voice(2, 0.5)) == "SPEAKER_00"
-    assert speakers.name((2, 0), voice(2, 1.0)) == "SPEAKER_01"
-    assert speakers.corrected() == [(1, 0, "SPEAKER_01")], "known better at the end"
+    for i, said in enumerate([(0, 3.0), (2, 0.5), (2, 1.0)]):
+        speakers.hear((i, 0), voice(*said))
+    assert [name for _, _, name in speakers.named()] == ["SPEAKER_00", "SPEAKER_01", "SPEAKER_01"]
 
 
 def test_two_that_turn_out_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,9 +63,10 @@ def test_two_that_turn_out_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("slimwhisper.speakers.live.embed_voice", embed)
     speakers = LiveSpeakers()
-    names = [speakers.name((i, i % 2), voice(0, 3.0)) for i in range(5)]
-    assert names == ["SPEAKER_00", "SPEAKER_01", "SPEAKER_01", "SPEAKER_01", "SPEAKER_02"]
-    assert speakers.corrected() == [(i, i % 2, "SPEAKER_00") for i in (1, 2, 3)]
+    for i in range(5):
+        speakers.hear((i, i % 2), voice(0, 3.0))
+    names = ["SPEAKER_00"] * 4 + ["SPEAKER_02"]
+    assert speakers.named() == [(i, i % 2, name) for i, name in enumerate(names)]
 
 
 def test_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,14 +84,13 @@ def test_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slimwhisper.speakers.live.load_encoder", ByTurns)
     events = list(model.live(iter([audio]), diarize=True, words=True))
     ended = [e for e in events if isinstance(e, UtteranceEnded)]
-    names = [s.speaker for e in ended for s in e.segments]
-    assert names == ["SPEAKER_00", "SPEAKER_01", "SPEAKER_00"]
-    assert all(w.speaker == s.speaker for e in ended for s in e.segments for w in s.words or ())
+    (*_, last) = events
+    assert isinstance(last, SpeakersNamed)
+    places = [(e.utterance, s.id) for e in ended for s in e.segments]
+    names = ["SPEAKER_00", "SPEAKER_01", "SPEAKER_00"]
+    assert last.speakers == tuple((*at, name) for at, name in zip(places, names, strict=True))
     assert heard and max(heard) <= 2
-    assert not any(isinstance(e, SpeakersCorrected) for e in events)
-    plain = [e for e in model.live(iter([audio]), words=True) if isinstance(e, UtteranceEnded)]
-    assert [e.text for e in plain] == [e.text for e in ended]
-    assert {s.speaker for e in plain for s in e.segments} == {None}
+    assert [*model.live(iter([audio]), words=True)] == events[:-1]
 
 
 def test_mistakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,8 +14,11 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_state as random_state
+from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.errors import CheckpointError
+from slimwhisper.option_group import ModelFacts
+from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Dims
 
 State = dict[str, Tensor]
@@ -176,3 +179,10 @@ def assert_equal(
         assert found[name].device.type == "cpu", name
         assert not found[name].requires_grad, name
         assert torch.equal(found[name], tensor.to(dtype)), name
+
+
+def facts_of(
+    dims: Dims, name: str = "small-model", settings: GenerationSettings | None = None
+) -> ModelFacts:
+    """What options depend on, of a model with Whisper's vocabulary."""
+    return ModelFacts(name, dims, get_vocabulary(dims), settings)

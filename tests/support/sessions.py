@@ -7,9 +7,10 @@ from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.longform.passes import Passes
 from slimwhisper.longform.session import Session
+from slimwhisper.options import Options
 from slimwhisper.recordings.passes import flag
 from slimwhisper.tokens.vocabulary import get_tokenizer
-from slimwhisper.types import Dims, Options
+from slimwhisper.types import Dims
 from tests.support.checkpoints import tiny_dims
 
 DIMS = tiny_dims(multilingual=False)

@@ -11,11 +11,12 @@ from slimwhisper.audio.mel import first_window
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Search, Window
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
-from slimwhisper.rules import make_rules
+from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
-from slimwhisper.types import Dims, Options
+from slimwhisper.types import Dims
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.sounds import noise_bursts
 

@@ -57,13 +57,13 @@ def add_live(commands: Any) -> None:
         metavar="FILE",
         help="write to FILE, and show text on the terminal [standard output]",
     )
-    add_options({"live": (group := FlagGroup(p, "live"))}, LiveOptions, {})
+    add_options({"live": (group := FlagGroup(p, "live"))}, LiveOptions)
     add_voices(group)
     add_model_flags(p)
 
 
 def live_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The fields of `LiveOptions` that have flags, as the arguments set them."""
-    rows = (row for row in fields(LiveOptions) if row.metadata["help"].group)
+    rows = (row for row in fields(LiveOptions) if row.metadata["help"].section)
     chosen = {row.name: getattr(arguments, row.name) for row in rows}
     return chosen | {"known_speakers": arguments.voices}

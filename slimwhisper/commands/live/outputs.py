@@ -10,18 +10,18 @@ from html import escape
 from pathlib import Path
 from typing import Any, TextIO
 
-from slimwhisper.commands.live.screen import Screen, is_screen, spoken_lines
+from slimwhisper.commands.live.screen import Screen, is_screen
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import (
     LiveEvent,
-    SpeakersCorrected,
+    SpeakersNamed,
     SpeechStarted,
     SpeechStopped,
     StreamFailed,
     TextUpdate,
     UtteranceEnded,
 )
-from slimwhisper.outputs.srt_vtt import cue_clock
+from slimwhisper.outputs.writers import cue_clock
 from slimwhisper.storage.outputs import output_errors
 from slimwhisper.subtitles.cues import label, shown
 from slimwhisper.text import escape_line, replace_unencodable
@@ -33,7 +33,7 @@ NAMES = {
     SpeechStopped: "speech_stopped",
     TextUpdate: "text",
     UtteranceEnded: "ended",
-    SpeakersCorrected: "speakers_corrected",
+    SpeakersNamed: "speakers",
     StreamFailed: "failed",
 }
 
@@ -66,30 +66,28 @@ class TextLines:
         print(replace_unencodable(text, self._file), end="", file=self._file, flush=True)
 
 
-class SpokenLines:
-    """A line for each segment of an utterance that has ended, after its speaker's name."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def event(self, event: LiveEvent) -> None:
-        for line in spoken_lines(event):
-            print(replace_unencodable(line, self._file), file=self._file, flush=True)
-
-    def close(self) -> None:
-        """No event follows."""
-
-
 @contextmanager
 def _text(file: TextIO, diarize: bool) -> Iterator[Emit]:
-    """Lines of text; on a terminal, also the tentative text."""
-    output: Screen | TextLines | SpokenLines
-    if file is sys.stdout and is_screen(file):
-        output = Screen(file, diarize=diarize)
-    else:
-        output = SpokenLines(file) if diarize else TextLines(file)
+    """Lines of text; on a terminal, also the tentative text. diarize: at the end all segments
+    again, each after its speaker's name.
+    """
+    screen = file is sys.stdout and is_screen(file)
+    output = Screen(file) if screen else TextLines(file)
+    said: dict[tuple[int, int], str] = {}  # by utterance and segment
+
+    def emit(event: LiveEvent) -> None:
+        output.event(event)
+        match event:
+            case UtteranceEnded(utterance=number) if diarize:
+                said.update({(number, s.id): s.text.strip() for s in event.segments})
+            case SpeakersNamed():
+                output.close()
+                names = {(number, i): name for number, i, name in event.speakers}
+                lines = (label(names.get(place)) + text for place, text in said.items() if text)
+                print("", *lines, sep="\n", file=file)
+
     try:
-        yield output.event
+        yield emit
     finally:
         output.close()
 
@@ -119,12 +117,12 @@ def _json(file: TextIO, diarize: bool) -> Iterator[Emit]:
 @contextmanager
 def _cues(file: TextIO, diarize: bool, format: str) -> Iterator[Emit]:
     """SubRip ("srt") or WebVTT ("vtt"): a cue for each segment of an utterance that has ended."""
-    number, before = 0, None
+    number = 0
     if format == "vtt":
         print("WEBVTT\n", file=file, flush=True)
 
     def emit(event: LiveEvent) -> None:
-        nonlocal number, before
+        nonlocal number
         segments = list(event.segments) if isinstance(event, UtteranceEnded) else []
         for segment in shown(Transcript("", segments, "")).segments:
             text = segment.text.strip()
@@ -134,13 +132,8 @@ def _cues(file: TextIO, diarize: bool, format: str) -> Iterator[Emit]:
             if format == "srt":
                 print(number, file=file)
                 text, decimal = text.replace("-->", "->"), ","
-                text = text if segment.speaker == before else label(segment.speaker) + text
             else:
                 text, decimal = escape(text, quote=False), "."
-                text = (
-                    f"<v {escape(segment.speaker, quote=False)}>{text}" if segment.speaker else text
-                )
-            before = segment.speaker
             start, end = cue_clock(segment.start, decimal), cue_clock(segment.end, decimal)
             print(f"{start} --> {end}\n{text}\n", file=file, flush=True)
 
@@ -157,9 +150,12 @@ OUTPUTS: dict[str, Callable[[TextIO, bool], AbstractContextManager[Emit]]] = {
 @contextmanager
 def open_outputs(format: str, path: Path | None, diarize: bool = False) -> Iterator[Emit]:
     """The function that emits the events of a run. With a file, the format is the file's, and
-    standard output gets text; without one, standard output gets the format. diarize: the events
-    have speakers. Raises OutputError, and OptionError for a file that exists.
+    standard output gets text; without one, standard output gets the format. diarize: the last
+    event has the speakers. Raises OutputError, and OptionError for a file that exists, and for
+    cues with speakers.
     """
+    if diarize and format not in ("text", "json"):
+        raise OptionError(f"-f {format}: --diarize names speakers at the end; use -f text or json")
     with ExitStack() as stack:
         emitters: list[Emit] = []
         if path is not None:

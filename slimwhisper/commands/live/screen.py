@@ -9,7 +9,6 @@ from rich.live import Live
 from rich.text import Text as Styled
 
 from slimwhisper.live.types import LiveEvent, TextUpdate, UtteranceEnded
-from slimwhisper.subtitles.cues import label
 
 
 def is_screen(file: TextIO) -> bool:
@@ -17,20 +16,11 @@ def is_screen(file: TextIO) -> bool:
     return file.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown")
 
 
-def spoken_lines(event: LiveEvent) -> list[str]:
-    """The lines of an utterance that has ended: its segments, each after its speaker's name."""
-    segments = event.segments if isinstance(event, UtteranceEnded) else ()
-    return [label(s.speaker) + s.text.strip() for s in segments if s.text.strip()]
-
-
 class Screen:
-    """Shows a line for each utterance; with NO_COLOR, tentative text is in brackets. With speakers,
-    the lines of `spoken_lines` replace it at its end.
-    """
+    """Shows a line for each utterance; with NO_COLOR, tentative text is in brackets."""
 
-    def __init__(self, file: TextIO, width: int | None = None, diarize: bool = False) -> None:
+    def __init__(self, file: TextIO, width: int | None = None) -> None:
         """width: in columns; None: the terminal's."""
-        self._diarize = diarize
         self._console = Console(
             file=file, width=width, force_terminal=True, highlight=False, markup=False
         )
@@ -51,11 +41,6 @@ class Screen:
             case TextUpdate(committed=committed, tentative=tentative):
                 self._add(committed)
                 self._show(tentative if self._any else tentative.lstrip())
-            case UtteranceEnded() if self._diarize:
-                self._last_line = ""
-                self._end()
-                for line in spoken_lines(event):
-                    self._console.print(line)
             case UtteranceEnded(text=text):
                 if not self._any:
                     self._add(text)
@@ -67,11 +52,9 @@ class Screen:
         self._live.stop()
 
     def _add(self, text: str) -> None:
-        """Print all lines but the last, which may become longer; with speakers, print none yet."""
+        """Print all lines but the last, which may become longer."""
         self._last_line += text if self._any else text.lstrip()
         self._any = self._any or bool(self._last_line)
-        if self._diarize:
-            return
         for line in list(Styled(self._last_line).wrap(self._console, self._console.width))[:-1]:
             self._console.print(line.plain.rstrip())
             self._last_line = self._last_line[len(line.plain) :].lstrip()

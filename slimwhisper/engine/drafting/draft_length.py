@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LENGTHS = (0, 1, 2, 3, 5, 7)  # of drafts on a CPU
-MOST_TEXTS = 7  # in a step; drafts for more do not pay: docs/drafts.md#how-many-tokens
+MAX_DRAFT = max(LENGTHS)
 GPU_LENGTHS = (0, 2, 4, 7)  # each has graphs of its own
 TIMED_FIRST = (1, 3, 0)  # are timed once each, in this order
 TIME_GROWTH = 1.02  # factor, after each step, of the best time of a length that was used
@@ -29,8 +29,6 @@ class DraftLengthController:
 
     def choose(self, rates: NDArray[np.float64], most: int) -> int:
         """The length of the next draft, at most `most`; rates [R]: each text's acceptance rate."""
-        if len(rates) > MOST_TEXTS:
-            return 0
         texts = _bucket(len(rates))
         possible = [k for k in self.lengths if k <= most]
         for k in TIMED_FIRST if self.timed else ():

@@ -15,10 +15,8 @@ Models:
 An adapter: by its folder's name and a digest of its content, or by its id; with none, nothing is
 recorded.
 
-Speakers: the reference recordings by name and digest, and an RTTM file, or a folder of them, by the
-digest of its content.
-
-Hot words: the digest of their file.
+Options that name files, such as recordings of speakers: the digests of their content, as each group
+of options says (`OptionGroup.identify`).
 
 Caches: the two requested forms, and the digest of the file that `calibrate` wrote, if there is one.
 The guard may replace a form; its choice depends on the weights, the precision and `--guard_audio`,
@@ -28,7 +26,6 @@ of which the last is not recorded.
 import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +33,9 @@ from slimwhisper.cache.choice import choose_forms
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.names import HUB_IDS
-from slimwhisper.digests import file_digest
-from slimwhisper.speakers.choice import BACKENDS
+from slimwhisper.digests import file_digest, folder_digest
+from slimwhisper.option_group import groups_of
+from slimwhisper.options import Options
 from slimwhisper.types import UNNAMED_DTYPES
 
 # of the settings, tokenizer and weights in the folder of a model or an adapter
@@ -54,6 +52,9 @@ def identify_job(
     options: for decoding and for subtitles, those that differ from their defaults. Raises
     OptionError, and CacheError for a cache file.
     """
+    identity: dict[str, Any] = {}
+    for group in groups_of(Options, "identify"):  # instead of the names of files
+        identity |= group.identify(options)
     truncated = {"allow_truncated": True} if a.allow_truncated else {}
     return {
         **identify_model(a.model),
@@ -61,8 +62,7 @@ def identify_job(
         "cache": identify_caches(a.cache, a.cross_cache, a.self_cache, a.cache_dtype),
         "formats": formats,
         **options,
-        **identify_speakers(options),
-        **identify_hot_words(options),
+        **identity,
         **truncated,
     }
 
@@ -93,34 +93,8 @@ def _on_disk(name: str, marker: str) -> tuple[str, str] | None:
         if name and path.is_file():
             return path.name, file_digest(path)
         if name and (path / marker).is_file():
-            return path.absolute().name, _digest_of(path, SUFFIXES)
+            return path.absolute().name, folder_digest(path, SUFFIXES)
     return None
-
-
-def identify_speakers(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are paths of files about speakers, as digests of their content."""
-    identity: dict[str, Any] = {}
-    if references := options.get("known_speakers"):
-        identity["known_speakers"] = [[name, _digest_or_path(path)] for name, path in references]
-    diarize = options.get("diarize")
-    if diarize is not None and diarize not in BACKENDS:
-        identity["diarize"] = f"rttm {_digest_or_path(diarize)}"
-    return identity
-
-
-def identify_hot_words(options: Mapping[str, Any]) -> dict[str, str]:
-    """The digest of the file of hot words, if there is one."""
-    hot_words = options.get("hot_words")
-    return {"hot_words": _digest_or_path(hot_words)} if hot_words else {}
-
-
-def _digest_or_path(name: str) -> str:
-    path = Path(name)
-    with suppress(OSError, ValueError):  # reported when it is used
-        if path.is_dir():
-            return _digest_of(path, (".rttm",))
-        return file_digest(path)
-    return name
 
 
 def may_have_settings(name: str) -> bool:
@@ -130,15 +104,6 @@ def may_have_settings(name: str) -> bool:
         return not path.is_file() and (path.is_dir() or "/" in name or name in HUB_IDS)
     except (OSError, RuntimeError, ValueError):
         return False
-
-
-def _digest_of(folder: Path, suffixes: Sequence[str]) -> str:
-    """Of the files in a folder that have one of the suffixes."""
-    digest = blake2b(digest_size=16)
-    for file in sorted(folder.iterdir()):
-        if file.suffix in suffixes and file.is_file():
-            digest.update(f"{file.name} {file_digest(file)}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()
 
 
 def identify_caches(

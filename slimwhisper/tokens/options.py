@@ -1,0 +1,166 @@
+"""The options about languages, prompts and hot words; what they need is imported when it is used.
+
+Names and defaults are `whisper`'s; `hotwords` and `multilingual` are faster-whisper's, `languages`,
+`hot_words` and `hot_word_bonus` slimwhisper's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from slimwhisper.digests import content_digest
+from slimwhisper.errors import OptionError
+from slimwhisper.option_group import TASKS, ModelFacts, OptionGroup, asks_detection, option
+
+ENGLISH = {"language": "en", "task": "transcribe", "multilingual": False}
+TURBO = (4, 1280)  # decoder layers, and width, of the models that were not trained to translate
+decoding = partial(option, section="decoding")
+prompting = partial(option, section="prompting")
+
+logger = logging.getLogger("slimwhisper")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageOptions(OptionGroup):
+    """The language that is spoken, and that of the text."""
+
+    task: str = decoding(
+        "transcribe",
+        "transcribe in the language spoken, translate into English, or both, by the command",
+        choices=TASKS,
+    )
+    language: str | None = decoding(None, "language code or name [detected for each file]")
+    languages: tuple[str, ...] = decoding((), "languages to choose from, such as de,en [all]")
+    multilingual: bool = decoding(False, "detect the language of every window")
+
+    @classmethod
+    def prepare(cls, values: dict[str, Any], defaults: dict[str, Any], model: ModelFacts) -> None:
+        """What an English-only model cannot is replaced, as `whisper` does."""
+        languages = values.get("languages")
+        if isinstance(languages, tuple) and any(map(asks_detection, languages)):
+            values["languages"] = ()
+        if values.get("multilingual") or values.get("languages"):
+            defaults.pop("language", None)
+        if not model.vocabulary.languages:  # the model's setting names one without a token
+            defaults.pop("language", None)
+            defaults.pop("task", None)
+            values |= _in_english(values, model)
+
+    def check(self, model: ModelFacts) -> None:
+        """Whether the model has the languages and the task."""
+        from slimwhisper.tokens.vocabulary import language_code
+
+        if self.language is not None:
+            language_code(self.language, model.vocabulary)
+        for language in self.languages:
+            try:
+                language_code(language, model.vocabulary)
+            except OptionError as error:
+                raise OptionError(f"languages: {error}") from None
+        if self.languages and self.language is not None:
+            rule = "give it or language, not both"
+            raise OptionError(f"languages limits the languages to detect; {rule}")
+        if self.task == "translate":
+            name, dims = model.name, model.dims
+            if (dims.n_text_layer, dims.n_text_state) == TURBO:
+                raise OptionError(f"{name}: turbo cannot translate; use large-v3 or medium")
+            if "translate" not in model.vocabulary.tasks:
+                reason = "its vocabulary has no <|translate|>; use task='transcribe'"
+                raise OptionError(f"{name}: {reason}")
+
+
+def _in_english(values: Mapping[str, Any], model: ModelFacts) -> dict[str, Any]:
+    """Raises OptionError for a language that no model knows."""
+    from slimwhisper.tokens.vocabulary import language_code
+
+    replaced = {}
+    for key, english in ENGLISH.items():
+        value = values.get(key)
+        if key == "language" and isinstance(value, str):
+            value = language_code(value, model.vocabulary, any_model=True)
+        known = value in TASKS if key == "task" else isinstance(value, type(english))
+        if value and value != english and known:
+            what = f"{key} {english!r} is used, not {values[key]!r}"
+            _warn_once(f"{model.name} is English-only: {what}")
+            replaced[key] = english
+    return replaced
+
+
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning("%s", message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions(OptionGroup):
+    """The text that stands before a window's, or begins it."""
+
+    initial_prompt: str | tuple[int, ...] | None = prompting(
+        None, "text to condition the first window on"
+    )
+    carry_initial_prompt: bool = prompting(
+        False, "prepend --initial_prompt to the prompt of every window"
+    )
+    condition_on_previous_text: bool = prompting(True, "prompt each window with the preceding text")
+    prompt_reset_on_temperature: float = prompting(
+        0.5, "do not condition on text that was sampled at a higher temperature", low=0, high=10
+    )
+    prefix: str | tuple[int, ...] | None = prompting(None, "text that every window begins with")
+    hotwords: str | None = prompting(None, "expected words, added to the prompt of every window")
+
+    def check(self, model: ModelFacts) -> None:
+        """Whether the texts are short enough, and token ids are the model's."""
+        from slimwhisper.tokens.prompts import check_length
+
+        vocabulary = model.vocabulary
+        for key in ("initial_prompt", "prefix", "hotwords"):
+            value = getattr(self, key)
+            check_length(key, value)
+            if value and vocabulary.sot_prev is None and key != "prefix":
+                reason = f"its vocabulary has no <|startofprev|>; drop {key}"
+                raise OptionError(f"{model.name}: {reason}")
+            if isinstance(value, tuple) and any(t not in range(vocabulary.size) for t in value):
+                rule = f"give a text, or token ids from 0 to {vocabulary.size - 1}"
+                raise OptionError(f"{key} {value!r}: {rule}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HotWordOptions(OptionGroup):
+    """Words whose tokens become more probable."""
+
+    # the path of a file, or its lines; the file is read when options are made
+    hot_words: str | tuple[str, ...] = prompting(
+        (),
+        "file of up to 10,000 words or phrases, one a line, whose tokens get --hot_word_bonus, or "
+        "the number after a tab; unlike --hotwords, which is a prompt [none]",
+    )
+    hot_word_bonus: float = prompting(
+        2.0, "added to the log-probability of each token that continues a hot word", low=0, high=20
+    )
+
+    @classmethod
+    def prepare(cls, values: dict[str, Any], defaults: dict[str, Any], model: ModelFacts) -> None:
+        """A file is read."""
+        from slimwhisper.tokens.spellings import read_hot_words
+
+        words = values.pop("hot_words", None)
+        if words is not None:
+            values["hot_words"] = read_hot_words(words) if isinstance(words, str | Path) else words
+
+    def check(self, model: ModelFacts) -> None:
+        """Whether the model can write the words."""
+        from slimwhisper.tokens.spellings import spellings
+
+        # kept for the rules of the windows
+        spellings(model.vocabulary, tuple(self.hot_words), self.hot_word_bonus)
+
+    @classmethod
+    def identify(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The digest of the file."""
+        words = options.get("hot_words")
+        return {"hot_words": content_digest(words)} if words else {}
