@@ -94,8 +94,7 @@ def _greedy(
     if vocabulary.no_timestamps is not None:
         tokens.append(vocabulary.no_timestamps)
     logits = next_logits(tokens)
-    texts = [i for ids in vocabulary.texts for i in ids]
-    allowed = torch.tensor(texts + [vocabulary.eot] * stops)
+    allowed = torch.tensor([i for ids in vocabulary.texts for i in ids] + [vocabulary.eot] * stops)
     for position in range(len(tokens), min(CALIBRATION_TOKENS, decoder.dims.n_text_ctx)):
         best = int(allowed[logits[0, allowed].argmax()])
         if best == vocabulary.eot:
