@@ -10,8 +10,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper._lazy import lasting_imports
-from slimwhisper.cache.choice import CACHE_DTYPES, check_cache
-from slimwhisper.cache.forms import PRESETS, check_form, names_of
+from slimwhisper.cache.forms import CACHE_DTYPES, PRESETS, check_cache, check_form, names_of
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import AUDIO_WINDOWS, OptionHelp
 from slimwhisper.speakers.choice import voices_in
@@ -143,7 +142,7 @@ def add_options(
 
 def _hot_words(path: str) -> str:
     """The path of a file that has been read and checked, before a model is loaded for it."""
-    from slimwhisper.tokens.spellings import parse_hot_words, read_hot_words
+    from slimwhisper.tokens.texts import parse_hot_words, read_hot_words
 
     try:
         parse_hot_words(read_hot_words(path), bonus=0.0)

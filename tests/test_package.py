@@ -89,7 +89,7 @@ def tracked() -> set[str]:
 
 def test_wheel(source: Path, tmp_path: Path) -> None:
     build = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "-o", tmp_path, source)
-    run(*build, CFLAGS="-O1")  # compiled in a third of the time
+    run(*build, CFLAGS="-O0")  # compiled in a sixth of the time
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -155,4 +155,4 @@ def test_editable_install(source: Path, tmp_path: Path) -> None:
     # this environment's setuptools builds; test_wheel compiles
     run(*pip, PYTHONPATH=sysconfig.get_path("purelib"), SLIMWHISPER_NATIVE="0")
     place = run(python, "-c", PROBE, cwd=str(tmp_path))
-    assert Path(place.strip()).resolve() == (source / "kernels" / "latent.py").resolve()
+    assert Path(place.strip()).resolve() == (source / "kernels" / "attention.py").resolve()

@@ -37,7 +37,7 @@ HEAVY = {
     *("huggingface_hub", "silero_vad", "onnxruntime", "sklearn", "pandas", "pyarrow", "matplotlib"),
     *("triton", "sympy", "torch._dynamo", "torch._inductor", "transformers", "rich", "gradio"),
     *("slimwhisper.app", "slimwhisper.live.listen", "slimwhisper.audio.ffmpeg"),
-    "slimwhisper.cache.approximate",
+    "slimwhisper.research.forms",
 }
 
 

@@ -18,8 +18,7 @@ from slimwhisper.app.realtime.frames import Frame, FrameError, encoded, read_fra
 from slimwhisper.app.realtime.stream_feed import StreamFeed
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.jobs import StoppingError
-from slimwhisper.checkpoint.bundled import BUNDLED
-from slimwhisper.checkpoint.names import HUB_MODELS
+from slimwhisper.checkpoint.names import BUNDLED, HUB_MODELS
 from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.live.types import LiveEvent, StreamFailed, TextUpdate, UtteranceEnded
 

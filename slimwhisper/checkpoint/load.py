@@ -16,13 +16,12 @@ from pathlib import Path
 from torch import Tensor
 
 from slimwhisper.checkpoint.alignment_heads import Heads, official_heads
-from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import expand_user
 from slimwhisper.checkpoint.formats.openai import fetch_openai
 from slimwhisper.checkpoint.formats.readers import read
 from slimwhisper.checkpoint.hub import fetch_model, looks_like_hub_id
-from slimwhisper.checkpoint.names import HUB_IDS, MODEL_URLS
+from slimwhisper.checkpoint.names import BUNDLED, HUB_IDS, MODEL_URLS, bundled_file
 from slimwhisper.checkpoint.settings import (
     DEFAULT_SETTINGS,
     GenerationSettings,

@@ -16,9 +16,14 @@ from slimwhisper.engine.hot_words.automaton import HotWords, make_hot_words
 from slimwhisper.engine.requests import Attempt, Decoded, Rules, Search
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.options import DecodingOptions, SearchOptions
-from slimwhisper.tokens.prompts import prefix_tokens, prompt_tokens
-from slimwhisper.tokens.spellings import spellings, word_ends
-from slimwhisper.tokens.suppression import suppressed_first_tokens, suppressed_tokens
+from slimwhisper.tokens.texts import (
+    prefix_tokens,
+    prompt_tokens,
+    spellings,
+    suppressed_first_tokens,
+    suppressed_tokens,
+    word_ends,
+)
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, text_only
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Dims
 

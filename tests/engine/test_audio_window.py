@@ -97,6 +97,7 @@ def test_languages_of_short_windows() -> None:
     assert all(isinstance(answer, Languages) for answer in engine.run(windows))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
 def test_on_a_gpu() -> None:
     """What was recorded for whole windows is recorded again with lengths."""

@@ -24,8 +24,7 @@ from slimwhisper.engine.requests import (
 )
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.requests import make_rules
-from slimwhisper.model.calibration import Guard
-from slimwhisper.model.model import Model
+from slimwhisper.model.model import Guard, Model
 from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from tests.support.checkpoints import random_state, tiny_dims

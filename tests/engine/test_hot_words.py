@@ -18,7 +18,7 @@ from slimwhisper.engine.sampling import waiting_times
 from slimwhisper.longform.requests import hot_words, make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
-from slimwhisper.tokens.spellings import Spelling, spellings, word_ends
+from slimwhisper.tokens.texts import Spelling, spellings, word_ends
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import assert_recorded_like_a_cpu, made, requests
 from tests.support.windows import (
@@ -408,14 +408,11 @@ def test_timestamps_and_the_end_stay_where_they_are(model: Model) -> None:
     assert any(3797 in text.tokens or 3598 in text.tokens or 649 in text.tokens for text in found)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
 @pytest.mark.parametrize(
     ("search", "temperatures"),
-    [
-        (None, (0.0,)),
-        pytest.param(Search(samples=2), (0.0, 0.7), marks=pytest.mark.slow),
-        pytest.param(Search(beams=2), (0.0,), marks=pytest.mark.slow),
-    ],
+    [(None, (0.0,)), (Search(beams=2), (0.0,))],
 )
 def test_hot_words_are_part_of_the_graphs(
     search: Search | None, temperatures: tuple[float, ...]
@@ -426,6 +423,7 @@ def test_hot_words_are_part_of_the_graphs(
     assert_recorded_like_a_cpu(asked, search)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("search", "more"), [(None, 51), (Search(beams=3), 65)])
 def test_nobody_waits_for_the_gpu(search: Search | None, more: int) -> None:
     """A step with 1,000 phrases reads and uploads nothing, and is one graph with more kernels."""

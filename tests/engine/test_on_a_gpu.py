@@ -20,7 +20,10 @@ from tests.support.pretend.kernels import WORK
 from tests.support.pretend.models import CUDA, made, requests, small, then
 from tests.support.windows import CPU, SEARCHES, VOCABULARY, Asker, assert_same, run, step
 
-pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:divide by zero"),  # the interpreter's log(0)
+]
 
 SLOW = [
     *((forms, None, (0.0,)) for forms in [("k", "k"), ("v", "v"), ("hybrid", "x")]),
@@ -63,7 +66,6 @@ def test_the_same_texts(
     assert model.plan.kernels.used["add_norm", "triton"] > 0
 
 
-@pytest.mark.slow
 def test_interpreted_kernels_as_well() -> None:
     """One case by the kernels themselves, with their own reads and writes."""
     asked = requests(2)

@@ -236,8 +236,9 @@ def test_off_costs_nothing(model: Model, monkeypatch: pytest.MonkeyPatch) -> Non
     assert Repetition in runner.state.filters.made
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
-@pytest.mark.parametrize("search", [pytest.param(None, marks=pytest.mark.slow), Search(beams=2)])
+@pytest.mark.parametrize("search", [None, Search(beams=2)])
 def test_limits_are_part_of_the_graphs(search: Search | None) -> None:
     """On a pretend GPU: texts with and without limits, in recorded steps that read nothing."""
     asked = [limited(w, *LIMITS[i % 4], sample_len=24) for i, w in enumerate(requests(4))]

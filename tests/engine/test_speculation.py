@@ -215,6 +215,7 @@ def test_up_to_the_last_token_of_the_context(model: Model) -> None:
     )
 
 
+@pytest.mark.slow
 def test_on_a_gpu_with_graphs(windows: list[Window]) -> None:
     cuda = torch.device("cuda", 1)
     requests = [replace(w, rules=short_windows(1, 24)[0].rules) for w in windows[:2]]

@@ -432,6 +432,7 @@ def test_a_short_recording_does_not_wait_for_a_long_one(network: Model) -> None:
     assert texts["short"] == alone(network, 20, 3)
 
 
+@pytest.mark.slow
 def test_a_gpu_encodes_ahead_for_a_batch() -> None:
     """Of as many windows as the engine decodes, but not of fewer."""
     with pretend_cuda():

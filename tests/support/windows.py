@@ -12,8 +12,7 @@ from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Search, Window
 from slimwhisper.longform.requests import make_rules
-from slimwhisper.model.calibration import Guard
-from slimwhisper.model.model import Model
+from slimwhisper.model.model import Guard, Model
 from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Dims

@@ -28,10 +28,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.cache.choice import choose_forms
-from slimwhisper.cache.forms import PRESETS
-from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
-from slimwhisper.checkpoint.names import HUB_IDS
+from slimwhisper.cache.forms import PRESETS, choose_forms
+from slimwhisper.checkpoint.names import BUNDLED, HUB_IDS, bundled_file
 from slimwhisper.digests import file_digest, folder_digest
 from slimwhisper.option_group import groups_of
 from slimwhisper.options import Options

@@ -13,14 +13,13 @@ from pathlib import Path
 from tqdm import tqdm
 
 from slimwhisper import __version__
-from slimwhisper.cache.file import SUFFIX, write_file
-from slimwhisper.cache.forms import brief
-from slimwhisper.commands.approximate.comparison import REFERENCE, Comparison
-from slimwhisper.commands.approximate.measured import MeasuredCache
-from slimwhisper.commands.approximate.pairs import SLIM, FormPair, ladders, with_slim
+from slimwhisper.cache.forms import SUFFIX, brief
 from slimwhisper.digests import weights_digest
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.files import check_folder
+from slimwhisper.research.cache_file import write_file
+from slimwhisper.research.comparison import REFERENCE, Comparison
+from slimwhisper.research.pairs import SLIM, FormPair, MeasuredCache, ladders, with_slim
 from slimwhisper.text import error_line, escape_line, human_size
 
 MIN_WORDS = 1000  # words, for a target of 0 %
@@ -55,13 +54,13 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     measured = asdict(best) | {
         "target_loss_percent": target,
         "loss_percent": round(best.loss, 4),
-        "reference": "+".join(REFERENCE),
+        "reference": REFERENCE.title,
         "dtype": comparison.exact.compute_type,
         "language": comparison.language,
         "slimwhisper": __version__,
     }
-    forms, digest = (best.cross, best.self_), weights_digest(comparison.checkpoint.state)
-    write_file(output, digest, forms, comparison.learn(*forms) or {}, measured)
+    forms, digest = comparison.forms(best.pair), weights_digest(comparison.checkpoint.state)
+    write_file(output, digest, forms, measured)
     print(
         f"{output}: {best.title}\n"
         f"cache per window: {human_size(best.kept)}, {best.times_smaller:.1f} times smaller than "
@@ -125,7 +124,7 @@ class CacheSearch:
         for spec in specs:
             pair = with_slim(part, spec)
             try:
-                size = self.comparison.sizes(pair.cross, pair.self_)[part == "self"]
+                size = self.comparison.sizes(pair)[part == "self"]
             except ValueError as error:  # settings that this model cannot have
                 self.report(f"{part} {brief(spec)}: {error_line(error)}")
                 continue
@@ -138,6 +137,6 @@ class CacheSearch:
         return rungs[: bisect(rungs, False, key=fails)]
 
     def _measure(self, pair: FormPair) -> MeasuredCache:
-        measured = self.comparison.measure(pair.cross, pair.self_)
+        measured = self.comparison.measure(pair)
         self.report(f"  {measured.title}: {measured.line}")
         return measured

@@ -17,11 +17,12 @@ from slimwhisper.cache.guard import MARGIN, Inspection, inspect_block
 from slimwhisper.cache.pool import pages_of
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.settings import Setting
-from slimwhisper.commands.costs import Allocated, PaperOption, allocate, known_dims, predict
+from slimwhisper.commands.costs import Allocated, allocate, known_dims
 from slimwhisper.commands.tables import console, table
 from slimwhisper.devices import as_dtype
 from slimwhisper.errors import OptionError
 from slimwhisper.model.calibration import record_activations
+from slimwhisper.research.paper import PaperOption, predict
 from slimwhisper.text import human_size
 from slimwhisper.types import Dims
 
@@ -107,11 +108,11 @@ def _inspect(checkpoint: Checkpoint, dtype: torch.dtype) -> list[Inspection]:
     """What the guard measures of each form but the baseline."""
     activations = record_activations(checkpoint)
     return [
-        inspect_block(block, context, parse_form(name), dtype)[1]
+        inspect_block(block, context, parse_form(name), activations, dtype)[1]
         for attention in ("cross", "self")
         for name in names_of(attention)
         if name != "kv"
-        for block, context in blocks_of(checkpoint.state, checkpoint.dims, attention, activations)
+        for block, context in blocks_of(checkpoint.state, checkpoint.dims, attention)
     ]
 
 
@@ -142,23 +143,14 @@ def print_report(reports: Sequence[CacheReport]) -> None:
 
 def _guard_table(records: Iterable[Inspection]) -> Table:
     """A row for each form of each layer."""
-    numbers, words = (
-        ("layer", "condition", "max folded", "error", "baseline"),
-        ("attention", "form"),
-    )
-    cells = (
-        (
-            r.attention,
-            r.form,
-            str(r.layer),
-            f"{r.condition:.1e}",
-            f"{r.largest:.1e}" + ("" if r.fits else " too big"),
-            f"{r.error:.1e}",
-            f"{r.baseline_error:.1e}",
-            f"{r.used} instead" if r.fell_back else "exact",
-        )
-        for r in records
-    )
+    words = ("attention", "form")
+    numbers = ("layer", "condition", "max folded", "error", "baseline")
+    cells = []
+    for r in records:
+        largest = f"{r.largest:.1e}" + ("" if r.fits else " too big")
+        measured = (f"{r.condition:.1e}", largest, f"{r.error:.1e}", f"{r.baseline_error:.1e}")
+        decision = f"{r.used} instead" if r.fell_back else "exact"
+        cells.append((r.attention, r.form, str(r.layer), *measured, decision))
     return table((*words, *numbers, "decision"), cells, (*words, "decision"))
 
 

@@ -1,6 +1,6 @@
-"""Hot words as tokens: phrases with their bonuses, in the spellings in which a model writes them.
+"""Users' texts as tokens: prompts, what is never sampled, and hot words.
 
-A list has one phrase a line, with its own bonus after a tab if it has one.
+A list of hot words has one phrase a line, with its own bonus after a tab if it has one.
 """
 
 import unicodedata
@@ -13,8 +13,106 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.errors import OptionError
-from slimwhisper.tokens.prompts import encode_text
 from slimwhisper.tokens.vocabulary import Vocabulary
+from slimwhisper.types import Dims
+
+if TYPE_CHECKING:
+    from whisper.tokenizer import Tokenizer
+
+MOST_CHARACTERS = 1_000_000  # a second's work, for the few at the end that count
+
+
+def check_length(key: str, text: str | Sequence[int] | None) -> None:
+    """Raise OptionError for a text that is too long. key: of the option."""
+    if (length := len(text or ())) > MOST_CHARACTERS:
+        what = f"{key} has {length:,} characters"
+        raise OptionError(f"{what}; give at most {MOST_CHARACTERS:,}")
+
+
+def encode_text(tokenizer: "Tokenizer", text: str) -> list[int]:
+    """The tokens of a user's text, in which "<|en|>" is text as well."""
+    return list(tokenizer.encode(text, disallowed_special=()))
+
+
+def prompt_tokens(tokenizer: "Tokenizer", text: str | Sequence[int] | None) -> list[int]:
+    """The tokens of a text that stands before a window's, or those that are given."""
+    if isinstance(text, str):
+        return encode_text(tokenizer, " " + text.strip()) if text else []
+    return list(text or ())
+
+
+def prefix_tokens(
+    tokenizer: "Tokenizer", dims: Dims, prefix: str | Sequence[int] | None, sample_len: int | None
+) -> list[int]:
+    """The tokens that every window's text begins with. Raises OptionError if they are too many.
+
+    prefix: the text, or its tokens. sample_len: the most tokens of a window's text; None: half of
+    what the model has positions for.
+    """
+    half = dims.n_text_ctx // 2
+    tokens = prompt_tokens(tokenizer, prefix)
+    # all of them if that is 0, as in `whisper.decode`
+    tokens = tokens[sample_len - half if sample_len else 0 :]
+    most = dims.n_text_ctx - half - 8
+    if len(tokens) > most:
+        what = f"prefix: {len(tokens)} tokens leave no room for the text; give at most {most}"
+        raise OptionError(what)
+    return tokens
+
+
+NUMERALS = "numerals"
+NUMERAL_SIGNS = frozenset("%$£")  # besides digits; whisperX's choice
+
+
+def suppressed_tokens(
+    vocabulary: Vocabulary, option: str | tuple[int | str, ...] | None
+) -> list[int]:
+    """Tokens never sampled: those requested, and special tokens that only a prompt may contain.
+
+    -1 in `option` means the model's list, or all symbols that are not spoken; "numerals", the
+    tokens of `numerals`. None or "" suppresses nothing.
+    """
+    if option is None or option in ("", ()):
+        return []
+    entries = [e.strip() for e in option.split(",")] if isinstance(option, str) else list(option)
+    try:
+        ids = [int(e) for e in entries if e != NUMERALS]
+    except (TypeError, ValueError):
+        raise OptionError(
+            f"suppress_tokens {option!r}: give token ids, -1 or {NUMERALS}, separated by commas"
+        ) from None
+    if any(not -1 <= t < vocabulary.size for t in ids):
+        raise OptionError(f"suppress_tokens {option!r}: token ids are -1 to {vocabulary.size - 1}")
+    tokens = [t for t in ids if t >= 0]
+    if NUMERALS in entries:
+        tokens += numerals(vocabulary)
+    if -1 in ids and vocabulary.suppressed is not None:
+        return [*tokens, *vocabulary.suppressed]
+    t = vocabulary.tokenizer()
+    if -1 in ids:
+        tokens += t.non_speech_tokens
+    prompts = (t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech)
+    return [*tokens, *(token for token in prompts if token is not None)]
+
+
+def numerals(vocabulary: Vocabulary) -> list[int]:
+    """The tokens of text with a digit, %, $ or £: without them, numbers are written as words,
+    which can be aligned with what is spoken.
+    """
+    tokenizer = vocabulary.tokenizer()
+
+    def has_numeral(token: int) -> bool:
+        return any(c.isdecimal() or c in NUMERAL_SIGNS for c in tokenizer.decode([token]))
+
+    return [token for ids in vocabulary.texts for token in ids if has_numeral(token)]
+
+
+def suppressed_first_tokens(vocabulary: Vocabulary) -> list[int]:
+    """Tokens that a text may not begin with: the model's list, or a space and the end."""
+    if vocabulary.suppressed_first is not None:
+        return list(vocabulary.suppressed_first)
+    return [*vocabulary.tokenizer().encode(" "), vocabulary.eot]
+
 
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer

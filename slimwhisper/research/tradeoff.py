@@ -8,13 +8,10 @@ from dataclasses import asdict
 
 from tqdm import tqdm
 
-from slimwhisper.cache.file import read_header, read_learned
-from slimwhisper.commands.approximate.comparison import REFERENCE, Comparison
-from slimwhisper.commands.approximate.measured import MeasuredCache
-from slimwhisper.commands.approximate.pairs import FormPair, choose_pairs
 from slimwhisper.commands.tables import console, table
-from slimwhisper.digests import weights_digest
 from slimwhisper.errors import SlimWhisperError
+from slimwhisper.research.comparison import REFERENCE, Comparison
+from slimwhisper.research.pairs import FormPair, MeasuredCache, choose_pairs
 from slimwhisper.text import error_line, escape_line, human_size
 
 REFERRED = "against references"  # the column that is left out where there are none
@@ -56,12 +53,7 @@ def measure_all(
         for number, pair in enumerate(pairs, start=1):
             bar.set_description(pair.title)
             try:
-                learned = None
-                if pair.file is not None:
-                    layers = comparison.checkpoint.dims.n_text_layer
-                    digest = weights_digest(comparison.checkpoint.state)
-                    learned = read_learned(read_header(pair.file), digest, layers)
-                measured = comparison.measure(pair.cross, pair.self_, learned)
+                measured = comparison.measure(pair)
             except (ValueError, SlimWhisperError) as error:
                 reason = escape_line(error_line(error))
                 bar.write(f"slimwhisper: {pair.title}: {reason}", file=sys.stderr)
@@ -74,7 +66,7 @@ def print_rows(rows: Mapping[FormPair, MeasuredCache]) -> None:
     """The table, by rising bytes."""
     measured = sorted(rows.items(), key=lambda row: (row[1].kept, row[1].loss))
     page = console()
-    page.print(f"{measured[0][1].sample}; {'+'.join(REFERENCE)} is the reference")
+    page.print(f"{measured[0][1].sample}; {REFERENCE.title} is the reference")
     referred = any(row.reference_words for row in rows.values())
     columns = {name: cell for name, cell in COLUMNS.items() if referred or name != REFERRED}
     cells = ((pair.title, *(cell(row) for cell in columns.values())) for pair, row in measured)

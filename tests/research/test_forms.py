@@ -7,34 +7,30 @@ import pytest
 import torch
 
 import slimwhisper
-from slimwhisper.cache.activations import Activations
-from slimwhisper.cache.approximate.compact import Compact, merge_neighbours
-from slimwhisper.cache.approximate.keyformer import Keyformer, KeyformerSelf, gumbel
-from slimwhisper.cache.approximate.zack import Zack, ranks
-from slimwhisper.cache.choice import choose_forms
-from slimwhisper.cache.forms import parse_form
+from slimwhisper.cache.forms import choose_forms, parse_form
 from slimwhisper.cache.rows import Rows
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search
 from slimwhisper.errors import OptionError
-from slimwhisper.model.calibration import fold_plan, learned_by
+from slimwhisper.research.forms.compact import Compact, merge_neighbours
+from slimwhisper.research.forms.keyformer import KeyformerSelf, gumbel
+from slimwhisper.research.forms.zack import Zack, ranks, spectrum
 from tests.cache.test_every_form import SELF
 from tests.support import approximate as papers
 from tests.support.cache_forms import (
     D_K,
-    DIMS,
     FRAMES,
     HEADS,
     LENGTH,
     RECORDED,
-    STATE,
     WIDTH,
     allocate,
-    folded,
+    block,
     keyformer_reference,
     noise,
     plain,
     plan,
+    ranks_of,
 )
 from tests.support.paths import SAMPLES
 from tests.support.steps import run_text
@@ -57,23 +53,10 @@ def test_keyformer_keeps_the_papers_tokens(spec: str) -> None:
 def test_gumbel_noise() -> None:
     """Its mean is Euler's constant and its variance pi^2 / 6; seeds and layers have their own."""
     many = gumbel(0, 0, 4, 50_000)
-    assert torch.isfinite(many).all() and torch.equal(many, gumbel(0, 0, 4, 50_000))
     assert float(many.mean()) == pytest.approx(0.5772, abs=0.02)
     assert float(many.var()) == pytest.approx(math.pi**2 / 6, rel=0.02)
     assert float((torch.corrcoef(many) - torch.eye(4)).abs().max()) < 0.02
     assert len({float(gumbel(s, i, 1, 1)) for s in range(3) for i in range(3)}) == 9
-
-
-def test_keyformers_window() -> None:
-    """Section 4.4.4: 20 to 30 %."""
-    for budget, recent, sinks, window in (
-        (60, 0.2, 0, 12),
-        (64, 0.25, 0, 16),
-        (64, 1.0, 4, 60),
-        (None, 0.3, 0, 134),
-        (2, 0.2, 0, 1),
-    ):
-        assert Keyformer(budget, recent, sinks).window(448) == window
 
 
 def test_float8_is_that_of_the_exact_forms() -> None:
@@ -121,15 +104,15 @@ def test_zacks_ranks_are_equation_6(part: str) -> None:
         *(4, 4, 3, 2, 1)
     ]
     spec, total = "zack:removal=0.1,multiple=4", 0
-    for layer, weights in enumerate(folded(part, spec)):
+    for layer, chosen in enumerate(ranks_of(part, spec)):
         queries, source = RECORDED.query_inputs(part, layer), RECORDED.source(part, layer)
         heads = papers.decompose(plain(part, layer), queries.double(), source.double())
         for head, parts in enumerate(heads):
             for row, (_, values) in enumerate(parts):
                 rank = papers.rank_of(values.tolist(), 0.1)
-                assert weights.learned["ranks"][row, head] == min(-(-rank // 4) * 4, D_K)
-        total += int(weights.learned["ranks"].sum())
-        assert len(weights.learned["ranks"].unique()) > 1
+                assert chosen[row, head] == min(-(-rank // 4) * 4, D_K)
+        total += int(chosen.sum())
+        assert len(chosen.unique()) > 1
     cache = allocate(spec, spec)
     tokens = cache.cross.nbytes() / FRAMES if part == "cross" else cache.self_.nbytes() / LENGTH
     assert tokens == 8 * 3 * total
@@ -151,32 +134,15 @@ def test_zacks_keep_is_one_removal_for_all(keep: float, width: int, multiple: in
     assert not fitting or chosen.sum() >= max(r.sum() for r in fitting)
 
 
-def test_zacks_ranks_are_rounded_up() -> None:
+def test_zacks_edges() -> None:
+    """Ranks are rounded up; rotations are whole, also of fewer activations than columns."""
     falling = torch.linspace(1, 0.1, 64, dtype=torch.float64).expand(2, 3, 64)
-    for rank, expected in ((1, 16), (16, 16), (17, 32), (63, 64), (99, 64)):
+    for rank, expected in ((1, 16), (17, 32), (63, 64), (99, 64)):
         assert (ranks(Zack(rank=rank), falling) == expected).all()
-    assert (ranks(Zack(rank=17), falling[..., :24]) == 24).all()  # no more than d_k
     assert (ranks(Zack(rank=5), falling[..., :8]) == 5).all()  # narrower than 16
-    assert ranks(Zack(removal=0.999), falling).min() == 16  # no head without columns
-    assert (ranks(Zack(keep=0.01), falling) == 16).all()
-
-
-def test_what_zack_learned_before_is_used() -> None:
-    """Also where there were fewer activations than columns: the rotations are whole."""
-    few = Activations(
-        RECORDED.features[:5],
-        [t[:5] for t in RECORDED.self_inputs],
-        [t[:5] for t in RECORDED.cross_inputs],
-    )
-    one = fold_plan(STATE, DIMS, "zack:rank=8,multiple=1", "zack:rank=32", few)
-    for layer in one.self_:
-        for r in layer.learned["keys"].split(D_K, dim=1):
-            torch.testing.assert_close(r.T @ r, torch.eye(D_K, dtype=torch.float64))
-    learned = learned_by(one)
-    other = fold_plan(STATE, DIMS, "zack:rank=8,multiple=1", "zack:rank=32", None, learned)
-    for ours, again in zip((*one.cross, *one.self_), (*other.cross, *other.self_), strict=True):
-        for part in ("query", "query_bias", "project", "values", "out", "out_bias"):
-            assert torch.equal(getattr(ours, part), getattr(again, part))
+    x = RECORDED.features[:5]
+    for r in spectrum(block("self", 0), x, x)[0].flatten(0, 1):
+        torch.testing.assert_close(r.T @ r, torch.eye(D_K, dtype=torch.float64))
 
 
 def test_sparse_counts_the_rows_that_it_read() -> None:

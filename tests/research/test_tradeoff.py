@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import soundfile
@@ -16,11 +15,10 @@ from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.cache.forms import PRESETS, Form, all_forms, check_form, names_of
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.commands.approximate import pairs
-from slimwhisper.commands.approximate.comparison import Comparison
-from slimwhisper.commands.approximate.measured import MeasuredCache
-from slimwhisper.commands.approximate.recordings import find_recordings
 from slimwhisper.errors import AudioError, OptionError
+from slimwhisper.research import pairs
+from slimwhisper.research.comparison import Comparison, find_recordings, words_of
+from slimwhisper.research.pairs import FormPair, MeasuredCache
 from tests.support.checkpoints import tiny_dims
 from tests.support.command import Run
 from tests.support.paths import SAMPLES
@@ -29,12 +27,7 @@ from tests.support.toy_form import SILENT, first_form
 
 SPOKEN = ("door-code.mp3", "flight.m4a")  # 3.3 and 4.5 seconds
 ROW = MeasuredCache(
-    cross="e",
-    self_="x",
-    kept_cross=30,
-    kept_self=10,
-    kept_baseline=400,
-    read=20.0,
+    *("e", "x", 30, 10, 400, 20.0),
     words=200,
     word_edits=1,
     reference_words=100,
@@ -64,61 +57,46 @@ def audio(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in SPOKEN:
         shutil.copy(SAMPLES / name, folder)
     (folder / "door-code.txt").write_text("Four, zero; seven EIGHT!\n")
-    (folder / "broken.wav").write_text("no sound")
     (folder / ".hidden").mkdir()
-    for name in ("._broken.wav", ".hidden/a.wav", "code.ts"):
+    for name in ("broken.wav", "._broken.wav", ".hidden/a.wav", "code.ts"):
         (folder / name).write_text("no sound")
     return folder
 
 
-def compare(*audio: Path, windows: int = 2) -> Comparison:
+def compare(*audio: Path) -> Comparison:
     found = find_recordings(list(map(str, audio)))
-    return Comparison(load_checkpoint("digits"), found, device="cpu", windows=windows)
+    return Comparison(load_checkpoint("digits"), found, device="cpu", windows=2)
 
 
-@pytest.fixture(scope="module")
-def measured(audio: Path) -> tuple[Comparison, dict[str, MeasuredCache]]:
-    """By cross form, beside x."""
-    compared = compare(audio)
-    specs = ("kv", "first:frames=all", "first:frames=60")
-    return compared, {spec: compared.measure(spec, "x") for spec in specs}
-
-
-def test_what_is_measured(measured: tuple[Comparison, dict[str, MeasuredCache]]) -> None:
+def test_what_is_measured(audio: Path) -> None:
     """Of the recordings that can be read; the logits' error by its definition, with a prompt that
     is read at once.
     """
-    compared, rows = measured
+    compared = compare(audio)
+    forms = ("kv", "first:frames=all", "first:frames=60")  # 1.2 s
+    kv, whole, lost = rows = [compared.measure(FormPair(spec, "x")) for spec in forms]
     assert [len(each.recordings) for each in (compared, compared.reference)] == [3, 2]
     dims = compared.checkpoint.dims
     texts = [t.text.split() for t in compared.reference.transcripts]
     assert texts == [EXPECTED[name]["text"].split() for name in SPOKEN]
-    for row in rows.values():
-        assert (row.words, row.recordings, row.reference_words, row.exact_reference_edits) == (
-            9,
-            2,
-            4,
-            1,
-        )
+    for row in rows:
+        assert (row.words, row.recordings, row.reference_words) == (9, 2, 4)
+        assert row.exact_reference_edits == 1
         assert row.kept_self == dims.n_text_ctx * dims.n_text_state * dims.n_text_layer * 4
         assert row.seconds > 0 and row.audio_seconds == pytest.approx(9.4, abs=0.1)
-    for spec in ("kv", "first:frames=all"):
-        row = rows[spec]
-        assert row.word_edits == row.token_edits == row.recordings_changed == 0
-        assert row.loss == 0 and row.reference_edits == 1 and row.reference_error == 25
-        assert row.logit_error < 1e-4
-    whole, lost = rows["first:frames=all"], rows["first:frames=60"]  # 1.2 s
+    for row in (kv, whole):
+        assert row.word_edits == row.token_edits == row.recordings_changed == row.loss == 0
+        assert row.reference_edits == 1 and row.reference_error == 25 and row.logit_error < 1e-4
     assert 4 <= lost.word_edits <= 9 and lost.recordings_changed == 2
     assert lost.loss >= lost.word_error > 20 and lost.token_error > 0 and lost.logit_error > 0.01
     assert lost.kept_cross * 1500 == whole.kept_cross * (60 + SILENT)
     # keys and values: what is kept is read; the latent is read by every layer
     text = whole.kept_self / 2
-    assert rows["kv"].read == rows["kv"].kept_cross + text
-    assert whole.read == whole.kept_cross * dims.n_text_layer + text
-    assert lost.read == lost.kept_cross * dims.n_text_layer + text
+    assert kv.read == kv.kept_cross + text
+    for row in (whole, lost):
+        assert row.read == row.kept_cross * dims.n_text_layer + text
     assert lost.kept_baseline == compared.exact.bytes_per_window()
-    ours = compared._model((lost.cross, "x"), compared.learn(lost.cross, "x"))
-    different, spread = 0.0, 0.0
+    ours, (different, spread) = compared._model(lost.pair), (0.0, 0.0)
     assert len(compared.windows) == 2
     for window in compared.windows:
         tokens, mel = torch.tensor([window.tokens]), window.mel.unsqueeze(0)
@@ -136,51 +114,45 @@ def test_windows_are_those_of_the_recording(tmp_path: Path) -> None:
     dims, (one, other) = compared.checkpoint.dims, compared.windows
     spectrogram = Spectrogram(ArraySamples(samples), dims.n_mels)
     assert torch.equal(one.mel, spectrogram.first_window())
-    (_, seek) = dict.fromkeys(s.seek for s in compared.reference.transcripts[0].segments)
+    (transcript,) = compared.reference.transcripts
+    (_, seek) = dict.fromkeys(s.seek for s in transcript.segments)
     torch.testing.assert_close(other.mel, spectrogram.window(seek, 5000 - seek), atol=1e-3, rtol=0)
     said = [token for window in (one, other) for token in window.tokens[1:]]
-    found = [token for s in compared.reference.transcripts[0].segments for token in s.tokens]
-    assert said == found and len(one.tokens) > 20
+    assert said == compared.reference.tokens[0] and len(one.tokens) > 20
     learned_from = compared.activations  # the windows and these texts, not others
     assert len(learned_from.features) == 2 * dims.n_audio_ctx
-    tokens = [len(window.tokens) for window in (one, other)]
-    assert len(learned_from.self_inputs[0]) == len(learned_from.cross_inputs[0]) == sum(tokens)
+    tokens = len(one.tokens) + len(other.tokens)
+    assert len(learned_from.self_inputs[0]) == len(learned_from.cross_inputs[0]) == tokens
 
 
-@pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_a_table_or_lines(
-    audio: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    flags: tuple[str, ...],
+    audio: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By rising bytes, or as they are measured; a pair that the model cannot have is told."""
 
-    def measure(self: Comparison, cross: str, self_: str, learned: Any) -> MeasuredCache:
-        if cross == "e8":
+    def measure(_: Comparison, pair: FormPair) -> MeasuredCache:
+        if pair.cross == "e8":
             raise ValueError("not here")
-        kept = 300 if cross == "e" else 200
-        return replace(ROW, cross=cross, self_=self_, kept_cross=kept, reference_words=0)
+        kept = 300 if pair.cross == "e" else 200
+        row = replace(ROW, cross=pair.cross, self_=pair.self_)
+        return replace(row, kept_cross=kept, reference_words=0)
 
     class Reference:
         recordings = (None, None)
 
     monkeypatch.setattr(Comparison, "measure", measure)
     monkeypatch.setattr(Comparison, "reference", Reference)
-    specs = ("slim", "slim8", "first:frames=300+x")
-    run = Run(capsys, "tradeoff", "digits", str(audio), "--specs", *specs, *flags)
+    specs = ("--specs", "slim", "slim8", "first:frames=300+x")
+    run = Run(capsys, "tradeoff", "digits", str(audio), *specs)
     assert run.status == 1 and "slimwhisper: e8+x8: not here" in run.err
     assert "3 of 3: first:frames=300+x: 210 B, loss 0.50 %" in run.err
-    if flags:
-        found = [json.loads(line) for line in run.out.splitlines()]
-        assert [(row["caches"], row["word_edits"]) for row in found] == [
-            ("e+x", 1),
-            ("first:frames=300+x", 1),
-        ]
-    else:
-        rows = [line.split() for line in run.out.splitlines()[1:4]]
-        assert [row[0] for row in rows] == ["caches", "first:frames=300+x", "e+x"]
-        assert " 0.50 % " in run.out and "against references" not in run.out
+    rows = [line.split() for line in run.out.splitlines()[1:4]]
+    assert [row[0] for row in rows] == ["caches", "first:frames=300+x", "e+x"]
+    assert " 0.50 % " in run.out and "against references" not in run.out
+    run = Run(capsys, "tradeoff", "digits", str(audio), *specs, "--json")
+    lines = [json.loads(line) for line in run.out.splitlines()]
+    found = [(row["caches"], row["word_edits"]) for row in lines]
+    assert found == [("e+x", 1), ("first:frames=300+x", 1)]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +184,8 @@ def test_mistakes(
     assert run.err.strip().splitlines()[-1].startswith("slimwhisper: ")
 
 
-def test_numbers_of_a_row() -> None:
+def test_loss() -> None:
+    """Against exact decoding or against references, whichever is more."""
     assert (ROW.kept, ROW.times_smaller, ROW.word_error, ROW.token_error) == (40, 10.0, 0.5, 4.0)
     assert ROW.reference_error == 7.0 and ROW.loss == 1.0
     assert replace(ROW, reference_edits=5).loss == 0.5  # better than exact by luck
@@ -227,13 +200,15 @@ def test_recordings(audio: Path, tmp_path: Path) -> None:
     (tmp_path / "door-code.txt").write_bytes(b"\xff\xfe\xfa")
     with pytest.raises(AudioError, match="cannot be read as UTF-8 text"):
         find_recordings([str(tmp_path)])
+    assert words_of(" Five, FIVE (cough) one-oh!", "en") == ["five", "five", "one", "oh"]
+    assert words_of("今日は。", "ja") == ["今", "日", "は"]
 
 
 @pytest.mark.parametrize(
     "form", [f for f in all_forms().values() if not f.exact], ids=lambda f: f.name
 )
 def test_every_ladder(form: type[Form]) -> None:
-    """Settings of the form, for large models and for small ones, each keeping or reading less."""
+    """Settings of the form, for large models and for small ones."""
     for part in ("cross", "self"):
         names, there = names_of(part, exact=False), part in form.attentions
         for dims in (tiny_dims(), tiny_dims(width=1280, heads=20, text_layers=32)):

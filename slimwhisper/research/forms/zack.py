@@ -15,7 +15,8 @@ stored side by side, so that none is padded to another's rank.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +25,10 @@ from torch import Tensor
 from slimwhisper.cache.base import CrossLayer, CrossStore, SelfLayer, StoreShape
 from slimwhisper.cache.fold import Attention, Context, Folded
 from slimwhisper.cache.forms import Form
+from slimwhisper.cache.guard import Activations
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.linear import linear
+from slimwhisper.research.forms.groups import per_row
 from slimwhisper.types import Dims
 
 
@@ -94,8 +97,9 @@ class RotatedAttention:
     def __init__(self, weights: Folded) -> None:
         assert weights.project is not None and weights.values is not None
         self.weights, self.project, self.values = weights, weights.project, weights.values
-        # of each head
-        self.key_ranks, self.value_ranks = (list(map(int, r)) for r in weights.learned["ranks"])
+        assert weights.form.learned is not None
+        of_heads = weights.form.learned[weights.layer]["ranks"]
+        self.key_ranks, self.value_ranks = (list(map(int, each)) for each in of_heads)
         self.scale = (weights.width // weights.heads) ** -0.5
 
     def allocate(self, shape: StoreShape) -> tuple[Tensor, Tensor]:
@@ -166,8 +170,7 @@ class ZackCross(CrossLayer):
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d]."""
-        read = [rows.of_slots(t) for t in self.store.tensors]
-        stored = [t if slots is None else t[slots] for t, slots in read]
+        stored = [per_row(rows.of_slots(t), len(rows.slots)) for t in self.store.tensors]
         return self.attention.attend(self.attention.queries(x), stored)
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
@@ -198,8 +201,7 @@ class ZackSelf(SelfLayer):
         """x [R, 1, d] -> [R, 1, d]; stores K and V of the tokens, reads step.extent a row."""
         for buffer, new in zip(self.tensors, self.attention.to_store(x), strict=True):
             buffer[step.rows.ids, step.positions] = new[:, 0]
-        read = [step.rows.of_rows(t[:, : step.extent]) for t in self.tensors]
-        stored = [t if ids is None else t[ids] for t, ids in read]
+        stored = [per_row(step.rows.of_rows(t[:, : step.extent]), len(x)) for t in self.tensors]
         bias = None if step.bias is None else step.bias()
         return self.attention.attend(self.attention.queries(x), stored, bias)
 
@@ -210,7 +212,10 @@ class Zack(Form):
     without any of them, `removal` is 0.05.
     """
 
-    name, exact, learns, cross, self_ = "zack", False, True, ZackCross, ZackSelf
+    name, exact, cross, self_ = "zack", False, ZackCross, ZackSelf
+    # of a layer: rotations of all heads side by side, cut to their ranks, [d_k, sum of ranks], and
+    # the ranks of keys and of values, [2, h]; all float64
+    tensors = ("keys", "values", "ranks")
     removal: float | None = None  # share of the sum of a head's singular values to drop at most
     keep: float | None = None  # share of the values of K and V to keep, of all heads and layers
     rank: int | None = None  # columns of K and of V, of every head
@@ -234,31 +239,28 @@ class Zack(Form):
     def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
         return [[f"keep={share}" for share in (0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2)]]
 
-    def learn(self, context: Context) -> dict[str, Tensor]:
-        """A layer's `Folded.learned`: "keys" [d_k, sum of ranks] and "values", the rotations of all
-        heads side by side, cut to their ranks; "ranks" [2, h], of keys and of values. All float64.
-        """
-        activations, attention = context.activations, context.attention
-        assert activations is not None, "zack learns from recorded activations"
-        if self.name not in context.shared:
-            context.shared[self.name] = [
-                spectrum(
-                    block, activations.query_inputs(attention, i), activations.source(attention, i)
-                )
-                for i, block in enumerate(context.blocks)
-            ]
-        spectra = context.shared[self.name]
-        singular = torch.stack([values for _, values in spectra])
-        sizes = ranks(self, singular)[context.layer]  # [2, h]
-        keys, values = (
-            torch.cat([r[:, :n] for r, n in zip(rotations, counts, strict=True)], dim=1)
-            for rotations, counts in zip(spectra[context.layer][0], sizes.tolist(), strict=True)
-        )
-        return {"keys": keys, "values": values, "ranks": sizes.double()}
+    def learn(self, attention: str, blocks: Sequence[Attention], activations: Activations) -> Self:
+        """Ranks depend on all layers."""
+        spectra = [
+            spectrum(
+                block, activations.query_inputs(attention, i), activations.source(attention, i)
+            )
+            for i, block in enumerate(blocks)
+        ]
+        layers = []
+        sizes = ranks(self, torch.stack([singular for _, singular in spectra]))  # [layers, 2, h]
+        for (rotations, _), counts in zip(spectra, sizes, strict=True):
+            keys, values = (
+                torch.cat([r[:, :n] for r, n in zip(each, own, strict=True)], dim=1)
+                for each, own in zip(rotations, counts.tolist(), strict=True)
+            )
+            layers.append({"keys": keys, "values": values, "ranks": counts.double()})
+        return replace(self, learned=layers)
 
     def fold(self, block: Attention, context: Context) -> Folded:
         """Rotate the weights, head by head."""
-        learned = self.learn(context) if context.learned is None else context.learned
+        assert self.learned is not None, "zack learns from recorded activations"
+        learned = self.learned[context.layer]
 
         def rotate(weight: Tensor, name: str, row: int) -> Tensor:
             """R_i^T W_i of every head: [d, ...] -> [sum of ranks, ...]."""
@@ -274,5 +276,4 @@ class Zack(Form):
             out=rotate(block.out.T, "values", 1).T,
             project=rotate(block.key, "keys", 0),
             values=rotate(block.value, "values", 1),
-            learned=dict(learned),
         )

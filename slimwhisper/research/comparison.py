@@ -8,41 +8,101 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from operator import ne
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from rapidfuzz.distance import Levenshtein
+from torch import Tensor
 
 from slimwhisper.api import SlimWhisper
+from slimwhisper.audio.formats import Selection, is_hidden
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.threads import set_threads
-from slimwhisper.cache.activations import Activations
-from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
-from slimwhisper.cache.file import as_stored
-from slimwhisper.cache.fold import Learned
-from slimwhisper.cache.forms import parse_form
+from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache, fold_plan
+from slimwhisper.cache.fold import blocks_of
+from slimwhisper.cache.forms import Form, parse_form
+from slimwhisper.cache.guard import Activations
+from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.commands.approximate.logits import ExactWindow, compare_logits
-from slimwhisper.commands.approximate.measured import MeasuredCache
-from slimwhisper.commands.approximate.recordings import (
-    SourceRecording,
-    find_recordings,
-    words_of,
-)
 from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import AudioError
 from slimwhisper.flags import load_weights
-from slimwhisper.model.calibration import fold_plan, learned_by, record_activations
+from slimwhisper.model.calibration import record_activations
 from slimwhisper.model.model import Model
+from slimwhisper.research.cache_file import as_stored, read_forms
+from slimwhisper.research.pairs import FormPair, MeasuredCache
+from slimwhisper.text import error_line, escape_line
 from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import Transcript
 
 logger = logging.getLogger("slimwhisper")
 edits = Levenshtein.distance  # how many items to insert, delete or replace
 
-REFERENCE = ("kv", "kv")  # the forms of exact decoding
+REFERENCE = FormPair("kv", "kv")  # of exact decoding
+# written without spaces: their letters are compared, as in the Whisper paper (appendix C)
+UNSPACED = ("zh", "ja", "th", "lo", "my", "yue")
+
+
+class SourceRecording(NamedTuple):
+    """A recording."""
+
+    path: Path
+    reference: str | None  # what was said, from the `.txt` beside it; None: there is none
+
+
+def find_recordings(arguments: Sequence[str]) -> list[SourceRecording]:
+    """The recordings that files and folders (searched recursively) name, each once, sorted within
+    a folder. Raises AudioError, also where there are none.
+    """
+    paths: dict[Path, None] = {}
+    takes = Selection().takes
+    for argument in arguments:
+        top = Path(argument)
+        if top.is_dir():
+            visible = (
+                p for p in top.rglob("*") if not any(map(is_hidden, p.relative_to(top).parts[:-1]))
+            )
+            every = sorted(p for p in visible if takes(str(p)))
+            if not every:
+                raise AudioError(f"{escape_line(top)}: has no audio or video files; check the path")
+            paths |= dict.fromkeys(every)
+        elif top.is_file():
+            paths[top] = None
+        else:
+            raise AudioError(f"{escape_line(top)}: no such file; check the path")
+    return [SourceRecording(path, _reference(path.with_suffix(".txt"))) for path in paths]
+
+
+def _reference(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        what = f"cannot be read as UTF-8 text ({error_line(error)})"
+        raise AudioError(f"{escape_line(path)}: {what}; fix or remove it") from error
+
+
+def words_of(text: str, language: str) -> list[str]:
+    """A text's words without case and punctuation, by `whisper.normalizers`' basic normalizer.
+
+    Not the English one: it would write "one two three" as "123", so that one wrong digit would
+    count as much as three.
+    """
+    from whisper.normalizers import BasicTextNormalizer
+
+    return BasicTextNormalizer(split_letters=language in UNSPACED)(text).split()
+
+
+@dataclass(frozen=True, slots=True)
+class ExactWindow:
+    """30 s of a recording with its exact text."""
+
+    mel: Tensor  # [n_mels, 3000] float32
+    tokens: list[int]  # from <|startoftranscript|> on
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +161,7 @@ class Comparison:
     @cached_property
     def exact(self) -> SlimWhisper:
         """The reference model."""
-        return self._model(REFERENCE, None)
+        return self._model(REFERENCE)
 
     @cached_property
     def reference(self) -> TranscribedRecordings:
@@ -143,26 +203,36 @@ class Comparison:
 
     # -- a pair of caches ------------------------------------------------------------------------
 
-    def learn(self, cross: str, self_: str) -> Learned | None:
-        """The tensors that the forms learn, rounded as in a file; None: neither form learns."""
-        if not (parse_form(cross).learns or parse_form(self_).learns):
-            return None
-        return as_stored(learned_by(self._exact_plan(cross, self_)))
+    def forms(self, pair: FormPair) -> tuple[Form, Form]:
+        """A pair's forms, with what they have learned: from its file, else from the windows, and
+        rounded as in a file.
+        """
+        cross, self_ = parse_form(pair.cross), parse_form(pair.self_)
+        if pair.file is not None:
+            return read_forms(pair.file, (cross, self_), self.checkpoint)
+        return self._learned("cross", cross), self._learned("self", self_)
 
-    def sizes(self, cross: str, self_: str) -> tuple[int, int]:
+    def _learned(self, attention: str, form: Form) -> Form:
+        if not form.learns:
+            return form
+        pairs = blocks_of(self.checkpoint.state, self.checkpoint.dims, attention)
+        return as_stored(form.learn(attention, [block for block, _ in pairs], self.activations))
+
+    def sizes(self, pair: FormPair) -> tuple[int, int]:
         """(bytes of one window, bytes of one text), of forms that need no guard.
 
         Raises ValueError for settings that the model cannot have.
         """
-        return self._sizes(self._exact_plan(cross, self_).to(self.device, self.dtype))
+        plan = fold_plan(self.checkpoint.state, self.checkpoint.dims, *self.forms(pair))
+        return self._sizes(plan.to(self.device, self.dtype))
 
-    def measure(self, cross: str, self_: str, learned: Learned | None = None) -> MeasuredCache:
-        """Decode everything with a pair of caches. `learned`: from a file; None: learn it.
+    def measure(self, pair: FormPair) -> MeasuredCache:
+        """Decode everything with a pair of caches.
 
-        Raises ValueError for settings that the model cannot have.
+        Raises ValueError for settings that the model cannot have, CacheError for a file.
         """
         exact = self.reference
-        model = self._model((cross, self_), learned or self.learn(cross, self_))
+        model = self._model(pair)
         approximate = self._decode(model, exact.recordings)
         if approximate.recordings != exact.recordings:
             raise AudioError("some recordings can no longer be read; check the disk")
@@ -173,8 +243,8 @@ class Comparison:
         references = [exact.recordings[i].reference or "" for i in referred]
         spoken = [words_of(reference, self.language) for reference in references]
         return MeasuredCache(
-            cross=cross,
-            self_=self_,
+            cross=pair.cross,
+            self_=pair.self_,
             kept_cross=kept_cross,
             kept_self=kept_self,
             kept_baseline=model.baseline_bytes_per_window(),
@@ -197,15 +267,9 @@ class Comparison:
     def _words(self, transcript: Transcript) -> list[str]:
         return words_of(transcript.text, self.language)
 
-    def _model(self, forms: tuple[str, str], learned: Learned | None) -> SlimWhisper:
-        where = self.device, self.dtype
-        return SlimWhisper(Model(self.checkpoint, *where, forms, int8=self.int8, learned=learned))
-
-    def _exact_plan(self, cross: str, self_: str) -> CachePlan:
-        """The folded weights of forms that need no guard; others are replaced by exact ones."""
-        forms = parse_form(cross), parse_form(self_)
-        activations = self.activations if any(form.learns for form in forms) else None
-        return fold_plan(self.checkpoint.state, self.checkpoint.dims, *forms, activations)
+    def _model(self, pair: FormPair) -> SlimWhisper:
+        forms, where = self.forms(pair), (self.device, self.dtype)
+        return SlimWhisper(Model(self.checkpoint, *where, forms, int8=self.int8))
 
     def _sizes(self, plan: CachePlan) -> tuple[int, int]:
         dims, meta = self.checkpoint.dims, torch.device("meta")
@@ -238,3 +302,58 @@ class Comparison:
         read = [recorded for recorded in recordings if recorded.path in transcripts]
         found = [transcripts[recorded.path] for recorded in read]
         return TranscribedRecordings(read, found, spent, sum(lengths))
+
+
+@torch.inference_mode()
+def compare_logits(
+    exact: Model, approximate: Model, windows: Sequence[ExactWindow]
+) -> tuple[float, float]:
+    """(error of the logits, bytes that a step of one row reads), both over all windows.
+
+    Both models are fed the windows' tokens, one by one, as in decoding: a prompt that is read at
+    once would leave nothing out with most forms. The error is the root mean square of the
+    difference, relative to the standard deviation of the exact logits over the vocabulary. What is
+    read is that of the caches after the last step, with half of the text's context.
+    """
+    dims, device, count = exact.dims, exact.device, len(windows)
+    rows = Rows.block(count, device=device)
+    features = exact.encoder(torch.stack([window.mel for window in windows]))
+    lengths = torch.tensor([len(window.tokens) for window in windows], device=device)
+    tokens = torch.full((count, int(lengths.max())), exact.vocabulary.eot)
+    for row, window in zip(tokens, windows, strict=True):
+        row[: len(window.tokens)] = torch.tensor(window.tokens)
+    tokens = tokens.to(device)
+    caches = []
+    for model in (exact, approximate):
+        cache = DecoderCache(model.allocate_cross(count), model.allocate_self(count))
+        cache.cross.put(rows.slots, features.to(model.dtype))
+        caches.append(cache)
+
+    different = torch.zeros((), dtype=torch.float64, device=device)
+    spread = torch.zeros_like(different)
+    for position in range(tokens.shape[1]):
+        theirs, found = (
+            _step(model, tokens, position, rows, cache).double()
+            for model, cache in zip((exact, approximate), caches, strict=True)
+        )
+        real = (lengths > position)[:, None]
+        different += ((found - theirs).pow(2) * real).sum()
+        spread += ((theirs - theirs.mean(dim=-1, keepdim=True)).pow(2) * real).sum()
+
+    half = dims.n_text_ctx // 2
+    read = [
+        sum(layer.read_bytes(i) for layer in caches[1].cross.layers)
+        + sum(layer.read_bytes(i, half) for layer in caches[1].self_.layers)
+        for i in range(count)
+    ]
+    return float((different / spread).sqrt()), sum(read) / count
+
+
+def _step(model: Model, tokens: Tensor, position: int, rows: Rows, cache: DecoderCache) -> Tensor:
+    """The logits [R, V] after one more token of tokens [R, T]."""
+    if position == 0:
+        hidden = model.decoder.prefill(tokens[:, :1], rows, cache)
+        return model.decoder.logits(hidden[:, -1])
+    positions = torch.full((len(tokens),), position, device=tokens.device)
+    step = DecodeStep.at(rows, positions, position + 1, True, model.dtype)
+    return model.decoder.step(tokens[:, position], step, cache)

@@ -13,13 +13,13 @@ import soundfile
 from safetensors.torch import load_file
 
 import slimwhisper
-from slimwhisper.cache.file import read_header
 from slimwhisper.cache.forms import Form, all_forms
-from slimwhisper.commands.approximate import calibrate as command
-from slimwhisper.commands.approximate.calibrate import CacheSearch, percentage
-from slimwhisper.commands.approximate.measured import MeasuredCache
 from slimwhisper.errors import OptionError
-from tests.commands.approximate.test_tradeoff import ROW
+from slimwhisper.research import calibrate as command
+from slimwhisper.research.cache_file import read_header
+from slimwhisper.research.calibrate import CacheSearch, percentage
+from slimwhisper.research.pairs import FormPair, MeasuredCache
+from tests.research.test_tradeoff import ROW
 from tests.support.checkpoints import tiny_dims
 from tests.support.command import Run
 from tests.support.paths import SAMPLES
@@ -120,28 +120,25 @@ class FakeComparison:
     class checkpoint:
         dims = tiny_dims()
 
-    reference = None
-
     def __init__(self, interaction: float) -> None:
         self.interaction = interaction
-        self.asked: list[tuple[str, str]] = []
+        self.asked: list[FormPair] = []
 
-    def sizes(self, cross: str, self_: str) -> tuple[int, int]:
-        if "frames=13" in cross:
+    def sizes(self, pair: FormPair) -> tuple[int, int]:
+        if "frames=13" in pair.cross:
             raise ValueError("frames=13: this model cannot")
-        return self.of(cross), self.of(self_)
+        return self.of(pair.cross), self.of(pair.self_)
 
     @staticmethod
     def of(spec: str) -> int:
         return 1500 if spec in ("e", "x") else int(spec.partition("=")[2])
 
-    def measure(self, cross: str, self_: str) -> MeasuredCache:
-        self.asked.append((cross, self_))
-        parts = [1500 - self.of(spec) for spec in (cross, self_)]
-        lost = sum(parts) + self.interaction * min(parts)
-        sizes = self.sizes(cross, self_)
-        row = replace(ROW, cross=cross, self_=self_, kept_cross=sizes[0], kept_self=sizes[1])
-        return replace(row, reference_words=0, words=100_000, word_edits=round(lost))
+    def measure(self, pair: FormPair) -> MeasuredCache:
+        self.asked.append(pair)
+        sizes = self.sizes(pair)
+        lost = 3000 - sum(sizes) + self.interaction * (1500 - max(sizes))
+        row = replace(ROW, cross=pair.cross, self_=pair.self_, reference_words=0, words=100_000)
+        return replace(row, kept_cross=sizes[0], kept_self=sizes[1], word_edits=round(lost))
 
 
 @pytest.mark.parametrize("interaction", [0.0, 2.5])
@@ -156,7 +153,7 @@ def test_search(target: float, interaction: float, monkeypatch: pytest.MonkeyPat
     found = CacheSearch(fake, target, said.append).run()
     assert not any("have only" in line for line in said)
     specs = [f"first:frames={n}" for n in frames if n not in (13, 1600)]
-    every = [fake.measure(c, s) for c, s in product(["e", *specs], ["x", *specs[:4]])]
+    every = [fake.measure(FormPair(c, s)) for c, s in product(["e", *specs], ["x", *specs[:4]])]
     good = [m for m in every if m.loss <= target]
     smallest = min(good, key=lambda m: m.kept)
     if smallest.kept == 3000:
