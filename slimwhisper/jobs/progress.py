@@ -45,7 +45,6 @@ class JobTotals:
     complete: bool = False  # the survey is complete
     began: float | None = None  # when transcription started, after loading the model
     current: dict[Path | StoredFile, FileProgress] = field(default_factory=dict)
-    fill: dict[int, float] = field(default_factory=dict)  # worker of Ray -> share of slots in use
 
     @property
     def elapsed(self) -> float:
@@ -84,9 +83,6 @@ class JobTotals:
         names = [shorten(escape_line(path.name)) for path in list(self.current)[:NAMES_SHOWN]]
         if len(self.current) > NAMES_SHOWN:
             names.append(f"+{len(self.current) - NAMES_SHOWN}")
-        if self.fill:
-            share = sum(self.fill.values()) / len(self.fill)
-            counts += f" | {len(self.fill)} workers, {share:.0%} of slots filled"
         parts = [
             f"{clock(self.audio_so_far)} of {clock(self.total)}{more}",
             f"{self.speed:.1f} x real time, {remaining} left",
