@@ -23,8 +23,7 @@ from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import ServerSettings
 from slimwhisper.audio.threads import set_threads
-from slimwhisper.cache.choice import choose_forms
-from slimwhisper.cache.forms import PRESETS
+from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.flags import load_chosen

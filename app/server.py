@@ -15,8 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from slimwhisper.app.api.access import Access
-from slimwhisper.app.api.access_log import hide_secrets
+from slimwhisper.app.api.access import Access, hide_secrets
 from slimwhisper.app.api.errors import disk_is_full, error_response
 from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.api.request import TranscriptionForm

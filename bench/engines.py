@@ -13,13 +13,12 @@ from rows import add_results_flag, preset_of
 from timing import synchronize
 from torch import Tensor
 
-from slimwhisper.cache.choice import choose_forms
-from slimwhisper.cache.forms import PRESETS
+from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search, Window
-from slimwhisper.longform.rules import make_rules
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary

@@ -20,9 +20,8 @@ from timing import FLUSHED, copy_rate, graphed, seconds_of
 from torch import Tensor
 
 from slimwhisper.commands.costs import OFFICIAL_DIMS
+from slimwhisper.kernels.attention import ALL, FP8, Latent, Reads
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.latent import FP8, Latent
-from slimwhisper.kernels.reads import ALL, Reads
 
 SHAPES = ("tiny", "base", "small", "medium", "large-v3")
 TEXT, ROOM = 224, 256  # tokens: half of the context, and what a graph for that many reads

@@ -69,7 +69,7 @@ def conversations(folder: Path, count: int, seconds: float, seed: int) -> list[C
     """Conversations of two people of about that length, at least one turn each."""
     digits = Digits(folder)
     turns = max(round(seconds / TURN), 2)
-    return [converse(digits, 2, turns, seed + i) for i in range(min(count, DIFFERENT))]
+    return [converse(digits, turns, seed + i) for i in range(min(count, DIFFERENT))]
 
 
 def cpu_seconds(pid: int) -> float:

@@ -11,8 +11,7 @@ from peer_engines.case import Case
 from rows import Row, spread
 from rows import table as markdown
 
-from slimwhisper.commands.approximate.comparison import edits
-from slimwhisper.commands.approximate.recordings import words_of
+from slimwhisper.research.comparison import edits, words_of
 
 Results = dict[Case, dict[int, Row]]  # of each case, by round; by -1 why it failed
 MEDIANS = ("hours_an_hour", "seconds_spent", "first_text_seconds", "memory_mb", "peak_mb")

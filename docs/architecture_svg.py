@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 PICTURE = ROOT / "docs" / "architecture.svg"
 WIDTH, ROW, BOX, MARGIN, WIDEST = 1060, 104, 80, 16, 300  # points
 CHARACTERS = 38  # of a line in a box
-LEFT_OUT = ("__main__", "_lazy", "decoding", "timing", "tokenizer", "utils")  # names for scripts
+LEFT_OUT = ("__main__", "_lazy", "decoding")  # names for scripts
 STYLE = """
 text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #334155 }
 .name { font-weight: 600; font-size: 15px; fill: #0f172a }

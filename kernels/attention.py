@@ -1,54 +1,157 @@
-"""PyTorch's back end of `Kernels`, which runs every call."""
+"""What an attention call reads: a latent, or keys and values, at which positions.
 
+Latent attention has one shared latent that is both keys and values, for every head's query:
+
+    softmax(Q~ Z^T * scale) Z          Q~ [Q, d], Z [T, d]
+
+Z is the encoder output (cache form `e`), the layer-normed input (`x`), or K, V or the first layer's
+K (`k`, `v`, `hybrid`); Q~ holds the folded queries q_i W_K,i^T of all heads. One pass over Z serves
+the scores and the weighted sum.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
 from torch import Tensor
 
-from slimwhisper.kernels.cpu.library import Library, multiply_heads
-from slimwhisper.kernels.heads import head_attention
-from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.norm import add_norm
-from slimwhisper.kernels.reads import Reads
+MAX_ROWS = 32  # of a window in one call by heads; more, as in a prompt, go to flash-attention
 
 
-class ByTorch:
-    """The operations as `Kernels` describes them, without kernels of our own."""
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """For B windows over S slots of T positions; by default window b reads all of slot b."""
 
-    path = "torch"
-    add_norm = staticmethod(add_norm)
+    slots: Tensor | None = None  # [B] int64: the slot that each window reads
+    # to read only the first positions, both; L is B, or N for the tokens of a step's texts
+    # [L] int64, 0 to T: later positions are never read; the N of a window's tokens are n, n + 1,
+    # n + 2 ..., its last token's being the largest
+    lengths: Tensor | None = None
+    # builds the mask [L, 1, T] in the queries' dtype, -inf from there on; kernels that take
+    # `lengths` do not need it
+    bias: Callable[[], Tensor] | None = None
+    # [B, >= T / page] int64, instead of `slots`: a block table. Position t of a window is position
+    # t % page of page block_table[b, t // page]; the cache is [pages, page, ..]
+    block_table: Tensor | None = None
+    extent: int = 0  # T, with a block table
+    # [S, T] float32, added to the scores of each position of a slot, for every query; only for the
+    # latent kernels, and not with a block table
+    position_bias: Tensor | None = None
 
-    def __init__(self, library: Library | None) -> None:
-        self.library = library  # for the maps of the heads
+    def windows(self, slots: int) -> int:
+        """B, the number of windows, over `slots` slots."""
+        ids = self.block_table if self.slots is None else self.slots
+        return slots if ids is None else len(ids)
 
-    def latent(
-        self, queries: Tensor, latent: Latent, scale: float, reads: Reads, maps: Tensor | None
-    ) -> Tensor:
-        """As `Kernels.latent`. The queries go through `scaled_dot_product_attention` as the queries
-        of one head, so that the latent is read once; per-head products would read it h times.
+    def positions(self, length: int) -> int:
+        """T, where a slot or a page of the cache has `length` positions."""
+        return length if self.block_table is None else self.extent
+
+    def gathered(self, cache: Tensor, dim: int) -> Tensor:
+        """The positions of every window's text, side by side: cache [pages, .., page, ..], whose
+        positions are dimension `dim`, -> [B, .., T, ..]. Zeros where no row of a window has a
+        token: there may be a NaN of another text, which would pass a mask.
         """
-        windows = reads.windows(len(latent))
-        if reads.block_table is not None:
-            latent = Latent(*(reads.gathered(t, 1) for t in latent.tensors()))
-        elif reads.slots is not None:
-            latent = latent[reads.slots]
-        values = latent.dequantized(queries.dtype)[:, None]
-        grouped = queries.reshape(windows, 1, -1, queries.shape[-1])
-        bias = None if reads.bias is None else reads.bias().view(windows, 1, -1, values.shape[2])
-        if bias is not None and bias.shape[2] > 1:  # of each row: for all its heads
-            bias = bias.repeat_interleave(grouped.shape[2] // bias.shape[2], dim=2)
-        if reads.position_bias is not None:
-            slots = slice(None) if reads.slots is None else reads.slots
-            position_bias = reads.position_bias[slots][:, None, None].to(queries.dtype)
-            bias = position_bias if bias is None else bias + position_bias
-        output = head_attention(grouped, values, values, bias, scale=scale).view(queries.shape)
-        return output if maps is None else multiply_heads(self.library, output, maps, True)
+        assert self.block_table is not None
+        page = cache.shape[dim]
+        text = cache.view(torch.uint8) if cache.itemsize == 1 else cache
+        text = text[self.block_table[:, : -(-self.extent // page)]]  # [B, n, .., page, ..]
+        text = text.movedim(1, dim).flatten(dim, dim + 1).narrow(dim, 0, self.extent)
+        if self.lengths is not None:
+            longest = self.lengths.view(len(text), -1)[:, -1]
+            unwritten = torch.arange(self.extent, device=cache.device) >= longest[:, None]
+            shape = [len(text), *[1] * (dim - 1), self.extent, *[1] * (text.ndim - dim - 1)]
+            text = text.masked_fill(unwritten.view(shape), 0)
+        return text.view(cache.dtype) if cache.itemsize == 1 else text
 
-    def heads(self, queries: Tensor, keys: Tensor, values: Tensor, reads: Reads) -> Tensor:
-        """As `Kernels.heads`."""
-        windows = reads.windows(len(keys))
-        if reads.slots is not None:
-            keys, values = keys[reads.slots], values[reads.slots]
-        if reads.block_table is not None:
-            keys, values = reads.gathered(keys, 2), reads.gathered(values, 2)
-        mask = None if reads.bias is None else reads.bias().view(windows, 1, -1, keys.shape[2])
-        grouped = queries.unflatten(0, (windows, -1)).transpose(1, 2)
-        output = head_attention(grouped, keys, values, mask)
-        return output.transpose(1, 2).reshape(queries.shape)
+    def lengths_per_window(self, windows: int) -> int:
+        """How many lengths each of B windows has: 0, 1 or one for each row."""
+        return 0 if self.lengths is None else len(self.lengths) // windows
+
+    def rows_per_window(self, slots: int, count: int) -> int:
+        """How many of `count` rows each window has, over `slots` slots."""
+        return count // self.windows(slots)
+
+    def grouped(self, slots: int, count: int) -> tuple[int, "Reads"]:
+        """How many groups `count` rows form that each read with one length, over `slots` slots,
+        and what they read: the groups are the windows, or the rows where each token of a text has
+        its own length.
+        """
+        windows = self.windows(slots)
+        if self.lengths_per_window(windows) <= 1:
+            return windows, self
+        if self.block_table is not None:
+            table = self.block_table.repeat_interleave(count // windows, dim=0)
+            return count, replace(self, block_table=table)
+        ids = torch.arange(windows) if self.slots is None else self.slots
+        return count, replace(self, slots=ids.repeat_interleave(count // windows))
+
+    def tensors(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """slots, block_table and lengths for a kernel, on the device of `like`.
+
+        None becomes empty int64: for another type the kernel would be compiled again. Kernels step
+        through them by 1, through the table's rows by its stride.
+        """
+        empty = like.new_empty(0, dtype=torch.int64)
+        slots, table, lengths = self.slots, self.block_table, self.lengths
+        return (
+            empty if slots is None else slots.contiguous(),
+            empty if table is None else table,
+            empty if lengths is None else lengths.contiguous(),
+        )
+
+    def position_bias_tensor(self, like: Tensor) -> Tensor:
+        """position_bias for a kernel, on the device of `like`; None becomes empty float32."""
+        bias = self.position_bias
+        return like.new_empty(0, dtype=torch.float32) if bias is None else bias
+
+
+ALL = Reads()
+
+
+FP8 = torch.float8_e4m3fn
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """A stored latent: in the model's dtype, or as float8 with a factor for each position."""
+
+    values: Tensor  # [S, T, d], or [S, G, T, d] for G groups
+    factors: Tensor | None = None  # [S, T] float32: position t is factors[s, t] * values[s, t]
+
+    @staticmethod
+    def allocate(
+        shape: tuple[int, ...], device: torch.device, dtype: torch.dtype, fp8: bool = False
+    ) -> "Latent":
+        """Zeros of shape [S, T, d]. fp8: in float8."""
+        values = torch.zeros(shape, device=device, dtype=FP8 if fp8 else dtype)
+        factors = torch.zeros(shape[:-1], device=device, dtype=torch.float32) if fp8 else None
+        return Latent(values, factors)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """values [S, T, d] and, in float8, factors [S, T]."""
+        return (self.values,) if self.factors is None else (self.values, self.factors)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: Any) -> "Latent":
+        """Some slots, or some positions of some slots."""
+        return Latent(self.values[index], None if self.factors is None else self.factors[index])
+
+    def write(self, index: Any, x: Tensor) -> None:
+        """Store x [..., d] at the positions `index`."""
+        if self.factors is None:
+            self.values[index] = x
+            return
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        factors = wide.abs().amax(dim=-1).clamp_(min=1e-30) / torch.finfo(FP8).max
+        self.values.view(torch.uint8)[index] = (wide / factors[..., None]).to(FP8).view(torch.uint8)
+        self.factors[index] = factors.float()
+
+    def dequantized(self, dtype: torch.dtype) -> Tensor:
+        """The values [S, T, d] in `dtype`, which is the model's."""
+        if self.factors is None:
+            return self.values
+        return (self.values.to(torch.float32) * self.factors[..., None]).to(dtype)

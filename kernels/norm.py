@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.attention import Latent
 
 
 def scale_columns(normed: Tensor, column_scales: Tensor, offset: Tensor | None) -> Tensor:

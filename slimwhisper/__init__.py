@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from slimwhisper._lazy import lazy_names
+from slimwhisper._lazy import lazy_names, openai_whisper_path
 from slimwhisper.errors import (
     AudioError,
     CacheError,
@@ -56,34 +56,41 @@ SPINS = "2000"
 if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
+# `tokenizer`, `utils`, `normalizers` and `timing` are openai-whisper's, for scripts written for it.
+__path__ += openai_whisper_path()
+
 # Modules that need torch are imported on first use, so that the command line starts fast and
 # `slimwhisper doctor` works even where torch does not.
 if TYPE_CHECKING:
-    from whisper import DecodingOptions, DecodingResult, log_mel_spectrogram, pad_or_trim
-
     from slimwhisper.api import SlimWhisper
     from slimwhisper.api import SlimWhisper as Whisper
     from slimwhisper.audio.load import load_audio
     from slimwhisper.checkpoint.load import available_models
-    from slimwhisper.functions import decode, detect_language, transcribe
+    from slimwhisper.decoding import decode, detect_language
     from slimwhisper.loading import load_model
+    from slimwhisper.tokens.whisper_package.audio import log_mel_spectrogram, pad_or_trim
+    from slimwhisper.tokens.whisper_package.decoding import DecodingOptions, DecodingResult
+    from slimwhisper.transcribe import transcribe
     from slimwhisper.version import __version__ as __version__
 else:  # hidden from type checkers, which would then accept any name
-    _FUNCTIONS = ("decode", "detect_language", "transcribe")
-    _WHISPER_NAMES = ("DecodingOptions", "DecodingResult", "log_mel_spectrogram", "pad_or_trim")
-    _PRIVATE_NAMES = ("_ALIGNMENT_HEADS", "_MODELS", "_download")  # for scripts that preload files
+    _DECODING = ("DecodingOptions", "DecodingResult", "decode", "detect_language")
+    _AUDIO = ("load_audio", "log_mel_spectrogram", "pad_or_trim")
     _MODULES = ("audio", "decoding", "model", "normalizers", "timing", "tokenizer", "utils")
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             **dict.fromkeys(("SlimWhisper", "Whisper"), "slimwhisper.api"),
-            **dict.fromkeys(_FUNCTIONS, "slimwhisper.functions"),
-            **dict.fromkeys((*_WHISPER_NAMES, *_PRIVATE_NAMES), "whisper"),
+            **dict.fromkeys(_DECODING, "slimwhisper.decoding"),
+            **dict.fromkeys(_AUDIO, "slimwhisper.audio"),
             **{name: f"slimwhisper.{name}" for name in _MODULES},
+            # for scripts that preload files
+            "_ALIGNMENT_HEADS": "slimwhisper.checkpoint.names:ALIGNMENT_DUMPS",
+            "_MODELS": "slimwhisper.checkpoint.names:MODEL_URLS",
+            "_download": "slimwhisper.checkpoint.formats.openai:download",
             "__version__": "slimwhisper.version",
             "available_models": "slimwhisper.checkpoint.load",
-            "load_audio": "slimwhisper.audio.load",
             "load_model": "slimwhisper.loading",
+            "transcribe": "slimwhisper.transcribe:transcribe",
             "version": "slimwhisper.version",
         },
     )

@@ -26,7 +26,7 @@ from slimwhisper.devices import check_batch_size, choose_loaders
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.loaded_model import LoadedModel
-from slimwhisper.longform.rules import search_of
+from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options, changed_settings, make_options
 from slimwhisper.outputs.formats import segment_line
@@ -48,10 +48,9 @@ from slimwhisper.types import (
 )
 
 if TYPE_CHECKING:
-    from whisper import DecodingOptions, DecodingResult
-
     from slimwhisper.live.listen import Live
     from slimwhisper.live.types import LiveEvent
+    from slimwhisper.tokens.whisper_package.decoding import DecodingOptions, DecodingResult
 
 logger = logging.getLogger("slimwhisper")
 

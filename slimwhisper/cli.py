@@ -8,17 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from typing import Any, NoReturn
 
-from slimwhisper.commands.live.flags import add_live
-from slimwhisper.commands.parsers import (
-    add_align,
-    add_approximations,
-    add_bench,
-    add_models,
-    add_reports,
-)
-from slimwhisper.commands.serve_flags import add_serve
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
-from slimwhisper.jobs.flags import add_transcribe
 from slimwhisper.text import (
     SafeStream,
     StreamError,
@@ -29,23 +19,24 @@ from slimwhisper.text import (
 
 DESCRIPTION = "Speech to text with Whisper, and a decoder cache about twenty times smaller."
 
-RUN = {  # module and function of each command
-    "transcribe": ("slimwhisper.jobs.job", "run_transcribe"),
-    "transcribe on ray": ("slimwhisper.ray.job", "run_transcribe_on_ray"),
-    "align": ("slimwhisper.commands.align", "run_align"),
-    "live": ("slimwhisper.commands.live.command", "run_live"),
-    "serve": ("slimwhisper.app.command", "run_serve"),
-    "models": ("slimwhisper.commands.models", "run_models"),
-    "convert": ("slimwhisper.commands.conversion.convert", "run_convert"),
-    "report": ("slimwhisper.commands.report", "run_report"),
-    "bench": ("slimwhisper.commands.bench", "run_bench"),
-    "tradeoff": ("slimwhisper.commands.approximate.tradeoff", "run_tradeoff"),
-    "calibrate": ("slimwhisper.commands.approximate.calibrate", "run_calibrate"),
-    "doctor": ("slimwhisper.commands.doctor", "run_doctor"),
+# of each command the functions that add its flags and that run it, imported when they are needed
+COMMANDS = {
+    "transcribe": ("jobs.flags:add_transcribe", "jobs.job:run_transcribe"),
+    "align": ("commands.parsers:add_align", "commands.align:run_align"),
+    "live": ("commands.live.flags:add_live", "commands.live.command:run_live"),
+    "serve": ("commands.serve_flags:add_serve", "app.command:run_serve"),
+    "models": ("commands.parsers:add_models", "commands.models:run_models"),
+    "convert": ("commands.parsers:add_convert", "commands.conversion.convert:run_convert"),
+    "report": ("research.flags:add_report", "research.report:run_report"),
+    "doctor": ("commands.parsers:add_doctor", "commands.doctor:run_doctor"),
+    "bench": ("commands.parsers:add_bench", "commands.bench:run_bench"),
+    "tradeoff": ("research.flags:add_tradeoff", "research.tradeoff:run_tradeoff"),
+    "calibrate": ("research.flags:add_calibrate", "research.calibrate:run_calibrate"),
 }
+RAY = "ray.job:run_transcribe_on_ray"
 # commands whose result is what they print
 PRINTED = ("live", "models", "inspect", "report", "bench", "tradeoff", "doctor")
-EXTRAS = {"serve": ("serve", "app"), "transcribe on ray": ("--engine ray", "ray")}
+EXTRAS = {COMMANDS["serve"][1]: ("serve", "app"), RAY: ("--engine ray", "ray")}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -86,19 +77,13 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The command line of one command; None: all of it."""
     parser = _Parser(prog="slimwhisper", description=DESCRIPTION)
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
-    add_transcribe(commands)
-    add_align(commands)
-    add_live(commands)
-    add_serve(commands)
-    add_models(commands)
-    add_reports(commands)
-    add_bench(commands)
-    add_approximations(commands)
+    for name in COMMANDS if command is None else [command]:
+        _function(COMMANDS[name][0])(commands)
     return parser
 
 
@@ -107,20 +92,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: success, or help; 1: something failed; 2: wrong usage; 130, 143: stopped by a signal.
     """
-    parser = build_parser()
-    if not (sys.argv[1:] if argv is None else argv):
+    words = sys.argv[1:] if argv is None else argv
+    parser = build_parser(words[0] if words and words[0] in COMMANDS else None)
+    if not words:
         parser.print_help()
         return 0
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(words)
     command = arguments.command
-    if command == "transcribe" and arguments.engine == "ray":
-        command = "transcribe on ray"
+    on_ray = command == "transcribe" and arguments.engine == "ray"
     required = command in PRINTED and getattr(arguments, "output", None) is None
     out: Any = SafeStream("stdout", required=required)
     err: Any = SafeStream("stderr")
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            status = int(_function(command)(arguments))
+            status = int(_function(RAY if on_ray else COMMANDS[command][1])(arguments))
             out.flush()
             return status
         except SlimWhisperError as error:
@@ -136,15 +121,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
 
 
-def _function(command: str) -> Callable[[argparse.Namespace], int]:
-    """The function that runs a command, imported only now: --help and usage errors stay fast."""
-    module, name = RUN[command]
+def _function(place: str) -> Callable[[Any], Any]:
+    """A function of the package, "module:name", imported only now: usage errors stay fast."""
+    module, _, name = place.partition(":")
     try:
-        return getattr(import_module(module), name)
+        return getattr(import_module(f"slimwhisper.{module}"), name)
     except ImportError as error:
-        if command not in EXTRAS:
+        if place not in EXTRAS:
             raise
-        what, extra = EXTRAS[command]
+        what, extra = EXTRAS[place]
         raise DependencyError(f"{what} needs {error.name}; {install_command(extra)}") from error
 
 

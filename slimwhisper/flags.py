@@ -10,8 +10,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper._lazy import lasting_imports
-from slimwhisper.cache.choice import CACHE_DTYPES, check_cache
-from slimwhisper.cache.forms import PRESETS, check_form, names_of
+from slimwhisper.cache.forms import CACHE_DTYPES, PRESETS, check_cache, check_form, names_of
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import AUDIO_WINDOWS, OptionHelp
 from slimwhisper.speakers.choice import voices_in
@@ -143,7 +142,7 @@ def add_options(
 
 def _hot_words(path: str) -> str:
     """The path of a file that has been read and checked, before a model is loaded for it."""
-    from slimwhisper.tokens.spellings import parse_hot_words, read_hot_words
+    from slimwhisper.tokens.texts import parse_hot_words, read_hot_words
 
     try:
         parse_hot_words(read_hot_words(path), bonus=0.0)
@@ -217,7 +216,7 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
     add(
         "--draft",
         help="smaller model with the same encoder, such as distil-large-v3 for large-v3, that "
-        "drafts tokens: the same text, faster; not with beams [none]",
+        "drafts tokens: the same text, faster; not with beams or 8 windows and more [none]",
     )
     add("--device", help="such as cpu, cuda or cuda:1 [a GPU if available]")
     add(
@@ -283,12 +282,18 @@ def load_chosen(arguments: argparse.Namespace, **changes: Any) -> "SlimWhisper":
     """Set the CPU threads, and load the model that the flags name; `changes` replace arguments of
     `load_model`.
     """
+    chosen = {"name": arguments.model} | model_arguments(arguments) | changes
+    return load_with_threads(arguments.threads, **chosen)
+
+
+def load_with_threads(threads: int, **arguments: Any) -> "SlimWhisper":
+    """Set the CPU threads, and load a model. arguments: of `load_model`."""
     with lasting_imports("slimwhisper.loading"):
         from slimwhisper.audio.threads import set_threads
         from slimwhisper.loading import load_model
 
-    set_threads(arguments.threads)
-    return load_model(**{"name": arguments.model} | model_arguments(arguments) | changes)
+    set_threads(threads)
+    return load_model(**arguments)
 
 
 def load_weights(arguments: argparse.Namespace) -> "Checkpoint":

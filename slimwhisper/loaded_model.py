@@ -3,12 +3,11 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.guard import Inspection
 from slimwhisper.checkpoint.alignment_heads import parse_head_dump
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.devices import choose_dtype
@@ -16,6 +15,9 @@ from slimwhisper.errors import OptionError
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
+
+if TYPE_CHECKING:
+    from slimwhisper.cache.guard import Inspection
 
 BUFFER = "encoder.positional_embedding"  # in a checkpoint, but no parameter of `whisper`'s
 
@@ -74,7 +76,7 @@ class LoadedModel:
         return cross, self_
 
     @property
-    def inspections(self) -> list[Inspection]:
+    def inspections(self) -> "list[Inspection]":
         """The guard's measurements, layer by layer; empty for forms that need no guard."""
         return self.network.plan.inspections
 

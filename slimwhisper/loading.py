@@ -12,18 +12,13 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import AudioSource, as_waveform
 from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.threads import set_threads
-from slimwhisper.cache.choice import choose_forms
-from slimwhisper.cache.file import read_header, read_learned
-from slimwhisper.cache.forms import PRESETS
+from slimwhisper.cache.forms import PRESETS, choose_forms, research
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype, device_warning, is_slow
-from slimwhisper.digests import weights_digest
-from slimwhisper.engine.drafting.draft_model import load_draft
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.loaded_model import ModelOrigin
-from slimwhisper.model.calibration import Guard
-from slimwhisper.model.model import Model
+from slimwhisper.model.model import Guard, Model
 from slimwhisper.option_group import AUDIO_WINDOWS
 from slimwhisper.text import parse_size
 
@@ -117,20 +112,20 @@ def load_model(
             raise OptionError(f"audio_window {audio_window!r} is neither {names}")
         settings = replace(checkpoint.settings, audio_window=audio_window)
         checkpoint = replace(checkpoint, settings=settings)
-    learned = None
     if cache not in PRESETS:
-        header, digest = read_header(cache), weights_digest(checkpoint.state)
-        learned = read_learned(header, digest, checkpoint.dims.n_text_layer)
+        forms = research(".cache_file").read_forms(cache, forms, checkpoint)
     guard = Guard(strict_cache)
     if guard_audio is not None:
         dims = checkpoint.dims
         mel = first_window(as_waveform(guard_audio), dims.n_mels, dims.window_frames)
         guard = Guard(strict_cache, mel)
     int8 = dtype == INT8
-    model = Model(checkpoint, device, compute_dtype, forms, guard, int8, learned)
+    model = Model(checkpoint, device, compute_dtype, forms, guard, int8)
     model.check_audio_window(audio_window)
     model.cache_memory = memory
     if draft is not None:
+        from slimwhisper.engine.drafting.draft_model import load_draft
+
         smaller = load_checkpoint(draft, download_root=download_root, in_memory=in_memory)
         model.draft = load_draft(smaller, checkpoint, model)
     loaded = SlimWhisper(model)

@@ -10,9 +10,7 @@ from torch import Tensor
 from slimwhisper.engine.engine import choose_encode_batch
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Languages, Search, Window
 from slimwhisper.errors import OptionError
-from slimwhisper.longform.attempts import compression_ratio
-from slimwhisper.longform.prompts import Prompts
-from slimwhisper.longform.rules import make_rules, search_of
+from slimwhisper.longform.requests import Prompts, compression_ratio, make_rules, search_of
 from slimwhisper.option_group import plain_values
 from slimwhisper.options import Options, make_options
 from slimwhisper.service.source import Failed, Finished, Windows
@@ -21,7 +19,7 @@ from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import Dims
 
 if TYPE_CHECKING:
-    from whisper import DecodingOptions, DecodingResult
+    from slimwhisper.tokens.whisper_package.decoding import DecodingOptions, DecodingResult
 
 
 def run_windows(
@@ -59,7 +57,7 @@ def decode_windows(
     """mel [n_mels, 3000] or encoder's output [p, d] -> one result; a batch of B -> B; see
     `slimwhisper.decode`.
     """
-    from whisper import DecodingOptions, DecodingResult
+    from slimwhisper.tokens.whisper_package.decoding import DecodingOptions, DecodingResult
 
     requested = replace(options or DecodingOptions(), **changes)
     plain, model = DecodingOptions(), transcriber.model
@@ -108,7 +106,7 @@ def _texts(
     languages: Sequence[str],
 ) -> "list[DecodingResult]":
     """The texts of windows [B, p, d], each in its own language."""
-    from whisper import DecodingResult
+    from slimwhisper.tokens.whisper_package.decoding import DecodingResult
 
     model = transcriber.model
     rules = make_rules(model.dims, chosen, model.vocabulary)

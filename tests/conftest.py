@@ -20,7 +20,7 @@ from tests.support.paths import SHARED
 if not torch.cuda.is_available():  # before anything imports triton
     os.environ["TRITON_INTERPRET"] = "1"
 
-from slimwhisper.checkpoint.bundled import bundled_file
+from slimwhisper.checkpoint.names import bundled_file
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
 
 

@@ -10,7 +10,7 @@ import soundfile
 import torch
 
 import slimwhisper
-from slimwhisper.cli import RUN, build_parser
+from slimwhisper.cli import COMMANDS, build_parser
 from slimwhisper.outputs.formats import formats_of
 from tests.support.command import Run
 from tests.support.sounds import noise_bursts
@@ -140,7 +140,7 @@ def test_bad_input_is_one_line(
     assert not out.exists() or not list(out.iterdir())
 
 
-@pytest.mark.parametrize("command", sorted(RUN.keys() - {"transcribe on ray"}))
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_mistyped_flag_or_command_gets_a_suggestion(
     capsys: pytest.CaptureFixture[str], command: str
 ) -> None:

@@ -11,9 +11,9 @@ import torch
 from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.errors import OptionError
 from slimwhisper.live.setup import live_options
-from slimwhisper.longform.prompts import Prompts
+from slimwhisper.longform.requests import Prompts
 from slimwhisper.options import Options, make_options
-from slimwhisper.tokens.spellings import parse_hot_words, spellings
+from slimwhisper.tokens.texts import parse_hot_words, spellings
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Dims
 from tests.support.checkpoints import facts_of, tiny_dims

@@ -32,15 +32,15 @@ class Corpus:
             self.audio.append(audio.astype(np.float32))
             self.words.append(words)
 
-        for digit, audio in single_words(step=8):
+        for digit, audio in single_words(step=16):
             add(f"single {digit}", audio, [WORDS[digit]])
-        for count in range(2, 13):
+        for count in range(2, 13, 2):
             words, audio = sequence(count, rng)
             add(f"sequence of {count}", audio, words)
         words, audio = sequence(150, rng)
         add("long, 150 words", audio, words)
         add(f"long, {LONG}", slimwhisper.load_audio(SAMPLES / LONG), EXPECTED[LONG]["text"].split())
-        for seconds in (0.5, 3, 30, 45):
+        for seconds in (0.5, 45):
             n = int(16_000 * seconds)
             add(f"silence, {seconds} s", np.zeros(n), [])
             add(f"noise, {seconds} s", 0.05 * rng.standard_normal(n), [])
@@ -109,7 +109,7 @@ def test_the_words_are_right(corpus: Corpus, expected: list[dict[str, Any]]) -> 
     heard = [result["text"].strip() for result in expected]
     assert jiwer.wer(true, heard) <= 0.02
     silent = [h for n, h in zip(corpus.names, heard, strict=True) if n.startswith(SILENT)]
-    assert len(silent) == 12
+    assert len(silent) == 6
     assert not any(silent)
 
 
@@ -119,11 +119,10 @@ def test_half_precision_says_the_same(
 ) -> None:
     options: dict[str, Any] = {"dtype": "bfloat16", "cache": cache, "audio_window": "full"}
     model = slimwhisper.load_model(digits_path, "cpu", **options)
-    some = slice(None) if cache == "slim" else slice(0, None, 3)
-    found = transcribe_each(model, corpus.audio[some])
+    found = transcribe_each(model, corpus.audio)
     other = [
         name
-        for name, ours, theirs in zip(corpus.names[some], found, expected[some], strict=True)
+        for name, ours, theirs in zip(corpus.names, found, expected, strict=True)
         if ours["text"] != theirs["text"]
     ]
     assert len(other) <= 1, other

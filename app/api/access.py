@@ -7,11 +7,16 @@ websocket   refused, unless the path is in WEBSOCKETS; then it needs the key, or
             a browser lets it connect, and sends a saved login along.
 lifespan    the start and the end of the server: passed on
 any other   an error
+
+Its log keeps secrets out: readers of the log must not gain access by it.
 """
 
 import asyncio
 import base64
+import logging
+import re
 import secrets
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
@@ -25,6 +30,34 @@ from slimwhisper.app.api.origins import SAFE_METHODS, AllowedOrigins, is_navigat
 from slimwhisper.app.api.paths import UNKNOWN, UPLOAD, AllowedUsers, PathRule, route_path, rule_for
 from slimwhisper.app.service.jobs import STOPPING, StoppingError
 from slimwhisper.app.service.settings import ServerSettings
+
+# the page's paths after their first two parts have the secret addresses of results and uploads
+PATH = re.compile(r"(/+(?:page|gradio_api)/+[^/?=%]*)[/=%][^?]*")
+# Uvicorn logs this error for a websocket that was refused with a status, which is no mistake
+# (github.com/Kludex/uvicorn/pull/3138)
+REFUSED = "ASGI callable returned without completing handshake."
+NOT_UTF8 = "Invalid UTF-8 sequence received from client."  # with a traceback
+QUERY = re.compile(r"\?.*")  # may contain a key, or the name of a session
+
+
+def hide_secrets() -> None:
+    """Shorten the paths that Uvicorn logs, and drop what is no error of the server."""
+    for name in ("uvicorn.access", "uvicorn.error"):  # requests, and websockets
+        logging.getLogger(name).addFilter(_shorten)
+
+
+def _shorten(record: logging.LogRecord) -> bool:
+    if isinstance(record.args, tuple):
+        record.args = tuple(map(_shortened, record.args))
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    return not isinstance(error, CancelledError) and record.msg not in (REFUSED, NOT_UTF8)
+
+
+def _shortened(value: object) -> object:
+    if not (isinstance(value, str) and value.startswith("/")):
+        return value
+    return QUERY.sub("?...", PATH.sub(r"\1/...", value))
+
 
 WEBSOCKETS = frozenset({"/v1/realtime"})  # paths that serve a websocket
 KEY_PROTOCOL = "openai-insecure-api-key."  # before the key, in a browser's websocket subprotocol

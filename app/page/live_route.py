@@ -19,7 +19,7 @@ from slimwhisper.app.api.errors import as_api_error
 from slimwhisper.app.page.request_body import MAX_TEXT, RequestBody, clean, read_posted
 from slimwhisper.app.page.transcripts.results import download
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.longform.attempts import compression_ratio
+from slimwhisper.longform.requests import compression_ratio
 from slimwhisper.outputs.formats import FORMATS, OutputFormat
 from slimwhisper.types import Segment, Transcript, Word
 

@@ -1,4 +1,6 @@
-"""One client of the Wyoming protocol: its recordings, and the transcripts that it gets."""
+"""One client of the Wyoming protocol: its recordings, the transcripts that it gets, and what it is
+told of the models.
+"""
 
 import asyncio
 import time
@@ -14,11 +16,52 @@ from slimwhisper.app.api.request import choose_model
 from slimwhisper.app.realtime.audio_input import MAX_CHANNELS, SoundFormat
 from slimwhisper.app.realtime.frames import Frame, FrameError, encoded, read_frame
 from slimwhisper.app.realtime.stream_feed import StreamFeed
-from slimwhisper.app.realtime.wyoming_info import info
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.jobs import StoppingError
+from slimwhisper.checkpoint.names import BUNDLED, HUB_MODELS
 from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.live.types import LiveEvent, StreamFailed, TextUpdate, UtteranceEnded
+
+
+def info(host: ServerHost) -> dict[str, Any]:
+    """The data of the event: the installed models, and their languages."""
+    common = {
+        "attribution": {"name": "OpenAI's Whisper", "url": "https://github.com/openai/whisper"},
+        "installed": True,
+        "version": None,
+    }
+    models = [
+        {
+            "name": name,
+            "description": f"Whisper model {name}",
+            "languages": _languages(name, host),
+            **common,
+        }
+        for name in host.models.installed()
+    ]
+    program = {
+        "name": "slimwhisper",
+        "description": "Whisper speech-to-text with a small decoder cache",
+        "models": models,
+        "supports_transcript_streaming": True,
+        "requires_external_vad": True,  # a recording ends with audio-stop
+        **common,
+    }
+    return {"asr": [program]}
+
+
+def _languages(name: str, host: ServerHost) -> list[str]:
+    """The codes of a model's languages: from the model if it is loaded, else by its name."""
+    from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
+
+    loaded = host.service.engines.model
+    if name == host.models.display_name and loaded is not None:
+        return list(loaded.network.vocabulary.languages.values()) or ["en"]
+    code = HUB_MODELS[name].language if name in HUB_MODELS else ""
+    if code in LANGUAGES:
+        return [code]
+    return ["en"] if name.endswith(".en") or name in BUNDLED else list(LANGUAGES)
+
 
 UNREAD = 20.0  # seconds in which a client must read the events
 CODINGS = {2: "PCM_16", 4: "PCM_32"}  # by bytes of a sample

@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from slimwhisper.checkpoint.bundled import BUNDLED
 from slimwhisper.checkpoint.formats.openai import default_download_root
 from slimwhisper.checkpoint.load import available_models
+from slimwhisper.checkpoint.names import BUNDLED
 from slimwhisper.errors import CheckpointError
 
 DIARIZE = "gpt-4o-transcribe-diarize"

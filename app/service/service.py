@@ -36,7 +36,7 @@ from slimwhisper.app.service.reading import NoRoomError, Reading
 from slimwhisper.app.service.streams import Streams
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.live.types import LiveOptions
-from slimwhisper.longform.rules import search_of
+from slimwhisper.longform.requests import search_of
 from slimwhisper.recordings.transcribe import AnyRecording, RecordingSource
 from slimwhisper.service.source import Event, Failed, Finished, Progress
 from slimwhisper.types import Transcript

@@ -11,6 +11,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from slimwhisper.kernels.attention import Reads
 from slimwhisper.kernels.cpu.functions import FLOAT, INT, LONG, POINTER
 from slimwhisper.kernels.cpu.library import (
     BFLOAT16_ROWS,
@@ -19,7 +20,6 @@ from slimwhisper.kernels.cpu.library import (
     Library,
     intercepted,
 )
-from slimwhisper.kernels.reads import Reads
 
 
 class _LatentWeights(ctypes.Structure):

@@ -19,10 +19,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from slimwhisper.kernels.attention import ALL, MAX_ROWS, Latent, Reads
 from slimwhisper.kernels.cpu.functions import load_functions
-from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.norm import CacheWrite
-from slimwhisper.kernels.reads import ALL, MAX_ROWS, Reads
 
 NATIVE = Path(__file__).with_name("_native.so")
 # depths of products and widths of latents must be multiples of it

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slimwhisper.kernels.attention import MAX_ROWS, Latent, Reads
 from slimwhisper.kernels.configurations import (
     Configuration,
     TritonDevice,
@@ -12,8 +13,6 @@ from slimwhisper.kernels.configurations import (
     find_configuration,
 )
 from slimwhisper.kernels.gpu import choose_token, heads, hopper, latent, norm
-from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.reads import MAX_ROWS, Reads
 
 
 class OnHopper:

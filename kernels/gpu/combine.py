@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from slimwhisper.kernels.attention import Reads
 from slimwhisper.kernels.configurations import Configuration
-from slimwhisper.kernels.reads import Reads
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from slimwhisper.kernels.attention import ALL, Reads
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
     MIN_SCORE,
@@ -27,7 +28,6 @@ from slimwhisper.kernels.gpu.combine import (
     store_output,
     store_stats,
 )
-from slimwhisper.kernels.reads import ALL, Reads
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALIZED)

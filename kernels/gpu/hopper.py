@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slimwhisper.kernels.attention import ALL, Latent, Reads
 from slimwhisper.kernels.gpu.combine import PartialSums, combine_and_map, empty_by_head
 from slimwhisper.kernels.gpu.driver import CAPABILITY, checked
-from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.reads import ALL, Reads
 
 TILE = 64  # positions that a block computes with at a time
 COLUMNS = 64  # of a chunk of the latent in shared memory

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from slimwhisper.kernels.attention import ALL, Reads
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
     LOG2_E,
@@ -27,7 +28,6 @@ from slimwhisper.kernels.gpu.combine import (
     softmax_step,
     split_positions,
 )
-from slimwhisper.kernels.reads import ALL, Reads
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALIZED)

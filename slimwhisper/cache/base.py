@@ -17,9 +17,9 @@ from torch import Tensor
 
 from slimwhisper.cache.pool import PAGE
 from slimwhisper.cache.rows import DecodeStep, Rows
+from slimwhisper.kernels.attention import Reads
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.norm import CacheWrite
-from slimwhisper.kernels.reads import Reads
 
 Shape = tuple[tuple[int, ...], torch.dtype]  # of one tensor of a page
 

@@ -3,17 +3,21 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from slimwhisper.cache.base import CrossLayer, CrossStore, SelfLayer, StoreShape
-from slimwhisper.cache.fold import Folded
+from slimwhisper.cache.fold import Folded, blocks_of, fold
 from slimwhisper.cache.forms import Form
-from slimwhisper.cache.guard import Inspection
 from slimwhisper.cache.pool import PAGE, pages_of
 from slimwhisper.cache.rows import Rows
 from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.types import Dims
+
+if TYPE_CHECKING:  # forms that are always exact need no guard
+    from slimwhisper.cache.guard import Inspection
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class CachePlan:
     kernels: Kernels = field(
         default_factory=lambda: Kernels(torch.device("cpu"), torch.float64, "torch")
     )
-    inspections: list[Inspection] = field(default_factory=list)  # the guard's, layer by layer
+    inspections: "list[Inspection]" = field(default_factory=list)  # the guard's, layer by layer
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "CachePlan":
         """The same on a device, rounded once to a dtype."""
@@ -51,6 +55,21 @@ class CachePlan:
         """For `count` slots or rows of `length` tokens. device None: that of the weights."""
         weight = self.cross[0].query_bias
         return StoreShape(count, length, device or weight.device, weight.dtype, self.kernels)
+
+
+def fold_plan(
+    state: Mapping[str, Tensor], dims: Dims, cross: str | Form = "e", self_: str | Form = "x"
+) -> CachePlan:
+    """Fold every layer for two forms; weights not yet rounded.
+
+    state: OpenAI's names; matrices [out, in]. Forms that need the guard are not measured:
+    `slimwhisper.model.calibration.guarded_plan` does.
+    """
+    crossing, inner = (
+        [fold(block, form, context) for block, context in blocks_of(state, dims, attention)]
+        for attention, form in (("cross", cross), ("self", self_))
+    )
+    return CachePlan(crossing, inner)
 
 
 @dataclass(slots=True)

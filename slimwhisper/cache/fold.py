@@ -7,18 +7,15 @@ scores, so it is dropped. Matrices here are in `torch.nn.Linear`'s layout [out, 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.activations import Activations
 from slimwhisper.cache.forms import Form, parse_form
 from slimwhisper.kernels.linear import Weight, in_half, pack
 from slimwhisper.types import Dims
-
-Learned = Mapping[str, Tensor]  # what forms learn, by layer and name: "cross.0.rotation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +86,6 @@ class Folded:
     column_scales: Tensor | None = None  # [d]: S, for a latent in float8
     offset: Tensor | None = None  # [d]: B, subtracted from the source
     layer: int = 0  # of the decoder
-    # by name, what a form has learned from recorded activations; float64
-    learned: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
@@ -123,19 +118,10 @@ class Context:
     attention: str = "cross"  # or "self"
     layer: int = 0  # of the decoder
     blocks: Sequence[Attention] = ()  # of all layers
-    # for forms that learn: the activations to learn from, or what was learned before
-    activations: Activations | None = None
-    learned: Mapping[str, Tensor] | None = None
-    # by form, results of the first layer's fold for all layers of this attention
-    shared: dict[str, Any] = field(default_factory=dict)
 
 
 def blocks_of(
-    state: Mapping[str, Tensor],
-    dims: Dims,
-    attention: str,
-    activations: Activations | None = None,
-    learned: Learned | None = None,
+    state: Mapping[str, Tensor], dims: Dims, attention: str
 ) -> list[tuple[Attention, Context]]:
     """Every decoder layer's block of "cross" or "self" attention, and its context.
 
@@ -144,16 +130,12 @@ def blocks_of(
     name = "cross_attn" if attention == "cross" else "attn"
     prefixes = [f"decoder.blocks.{i}.{name}" for i in range(dims.n_text_layer)]
     blocks = [Attention.from_state(state, f"{p}.", dims.n_text_head) for p in prefixes]
-    shared: dict[str, Any] = {}
     pairs = []
     for i, (prefix, block) in enumerate(zip(prefixes, blocks, strict=True)):
         # the norm before E, or before the layer
         norm = "encoder.ln_post" if attention == "cross" else f"{prefix}_ln"
         scales = state[f"{norm}.weight"], state[f"{norm}.bias"]
-        own, site = None, f"{attention}.{i}."
-        if learned is not None:
-            own = {n.removeprefix(site): t for n, t in learned.items() if n.startswith(site)}
-        pairs.append((block, Context(scales, attention, i, blocks, activations, own, shared)))
+        pairs.append((block, Context(scales, attention, i, blocks)))
     return pairs
 
 

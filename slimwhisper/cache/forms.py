@@ -1,9 +1,10 @@
-"""The table of cache forms, and the presets.
+"""The table of cache forms, the presets, and the choice of a model's two forms.
 
 A form is a way to store a decoder's cache: a class whose attributes say what it stores, and whose
 fields are its settings. A SPEC is its name, or its name with settings, such as `sparq:r=16,k=128`;
 `parse_form` makes the form of it. To add one, write a subclass of `Form`, and `register` it: the
-flags, the guard, the reports and the tests read the table. Nothing here imports torch.
+flags, the guard, the reports and the tests read the table. Nothing here imports torch, nor
+`slimwhisper.research`, but for `research`.
 
 Every exact form but `kv` is latent attention (docs/caches.md): each token has a latent Z = X P,
 head i's query is mapped to q_i A_i and scored against Z, and the weighted sum of Z is mapped back
@@ -23,25 +24,30 @@ all scores, and B W_V goes into the output bias.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_type_hints
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_type_hints
 
-from slimwhisper.errors import OptionError
-from slimwhisper.text import not_one_of
+from slimwhisper.errors import CacheError, OptionError
+from slimwhisper.text import did_you_mean, not_one_of
 from slimwhisper.types import Dims
 
 if TYPE_CHECKING:  # the command line starts without torch
     from slimwhisper.cache.base import CrossLayer, SelfLayer
     from slimwhisper.cache.fold import Attention, Context, Folded
+    from slimwhisper.cache.guard import Activations
 
+CACHE_DTYPES = ("fp8",)
+SUFFIX = ".safetensors"  # of the files that `slimwhisper calibrate` writes
 ALL = "all"  # how None is written in a spec
 
 
 @dataclass(frozen=True)
 class Form:
-    """A form with its settings, its fields: of the types int, float, bool, str, or one of the first
-    two or None, all with defaults. `__post_init__` raises ValueError, which says what is valid.
-    `str` gives the spec with all settings, in their order.
+    """A form with its settings, its other fields: of the types int, float, bool, str, or one of the
+    first two or None, all with defaults. `__post_init__` raises ValueError, which says what is
+    valid. `str` gives the spec with all settings, in their order.
     """
 
     name: ClassVar[str]
@@ -52,10 +58,26 @@ class Form:
     in_float8: ClassVar["type[Form] | None"] = None  # the same form in float8
     listed: ClassVar[bool] = True  # users choose it by name; False: by another option
     exact: ClassVar[bool] = True  # False: attention is approximated, or may be
-    learns: ClassVar[bool] = False  # its fold needs recorded activations
+    tensors: ClassVar[Sequence[str]] = ()  # names of what it learns for each layer, if it does
+
+    # by layer and name, what it has learned; it is no setting, and forms are equal without it
+    learned: Sequence[Mapping[str, Any]] | None = field(
+        default=None, repr=False, compare=False, kw_only=True
+    )
 
     def fold(self, block: "Attention", context: "Context") -> "Folded":
         """The weights of a block, moved to where this form needs them; not yet rounded."""
+        raise NotImplementedError(self.name)
+
+    @property
+    def learns(self) -> bool:
+        """Whether its fold needs what `learn` would find."""
+        return bool(self.tensors) and self.learned is None
+
+    def learn(
+        self, attention: str, blocks: "Sequence[Attention]", activations: "Activations"
+    ) -> Self:
+        """The same form with what it learned for all layers of "cross" or "self" attention."""
         raise NotImplementedError(self.name)
 
     @property
@@ -87,7 +109,7 @@ class Form:
     @property
     def settings(self) -> dict[str, Any]:
         """Its settings, by name."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: getattr(self, name) for name in _settings_of(type(self))}
 
     def __str__(self) -> str:
         return _spec(self.name, self.settings)
@@ -193,13 +215,6 @@ class Hybrid(Form):
 
 
 FORMS: dict[str, type[Form]] = {f.name: f for f in (KV, K, V, E, X, Hybrid, E8, X8)}
-# The forms of `slimwhisper.cache.approximate`, which is imported when one of them is used, and the
-# attentions that they are for
-APPROXIMATE: dict[str, Sequence[str]] = {
-    **dict.fromkeys(("zack", "sparse", "sparq", "sparq_latent"), ("cross", "self")),
-    **dict.fromkeys(("keyformer", "keyformer_latent"), ("self",)),
-    "compact": ("cross", "self"),
-}
 EXACT: dict[str, Form] = {"cross": E(), "self": X()}  # what replaces a rejected form, no larger
 PRESETS = {  # name: (cross form, self form); the baseline comes first
     "baseline": ("kv", "kv"),
@@ -209,28 +224,32 @@ PRESETS = {  # name: (cross form, self form); the baseline comes first
 }
 
 
+def research(module: str = "") -> Any:
+    """A module of `slimwhisper.research`, which has the approximate forms, and the files that hold
+    what they learned: imported when one is named, and known to the core in this place alone.
+    """
+    return import_module(f"slimwhisper.research{module}")
+
+
 def register(form: type[Form]) -> None:
     """Add a form, which users can then choose by its name. Raises ValueError for a taken name."""
     if form.name in FORMS:
         raise ValueError(f"there is already a cache form {form.name!r}; choose another name")
     FORMS[form.name] = form
-    if not form.exact:
-        APPROXIMATE.setdefault(form.name, form.attentions)
 
 
 def all_forms() -> dict[str, type[Form]]:
     """The whole table, by name."""
-    from slimwhisper.cache.approximate import APPROXIMATE_FORMS
-
-    for form in APPROXIMATE_FORMS:
-        FORMS.setdefault(form.name, form)
+    research(".forms")  # registers them
     return FORMS
 
 
 def names_of(attention: str, exact: bool = True) -> tuple[str, ...]:
     """The forms that users may choose for "cross" or "self"; exact: without approximate ones."""
     named = {f.name: f.attentions for f in FORMS.values() if f.listed and f.exact}
-    named |= {} if exact else APPROXIMATE
+    if not exact:  # those of the package are not imported yet
+        named |= research().ATTENTIONS
+        named |= {f.name: f.attentions for f in FORMS.values() if not f.exact}
     return tuple(name for name, attentions in named.items() if attention in attentions)
 
 
@@ -244,7 +263,7 @@ def parse_form(spec: str | Form) -> Form:
     form = FORMS.get(name) or all_forms().get(name)
     if form is None:
         raise ValueError(f"unknown cache form {name!r}")
-    hints, known = get_type_hints(form) if text else {}, [f.name for f in fields(form)]
+    hints, known = get_type_hints(form) if text else {}, _settings_of(form)
     if text and not known:
         raise ValueError(f"{name} has no settings")
     values: dict[str, Any] = {}
@@ -278,6 +297,64 @@ def check_form(spec: str, names: Sequence[str]) -> Form:
         return parse_form(spec)
     except ValueError as error:
         raise OptionError(f"{spec!r}: {error}") from None
+
+
+def check_cache(cache: str) -> str:
+    """The argument, if it is a preset's name or the path of a file. Raises `OptionError`."""
+    if cache not in PRESETS and not (cache.endswith(SUFFIX) or Path(cache).is_file()):
+        known = f"{', '.join(PRESETS)}, and not a file from slimwhisper calibrate"
+        raise OptionError(f"cache: {cache!r} is not one of {known}{did_you_mean(cache, PRESETS)}")
+    return cache
+
+
+def choose_forms(
+    cache: str = "slim",
+    cross_cache: str | None = None,
+    self_cache: str | None = None,
+    cache_dtype: str | None = None,
+) -> tuple[Form, Form]:
+    """The forms for cross- and self-attention of a preset; `cross_cache` and `self_cache`, specs,
+    replace either one.
+
+    cache: a preset, or the path of a file from `calibrate`, which has both forms. cache_dtype:
+    "fp8" for a float8 latent, with forms that have one. Raises `OptionError` for an unknown name or
+    setting, or for forms without a float8 latent; `CacheError` for a file.
+    """
+    given = {"cross_cache": cross_cache, "self_cache": self_cache, "cache_dtype": cache_dtype}
+    cross_forms, self_forms = names_of("cross", exact=False), names_of("self", exact=False)
+    if check_cache(cache) not in PRESETS:
+        for option, value in given.items():
+            if value is not None:
+                raise OptionError(f"{option}: {cache} has both forms; leave {option} out")
+        header = research(".cache_file").read_header(cache)
+        try:
+            cross = check_form(header.cross, (*cross_forms, "e8"))
+            return cross, check_form(header.self_, (*self_forms, "x8"))
+        except OptionError as error:
+            again = "run slimwhisper calibrate again"
+            raise CacheError(f"{header.path.name}: {error}; {again}") from None
+    if cache_dtype not in (None, *CACHE_DTYPES):
+        raise OptionError(f"cache_dtype: {not_one_of(cache_dtype, CACHE_DTYPES)}")
+    try:
+        option = "cross_cache"
+        cross = check_form(PRESETS[cache][0] if cross_cache is None else cross_cache, cross_forms)
+        option = "self_cache"
+        self_ = check_form(PRESETS[cache][1] if self_cache is None else self_cache, self_forms)
+    except OptionError as error:
+        raise OptionError(f"{option}: {error}") from None
+    if cache_dtype is None:
+        return cross, self_
+    if cross.in_float8 is None or self_.in_float8 is None:
+        raise OptionError(
+            f"cache_dtype: fp8 is for cross-attention form 'e' and self-attention form 'x' "
+            f"(cache slim), not '{cross}' and '{self_}'"
+        )
+    return cross.in_float8(), self_.in_float8()
+
+
+def _settings_of(form: type[Form]) -> list[str]:
+    """The names of a form's settings."""
+    return [f.name for f in fields(form) if f.compare]
 
 
 def _value(name: str, text: str, hint: Any) -> Any:

@@ -23,6 +23,30 @@ MARGIN = 3.0
 
 
 @dataclass(frozen=True, slots=True)
+class Activations:
+    """Of one window, or of several in a row; float32."""
+
+    features: Tensor  # [p, d]: the encoder's output
+    self_inputs: Sequence[Tensor]  # per layer: [T, d], the layer-normed input of self-attention
+    cross_inputs: Sequence[Tensor]  # per layer: [T, d], the layer-normed input of cross-attention
+
+    def source(self, attention: str, layer: int) -> Tensor:
+        """[n, d]: from which a layer's "cross" or "self" attention makes keys and values."""
+        return self.features if attention == "cross" else self.self_inputs[layer]
+
+    def query_inputs(self, attention: str, layer: int) -> Tensor:
+        """[T, d]: from which a layer's "cross" or "self" attention makes queries."""
+        return (self.cross_inputs if attention == "cross" else self.self_inputs)[layer]
+
+    @staticmethod
+    def joined(windows: Sequence["Activations"]) -> "Activations":
+        """Those of several windows as one."""
+        parts = [(a.features, *a.self_inputs, *a.cross_inputs) for a in windows]
+        features, *inputs = [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
+        return Activations(features, inputs[: len(inputs) // 2], inputs[len(inputs) // 2 :])
+
+
+@dataclass(frozen=True, slots=True)
 class Inspection:
     """The guard's measurement of one layer's attention block, and its decision."""
 
@@ -95,12 +119,15 @@ def fits_dtype(largest: float, dtype: torch.dtype) -> bool:
 
 
 def inspect_block(
-    block: Attention, context: Context, form: Form, dtype: torch.dtype
+    block: Attention,
+    context: Context,
+    form: Form,
+    activations: Activations,
+    dtype: torch.dtype,
 ) -> tuple[Folded, Inspection]:
-    """Fold one decoder block for a form, measure it on the context's activations, and fall back if
-    it is not exact. Returns the weights of the form to use, not yet rounded, and the record.
+    """Fold one decoder block for a form, measure it on activations, and fall back if it is not
+    exact. Returns the weights of the form to use, not yet rounded, and the record.
     """
-    assert context.activations is not None
     folded, inverted = fold(block, form, context), block.key
     if form.inverse == "value":
         inverted = block.value
@@ -108,7 +135,7 @@ def inspect_block(
         inverted = context.blocks[0].key
     maps = [t for t in (folded.key_map, folded.value_map) if t is not None]
     largest = max((float(t.abs().max()) for t in maps), default=0.0)
-    source = context.activations.source(context.attention, context.layer)
+    source = activations.source(context.attention, context.layer)
     error, baseline_error = measure(block, folded, source, dtype)
     fits = fits_dtype(largest, dtype)
     exact = form.inverse is None or (fits and error <= MARGIN * baseline_error)

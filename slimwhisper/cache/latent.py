@@ -12,13 +12,12 @@ from torch import Tensor
 from slimwhisper.cache.base import CrossLayer, CrossStore, PagedLayer, Shape, StoreShape
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.rows import DecodeStep, Rows
+from slimwhisper.kernels.attention import FP8, Latent, Reads
 from slimwhisper.kernels.cpu.blocks import LatentBlock
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
-from slimwhisper.kernels.latent import FP8, Latent
 from slimwhisper.kernels.linear import linear
 from slimwhisper.kernels.norm import CacheWrite, scale_columns
-from slimwhisper.kernels.reads import Reads
 
 
 class LatentAttention:

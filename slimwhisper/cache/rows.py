@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.pool import PAGE
-from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.reads import Reads
+from slimwhisper.kernels.attention import Latent, Reads
 
 Store = TypeVar("Store", Tensor, Latent)  # [slots or rows, ...]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from slimwhisper.checkpoint.names import ALIGNMENT_DUMPS
 from slimwhisper.errors import OptionError
-from slimwhisper.tokens.whisper_package import alignment_dumps
 from slimwhisper.types import Dims
 
 Heads = Mapping[int, Sequence[int]]  # decoder layer: its heads, both in order
@@ -22,7 +22,7 @@ def default_heads(dims: Dims) -> Heads:
 
 def official_heads(name: str, dims: Dims) -> Heads | None:
     """The heads that OpenAI found for one of its checkpoints; None for other names."""
-    dump = alignment_dumps().get(name)
+    dump = ALIGNMENT_DUMPS.get(name)
     return None if dump is None else parse_head_dump(dump, dims)
 
 

@@ -16,13 +16,12 @@ from pathlib import Path
 from torch import Tensor
 
 from slimwhisper.checkpoint.alignment_heads import Heads, official_heads
-from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import expand_user
 from slimwhisper.checkpoint.formats.openai import fetch_openai
 from slimwhisper.checkpoint.formats.readers import read
 from slimwhisper.checkpoint.hub import fetch_model, looks_like_hub_id
-from slimwhisper.checkpoint.names import HUB_IDS
+from slimwhisper.checkpoint.names import BUNDLED, HUB_IDS, MODEL_URLS, bundled_file
 from slimwhisper.checkpoint.settings import (
     DEFAULT_SETTINGS,
     GenerationSettings,
@@ -33,7 +32,6 @@ from slimwhisper.checkpoint.validate import validate
 from slimwhisper.checkpoint.vocabulary import openai_vocabulary, read_vocabulary
 from slimwhisper.errors import CheckpointError
 from slimwhisper.tokens.vocabulary import SIZES, Vocabulary, get_vocabulary
-from slimwhisper.tokens.whisper_package import model_urls
 from slimwhisper.types import Dims
 
 logger = logging.getLogger("slimwhisper")
@@ -64,7 +62,7 @@ class Checkpoint:
 
 def available_models() -> list[str]:
     """Names that `load_checkpoint` knows: bundled, OpenAI's, and those of `names`."""
-    return [*BUNDLED, *model_urls(), *HUB_IDS]
+    return [*BUNDLED, *MODEL_URLS, *HUB_IDS]
 
 
 def load_checkpoint(
@@ -119,8 +117,8 @@ def locate_checkpoint(
     if label in BUNDLED:
         logger.warning(BUNDLED[label])
         return bundled_file(label)
-    if label in model_urls():
-        return fetch_openai(label, model_urls()[label], download_root, local_files_only)
+    if label in MODEL_URLS:
+        return fetch_openai(label, MODEL_URLS[label], download_root, local_files_only)
     if label and (path := expand_user(label)).exists():  # Path("") is the current folder
         return path
     if label in HUB_IDS or (isinstance(name, str) and looks_like_hub_id(label)):

@@ -1,6 +1,29 @@
-"""Short names of well-known models on the Hugging Face hub, with MIT or Apache-2.0 licences."""
+"""Names of models: OpenAI's, and short ones of well-known models on the Hugging Face hub, with MIT
+or Apache-2.0 licences; and those that come with the package.
+"""
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1] / "models"
+
+# name -> a warning for its users
+BUNDLED = {
+    "digits": "'digits' knows only the English words zero to nine; choose --model turbo or small"
+}
+
+
+def bundled_file(name: str) -> Path:
+    """Its checkpoint, in OpenAI's format; the model card is the .md file next to it."""
+    return FOLDER / f"{name}.pt"
+
+
+# openai-whisper's tables: the file's address, whose last part but one is its SHA-256, and a dump of
+# the heads that the times of words are read from
+_OPENAI = json.loads(Path(__file__).with_name("openai_models.json").read_text(encoding="utf-8"))
+MODEL_URLS: dict[str, str] = {name: row["url"] for name, row in _OPENAI.items()}
+ALIGNMENT_DUMPS: dict[str, bytes] = {name: row["heads"].encode() for name, row in _OPENAI.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from io import StringIO
 from pathlib import Path
 
 from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.files import open_sink
 from slimwhisper.flags import load_chosen
 from slimwhisper.forced_alignment.script import read_script
 from slimwhisper.outputs.formats import formats_of, segment_line, write_transcript
-from slimwhisper.storage.outputs import OutputFolder
 from slimwhisper.tokens.whisper_package.utils import format_timestamp
 from slimwhisper.trust import NOT_IN_AUDIO
 from slimwhisper.types import Transcript
@@ -19,14 +19,14 @@ def run_align(arguments: argparse.Namespace) -> int:
     stdin = arguments.audio == "-"
     audio, text = Path("/dev/stdin" if stdin else arguments.audio), Path(arguments.text)
     lines = read_script(text)
-    folder = OutputFolder(arguments.output_dir)
+    sink = open_sink(arguments.output_dir)
     formats = formats_of(arguments.output_format)
     outputs = {format: f"{audio.stem}.{format}" for format in formats}
-    for name in outputs.values() if folder.is_local else ():
-        path = folder.local_path(name)
+    for name in outputs.values() if sink.local is not None else ():
+        path = Path(sink.name(name))
         if path.exists() and (path.samefile(text) or (audio.exists() and path.samefile(audio))):
             raise OptionError(f"{path}: would be overwritten; choose another --output_dir")
-    folder.check()
+    sink.check()
     model = load_chosen(arguments)
     outcomes = model.transcribe_many([audio], script=lines, language=arguments.language)
     ((_, aligned),) = outcomes
@@ -35,8 +35,8 @@ def run_align(arguments: argparse.Namespace) -> int:
     for format, name in outputs.items():
         written = StringIO()
         write_transcript(aligned, format, written)
-        folder.put(name, written.getvalue().encode())
-    _print(aligned, [folder.name(name) for name in outputs.values()])
+        sink.write(name, written.getvalue().encode())
+    _print(aligned, [sink.name(name) for name in outputs.values()])
     return 0
 
 

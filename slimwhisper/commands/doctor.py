@@ -177,9 +177,9 @@ def _kernels() -> Check:
     """The kernels that are used; on a GPU, one is run."""
     import torch
 
+    from slimwhisper.kernels.attention import Latent
     from slimwhisper.kernels.cpu.library import why_not_compiled
     from slimwhisper.kernels.dispatch import Kernels
-    from slimwhisper.kernels.latent import Latent
     from slimwhisper.kernels.linear import describe_paths
 
     if not torch.cuda.is_available():

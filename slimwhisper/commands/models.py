@@ -10,19 +10,17 @@ from pathlib import Path
 import torch
 
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.files import expand_user
 from slimwhisper.checkpoint.formats.openai import default_download_root, read
 from slimwhisper.checkpoint.hub import fetch_model
 from slimwhisper.checkpoint.load import available_models
-from slimwhisper.checkpoint.names import HUB_MODELS
+from slimwhisper.checkpoint.names import BUNDLED, HUB_MODELS, MODEL_URLS, bundled_file
 from slimwhisper.checkpoint.validate import expected_shapes
 from slimwhisper.commands.costs import allocate, known_dims
 from slimwhisper.commands.tables import console, table
 from slimwhisper.errors import CheckpointError
 from slimwhisper.text import human_size
 from slimwhisper.tokens.openai import language_count
-from slimwhisper.tokens.whisper_package import model_urls
 from slimwhisper.types import Dims
 
 PRESET = "slim"
@@ -63,7 +61,7 @@ def _describe(name: str, root: Path) -> KnownModel:
         path = _cached(source)
     else:
         source, dims = "openai", known_dims(name)
-        path = _existing(root / model_urls()[name].rpartition("/")[2])
+        path = _existing(root / MODEL_URLS[name].rpartition("/")[2])
     parameters = window = None
     languages = HUB_MODELS[name].language if name in HUB_MODELS else "?"
     if dims is not None:

@@ -1,6 +1,5 @@
 """Defines the flags of the smaller commands; see also `jobs/flags.py`, `serve_flags.py`."""
 
-import argparse
 from typing import Any
 
 from slimwhisper.cache.forms import PRESETS
@@ -78,7 +77,7 @@ def add_align(commands: Any) -> None:
 
 
 def add_models(commands: Any) -> None:
-    """The parsers of `models` and `convert`."""
+    """The parser of `models`."""
     p = commands.add_parser(
         "models",
         help="list the models that have a name: size, languages, memory, presence",
@@ -87,6 +86,9 @@ def add_models(commands: Any) -> None:
     p.add_argument("--model_dir", **MODEL_DIR)
     p.add_argument("--json", action="store_true", help="print JSON")
 
+
+def add_convert(commands: Any) -> None:
+    """The parser of `convert`."""
     p = commands.add_parser(
         "convert",
         help="write a model as an OpenAI .pt file or as a Hugging Face folder",
@@ -102,76 +104,8 @@ def add_models(commands: Any) -> None:
     p.add_argument("--model_dir", **MODEL_DIR)
 
 
-def add_reports(commands: Any) -> None:
-    """The parsers of `report` and `doctor`."""
-    p = commands.add_parser(
-        "report",
-        help="compute the memory that each cache takes",
-        description="Computes the memory that each cache takes, for each preset; of files and "
-        "folders, also lists the settings.",
-    )
-    p.add_argument("model", nargs="*", help="names, files or folders [the paper's five]")
-    p.add_argument("--batch", type=int, default=64, help="windows decoded together [64]")
-    p.add_argument("--dtype", choices=DTYPES, default="float16", help="of the caches [float16]")
-    p.add_argument("--guard", action="store_true", help="measure which forms are exact, by layer")
-    p.add_argument("--json", action="store_true", help="print JSON")
-
+def add_doctor(commands: Any) -> None:
+    """The parser of `doctor`."""
     p = commands.add_parser("doctor", help="check the installation, and how to fix it")
     p.add_argument("--threads", **THREADS)
     p.add_argument("--json", action="store_true", help="print JSON")
-
-
-def add_approximations(commands: Any) -> None:
-    """The parsers of `tradeoff` and `calibrate`."""
-    p = commands.add_parser(
-        "tradeoff",
-        help="measure what approximate caches cost and save, on your recordings",
-        description="Decodes recordings with every cache of a table, and compares with exact "
-        "decoding. See docs/tradeoff.md.",
-    )
-    _add_comparison(p)
-    p.add_argument("--json", action="store_true", help="print a line of JSON for each cache")
-    p.add_argument(
-        "--specs",
-        nargs="+",
-        metavar="CROSS+SELF",
-        help="caches to measure: presets, slim8 (in float8), pairs of forms with settings, names "
-        "of approximate forms (a ladder of settings each), or files of calibrate [presets, slim8, "
-        "and all approximate forms]",
-    )
-
-    p = commands.add_parser(
-        "calibrate",
-        help="find the smallest cache within a loss, for --cache FILE",
-        description="Searches the settings of the approximate caches on your recordings, and "
-        "writes a small file for --cache. See docs/tradeoff.md.",
-    )
-    _add_comparison(p)
-    p.add_argument(
-        *("-o", "--output"), required=True, metavar="FILE", help="a file, NAME.safetensors"
-    )
-    p.add_argument(
-        "--target_loss",
-        default="0.5%",
-        help="percentage points of the word error, such as 0.5%% [0.5%%]",
-    )
-
-
-def _add_comparison(p: argparse.ArgumentParser) -> None:
-    """Add the flags of both commands."""
-    p.add_argument("model", help=MODEL)
-    p.add_argument(
-        "audio",
-        nargs="+",
-        help="files, or folders (searched recursively); NAME.txt beside NAME.wav has its text",
-    )
-    add_model_flags(p, caches=False)
-    p.add_argument("--language", default="en", help="spoken in all recordings [en]")
-    p.add_argument("--threads", **THREADS)
-    p.add_argument("--batch_size", type=positive, help="windows decoded together [as transcribe]")
-    p.add_argument(
-        "--windows",
-        type=positive,
-        default=8,
-        help="windows of 30 s on which logits are compared and rotations learned [8]",
-    )

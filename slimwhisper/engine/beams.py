@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import SelfCache
-from slimwhisper.engine.filters.base import NEVER, Texts
+from slimwhisper.engine.filters.rules import NEVER, Texts
 from slimwhisper.engine.filters.table import bonus_of
 from slimwhisper.engine.rows import RowState, StepBatch
 from slimwhisper.engine.sampling import Sampler

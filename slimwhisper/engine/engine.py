@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from slimwhisper.cache.pool import PAGE, PagePool
-from slimwhisper.engine.drafting.draft_length import LENGTHS
 from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import Answer, Request, Search, Window
 from slimwhisper.engine.runner import MakeDrafter, Runner
@@ -82,7 +81,11 @@ class Engine:
         self.model, self.batch_size, self.search = model, slots, search or Search()
         self.encode_batch = choose_encode_batch(model)
         width, context = self.search.beams or 1, model.dims.n_text_ctx
-        lookahead = max(LENGTHS) if draft is not None else 0
+        lookahead = 0
+        if draft is not None:
+            from slimwhisper.engine.drafting.draft_length import MAX_DRAFT
+
+            lookahead = MAX_DRAFT
         resumable = self.search.beams is None and may_draft(model.plan)
         main_group = RowGroup(width, slots, lookahead, resumable)
         least, usual = self.search.least_pages(context), self.search.usual_pages(context, slots)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,8 +11,7 @@ from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.rows import DecodeStep
-from slimwhisper.engine.drafting.speculation import Speculation
-from slimwhisper.engine.filters.suppression import forbid
+from slimwhisper.engine.filters.rules import forbid
 from slimwhisper.engine.passes.prompts import PromptReader
 from slimwhisper.engine.rows import RowState, StartInputs, StepBatch, rules_of
 from slimwhisper.engine.sampling import Sampler
@@ -22,6 +22,9 @@ from slimwhisper.engine.verification import AcceptedPrefix, usable_draft, verify
 from slimwhisper.kernels.graphs import Graphs, bucket_of
 from slimwhisper.model.model import Model
 from slimwhisper.types import SpecialTokens
+
+if TYPE_CHECKING:
+    from slimwhisper.engine.drafting.speculation import Speculation
 
 EXTENT_STEP = 128  # tokens: a graph's extent is a multiple of this
 
@@ -38,7 +41,7 @@ class GroupRunner:
     state: RowState
     graphs: Graphs | None
     prompts: PromptReader
-    speculation: Speculation | None = None
+    speculation: "Speculation | None" = None
     pending: Snapshot | None = None  # on a GPU, not evaluated yet
     _batch: StepBatch | None = None  # of the present tickets; None: they have changed
 
@@ -193,7 +196,7 @@ class GroupRunner:
             speculation.draft_lengths.record(len(tickets), drafts, seconds)
 
     def _draft(
-        self, speculation: Speculation, batch: StepBatch, tickets: Sequence[Ticket], drafts: int
+        self, speculation: "Speculation", batch: StepBatch, tickets: Sequence[Ticket], drafts: int
     ) -> None:
         unread = speculation.unread(tickets)
         if unread > 2:  # after steps without drafts

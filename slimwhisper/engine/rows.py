@@ -15,7 +15,7 @@ from torch import Tensor
 
 from slimwhisper.cache.pool import pages_of
 from slimwhisper.cache.rows import Rows
-from slimwhisper.engine.filters.base import Texts
+from slimwhisper.engine.filters.rules import Texts
 from slimwhisper.engine.filters.table import Filters, InUse, advance, bonus_of
 from slimwhisper.engine.requests import Rules
 from slimwhisper.engine.snapshots import TextBuffers

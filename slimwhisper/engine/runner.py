@@ -1,11 +1,10 @@
 """Executes plans: the only part of the engine with the model, its caches, graphs and streams."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages
 from slimwhisper.engine.beams import BeamSampler
-from slimwhisper.engine.drafting.drafter import Drafter
-from slimwhisper.engine.drafting.speculation import Speculation
 from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.passes.alignment import align
 from slimwhisper.engine.passes.encoder import AsyncEncoder
@@ -21,8 +20,11 @@ from slimwhisper.kernels.memory import HeapTrimmer
 from slimwhisper.model.model import Model
 from slimwhisper.types import SpecialTokens
 
+if TYPE_CHECKING:
+    from slimwhisper.engine.drafting.drafter import Drafter
+
 CHECK_EVERY = 2  # tokens between snapshots on a GPU, each evaluated when the next one is taken
-MakeDrafter = Callable[[CrossCache, int, int], Drafter]  # (the cache of the audio, texts, pages)
+MakeDrafter = Callable[[CrossCache, int, int], "Drafter"]  # (the cache of the audio, texts, pages)
 
 
 class Runner:
@@ -51,7 +53,7 @@ class Runner:
         self._steps = 0
 
     def add(
-        self, group: RowGroup, beams: bool = False, drafter: Drafter | None = None
+        self, group: RowGroup, beams: bool = False, drafter: "Drafter | None" = None
     ) -> GroupRunner:
         """Allocate the caches, rows and sampler of a group."""
         model, vocabulary, rows = self.model, self.vocabulary, group.capacity * group.width
@@ -74,8 +76,11 @@ class Runner:
             state=state,
             graphs=graphs,
             prompts=PromptReader(model, cache, self.encoder.max_batch, scratch, graphs),
-            speculation=None if drafter is None else Speculation(model, cache, greedy, drafter),
         )
+        if drafter is not None:
+            from slimwhisper.engine.drafting.speculation import Speculation
+
+            runner.speculation = Speculation(model, cache, greedy, drafter)
         return runner
 
     def nbytes(self) -> int:

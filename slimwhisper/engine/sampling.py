@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from slimwhisper.engine.filters.base import Texts
+from slimwhisper.engine.filters.rules import Texts, log_probability
 from slimwhisper.engine.filters.table import bonus_of
-from slimwhisper.engine.filters.timestamps import log_probability
 from slimwhisper.engine.rows import RowState, StepBatch
 from slimwhisper.engine.snapshots import Snapshot
 from slimwhisper.engine.tickets import Ticket

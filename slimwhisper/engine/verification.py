@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import CachePlan
-from slimwhisper.engine.filters.base import NEVER, Texts
+from slimwhisper.engine.filters.rules import NEVER, Texts
 from slimwhisper.engine.filters.table import Filters
 from slimwhisper.engine.requests import Window
 from slimwhisper.engine.uploads import upload

@@ -11,7 +11,7 @@ from torch import Tensor
 from slimwhisper.api import SlimWhisper
 from slimwhisper.engine.requests import Attempt, Decoded, Window
 from slimwhisper.errors import OptionError
-from slimwhisper.longform.rules import make_rules, search_of
+from slimwhisper.longform.requests import make_rules, search_of
 from slimwhisper.option_group import plain_value
 from slimwhisper.windows import as_windows, detect_languages, run_windows
 

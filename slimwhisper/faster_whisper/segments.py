@@ -17,7 +17,7 @@ from slimwhisper.audio.samples import Samples
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.faster_whisper.types import Segment, Word
 from slimwhisper.loading import load_model
-from slimwhisper.longform.rules import search_of
+from slimwhisper.longform.requests import search_of
 from slimwhisper.recordings.transcribe import RecordingSource, make_recording
 from slimwhisper.service.source import Failed, Progress
 from slimwhisper.text import SafeStream

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from slimwhisper.tokens.prompts import encode_text
+from slimwhisper.tokens.texts import encode_text
 from slimwhisper.tokens.vocabulary import Vocabulary, language_code
 from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 

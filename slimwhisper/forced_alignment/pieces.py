@@ -12,7 +12,7 @@ from slimwhisper.engine.requests import Align, Alignment, Answer, Request, Windo
 from slimwhisper.forced_alignment.borders import word_attention, word_borders, word_means
 from slimwhisper.forced_alignment.matching import PlacedWord
 from slimwhisper.subtitles.characters import is_spaceless
-from slimwhisper.tokens.prompts import encode_text
+from slimwhisper.tokens.texts import encode_text
 from slimwhisper.types import FRAMES_PER_SECOND, Word
 
 if TYPE_CHECKING:  # it imports numba, which is slow to start

@@ -9,11 +9,11 @@ from typing import Any
 
 from tqdm import tqdm
 
+from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.jobs.progress import JobTotals
-from slimwhisper.jobs.results.sinks import RecordingResult
+from slimwhisper.jobs.results.writers import RecordingResult
 from slimwhisper.outputs.formats import segment_line
-from slimwhisper.storage.files import StoredFile
 from slimwhisper.text import escape_line
 from slimwhisper.types import Segment, Transcript
 
@@ -45,12 +45,12 @@ class TerminalConsole:
                 bar_format="{bar:20}| {desc}", total=1, leave=False, dynamic_ncols=True
             )
 
-    def segments(self, path: Path | StoredFile, segments: Sequence[Segment]) -> None:
+    def segments(self, path: Path | RemoteFile, segments: Sequence[Segment]) -> None:
         """More segments of a file have been decoded."""
         if self._live:
             self._print(*spoken_lines(segments))
 
-    def ended(self, path: Path | StoredFile, outcome: RecordingResult) -> None:
+    def ended(self, path: Path | RemoteFile, outcome: RecordingResult) -> None:
         """A file's outputs have been written, or it failed."""
         if isinstance(outcome.result, SlimWhisperError):
             self.error(with_path(path, outcome.result))
@@ -108,13 +108,13 @@ class JSONConsole:
     def start(self, facts: dict[str, Any]) -> None:
         self._emit("start", **facts)
 
-    def segments(self, path: Path | StoredFile, segments: Sequence[Segment]) -> None:
+    def segments(self, path: Path | RemoteFile, segments: Sequence[Segment]) -> None:
         if self._verbose:
             for segment in segments:
                 fields = Transcript("", [segment], "").segment_rows()[0]
                 self._emit("segment", path=str(path), **fields)
 
-    def ended(self, path: Path | StoredFile, outcome: RecordingResult) -> None:
+    def ended(self, path: Path | RemoteFile, outcome: RecordingResult) -> None:
         result = outcome.result
         self._emit(
             "file",
@@ -177,7 +177,7 @@ def spoken_lines(segments: Sequence[Segment]) -> list[str]:
     return [segment_line(segment) for segment in segments if segment.text.strip()]
 
 
-def with_path(path: Path | StoredFile, error: SlimWhisperError) -> str:
+def with_path(path: Path | RemoteFile, error: SlimWhisperError) -> str:
     """The error's message, preceded by the file's path unless it already contains it."""
     text = str(error)
     return text if str(path) in text or repr(str(path)) in text else f"{path}: {text}"

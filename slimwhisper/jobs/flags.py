@@ -1,6 +1,7 @@
 """Defines the flags of `transcribe`: those of the whisper command, with its defaults, and more."""
 
 import argparse
+import re
 from typing import Any
 
 from slimwhisper.errors import OptionError
@@ -83,7 +84,15 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
-    g = FlagGroup(parser, "many GPUs and hosts", "the others need --engine ray; docs/scale.md")
+    about = "those after --engine need --engine ray; docs/scale.md"
+    g = FlagGroup(parser, "many GPUs and hosts", about)
+    g.add(
+        "--shard",
+        type=shard,
+        metavar="I/N",
+        help="only the I-th of N parts of the recordings, 1/N to N/N, for an array of tasks with "
+        "the same inputs and outputs; a hash of its output's name chooses a recording's part",
+    )
     g.add(
         "--engine",
         choices=("local", "ray"),
@@ -96,6 +105,14 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         ("devices", str, "all, or the GPUs of this host to use, such as 0,2 [all]"),
     ):
         g.add(f"--{name}", type=kind, help=help)
+
+
+def shard(text: str) -> tuple[int, int]:
+    """A part and the number of parts, such as 3/8."""
+    match = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
+    if match is None or int(match[1]) > int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of N parts, which are 1/N to N/N")
+    return int(match[1]), int(match[2])
 
 
 def check_engine(arguments: argparse.Namespace) -> None:

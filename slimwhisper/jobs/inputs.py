@@ -6,20 +6,23 @@ No tree is ever in memory as a whole: each folder is listed when the walk reache
 import glob
 import logging
 import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from heapq import heappop, heappush
+from itertools import count
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from typing import Literal
+from typing import Literal, TypeVar
 
+from slimwhisper.addresses import is_uri, redact
 from slimwhisper.audio.formats import Selection, is_hidden
-from slimwhisper.errors import AudioError, SlimWhisperError
+from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
+from slimwhisper.files import Fingerprint, InputFile, container_kind
+from slimwhisper.jobs.digest_set import Digests, digest_of
 from slimwhisper.jobs.output_names import Listing
 from slimwhisper.jobs.standard_input import NAME, StandardInput
-from slimwhisper.storage.digest_set import Digests, digest_of
-from slimwhisper.storage.files import InputFile
-from slimwhisper.storage.fingerprints import Fingerprint
 
 OUTSIDE = Path("outside")  # subfolder for the outputs of recordings from outside the base folder
 EMPTY = {
@@ -29,6 +32,10 @@ EMPTY = {
 }
 
 SEPARATORS = tuple(filter(None, (os.sep, os.altsep)))
+
+LOOK_AHEAD = 4096  # recordings from which the longest is chosen next
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +50,7 @@ class Argument:
 
 
 class Inputs:
-    """The recordings that the arguments name.
+    """A job's `JobSource` whose arguments are local.
 
     An argument is a file, a folder, a glob, or `-` for a recording or a list on standard input.
     """
@@ -62,8 +69,7 @@ class Inputs:
         self.is_one_file = kinds in (["file"], ["stdin"])
         self._base = self._common_base()
 
-    def files(self) -> Iterator[InputFile | AudioError]:
-        """Every recording, and an error for each path that cannot be found or listed."""
+    def list(self) -> Iterator[InputFile | SlimWhisperError]:
         for argument in self._arguments:
             is_empty = True
             self._walked.clear()
@@ -85,7 +91,7 @@ class Inputs:
             case "stdin":
                 assert self._stdin is not None
                 recording, output = self._stdin.recording(), self._file(Path(NAME)).output
-                yield InputFile(recording, output, recording.fingerprint)
+                yield InputFile(recording, output, Fingerprint(NAME, None, time.time_ns()))
             case "folder":
                 yield from self._walk(Path(argument.text))
             case "glob":
@@ -199,6 +205,20 @@ class Inputs:
         return Path(os.path.commonpath([a.base for a in existing]))
 
 
+def are_stored(arguments: Sequence[str]) -> bool:
+    """Whether the arguments of `transcribe` are URIs, manifests, tables or archives.
+
+    Raises OptionError if only some are URIs.
+    """
+    if all(is_uri(a) or container_kind(a) for a in arguments):
+        return True
+    for argument in arguments:
+        if is_uri(argument):
+            rule = "paths and URIs cannot be mixed in one job; run two jobs"
+            raise OptionError(f"{redact(argument)}: {rule}")
+    return False
+
+
 def distinct(
     entries: Iterable[InputFile | SlimWhisperError],
 ) -> Iterator[InputFile | SlimWhisperError]:
@@ -212,6 +232,33 @@ def distinct(
             if not seen.add(digest_of(os.fsencode(name))):
                 continue
         yield entry
+
+
+def in_shard(
+    entries: Iterable[InputFile | SlimWhisperError], number: int, count: int
+) -> Iterator[InputFile | SlimWhisperError]:
+    """The recordings of one of `count` parts, the first of which is 1, and all errors. A recording
+    stays in its part when others come or go, and on hosts that have the inputs elsewhere.
+    """
+    for entry in entries:
+        name = os.fsencode(entry.output) if isinstance(entry, InputFile) else None
+        if name is None or digest_of(name) % count == number - 1:
+            yield entry
+
+
+def longest_first(items: Iterable[tuple[float | None, T]], ahead: int = LOOK_AHEAD) -> Iterator[T]:
+    """(seconds or None, item) -> items, each the longest of the next `ahead`.
+
+    Items without a length follow those with one, in their order.
+    """
+    heap: list[tuple[float, int, T]] = []
+    numbers = count()
+    for seconds, item in items:
+        heappush(heap, (-(seconds or 0.0), next(numbers), item))
+        if len(heap) > ahead:
+            yield heappop(heap)[2]
+    while heap:
+        yield heappop(heap)[2]
 
 
 def _kind(path: Path) -> Literal["file", "folder", "special"] | None:

@@ -10,16 +10,16 @@ from threading import Event, Thread
 from typing import Any
 
 from slimwhisper.errors import OutputError, SlimWhisperError
+from slimwhisper.files import InputFile
 from slimwhisper.jobs.console import LogHandler
 from slimwhisper.jobs.inputs import Inputs
 from slimwhisper.jobs.interrupts import StopNow
 from slimwhisper.jobs.ledger import Ledger
 from slimwhisper.jobs.plan import JobPlan
 from slimwhisper.jobs.progress import model_facts
-from slimwhisper.jobs.results.sinks import RecordingResult, write_result
+from slimwhisper.jobs.results.writers import RecordingResult, write_result
 from slimwhisper.jobs.survey import survey
 from slimwhisper.options import Options
-from slimwhisper.storage.files import InputFile
 
 # transcribes recordings, writes their outputs, and reports progress to a ledger
 Outcomes = Generator[tuple[InputFile, RecordingResult], None, None]
@@ -31,7 +31,7 @@ def run_transcribe(flags: argparse.Namespace) -> int:
 
     A file that fails is reported in one line, and the job continues.
     """
-    return run_job(JobPlan(flags), transcribe_locally)
+    return run_job(JobPlan.of(flags), transcribe_locally)
 
 
 def run_job(plan: JobPlan, engine: Engine) -> int:
@@ -59,7 +59,7 @@ def run_job(plan: JobPlan, engine: Engine) -> int:
                     ledger.write_report([f"The job ended with an error: {error}"])
                 raise
     except SlimWhisperError as error:
-        if plan.flags.log_json:  # programs that read JSON lines need the reason, too
+        if plan.log_json:  # programs that read JSON lines need the reason, too
             console.error(str(error))
         raise
     return ledger.summarise(status or ledger.interrupts.status)
@@ -71,13 +71,13 @@ def _run(plan: JobPlan, engine: Engine, ledger: Ledger) -> None:
     first = next(recordings, None)
     if first is None:
         return
-    plan.files.folder.check()
+    plan.files.sink.check()
     with ExitStack() as stack:
         if (journal := plan.open_journal()) is not None:
             ledger.journal = stack.enter_context(closing(journal))
             if plan.report is not None:
                 plan.report.load_records(journal.records())
-        ledger.sink = stack.enter_context(closing(plan.open_sink(journal)))
+        ledger.results = stack.enter_context(closing(plan.open_results(journal)))
         unstopped = takewhile(lambda _: not ledger.stopping(), chain([first], recordings))
         pending = filter(ledger.should_start, unstopped)
         start = next(pending, None)  # load the model only if there is work
@@ -94,10 +94,10 @@ def _run(plan: JobPlan, engine: Engine, ledger: Ledger) -> None:
 def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledger) -> Outcomes:
     """The engine of a job in this process."""
     model, current = plan.load_model(), ledger.totals.current
-    batch_size = plan.flags.batch_size
-    if batch_size is None and plan.inputs.is_one_file and not plan.flags.parallel:
+    batch_size = plan.batch_size
+    if batch_size is None and plan.inputs.is_one_file and not plan.options.get("parallel"):
         # its windows depend on each other, so more caches would be unused
-        batch_size = Options(channels=plan.flags.channels).windows_of_one
+        batch_size = Options(channels=plan.options.get("channels")).windows_of_one
     if batch_size is None:
         batch_size = model.default_batch_size(**plan.options)
     facts = model_facts(model, batch_size)
@@ -113,7 +113,7 @@ def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: L
     with closing(results):
         for path, result in results:
             recording = current[path].recording
-            yield recording, write_result(ledger.sink.write, recording, result)
+            yield recording, write_result(ledger.results.write, recording, result)
     facts |= asdict(model.text_memory())
 
 
@@ -130,13 +130,13 @@ def _recordings(plan: JobPlan, ledger: Ledger) -> Iterator[InputFile]:
 
 def _start_survey(plan: JobPlan, ledger: Ledger, stack: ExitStack) -> None:
     """Start a thread that adds up the recordings' lengths, if they are shown and can be read."""
-    is_shown = ledger.console.has_bar or plan.flags.engine == "ray"
+    is_shown = ledger.console.has_bar or plan.engine == "ray"
     if not is_shown or not isinstance(plan.inputs, Inputs) or plan.stdin is not None:
         return
-    end, sink = Event(), ledger.sink
+    end, results = Event(), ledger.results
     entries = plan.recordings(plan.read_inputs())
     files = (entry for entry in entries if isinstance(entry, InputFile))
-    new = (file.local for file in files if file.local and sink.earlier_status(file) is None)
+    new = (file.local for file in files if file.local and results.earlier_status(file) is None)
     thread = Thread(target=survey, args=(new, ledger.totals, end), name="survey", daemon=True)
     thread.start()
     stack.callback(thread.join, 1)  # a header may hang

@@ -1,4 +1,4 @@
-"""Keeps account of a running job: it passes each event to the totals, sink, report and console.
+"""Keeps account of a running job: it passes each event to the totals, results, report and console.
 
 Recordings are found in the thread in which an engine reads its sources, and end in the main thread;
 a lock keeps each event atomic.
@@ -11,10 +11,11 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
+from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
+from slimwhisper.files import InputFile
 from slimwhisper.jobs.console import Console
 from slimwhisper.jobs.decoding_flags import changed
-from slimwhisper.jobs.flags import dtype_of
 from slimwhisper.jobs.interrupts import Interrupts
 from slimwhisper.jobs.journal.identity import identify_precision
 from slimwhisper.jobs.journal.journal import Journal
@@ -27,17 +28,16 @@ from slimwhisper.jobs.progress import (
     summary_facts,
     summary_lines,
 )
-from slimwhisper.jobs.results.sinks import RecordingResult, Sink
-from slimwhisper.storage.files import InputFile, StoredFile
+from slimwhisper.jobs.results.writers import JobResults, RecordingResult
 from slimwhisper.types import Segment, Transcript
 
 STOPPED = "The job was stopped early. Run the same command again to resume it."
 
 
 class Ledger:
-    """See the module. `sink` and `journal` are set once there is a recording to transcribe."""
+    """See the module. `results` and `journal` are set once there is a recording to transcribe."""
 
-    sink: Sink
+    results: JobResults
     journal: Journal | None = None
 
     def __init__(self, plan: JobPlan, console: Console) -> None:
@@ -46,7 +46,7 @@ class Ledger:
         self.facts: dict[str, Any] | None = None  # about the model, once it is loaded
         # the recordings that would be finished after an interrupt
         self.in_progress: Callable[[], int] = lambda: 0
-        self.interrupts = Interrupts(lambda: self.in_progress(), quiet=plan.flags.log_json)
+        self.interrupts = Interrupts(lambda: self.in_progress(), quiet=plan.log_json)
         self.console = console
         self._plan = plan
         self._lock = RLock()
@@ -63,12 +63,12 @@ class Ledger:
             self.console.error(str(error))
             if (report := self._plan.report) is not None:
                 report.add("", None, error)
-            self.halted |= self._plan.flags.fail_fast
+            self.halted |= self._plan.fail_fast
 
     def should_start(self, recording: InputFile) -> bool:
         """Whether a recording has to be transcribed; if so, it counts as in progress."""
         with self._lock:
-            match earlier := self.sink.earlier_status(recording):
+            match earlier := self.results.earlier_status(recording):
                 case None:
                     self.totals.current[recording.path] = FileProgress(recording)
                     return True
@@ -77,7 +77,7 @@ class Ledger:
                 case _:
                     self.totals.failed_earlier += 1
             if (report := self._plan.report) is not None:
-                report.add_earlier(recording, earlier, self.sink)
+                report.add_earlier(recording, earlier, self.results)
             return False
 
     def loaded(self, facts: dict[str, Any]) -> None:
@@ -98,13 +98,13 @@ class Ledger:
         self.console.start(facts | {"options": changed(self._plan.options)})
         self.totals.began = time.perf_counter()
 
-    def duration(self, path: Path | StoredFile, seconds: float) -> None:
+    def duration(self, path: Path | RemoteFile, seconds: float) -> None:
         """A recording has been opened, and has this length."""
         self.totals.current[path].seconds = seconds
         self.totals.loaded += seconds
         self._progress()
 
-    def segments(self, path: Path | StoredFile, segments: list[Segment], done: float) -> None:
+    def segments(self, path: Path | RemoteFile, segments: list[Segment], done: float) -> None:
         """More of a recording has been decoded, up to `done` seconds."""
         self.totals.current[path].done = done
         self.console.segments(path, segments)
@@ -122,7 +122,7 @@ class Ledger:
             outcome = replace(outcome, elapsed=time.perf_counter() - current.began)
         if outcome.status == "done":
             try:
-                self.sink.record(recording, outcome)
+                self.results.record(recording, outcome)
             except JournalError:
                 raise
             except OutputError as error:
@@ -136,14 +136,14 @@ class Ledger:
                 totals.dropped += len(outcome.result.dropped)
             else:
                 totals.failed += 1
-                self.halted |= self._plan.flags.fail_fast
+                self.halted |= self._plan.fail_fast
             self.console.ended(path, outcome)
             if (report := self._plan.report) is not None:
                 report.add(path, outcome.seconds, outcome.result)
             if outcome.status != "done":
                 # after it was reported: if the job is killed in between, the error is reported
                 # twice rather than never
-                self.sink.record(recording, outcome)
+                self.results.record(recording, outcome)
             totals.audio += outcome.seconds or 0.0
             del totals.current[path]
         self._progress()
@@ -167,7 +167,7 @@ class Ledger:
         facts = summary_facts(self.totals, status, path, self._plan.inputs.selection.left_out)
         if (report := self._plan.report) is not None:
             facts["report"] = str(report.path)
-        if (model := self.facts) and self.totals.done and dtype_of(self._plan.flags) is None:
+        if (model := self.facts) and self.totals.done and self._plan.load["dtype"] is None:
             if model["fastest_dtype"] != model["dtype"]:
                 facts["faster"] = model["fastest_dtype"]
         self.console.summary(facts, summary_lines(facts, self.facts))
@@ -176,5 +176,5 @@ class Ledger:
     def write_report(self, notices: Sequence[str]) -> None:
         """Write the report, if there is one, with these lines at its top. Raises OutputError."""
         if (report := self._plan.report) is not None:
-            terms = model_terms(self.facts, self._plan.flags.model)
+            terms = model_terms(self.facts, self._plan.model)
             report.write(notices, terms, self._plan.changed_options())

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.cache.forms import brief
+from slimwhisper.files import InputFile
 from slimwhisper.outputs.formats import FORMATS
-from slimwhisper.storage.files import InputFile, StoredFile
 from slimwhisper.text import clock, escape_line, human_size, shorten
 
 if TYPE_CHECKING:  # a job with nothing to do does not import torch
@@ -44,7 +45,7 @@ class JobTotals:
     surveyed: float = 0.0  # seconds of audio in files surveyed so far
     complete: bool = False  # the survey is complete
     began: float | None = None  # when transcription started, after loading the model
-    current: dict[Path | StoredFile, FileProgress] = field(default_factory=dict)
+    current: dict[Path | RemoteFile, FileProgress] = field(default_factory=dict)
 
     @property
     def elapsed(self) -> float:
@@ -80,7 +81,8 @@ class JobTotals:
         more = "" if self.complete else "+"
         remaining = "?" if self.remaining is None else clock(self.remaining) + more
         counts = f"{self.done} done" + (f", {self.failed} failed" if self.failed else "")
-        names = [shorten(escape_line(path.name)) for path in list(self.current)[:NAMES_SHOWN]]
+        shown = list(self.current)[:NAMES_SHOWN]
+        names = [shorten(escape_line(Path(str(path)).name)) for path in shown]
         if len(self.current) > NAMES_SHOWN:
             names.append(f"+{len(self.current) - NAMES_SHOWN}")
         parts = [

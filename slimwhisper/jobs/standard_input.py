@@ -2,14 +2,11 @@
 
 import codecs
 import os
-import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from slimwhisper.errors import AudioError
-from slimwhisper.storage.files import StoredFile
-from slimwhisper.storage.fingerprints import Fingerprint
-from slimwhisper.storage.members import MemberBytes
+from slimwhisper.jobs.members import HeldFile
 from slimwhisper.text import error_line, text_encoding
 
 NAME = "stdin"  # of the recording and its outputs
@@ -46,10 +43,9 @@ class StandardInput:
             problem = f"cannot be read ({error_line(error)}); give the file's name"
             raise AudioError(f"{NAME}: {problem}") from error
 
-    def recording(self) -> StoredFile:
+    def recording(self) -> HeldFile:
         """The recording, which is copied to the folder TMPDIR. Raises AudioError."""
-        fingerprint = Fingerprint(NAME, None, time.time_ns())  # that of no other run
-        return StoredFile("-", "", fingerprint, data=MemberBytes(self, 0, wait=False))
+        return HeldFile(NAME, self, 0, wait=False)
 
     def paths(self) -> Iterator[str]:
         """The paths of a list, as they arrive: one per line, or NUL-separated."""

@@ -7,7 +7,7 @@ from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.engine.requests import Rules
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import LiveOptions
-from slimwhisper.longform.rules import make_rules
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.option_group import ModelFacts, check_names, check_rows, plain_values
 from slimwhisper.options import Options, make_options
 from slimwhisper.speakers.choice import as_pairs, check_known, require

@@ -25,8 +25,8 @@ from slimwhisper.engine.requests import (
 from slimwhisper.live.policy import NEED_ATTENTION, TextPiece
 from slimwhisper.live.setup import EXTRA_TOKENS
 from slimwhisper.live.utterance import BufferText, Utterance
-from slimwhisper.longform.attempts import Candidate, attempts_of, choose
 from slimwhisper.longform.options import DecodingOptions
+from slimwhisper.longform.requests import Candidate, attempts_of, choose
 from slimwhisper.longform.words import attach_words
 from slimwhisper.types import FRAMES_PER_SECOND, Segment, Word
 

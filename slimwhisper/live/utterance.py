@@ -10,8 +10,7 @@ from slimwhisper.engine.requests import Decoded
 from slimwhisper.live.policy import TextPiece
 from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.types import UtteranceEnded
-from slimwhisper.longform.attempts import compression_ratio
-from slimwhisper.longform.prompts import Prompts
+from slimwhisper.longform.requests import Prompts, compression_ratio
 from slimwhisper.speakers.live import LiveSpeakers
 from slimwhisper.types import Segment, Word
 

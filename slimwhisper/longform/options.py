@@ -178,7 +178,7 @@ class DecodingOptions(
 
     def check(self, model: ModelFacts) -> None:
         """Whether the clips are times, and the prefix leaves room for a text."""
-        from slimwhisper.tokens.prompts import prefix_tokens
+        from slimwhisper.tokens.texts import prefix_tokens
 
         try:
             seconds = self.clip_seconds

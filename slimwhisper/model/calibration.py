@@ -1,69 +1,26 @@
-"""The activations that the guard measures on, and the cache plan that it accepts."""
+"""The guard's measurements: activations of a checkpoint, and the cache plan that it accepts.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+Imported for forms that need an inverse, or learn.
+"""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from slimwhisper.audio.mel import calibration_mel
-from slimwhisper.cache.activations import Activations
 from slimwhisper.cache.base import CrossLayer
-from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
-from slimwhisper.cache.fold import Learned, blocks_of, fold
-from slimwhisper.cache.forms import EXACT, Form, parse_form
-from slimwhisper.cache.guard import Inspection, inspect_block
+from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache, fold_plan
+from slimwhisper.cache.fold import blocks_of, fold
+from slimwhisper.cache.forms import Form
+from slimwhisper.cache.guard import Activations, inspect_block
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.errors import CacheError
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
-from slimwhisper.text import error_line
 from slimwhisper.tokens.vocabulary import Vocabulary
-from slimwhisper.types import Dims
 
 CALIBRATION_TOKENS = 48  # at most, of a window without a text
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """How to check the forms that need an inverse."""
-
-    strict: bool = False  # raise if a form is not exact, instead of falling back
-    mel: Tensor | None = None  # [n_mels, 3000] of real speech to measure on; None: noise
-
-
-_REMEDY = "run slimwhisper calibrate again"
-# what folding raises for tensors that do not fit the form
-_FOLDING_ERRORS = (AssertionError, LookupError, RuntimeError, TypeError, ValueError)
-
-
-def fold_plan(
-    state: Mapping[str, Tensor],
-    dims: Dims,
-    cross: str | Form = "e",
-    self_: str | Form = "x",
-    activations: Activations | None = None,
-    learned: Learned | None = None,
-    dtype: torch.dtype | None = None,
-) -> CachePlan:
-    """Fold every layer for two forms; weights not yet rounded.
-
-    state: OpenAI's names; matrices [out, in]. `activations`: for forms that learn, unless they have
-    `learned` before, and for the guard, which measures in `dtype`, and has an exact form take the
-    place of another, layer by layer. dtype None: in place of forms that need the guard.
-    """
-    plan = CachePlan([], [])
-    forms = ("cross", parse_form(cross), plan.cross), ("self", parse_form(self_), plan.self_)
-    for attention, form, layers in forms:
-        for block, context in blocks_of(state, dims, attention, activations, learned):
-            if form.inverse is None or dtype is None:
-                accepted = fold(block, EXACT[attention] if form.inverse else form, context)
-            else:
-                accepted, inspection = inspect_block(block, context, form, dtype)
-                plan.inspections.append(inspection)
-            layers.append(accepted)
-    return plan
 
 
 class RecordingLayer(CrossLayer):
@@ -137,9 +94,9 @@ def _greedy(
     if vocabulary.no_timestamps is not None:
         tokens.append(vocabulary.no_timestamps)
     logits = next_logits(tokens)
-    allowed = [i for ids in vocabulary.texts for i in ids] + [vocabulary.eot] * stops
+    allowed = torch.tensor([i for ids in vocabulary.texts for i in ids] + [vocabulary.eot] * stops)
     for position in range(len(tokens), min(CALIBRATION_TOKENS, decoder.dims.n_text_ctx)):
-        best = allowed[int(logits[0, allowed].argmax())]
+        best = int(allowed[logits[0, allowed].argmax()])
         if best == vocabulary.eot:
             break
         tokens.append(best)
@@ -149,69 +106,26 @@ def _greedy(
 
 
 def guarded_plan(
-    checkpoint: Checkpoint,
-    cross: str | Form,
-    self_: str | Form,
-    dtype: torch.dtype,
-    mel: Tensor | None = None,
-    learned: Learned | None = None,
+    checkpoint: Checkpoint, forms: tuple[Form, Form], dtype: torch.dtype, mel: Tensor | None = None
 ) -> CachePlan:
-    """Fold for the requested forms; layers that the guard rejects fall back to an exact form.
+    """Fold every layer for forms of cross- and self-attention; layers that the guard rejects in
+    `dtype` get an exact form. Forms that have learned nothing yet learn from what is measured on.
 
-    `mel` [n_mels, 3000] as in `record_activations`; `learned` as in `fold_plan`, from a file.
-    Raises `CacheError` if `learned` does not fit the forms: a tensor is missing, unused, or has the
-    wrong shape.
+    `mel` [n_mels, 3000] as in `record_activations`. The weights are not yet rounded.
     """
-    cross, self_ = parse_form(cross), parse_form(self_)
-    measured = any(f.inverse or (f.learns and learned is None) for f in (cross, self_))
-    activations = record_activations(checkpoint, mel) if measured else None
-    state, dims = checkpoint.state, checkpoint.dims
-    try:
-        plan = fold_plan(state, dims, cross, self_, activations, learned, dtype)
-    except _FOLDING_ERRORS as error:
-        if learned is None:
-            raise
-        reason = error_line(error, kind=True)
-        raise CacheError(
-            f"the file's tensors do not fit caches '{cross}' and '{self_}' ({reason}); {_REMEDY}"
-        ) from error
-    if learned is not None:
-        _check_shapes(learned, learned_by(plan))
+    activations = record_activations(checkpoint, mel)
+    plan = CachePlan([], [])
+    for attention, asked, layers in zip(
+        ("cross", "self"), forms, (plan.cross, plan.self_), strict=True
+    ):
+        pairs = blocks_of(checkpoint.state, checkpoint.dims, attention)
+        blocks = [block for block, _ in pairs]
+        form = asked.learn(attention, blocks, activations) if asked.learns else asked
+        for block, context in pairs:
+            if form.inverse is None:
+                layers.append(fold(block, form, context))
+                continue
+            accepted, inspection = inspect_block(block, context, form, activations, dtype)
+            plan.inspections.append(inspection)
+            layers.append(accepted)
     return plan
-
-
-def _check_shapes(given: Learned, used: Learned) -> None:
-    """Raise CacheError for a tensor that no form uses, or that has another shape."""
-    for full in sorted(given.keys() | used.keys()):
-        shape, expected = (tuple(t[full].shape) if full in t else None for t in (given, used))
-        if shape != expected:
-            site, _, name = full.rpartition(".")
-            raise CacheError(
-                f"tensor {name!r} of {site} has shape {shape}, not {expected}; {_REMEDY}"
-            )
-
-
-def learned_by(plan: CachePlan) -> Learned:
-    """What the forms of a plan have learned, float64."""
-    return {
-        f"{attention}.{layer}.{name}": tensor
-        for attention, layers in (("cross", plan.cross), ("self", plan.self_))
-        for layer, folded in enumerate(layers)
-        for name, tensor in folded.learned.items()
-    }
-
-
-def describe_fallbacks(records: Sequence[Inspection]) -> list[str]:
-    """One line for each form that fell back in some layers."""
-    lines = []
-    for attention in ("cross", "self"):
-        layers = [r for r in records if r.attention == attention]
-        rejected = [r for r in layers if r.fell_back]
-        if rejected:
-            worst = max(rejected, key=lambda r: r.error)
-            lines.append(
-                f"{attention}-attention cache {worst.form!r} is not exact in {len(rejected)} of "
-                f"{len(layers)} layers (error up to {worst.error:.1e}, baseline "
-                f"{worst.baseline_error:.1e}); they use {worst.used!r}, no larger"
-            )
-    return lines

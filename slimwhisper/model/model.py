@@ -2,13 +2,18 @@
 
 import logging
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages, SelfCache
-from slimwhisper.cache.fold import Learned
+from slimwhisper.cache.decoder_cache import (
+    CrossCache,
+    DecoderCache,
+    Pages,
+    SelfCache,
+    fold_plan,
+)
 from slimwhisper.cache.forms import Form, parse_form
 from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.alignment_heads import default_heads
@@ -16,12 +21,19 @@ from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError, OptionError
 from slimwhisper.kernels.dispatch import indexed
 from slimwhisper.kernels.memory import keep_heaps
-from slimwhisper.model.calibration import Guard, describe_fallbacks, guarded_plan
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.option_group import ModelFacts
 
 logger = logging.getLogger("slimwhisper.cache")
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """How to check the forms that need an inverse."""
+
+    strict: bool = False  # raise if a form is not exact, instead of falling back
+    mel: Tensor | None = None  # [n_mels, 3000] of real speech to measure on; None: noise
 
 
 class Model:
@@ -35,16 +47,13 @@ class Model:
         forms: tuple[str | Form, str | Form] = ("e", "x"),
         guard: Guard | None = None,
         int8: bool = False,
-        learned: Learned | None = None,
         encoder: Encoder | None = None,
     ) -> None:
-        """forms: (cross, self), or their specs. guard: None means `Guard()`.
-        int8: weights of the encoder, the MLPs and the logits; on a CPU, with float32.
-        learned: what forms have learned before; None: they learn from the guard's mel.
-        encoder: of another model with the same weights.
+        """forms: (cross, self), or their specs; those that have learned nothing yet learn from the
+        guard's mel. guard: None means `Guard()`. int8: weights of the encoder, the MLPs and the
+        logits; on a CPU, with float32. encoder: of another model with the same weights.
 
-        Raises `CacheError` if a form is not exact and the guard is strict, or if `learned` does
-        not fit the forms.
+        Raises `CacheError` if a form is not exact and the guard is strict.
         """
         device = indexed(device)
         if device.type == "cpu":
@@ -55,7 +64,12 @@ class Model:
         self.int8 = int8
         self.alignment_heads = checkpoint.alignment_heads or default_heads(self.dims)
         guard = guard or Guard()
-        self.plan = guarded_plan(checkpoint, *self.forms, dtype, guard.mel, learned)
+        if any(form.inverse or form.learns for form in self.forms):
+            from slimwhisper.model.calibration import guarded_plan
+
+            self.plan = guarded_plan(checkpoint, self.forms, dtype, guard.mel)
+        else:
+            self.plan = fold_plan(checkpoint.state, self.dims, *self.forms)
         if self.fallbacks and guard.strict:
             first = self.fallbacks[0].partition(";")[0]
             raise CacheError(
@@ -109,7 +123,17 @@ class Model:
     @property
     def fallbacks(self) -> list[str]:
         """One line for each form that the guard replaced in some layers."""
-        return describe_fallbacks(self.plan.inspections)
+        lines = []
+        for attention in ("cross", "self"):
+            layers = [r for r in self.plan.inspections if r.attention == attention]
+            if rejected := [r for r in layers if r.fell_back]:
+                worst = max(rejected, key=lambda r: r.error)
+                lines.append(
+                    f"{attention}-attention cache {worst.form!r} is not exact in {len(rejected)} "
+                    f"of {len(layers)} layers (error up to {worst.error:.1e}, baseline "
+                    f"{worst.baseline_error:.1e}); they use {worst.used!r}, no larger"
+                )
+        return lines
 
     @property
     def compute_type(self) -> str:

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from slimwhisper.errors import OptionError
-from slimwhisper.outputs import plain
-from slimwhisper.outputs.ass import write_ass
+from slimwhisper.outputs import writers
 from slimwhisper.outputs.layout import SPEAKERS, Layout
-from slimwhisper.outputs.lrc import write_lrc
-from slimwhisper.outputs.srt_vtt import write_srt, write_vtt
+from slimwhisper.outputs.writers import write_ass, write_lrc, write_srt, write_vtt
 from slimwhisper.subtitles.cues import label
 from slimwhisper.text import not_one_of
 from slimwhisper.types import Segment, Transcript
@@ -34,14 +32,14 @@ class OutputFormat:
 FORMATS: dict[str, OutputFormat] = {
     row.name: row
     for row in (
-        OutputFormat("txt", "text/plain", plain.write_txt),
+        OutputFormat("txt", "text/plain", writers.write_txt),
         OutputFormat("vtt", "text/vtt", write_vtt),
         OutputFormat("srt", "application/x-subrip", write_srt),
-        OutputFormat("tsv", "text/tab-separated-values", plain.write_tsv),
-        OutputFormat("json", "application/json", plain.write_json),
+        OutputFormat("tsv", "text/tab-separated-values", writers.write_tsv),
+        OutputFormat("json", "application/json", writers.write_json),
         OutputFormat("lrc", "text/x-lrc", write_lrc, in_all=False),
         OutputFormat("ass", "text/x-ssa", write_ass, in_all=False),
-        OutputFormat("rttm", "text/plain", plain.write_rttm, in_all=False, speakers=True),
+        OutputFormat("rttm", "text/plain", writers.write_rttm, in_all=False, speakers=True),
     )
 }
 
@@ -59,7 +57,7 @@ def formats_of(choice: str, layout: Layout | None = None) -> tuple[str, ...]:
 
 def formats_for(transcript: Transcript) -> list[OutputFormat]:
     """The formats for this transcript: RTTM only if it has speakers."""
-    speakers = plain.has_speakers(transcript)
+    speakers = writers.has_speakers(transcript)
     return [row for row in FORMATS.values() if speakers or not row.speakers]
 
 

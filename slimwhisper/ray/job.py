@@ -28,15 +28,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from slimwhisper.audio.read_ahead import Loader
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.jobs.inputs import Inputs
+from slimwhisper.files import InputFile, sweep
+from slimwhisper.jobs.inputs import Inputs, longest_first
 from slimwhisper.jobs.job import Outcomes, run_job
 from slimwhisper.jobs.ledger import Ledger
 from slimwhisper.jobs.plan import JobPlan
-from slimwhisper.jobs.results.sinks import RecordingResult
+from slimwhisper.jobs.results.writers import RecordingResult
 from slimwhisper.ray.worker import WAIT, Ended, Message, Ready, Worker
 from slimwhisper.ray.worker_plan import WorkerPlan, plan_workers
-from slimwhisper.storage.files import InputFile, longest_first
-from slimwhisper.storage.outputs import sweep
 from slimwhisper.text import error_line
 from slimwhisper.types import Transcript
 
@@ -60,19 +59,19 @@ Numbered = Loader[tuple[int, InputFile], None]
 
 def run_transcribe_on_ray(flags: argparse.Namespace) -> int:
     """Transcribe all recordings; returns the exit status, see `cli.main`."""
-    return run_job(JobPlan(flags), transcribe_on_ray)
+    return run_job(JobPlan.of(flags), transcribe_on_ray)
 
 
 def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledger) -> Outcomes:
     """The engine of a job with workers, which decode and write; the driver records the results
-    (`slimwhisper.jobs.results.sinks`).
+    (`slimwhisper.jobs.results.writers`).
     """
     # larger files first; containers already yield longer ones first, and lists may arrive slowly
     ahead = LOOKAHEAD if isinstance(plan.inputs, Inputs) and not plan.inputs.is_list else 0
     ordered = longest_first(((one.fingerprint.size, one) for one in recordings), ahead)
     driver = Driver(plan, ledger)
     try:
-        with started(plan.flags) as workers:
+        with started(plan) as workers:
             try:
                 yield from driver.run(ordered, workers)
             except RayError as error:
@@ -80,23 +79,25 @@ def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Le
                 remedy = "run the same command again to resume the job"
                 raise SlimWhisperError(f"{what}; {remedy}") from error
     finally:
-        for output in driver.unclean if plan.files.folder.is_local else ():
-            sweep(plan.files.folder.local_path(output).parent, time.time())
+        folder = plan.files.sink.local
+        if folder is not None and plan.shard is None:  # else others may be writing there
+            for output in driver.unclean:
+                sweep((folder / output).parent, time.time())
 
 
 @contextmanager
-def started(a: argparse.Namespace) -> Iterator[WorkerPlan]:
+def started(plan: JobPlan) -> Iterator[WorkerPlan]:
     """Ray, started on this host or joined at --ray_address, until the context ends.
 
     On this host it serves no metrics, unless the environment overrides `NO_METRICS`.
     Raises OptionError and SlimWhisperError.
     """
-    arguments: dict[str, Any] = {"address": a.ray_address or "local"}
-    if not a.ray_address:
+    arguments: dict[str, Any] = {"address": plan.ray_address or "local"}
+    if not plan.ray_address:
         arguments["object_store_memory"] = OBJECT_STORE
-        if a.devices not in (None, "all"):
-            os.environ["CUDA_VISIBLE_DEVICES"] = a.devices  # Ray counts these, and no others
-        if a.workers and a.device == "cpu":
+        if plan.devices not in (None, "all"):
+            os.environ["CUDA_VISIBLE_DEVICES"] = plan.devices  # Ray counts these, and no others
+        if plan.workers and plan.load["device"] == "cpu":
             arguments["num_gpus"] = 0
         for name, value in NO_METRICS.items():
             os.environ.setdefault(name, value)
@@ -113,7 +114,7 @@ def started(a: argparse.Namespace) -> Iterator[WorkerPlan]:
         signal.signal(signal.SIGTERM, previous_handler)  # the job handles it, not Ray
     try:
         hosts = sum(node["Alive"] for node in ray.nodes())
-        yield plan_workers(a, ray.cluster_resources(), max(hosts, 1))
+        yield plan_workers(plan, ray.cluster_resources(), max(hosts, 1))
     finally:
         ray.shutdown()
 
@@ -226,9 +227,9 @@ class Driver:
             "queue": queue,
             "folder": str(Path.cwd()),
             "threads": w.threads,
-            "load": {"name": self._plan.flags.model, **self._plan.load_arguments()},
-            "options": {"batch_size": self._plan.flags.batch_size, **self._plan.decoding()},
-            "write": self._ledger.sink.write,
+            "load": {"name": self._plan.model, **self._plan.load},
+            "options": {"batch_size": self._plan.batch_size, **self._plan.decoding()},
+            "write": self._ledger.results.write,
         }
         pool = ray.data.ActorPoolStrategy(size=w.workers, max_tasks_in_flight_per_actor=1)
         rows = ray.data.from_items([{"limit": limit}] * shifts, override_num_blocks=shifts)

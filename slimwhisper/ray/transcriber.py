@@ -22,12 +22,12 @@ import pyarrow as pa
 import ray
 import torch
 
+from slimwhisper.addresses import is_uri
 from slimwhisper.audio.load import AudioSource, as_waveform, load_channels
 from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.loading import load_model
-from slimwhisper.storage.files import StoredFile
+from slimwhisper.storage.stores import StoredFile
 from slimwhisper.storage.tables import schema, text_columns
-from slimwhisper.storage.uris import is_uri
 from slimwhisper.types import SAMPLE_RATE, Transcript
 
 SAMPLES, RATE, BYTES, PATH = "samples", "sample_rate", "bytes", "path"
@@ -100,8 +100,10 @@ class Transcriber:
             **self._options,
         )
         for source, result in outcomes:
-            transcribed = isinstance(result, Transcript)
-            rows[id(source)] |= text_columns(result) if transcribed else {"error": str(result)}
+            if isinstance(result, Transcript):
+                rows[id(source)] |= text_columns(result)
+            else:
+                rows[id(source)]["error"] = str(result)
         replaced = (SAMPLES, RATE, BYTES, *SCHEMA.names)
         table = table.select([name for name in table.column_names if name not in replaced])
         found = pa.Table.from_pylist(results, SCHEMA)

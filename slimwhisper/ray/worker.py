@@ -17,10 +17,10 @@ from ray.util.queue import Empty, Queue
 from slimwhisper.audio.read_ahead import Loader
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
+from slimwhisper.files import InputFile
 from slimwhisper.jobs.progress import model_facts
-from slimwhisper.jobs.results.sinks import RecordingResult, Write, write_result
+from slimwhisper.jobs.results.writers import RecordingResult, Write, write_result
 from slimwhisper.loading import load_model
-from slimwhisper.storage.files import InputFile
 from slimwhisper.types import Transcript
 
 WAIT = 0.05  # seconds between two looks at what may be there
@@ -49,7 +49,7 @@ Message = Ready | Ended | SlimWhisperError | None
 
 class Worker:
     """Takes recordings from a queue, transcribes them and writes the outputs; the driver records
-    the results (`slimwhisper.jobs.results.sinks`).
+    the results (`slimwhisper.jobs.results.writers`).
 
     If the engine fails, the process ends.
     """

@@ -11,8 +11,13 @@ from itertools import islice
 from slimwhisper.audio.samples import Samples
 from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext
 from slimwhisper.options import Options
-from slimwhisper.trust.flags import CERTAIN_LANGUAGE, WindowEvidence, flagged, with_loops
-from slimwhisper.trust.sound import WindowSound
+from slimwhisper.trust.flags import (
+    CERTAIN_LANGUAGE,
+    WindowEvidence,
+    WindowSound,
+    flagged,
+    with_loops,
+)
 from slimwhisper.types import Segment, Transcript
 
 

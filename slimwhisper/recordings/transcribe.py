@@ -12,7 +12,7 @@ from slimwhisper.audio.samples import Samples
 from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
 from slimwhisper.longform.recording import Recording
-from slimwhisper.longform.rules import search_of
+from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
 from slimwhisper.recordings.passes import passes_of

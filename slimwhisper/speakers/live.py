@@ -5,9 +5,10 @@ compared with those of the speakers before it (leader clustering), speakers whos
 be the same are one, and each segment is named by the nearest voice.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, count
+from itertools import combinations
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,19 +33,6 @@ LEAST = 0.8  # seconds of a segment that can be the first of a speaker
 MOST_WEIGHT = 5.0  # seconds of a segment that count for a speaker's voice
 
 
-@dataclass(slots=True)
-class Speaker:
-    """A speaker, and the weighted sum of the voices heard."""
-
-    name: str
-    total: Voice
-    known: bool = False  # by a reference recording
-
-    @property
-    def voice(self) -> Voice:
-        return unit(self.total)
-
-
 @dataclass(frozen=True, slots=True)
 class SpokenSegment:
     """A segment's voice. place: of the caller, to find the segment again."""
@@ -60,7 +48,7 @@ class LiveSpeakers:
     def __init__(self, known: Sequence[tuple[str, str]] = ()) -> None:
         """known: names, each with the path of a recording. Raises AudioError, DependencyError."""
         # a reference counts as one long segment
-        self._speakers = [Speaker(name, MOST_WEIGHT * voice_of(path), True) for name, path in known]
+        self._known = {name: MOST_WEIGHT * voice_of(path) for name, path in known}
         self._segments: list[SpokenSegment] = []
 
     def hear(self, place: tuple[int, int], audio: Samples) -> None:
@@ -73,37 +61,33 @@ class LiveSpeakers:
             voice = embed_voice(ArraySamples(audio), [stretch], load_encoder())
             self._segments.append(SpokenSegment(place, voice, len(audio) / SAMPLE_RATE))
 
-    def named(self) -> Iterator[tuple[int, int, str]]:
-        """The place of each segment that was heard, and its speaker's name. Can be called once."""
-        unnamed = count()
+    def named(self) -> list[tuple[int, int, str]]:
+        """The place of each segment that was heard, and its speaker's name."""
+        sums = self._known.copy()  # of each speaker's voices, weighted
         for segment in self._segments:
             voice, seconds = segment.voice, segment.seconds
             needed = SAME_SHORT + (SAME - SAME_SHORT) * min(seconds / LONG, 1.0)
-            speaker = self._nearest(voice)
-            if speaker is None or (seconds >= LEAST and speaker.voice @ voice < needed):
-                speaker = Speaker(UNNAMED.format(next(unnamed)), np.zeros_like(voice))
-                self._speakers.append(speaker)
-            speaker.total = speaker.total + min(seconds, MOST_WEIGHT) * voice
-        self._join()
-        for segment in self._segments:
-            speaker = self._nearest(segment.voice)
-            assert speaker is not None
-            yield (*segment.place, speaker.name)
+            name = _nearest(sums, voice)
+            if name is None or (seconds >= LEAST and unit(sums[name]) @ voice < needed):
+                name = UNNAMED.format(len(sums) - len(self._known))
+            sums[name] = sums.get(name, 0) + min(seconds, MOST_WEIGHT) * voice
+        self._join(sums)
+        return [(*s.place, _nearest(sums, s.voice) or "") for s in self._segments]
 
-    def _nearest(self, voice: Voice) -> Speaker | None:
-        return max(self._speakers, key=lambda s: float(s.voice @ voice), default=None)
-
-    def _join(self) -> None:
+    def _join(self, sums: dict[str, Voice]) -> None:
         """Join the speakers whose voices are the same, the most similar first."""
         while True:
             pairs = [
-                (float(a.voice @ b.voice), a, b)
-                for a, b in combinations(self._speakers, 2)
-                if not (a.known and b.known)
+                (float(unit(sums[a]) @ unit(sums[b])), a, b)
+                for a, b in combinations(sums, 2)
+                if not (a in self._known and b in self._known)
             ]
-            cosine, first, second = max(pairs, key=lambda pair: pair[0], default=(0.0, None, None))
-            if first is None or second is None or cosine < JOIN:
+            cosine, first, second = max(pairs, key=itemgetter(0), default=(0.0, "", ""))
+            if cosine < JOIN:
                 return
             # the older one, or the known one, which is older
-            first.total = first.total + second.total
-            self._speakers.remove(second)
+            sums[first] = sums[first] + sums.pop(second)
+
+
+def _nearest(sums: Mapping[str, Voice], voice: Voice) -> str | None:
+    return max(sums, key=lambda name: float(unit(sums[name]) @ voice), default=None)

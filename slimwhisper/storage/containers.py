@@ -11,25 +11,21 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from io import BufferedReader
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import IO, Any
 
+from slimwhisper.addresses import is_uri, redact
 from slimwhisper.audio.formats import HEAD, Selection, is_hidden
 from slimwhisper.errors import AudioError, DependencyError, SlimWhisperError
-from slimwhisper.storage.files import (
-    InputFile,
-    StoredFile,
-    format_seconds,
-    longest_first,
-    media_fragment,
-)
-from slimwhisper.storage.fingerprints import Fingerprint
-from slimwhisper.storage.listing import Location, storage_errors
-from slimwhisper.storage.members import MAX_MEMBER, MemberBytes
-from slimwhisper.storage.uris import is_uri, redact_uri
+from slimwhisper.files import Fingerprint, InputFile, container_kind, edge
+from slimwhisper.jobs.inputs import longest_first
+from slimwhisper.jobs.members import MAX_MEMBER, HeldFile
+from slimwhisper.storage.listing import Location
+from slimwhisper.storage.stores import StoredFile, storage_errors
 from slimwhisper.text import install_command, text_encoding
 
 OUTSIDE = "outside"  # folder for the outputs of recordings that are not named relatively
@@ -44,8 +40,7 @@ AUDIO_COLUMNS = ("audio_filepath", "audio", "path", "uri", "url", "file", "file_
 ROW_ERRORS = (ValueError, TypeError, OverflowError, KeyError, AttributeError, RecursionError)
 
 Recordings = Iterator[InputFile | SlimWhisperError]
-# an address, the location of its outputs, seconds, and the excerpt
-Reference = tuple[str, str, float | None, tuple[float, float | None] | None]
+Found = tuple[float | None, Callable[[], InputFile | SlimWhisperError]]  # seconds, and who finds it
 
 
 class Container:
@@ -67,8 +62,7 @@ class Container:
 
     def recordings(self) -> Recordings:
         """Every recording, and an error for each that cannot be found or read."""
-        path = self._file.path.lower()
-        read = next(read for suffix, read in READERS.items() if path.endswith(suffix))
+        read = edge(str(container_kind(self._file.path)))
         try:
             with self._location.open(self._file.path) as file, storage_errors(self._location.uri):
                 yield from read(self, file)
@@ -159,8 +153,7 @@ class Container:
     def _member(self, name: str, output: str, source: IO[bytes], size: int) -> InputFile:
         """A recording whose bytes are in the container."""
         fingerprint = replace(self._file.fingerprint, path=name, size=size)
-        file = StoredFile(self._location.uri, "", fingerprint, data=MemberBytes(source, size))
-        return InputFile(file, f"{self._root}/{output}", fingerprint)
+        return InputFile(HeldFile(name, source, size), f"{self._root}/{output}", fingerprint)
 
     def _named_recordings(
         self,
@@ -174,20 +167,19 @@ class Container:
         The sizes and etags of their objects are requested in parallel.
         """
 
-        def references() -> Iterator[tuple[float | None, Reference | SlimWhisperError]]:
+        def found() -> Iterator[Found]:
             for number, row in rows:
                 try:
-                    reference = self._reference(parse(row), column)
-                    yield reference[2], reference
+                    yield self._reference(parse(row), column)
                 except ROW_ERRORS:
-                    yield None, AudioError(f"{self._file}: {message.format(number)}")
+                    yield None, partial(AudioError, f"{self._file}: {message.format(number)}")
 
-        ordered = longest_first(references())
+        ordered = longest_first(found())
         with ThreadPoolExecutor(INFO_REQUESTS, "slimwhisper-info") as pool:
             while batch := list(islice(ordered, INFO_REQUESTS)):
-                yield from pool.map(_with_fingerprint, batch)
+                yield from pool.map(lambda find: find(), batch)
 
-    def _reference(self, row: dict[str, Any], column: str) -> Reference:
+    def _reference(self, row: dict[str, Any], column: str) -> Found:
         """The recording that a row names. Raises one of ROW_ERRORS."""
         path, seconds, start = row[column], _seconds(row, "duration"), _seconds(row, "offset")
         if not path or "\0" in path:
@@ -195,15 +187,15 @@ class Container:
         path.encode() if is_uri(path) else os.fsencode(path)  # ValueError for an invalid name
         address, output = self._resolved(path)
         if start is None:
-            return address, output, seconds, None
+            return seconds, partial(_find, address, output)
         end = None if seconds is None else start + seconds
         excerpt = format_seconds(start) + ("" if end is None else f"-{format_seconds(end)}")
-        return address, f"{output}-{excerpt}", seconds, (start, end)
+        return seconds, partial(_find, address, f"{output}-{excerpt}", (start, end))
 
     def _resolved(self, path: str) -> tuple[str, str]:
         """The address of a path in the container, and the location of its outputs."""
         if is_uri(path):
-            return path, f"{OUTSIDE}/{safe_relative(redact_uri(path).replace('://', '/', 1))}"
+            return path, f"{OUTSIDE}/{safe_relative(redact(path).replace('://', '/', 1))}"
         if path.startswith("/"):
             return path, f"{OUTSIDE}/{safe_relative(path)}"
         folder = self._file.path.rpartition("/")[0]
@@ -215,16 +207,6 @@ class Container:
         return self._location.address_of(address), output
 
 
-READERS: dict[str, Callable[[Container, BufferedReader], Recordings]] = {
-    ".jsonl": Container.manifest,
-    ".json": Container.manifest,
-    ".parquet": Container.table,
-    ".tar": Container.tar,
-    ".tar.gz": Container.tar,
-    ".tgz": Container.tar,
-}
-
-
 def import_pyarrow() -> tuple[Any, Any]:
     """pyarrow and pyarrow.parquet. Raises DependencyError."""
     try:
@@ -233,11 +215,6 @@ def import_pyarrow() -> tuple[Any, Any]:
     except ImportError as error:
         raise DependencyError(f"parquet needs pyarrow: {install_command('parquet')}") from error
     return pyarrow, parquet
-
-
-def is_container(path: str) -> bool:
-    """Whether a path has the suffix of a container."""
-    return path.lower().endswith(tuple(READERS))
 
 
 def safe_relative(path: str) -> str:
@@ -253,11 +230,12 @@ def _seconds(row: dict[str, Any], key: str) -> float | None:
     return None if value is None else float(value)
 
 
-def _with_fingerprint(row: Reference | SlimWhisperError) -> InputFile | SlimWhisperError:
-    """A recording with the size and etag of its object, or the time of its file."""
-    if isinstance(row, SlimWhisperError):
-        return row
-    address, output, seconds, excerpt = row
+def _find(
+    address: str, output: str, excerpt: tuple[float, float | None] | None = None
+) -> InputFile | SlimWhisperError:
+    """The recording at an address, with the size and etag of its object, or the time of its file.
+    excerpt: its start and end, in seconds.
+    """
     path, fingerprint = address, Fingerprint.of(Path(address))
     if is_uri(address):
         try:
@@ -266,8 +244,17 @@ def _with_fingerprint(row: Reference | SlimWhisperError) -> InputFile | SlimWhis
         except SlimWhisperError as error:
             return error
         fingerprint = Fingerprint("", None, None) if stored is None else stored.fingerprint
-        fingerprint = replace(fingerprint, path=redact_uri(address))
+        fingerprint = replace(fingerprint, path=redact(address))
     if excerpt is not None:
         fingerprint = replace(fingerprint, path=f"{fingerprint.path}#{media_fragment(*excerpt)}")
-    file = StoredFile(address, path, fingerprint, duration=seconds, excerpt=excerpt)
-    return InputFile(file, output, fingerprint)
+    return InputFile(StoredFile(address, path, fingerprint, excerpt), output, fingerprint)
+
+
+def media_fragment(start: float, end: float | None) -> str:
+    """`t=12.5,15`, or `t=12.5` to the end."""
+    return f"t={format_seconds(start)}" + ("" if end is None else f",{format_seconds(end)}")
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds without an exponent or trailing zeros, to the microsecond."""
+    return f"{seconds:.6f}".rstrip("0").rstrip(".")

@@ -1,7 +1,8 @@
 """Lists the files below a location one by one, without a list of all of them in memory.
 
 A tree in S3 is listed page by page. Elsewhere, fsspec lists a folder at a time, so memory grows
-with the largest folder.
+with the largest folder. (fsspec's `find` lists a tree as a whole; its `walk` leaves out the folders
+below the first one that cannot be listed.)
 """
 
 import os
@@ -12,18 +13,10 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, cast
 
+from slimwhisper.addresses import LOCAL, protocol_of, redact
 from slimwhisper.audio.formats import HEAD, is_hidden
-from slimwhisper.errors import SlimWhisperError, StorageError
-from slimwhisper.storage.files import BLOCK, StoredFile
-from slimwhisper.storage.fingerprints import Fingerprint
-from slimwhisper.storage.uris import (
-    LOCAL,
-    open_filesystem,
-    protocol_of,
-    reason_of,
-    redact,
-    redact_uri,
-)
+from slimwhisper.files import Fingerprint
+from slimwhisper.storage.stores import BLOCK, StoredFile, open_filesystem, storage_errors
 
 MAGIC = re.compile(r"[*?\[]")
 LINES = 1 << 16  # bytes of lines that are read at a time
@@ -31,6 +24,8 @@ LINES = 1 << 16  # bytes of lines that are read at a time
 # Face), and, where there is none, for the time of its last change
 ETAGS = ("ETag", "etag", "md5Hash", "blob_id")
 TIMES = ("mtime", "last_modified", "created")
+
+Info = dict[str, Any]  # fsspec's description of a file or folder
 
 
 class Location:
@@ -49,12 +44,10 @@ class Location:
         while MAGIC.search(top := "/".join(parts[:fixed])) and not self._exists(top):
             fixed -= 1
         self.top, self.pattern = top, parts[fixed:]  # a folder, and the pattern below it, if any
+        self.dots = any(part.startswith(".") for part in self.pattern)  # it names hidden files
 
-    def uri_of(self, path: str) -> str:
-        """The name of a path in the same file system: its URI without credentials, or the absolute
-        path of a local file.
-        """
-        return str(Path(path).absolute()) if self.is_local else redact_uri(self.address_of(path))
+    def _exists(self, path: str) -> bool:
+        return self.is_local and os.path.exists(path)  # noqa: PTH110  (False without permission)
 
     def address_of(self, path: str) -> str:
         """The URI of a path in the same file system, with this location's credentials; of a local
@@ -69,8 +62,6 @@ class Location:
 
     def info(self, path: str) -> StoredFile | None:
         """The file at a path, with its fingerprint; None: there is none. Raises StorageError."""
-        if self.is_local:
-            return self._file({"name": path})
         with storage_errors(self.uri):
             try:
                 info = self._filesystem.info(path)
@@ -90,18 +81,10 @@ class Location:
             with file:
                 yield cast(BufferedReader, file)
 
-    def _exists(self, path: str) -> bool:
-        return self.is_local and os.path.exists(path)  # noqa: PTH110  (False without permission)
-
     def head(self, path: str) -> bytes:
         """A file's first bytes. Raises StorageError."""
         with storage_errors(self.uri):
             return cast(bytes, self._filesystem.cat_file(path, start=0, end=HEAD))
-
-    @property
-    def dots(self) -> bool:
-        """Whether the pattern names hidden files."""
-        return any(part.startswith(".") for part in self.pattern)
 
     def files(self, named: bool, takes: Callable[[str], bool]) -> Iterator[StoredFile]:
         """The files of the location. Raises StorageError.
@@ -110,56 +93,53 @@ class Location:
         allows, or a pattern, in which `**` stands for any folders. named: its path is probably a
         file's.
         """
+        nothing, depth, matches = True, None, re.compile("").match
         if self.pattern:
             from fsspec.utils import glob_translate
 
             top = MAGIC.sub(r"[\g<0>]", self.top)
             matches = re.compile(glob_translate("/".join([top, *self.pattern]))).match
             depth = None if "**" in self.pattern else len(self.pattern) - 1
-            tree = self._tree(self.top, depth)
-            yield from (file for file in tree if matches(file.path) and takes(file.path))
-            return
-        if named and (file := self.info(self.path)) is not None:
+            nothing = False
+        elif named and (file := self.info(self.path)) is not None:
             yield file
             return
-        nothing = True
-        for file in self._tree(self.path, None):
-            nothing = False
-            if takes(file.path):
-                yield file
+        with storage_errors(self.uri):
+            for info in self._tree(self.top, depth):
+                nothing = False
+                if (file := self._file(info)) and matches(file.path) and takes(file.path):
+                    yield file
         if nothing and (file := self.info(self.path)) is not None:
             yield file
 
-    def _tree(self, top: str, depth: int | None) -> Iterator[StoredFile]:
+    def _tree(self, top: str, depth: int | None) -> Iterator[Info]:
         """All files below a folder, at most `depth` folders down; links to folders are not
         followed.
         """
-        with storage_errors(self.uri):
-            if depth is None and protocol_of(self.uri) in ("s3", "s3a"):
-                yield from self._pages(top)
-                return
-            pending = [(top, 0)]
-            while pending:
-                folder, level = pending.pop()
-                try:
-                    entries = self._filesystem.ls(folder, detail=True)
-                except (FileNotFoundError, NotADirectoryError):
+        if depth is None and protocol_of(self.uri) in ("s3", "s3a"):
+            yield from self._pages(top)
+            return
+        pending = [(top, 0)]
+        while pending:
+            folder, level = pending.pop()
+            try:
+                entries = self._filesystem.ls(folder, detail=True)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            folders = []
+            for info in sorted(entries, key=lambda info: str(info["name"])):
+                name = info["name"].rstrip("/")
+                if name == folder:  # a file that lists itself, or S3's marker of a folder
                     continue
-                folders = []
-                for info in sorted(entries, key=lambda info: str(info["name"])):
-                    name = info["name"].rstrip("/")
-                    if name == folder:  # a file that lists itself, or S3's marker of a folder
-                        continue
-                    if info["type"] == "directory" and (depth is None or level < depth):
-                        if self.dots or not is_hidden(name.rpartition("/")[2]):
-                            folders.append((name, level + 1))
-                    # for fsspec, a link to a file is neither a file nor a folder
-                    is_file = info["type"] == "file" or (self.is_local and Path(name).is_file())
-                    if is_file and (file := self._file(info)) is not None:
-                        yield file
-                pending += reversed(folders)
+                if info["type"] == "directory" and (depth is None or level < depth):
+                    if self.dots or not is_hidden(name.rpartition("/")[2]):
+                        folders.append((name, level + 1))
+                # for fsspec, a link to a file is neither a file nor a folder
+                if info["type"] == "file" or (self.is_local and Path(name).is_file()):
+                    yield info
+            pending += reversed(folders)
 
-    def _pages(self, folder: str) -> Iterator[StoredFile]:
+    def _pages(self, folder: str) -> Iterator[Info]:
         """All files below a folder of S3, page by page (ListObjectsV2: 1,000 names)."""
         bucket, _, key = folder.partition("/")
         request = {"Bucket": bucket, "Prefix": f"{key.rstrip('/')}/" if key else ""}
@@ -167,38 +147,23 @@ class Location:
             page = self._filesystem.call_s3("list_objects_v2", **request)
             for item in page.get("Contents", ()):
                 if not item["Key"].endswith("/"):  # S3's consoles mark folders like this
-                    info = {"name": f"{bucket}/{item['Key']}", "size": item["Size"]}
-                    yield StoredFile(self.uri, info["name"], self._fingerprint(item | info))
+                    yield item | {"name": f"{bucket}/{item['Key']}", "size": item["Size"]}
             if not page.get("IsTruncated"):
                 return
             request["ContinuationToken"] = page["NextContinuationToken"]
 
-    def _file(self, info: dict[str, Any]) -> StoredFile | None:
-        """A file that fsspec describes; None: it no longer exists."""
-        if not self.is_local:
-            return StoredFile(self.uri, info["name"], self._fingerprint(info))
-        fingerprint = Fingerprint.of(Path(info["name"]))
-        gone = fingerprint.size is None
-        return None if gone else StoredFile(self.uri, info["name"], fingerprint)
-
-    def _fingerprint(self, info: dict[str, Any]) -> Fingerprint:
-        """The fingerprint from fsspec's description of a file, whose keys depend on the store."""
-        name, size = self.uri_of(info["name"]), info.get("size")
-        etag = next((info[key] for key in ETAGS if info.get(key)), None)
-        mtime = next((info[key] for key in TIMES if info.get(key) is not None), None)
-        if etag is not None or mtime is None:
-            return Fingerprint(name, size, None, etag and str(etag).strip('"'))
-        seconds = mtime if isinstance(mtime, int | float) else mtime.timestamp()
-        return Fingerprint(name, size, int(seconds * 1e9))
-
-
-@contextmanager
-def storage_errors(uri: str) -> Iterator[None]:
-    """A context in which a library's errors become StorageErrors that name the location."""
-    try:
-        yield
-    except SlimWhisperError:
-        raise
-    except Exception as error:  # each library has its own
-        what = f"{redact(uri)}: cannot be read or listed ({reason_of(error)})"
-        raise StorageError(f"{what}; check the address and the credentials") from None
+    def _file(self, info: Info) -> StoredFile | None:
+        """A file that fsspec describes, with keys that depend on the store; None: it no longer
+        exists.
+        """
+        path, mtime = info["name"], None
+        if self.is_local:
+            fingerprint = Fingerprint.of(Path(path))
+            return None if fingerprint.size is None else StoredFile(self.uri, path, fingerprint)
+        etag = next((str(info[key]).strip('"') for key in ETAGS if info.get(key)), None)
+        changed = next((info[key] for key in TIMES if info.get(key) is not None), None)
+        if etag is None and changed is not None:
+            seconds = changed if isinstance(changed, int | float) else changed.timestamp()
+            mtime = int(seconds * 1e9)
+        name = redact(self.address_of(path))
+        return StoredFile(self.uri, path, Fingerprint(name, info.get("size"), mtime, etag))

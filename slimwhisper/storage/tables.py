@@ -5,26 +5,26 @@ The files are in the folder `transcripts` of the output folder, which can be rea
     pandas.read_parquet("OUT/transcripts")
     duckdb.sql("SELECT path, text FROM 'OUT/transcripts/*.parquet'")
 
-Every row has its recording's fingerprint, so the files themselves record what is done: `recover`
-finds the rows that a killed job could not record, and `compact` keeps the newest row of each
-recording.
+Every row has its recording's fingerprint, so the files themselves record what is done: a job reads
+in them what a killed one could not record, and keeps the newest row of each recording at its end.
 """
 
 import io
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from slimwhisper.errors import OutputError
+from slimwhisper.files import Fingerprint, InputFile, Outcome, Status
+from slimwhisper.jobs.digest_set import Digests, digest_of
+from slimwhisper.jobs.journal.journal import Journal
+from slimwhisper.jobs.results.writers import Files, JobResults, RecordingResult
 from slimwhisper.storage.containers import import_pyarrow
-from slimwhisper.storage.digest_set import Digests, digest_of
-from slimwhisper.storage.fingerprints import Fingerprint, Outcome, Status
-from slimwhisper.storage.outputs import OutputFolder
 from slimwhisper.types import Transcript
 
 FOLDER = "transcripts"
@@ -74,30 +74,62 @@ def schema() -> Any:
     )
 
 
-class PartWriter:
-    """Writes rows to part after part.
+class TableResults(JobResults):
+    """Writes rows of a parquet table, to a folder or a store; failed recordings have a row, too.
 
-    Raises DependencyError without pyarrow.
+    Rows wait until there are enough for a file, and are recorded in the journal once it is written.
+    So the recordings of rows that wait when a job is killed are transcribed again. Rows that cannot
+    be written wait for the next attempt.
     """
 
-    def __init__(self, folder: OutputFolder) -> None:
-        schema()
-        self._folder = folder
-        self._series = f"{_start(folder)}-{secrets.token_hex(8)}"  # sorted by time
-        self._number = 0
+    def __init__(self, files: Files, journal: Journal | None, **rules: bool) -> None:
+        """Raises DependencyError without pyarrow."""
+        self._schema = schema()
+        super().__init__(files, journal, **rules)
+        self._sink = files.sink
+        location = [f"{self._sink.name(FOLDER)}/"]
+        self.write = lambda recording, transcript: location
+        self._number, self._series = 0, f"{self._start()}-{secrets.token_hex(8)}"  # sorted by time
         self._rows: list[tuple[Outcome, Transcript | None]] = []  # that wait
-        self._characters = 0
-        self._since = 0.0
+        self._characters, self._since = 0, 0.0
+        if self._sink.local is not None:
+            self._sweep(self._sink.local / FOLDER)
+        self._paths = Digests()  # that have a row
+        self._doubled = False
+        for outcome, options in self._earlier():
+            self._note(outcome)
+            if journal is not None:
+                journal.import_record(outcome, options)
 
-    def add(self, outcome: Outcome, transcript: Transcript | None) -> None:
-        """Add a row to those that wait for the next file."""
+    def _exists(self, recording: InputFile, *, recorded: bool) -> bool:
+        return recorded
+
+    def record(self, recording: InputFile, result: RecordingResult) -> None:
+        """Write and record the waiting rows if it is time, then let this one wait. Raises
+        OutputError if, before a transcript, the rows that wait cannot be written.
+        """
+        if result.status not in ("done", "failed"):
+            super().record(recording, result)
+            return
+        if result.status == "done" and self._full:
+            self._write()
+        transcript = result.result if isinstance(result.result, Transcript) else None
         if not self._rows:
             self._since = time.monotonic()
-        self._rows.append((outcome, transcript))
+        self._rows.append((result.outcome(recording), transcript))
         self._characters += len(transcript.text) if transcript else 0
+        self._note(result.outcome(recording))
+
+    def close(self) -> None:
+        """Write and record the rows that wait, and keep only the newest row of each recording: a
+        file that changed, or failed before, has several. Raises OutputError.
+        """
+        self._write()
+        if self._doubled:
+            self._compact()
 
     @property
-    def full(self) -> bool:
+    def _full(self) -> bool:
         """Whether it is time to write the rows that wait."""
         return bool(self._rows) and (
             len(self._rows) >= ROWS
@@ -105,69 +137,66 @@ class PartWriter:
             or time.monotonic() >= self._since + PERIOD
         )
 
-    def write(self, options: Mapping[str, Any]) -> list[Outcome]:
-        """Write the rows that wait to a new file; returns their outcomes. Raises OutputError."""
-        rows = self._rows
-        if rows:
-            pa, _ = import_pyarrow()
-            common = {
-                "options": json.dumps(options, sort_keys=True),
-                "time": int(time.time() * 1000),
-            }
-            table = pa.Table.from_pylist([_columns(*row) | common for row in rows], schema())
-            name = f"{FOLDER}/part-{self._series}-{self._number:06d}.parquet"
-            self._folder.put(name, _encoded(table))
-            self._number += 1
-            self._rows, self._characters = [], 0
-        return [outcome for outcome, _ in rows]
+    def _note(self, outcome: Outcome) -> None:
+        path = outcome.fingerprint.path.encode(errors="surrogatepass")
+        self._doubled |= not self._paths.add(digest_of(path))
 
+    def _write(self) -> None:
+        """Write the rows that wait to a new file, and record them."""
+        if not self._rows:
+            return
+        pa, _ = import_pyarrow()
+        options = {} if self.journal is None else self.journal.recorded
+        common = {"options": json.dumps(options, sort_keys=True), "time": int(time.time() * 1000)}
+        rows = [_columns(*row) | common for row in self._rows]
+        name = f"{FOLDER}/part-{self._series}-{self._number:06d}.parquet"
+        self._sink.write(name, _encoded(pa.Table.from_pylist(rows, self._schema)))
+        written = [outcome for outcome, _ in self._rows]
+        self._number, self._rows, self._characters = self._number + 1, [], 0
+        if self.journal is not None:
+            self.journal.add(*written)
 
-def recover(folder: OutputFolder) -> Iterator[tuple[Outcome, dict[str, Any]]]:
-    """The outcomes in the rows of all parts, each with its options."""
-    for name in _parts(folder):
-        parsed: dict[str, dict[str, Any]] = {}
-        for row in _read(folder, name, KEYS).to_pylist():
-            options = parsed.setdefault(row["options"], json.loads(row["options"]))
-            fingerprint = Fingerprint(*(row[key] for key in KEYS[:4]))
-            status: Status = "done" if row["error"] is None else "failed"
-            yield Outcome(fingerprint, status, row["seconds"], row["error"]), options
+    def _parts(self) -> list[str]:
+        """The names of all parts, the oldest first."""
+        return [name for name in self._sink.names(FOLDER) if name.endswith(".parquet")]
 
+    def _start(self) -> str:
+        """The time, or one after the newest part's: the clock may have been set back since."""
+        now, newest = datetime.now(UTC), (self._parts() or [""])[-1]
+        with suppress(ValueError):  # the name of another program's part
+            last = datetime.strptime(newest.partition("Z")[0], f"{FOLDER}/part-{TIME}")
+            now = max(now, last.replace(tzinfo=UTC) + timedelta(microseconds=1))
+        return f"{now.strftime(TIME)}Z"
 
-def compact(folder: OutputFolder) -> None:
-    """Keep only the newest row of each recording.
+    def _earlier(self) -> Iterator[tuple[Outcome, dict[str, Any]]]:
+        """The outcomes in the rows of all parts, each with its options."""
+        for name in self._parts():
+            parsed: dict[str, dict[str, Any]] = {}
+            for row in self._read(name, KEYS).to_pylist():
+                options = parsed.setdefault(row["options"], json.loads(row["options"]))
+                fingerprint = Fingerprint(*(row[key] for key in KEYS[:4]))
+                status: Status = "done" if row["error"] is None else "failed"
+                yield Outcome(fingerprint, status, row["seconds"], row["error"]), options
 
-    Each file is replaced atomically. Takes memory for one file, and 8 bytes for each row.
-    """
-    pa, _ = import_pyarrow()
-    seen = Digests()
-    for name in reversed(_parts(folder)):
-        paths = _read(folder, name, ["path"]).column(0).to_pylist()
-        keep = [seen.add(digest_of(path.encode())) for path in reversed(paths)][::-1]
-        if not all(keep):
-            folder.put(name, _encoded(_read(folder, name).filter(pa.array(keep))))
+    def _compact(self) -> None:
+        """Keep only the newest row of each recording.
 
+        Each file is replaced atomically. Takes memory for one file, and 8 bytes for each row.
+        """
+        pa, _ = import_pyarrow()
+        seen = Digests()
+        for name in reversed(self._parts()):
+            paths = self._read(name, ["path"]).column(0).to_pylist()
+            keep = [seen.add(digest_of(path.encode())) for path in reversed(paths)][::-1]
+            if not all(keep):
+                self._sink.write(name, _encoded(self._read(name).filter(pa.array(keep))))
 
-def _parts(folder: OutputFolder) -> list[str]:
-    """The names of all parts, the oldest first."""
-    return [name for name in folder.names(FOLDER) if name.endswith(".parquet")]
-
-
-def _start(folder: OutputFolder) -> str:
-    """The time, or one after the newest part's: the clock may have been set back since."""
-    now, newest = datetime.now(UTC), (_parts(folder) or [""])[-1]
-    with suppress(ValueError):  # the name of another program's part
-        last = datetime.strptime(newest.partition("Z")[0], f"{FOLDER}/part-{TIME}")
-        now = max(now, last.replace(tzinfo=UTC) + timedelta(microseconds=1))
-    return f"{now.strftime(TIME)}Z"
-
-
-def _read(folder: OutputFolder, name: str, columns: list[str] | None = None) -> Any:
-    pa, parquet = import_pyarrow()
-    with folder.open(name) as file:
+    def _read(self, name: str, columns: list[str] | None = None) -> Any:
+        pa, parquet = import_pyarrow()
         try:
-            return parquet.read_table(file, columns=columns)
+            return parquet.read_table(io.BytesIO(self._sink.read(name)), columns=columns)
         except pa.ArrowInvalid as error:
-            what = f"{folder.name(name)}: not a table that slimwhisper wrote"
+            what = f"{self._sink.name(name)}: not a table that slimwhisper wrote"
             raise OutputError(f"{what}; move it elsewhere") from error
 
 

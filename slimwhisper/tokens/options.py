@@ -115,7 +115,7 @@ class PromptOptions(OptionGroup):
 
     def check(self, model: ModelFacts) -> None:
         """Whether the texts are short enough, and token ids are the model's."""
-        from slimwhisper.tokens.prompts import check_length
+        from slimwhisper.tokens.texts import check_length
 
         vocabulary = model.vocabulary
         for key in ("initial_prompt", "prefix", "hotwords"):
@@ -146,7 +146,7 @@ class HotWordOptions(OptionGroup):
     @classmethod
     def prepare(cls, values: dict[str, Any], defaults: dict[str, Any], model: ModelFacts) -> None:
         """A file is read."""
-        from slimwhisper.tokens.spellings import read_hot_words
+        from slimwhisper.tokens.texts import read_hot_words
 
         words = values.pop("hot_words", None)
         if words is not None:
@@ -154,7 +154,7 @@ class HotWordOptions(OptionGroup):
 
     def check(self, model: ModelFacts) -> None:
         """Whether the model can write the words."""
-        from slimwhisper.tokens.spellings import spellings
+        from slimwhisper.tokens.texts import spellings
 
         # kept for the rules of the windows
         spellings(model.vocabulary, tuple(self.hot_words), self.hot_word_bonus)

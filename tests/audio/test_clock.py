@@ -217,8 +217,9 @@ def model() -> SlimWhisper:
 PHONE = SAMPLES / "phone-number.wav"  # three segments; the second begins at 3 s
 
 
-@pytest.mark.parametrize("options", [{}, {"speech_only": True}, {"vad_filter": True}])
-@pytest.mark.parametrize("loaders", [0, 1])
+@pytest.mark.parametrize(
+    ("options", "loaders"), [({}, 0), ({"speech_only": True}, 1), ({"vad_filter": True}, 0)]
+)
 def test_the_first_text_of_a_film(
     tmp_path: Path, model: SlimWhisper, options: dict[str, bool], loaders: int
 ) -> None:

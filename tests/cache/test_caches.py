@@ -5,10 +5,9 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.base import StoreShape
-from slimwhisper.cache.choice import choose_forms
 from slimwhisper.cache.decoder_cache import SelfCache
 from slimwhisper.cache.fold import Context, fold
-from slimwhisper.cache.forms import KV, E, Hybrid, K, V, X, names_of
+from slimwhisper.cache.forms import KV, E, Hybrid, K, V, X, choose_forms, names_of
 from slimwhisper.cache.latent import LatentAttention, LatentCross, prefers_latent
 from slimwhisper.cache.pool import PAGE
 from slimwhisper.cache.rows import DecodeStep, Rows

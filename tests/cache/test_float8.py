@@ -5,13 +5,13 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache import latent as paged
-from slimwhisper.cache.choice import choose_forms
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Context, fold
+from slimwhisper.cache.forms import choose_forms
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels import latent as latents
-from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels import attention as latents
+from slimwhisper.kernels.attention import Latent
 from tests.support.cache_forms import (
     CPU,
     FRAMES,

@@ -13,8 +13,8 @@ from slimwhisper.cache.forms import parse_form
 from slimwhisper.cache.guard import Inspection, condition_number, inspect_block, measure
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
-from slimwhisper.model.calibration import Guard, guarded_plan, record_activations
-from slimwhisper.model.model import Model
+from slimwhisper.model.calibration import record_activations
+from slimwhisper.model.model import Guard, Model
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.reference import set_spectrum
 
@@ -39,8 +39,8 @@ def inspector(weights: Checkpoint) -> Inspect:
     def inspect(
         attention: str, form: str, dtype: torch.dtype, layer: int = 0
     ) -> tuple[Folded, Inspection]:
-        blocks = blocks_of(weights.state, weights.dims, attention, activations)
-        return inspect_block(*blocks[layer], parse_form(form), dtype)
+        blocks = blocks_of(weights.state, weights.dims, attention)
+        return inspect_block(*blocks[layer], parse_form(form), activations, dtype)
 
     return inspect
 
@@ -149,7 +149,7 @@ def test_the_default_needs_no_inverse_and_no_measuring(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("slimwhisper.model.calibration.record_activations", never)
     monkeypatch.setattr("slimwhisper.cache.fold.Attention.solve", never)
-    plan = guarded_plan(checkpoint(5e9), "e", "x", torch.float16)
+    plan = Model(checkpoint(5e9), CPU, torch.float32).plan
     assert not plan.inspections
     assert {str(f.form) for f in plan.cross} == {"e"}
 

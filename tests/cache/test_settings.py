@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from slimwhisper.cache import forms
-from slimwhisper.cache.choice import choose_forms
-from slimwhisper.cache.forms import KV, Form, brief, check_form, parse_form
+from slimwhisper.cache.forms import KV, Form, brief, check_form, choose_forms, parse_form
 from slimwhisper.errors import OptionError
 
 
@@ -42,10 +41,7 @@ def test_parsed_and_written() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "q=3",
-            "'q=3' is not a setting; give for example r=16,share=0.25,k=all,noise=true,over=kv",
-        ),
+        ("q=3", "'q=3' is not a setting; give for example r=16,share=0.25,k=all,noise=true"),
         ("r", "'r' is not a setting"),
         ("r=1,r=2", "r is given twice"),
         ("r=x", "r=x is not a whole number"),
@@ -75,11 +71,14 @@ def test_specs_of_forms() -> None:
 
 
 def test_names_are_known_before_the_code_is_imported() -> None:
-    for form in forms.all_forms().values():
-        for part in ("cross", "self") if form.listed else ():
-            there = part in form.attentions
-            assert (form.name in forms.names_of(part, exact=False)) == there
-            assert (form.name in forms.names_of(part)) == (there and form.exact)
+    """And no form is listed for an attention that it is not for."""
+    every = forms.all_forms().values()
+    approximate = {f.name: f.attentions for f in every if not f.exact}
+    assert approximate == forms.research().ATTENTIONS
+    for part in ("cross", "self"):
+        there = [f for f in every if f.listed and part in f.attentions]
+        assert {f.name for f in there} == {*forms.names_of(part, exact=False)}
+        assert {f.name for f in there if f.exact} == {*forms.names_of(part)}
 
 
 def test_brief() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from slimwhisper.checkpoint.formats.openai import default_download_root
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.tokens.whisper_package import model_urls
+from slimwhisper.checkpoint.names import MODEL_URLS
 from tests.support.checkpoints import DIMS, State, assert_equal, refusal
 from tests.support.servers import Server, serving
 
@@ -20,7 +20,7 @@ def official(monkeypatch: pytest.MonkeyPatch, openai_bytes: bytes) -> Iterator[S
     with serving() as server:
         page = f"/{hashlib.sha256(openai_bytes).hexdigest()}/test-file.pt"
         server.pages[page] = openai_bytes
-        monkeypatch.setitem(model_urls(), "test", server.url + page)
+        monkeypatch.setitem(MODEL_URLS, "test", server.url + page)
         yield server
 
 

@@ -258,6 +258,8 @@ def test_which_lists_of_tokens_are_whispers(tmp_path: Path, dims: Dims) -> None:
         ids = {token: i for i, token in enumerate(tokens)}
         if "padding" not in case:  # a name of several tokens is none there
             assert is_openai_table(ids, tokenizer_of(dims)) is is_read, case
+            if dims is not DIMS:  # a folder of one kind shows that they are read as well
+                continue
         lines.write_text("\n".join(tokens) + "\n", encoding="utf-8")
         if not is_read:
             assert "not OpenAI's" in refusal(folder), case

@@ -13,8 +13,8 @@ from whisper.model import ModelDimensions, Whisper
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.pool import PAGE
-from slimwhisper.checkpoint.bundled import bundled_file
 from slimwhisper.checkpoint.load import Checkpoint, available_models, load_checkpoint
+from slimwhisper.checkpoint.names import bundled_file
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT, expected_shapes
 from slimwhisper.digests import weights_digest

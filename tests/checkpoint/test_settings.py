@@ -12,7 +12,7 @@ from slimwhisper import cli
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.conversion.convert import convert
 from slimwhisper.errors import OptionError
-from slimwhisper.longform.rules import make_rules
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.options import Options
 from tests.support.checkpoints import DIMS, random_state, refusal, save_openai
 from tests.support.hf_folders import hf_folder, trained_table

@@ -19,7 +19,7 @@ from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.commands.conversion import convert as command
 from slimwhisper.commands.conversion import hf_folder
 from slimwhisper.commands.conversion.convert import convert
-from slimwhisper.commands.conversion.tokenizer_files import tokenizer_files
+from slimwhisper.commands.conversion.hf_folder import tokenizer_files
 from slimwhisper.errors import CheckpointError, OptionError, OutputError, SlimWhisperError
 from slimwhisper.types import Dims
 from tests.support.adapters import query_and_value_factors, save_adapter

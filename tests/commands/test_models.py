@@ -12,7 +12,7 @@ from slimwhisper.checkpoint import load
 from slimwhisper.checkpoint.load import available_models
 from slimwhisper.checkpoint.names import HUB_IDS, HUB_MODELS
 from slimwhisper.commands.costs import OFFICIAL_DIMS, known_dims
-from slimwhisper.commands.report import make_report
+from slimwhisper.research.report import make_report
 from tests.support.checkpoints import refusal
 from tests.support.command import Run
 

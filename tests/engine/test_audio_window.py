@@ -14,7 +14,7 @@ from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import CUDA, made, requests
 from tests.support.windows import (
     CPU,
-    GRADED_SEARCHES,
+    SEARCHES,
     SHORT,
     VOCABULARY,
     assert_same,
@@ -40,8 +40,11 @@ def alone(model: Model, window: Window, search: Search | None = None) -> Decoded
     return decode(shorter, [window], 1, search)[0]
 
 
-@pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv")], ids=str)
-@pytest.mark.parametrize(("search", "temperatures"), GRADED_SEARCHES)
+@pytest.mark.parametrize(
+    ("forms", "search", "temperatures"),
+    [(("e", "x"), *SEARCHES[-1]), (("kv", "kv"), *SEARCHES[0])],
+    ids=str,
+)
 def test_lengths_in_one_batch(
     forms: tuple[str, str], search: Search | None, temperatures: Sequence[float]
 ) -> None:
@@ -94,6 +97,7 @@ def test_languages_of_short_windows() -> None:
     assert all(isinstance(answer, Languages) for answer in engine.run(windows))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
 def test_on_a_gpu() -> None:
     """What was recorded for whole windows is recorded again with lengths."""

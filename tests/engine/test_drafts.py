@@ -10,12 +10,12 @@ from torch import Tensor
 
 from slimwhisper.cache.forms import all_forms
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters.base import LogitFilter
 from slimwhisper.engine.filters.hot_words import HotWordFilter
+from slimwhisper.engine.filters.rules import LogitFilter
 from slimwhisper.engine.filters.table import FILTERS
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search, Window
 from slimwhisper.engine.verification import may_draft, usable_draft
-from slimwhisper.longform.rules import hot_words, make_rules
+from slimwhisper.longform.requests import hot_words, make_rules
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
@@ -129,7 +129,7 @@ def test_where_there_is_no_room() -> None:
     assert usable_draft(replace(window, rules=None), draft, context, eot) == ()
 
 
-@pytest.mark.parametrize(("search", "temperatures"), SEARCHES[1:])
+@pytest.mark.parametrize(("search", "temperatures"), [SEARCHES[1], SEARCHES[-1]])
 def test_other_searches_take_no_draft(
     model: Model, search: Search | None, temperatures: Sequence[float]
 ) -> None:
@@ -163,7 +163,7 @@ def test_another_attempt_begins_anew(
 @pytest.mark.parametrize("name", [n for n, f in all_forms().items() if "self" in f.attentions])
 def test_forms_that_cannot_take_tokens_back(name: str) -> None:
     form = all_forms()[name]
-    if form.learns:
+    if form.tensors:
         pytest.skip("needs recorded activations; approximate, so `exact` decides")
     model = short_model(forms=("e", name))
     assert may_draft(model.plan) == (form.exact and not name.endswith("8"))

@@ -18,7 +18,10 @@ from tests.support.pretend.device import Forbidden
 from tests.support.pretend.models import made, requests
 from tests.support.windows import CPU, VOCABULARY, Asker, step
 
-pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:divide by zero"),  # the interpreter's log(0)
+]
 
 
 def encoded(slots: int, windows: int) -> list[tuple[int, bool, int]]:

@@ -11,15 +11,14 @@ import torch
 from torch import Tensor
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters.bonus import argmax
-from slimwhisper.engine.filters.hot_words import HotWordFilter
+from slimwhisper.engine.filters.hot_words import HotWordFilter, argmax
 from slimwhisper.engine.hot_words.automaton import HotWords
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
 from slimwhisper.engine.sampling import waiting_times
-from slimwhisper.longform.rules import hot_words, make_rules
+from slimwhisper.longform.requests import hot_words, make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
-from slimwhisper.tokens.spellings import Spelling, spellings, word_ends
+from slimwhisper.tokens.texts import Spelling, spellings, word_ends
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import assert_recorded_like_a_cpu, made, requests
 from tests.support.windows import (
@@ -295,17 +294,17 @@ def test_texts_are_those_of_a_plain_loop(model: Model, search: Search, temperatu
     exact = short_model(forms=("kv", "kv"), dtype=torch.float64)
     lines = likely_words(model)
     words, plain = hot_words(VOCABULARY, lines, 5.0), Plainly(lines, 5.0)
-    windows = free(4, temperature)
+    windows = free(2, temperature)
     asked = [biased(w, words) for w in windows]
-    found = decode(exact, asked, slots=4, search=search)
+    found = decode(exact, asked, slots=2, search=search)
     for window, text in zip(asked, found, strict=True):
         loop = PlainLoop(exact, window, plain)
         expected, mean = loop.one_text() if search.beams is None else loop.best_beam(search.beams)
         assert list(text.tokens) == expected
         assert text.avg_logprob == pytest.approx(mean, abs=1e-5)
         assert sum(text.logprobs) == pytest.approx(mean * (len(expected) + 1), abs=1e-4)
-    before = decode(exact, windows, slots=4, search=search)
-    assert sum(a.tokens != b.tokens for a, b in zip(found, before, strict=True)) > 1
+    before = decode(exact, windows, slots=2, search=search)
+    assert any(a.tokens != b.tokens for a, b in zip(found, before, strict=True))
 
 
 @pytest.mark.parametrize(("search", "temperatures"), GRADED_SEARCHES)
@@ -320,14 +319,14 @@ def test_texts_side_by_side_are_those_alone(
         hot_words(VOCABULARY, lines[::2], 9.0),
         hot_words(VOCABULARY, (), 2.0),
     ]
-    plain = short_windows(8, sample_len=30, temperatures=temperatures)
-    mixed = [biased(w, lists[i % 4]) for i, w in enumerate(plain)]
+    plain = short_windows(4, sample_len=25, temperatures=temperatures)
+    mixed = [biased(w, lists[i]) for i, w in enumerate(plain)]
     found = decode(model, mixed, slots=3, search=search)
     for i, window in enumerate(mixed):
         assert_same([found[i]], decode(model, [window], slots=1, search=search))
     without = decode(model, plain, slots=3, search=search)
     assert_same(found[1::2], without[1::2])
-    assert sum(a.tokens != b.tokens for a, b in zip(found, without, strict=True)) > 2
+    assert any(a.tokens != b.tokens for a, b in zip(found, without, strict=True))
 
 
 @pytest.mark.parametrize(("search", "temperatures"), GRADED_SEARCHES)
@@ -409,14 +408,11 @@ def test_timestamps_and_the_end_stay_where_they_are(model: Model) -> None:
     assert any(3797 in text.tokens or 3598 in text.tokens or 649 in text.tokens for text in found)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
 @pytest.mark.parametrize(
     ("search", "temperatures"),
-    [
-        (None, (0.0,)),
-        pytest.param(Search(samples=2), (0.0, 0.7), marks=pytest.mark.slow),
-        pytest.param(Search(beams=2), (0.0,), marks=pytest.mark.slow),
-    ],
+    [(None, (0.0,)), (Search(beams=2), (0.0,))],
 )
 def test_hot_words_are_part_of_the_graphs(
     search: Search | None, temperatures: tuple[float, ...]
@@ -427,6 +423,7 @@ def test_hot_words_are_part_of_the_graphs(
     assert_recorded_like_a_cpu(asked, search)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("search", "more"), [(None, 51), (Search(beams=3), 65)])
 def test_nobody_waits_for_the_gpu(search: Search | None, more: int) -> None:
     """A step with 1,000 phrases reads and uploads nothing, and is one graph with more kernels."""
@@ -443,7 +440,7 @@ def test_nobody_waits_for_the_gpu(search: Search | None, more: int) -> None:
                 rules = replace(window.rules, sample_len=60, hot_words=words)
                 engine.submit(owner, replace(window, rules=rules))
             step(engine)
-            for i in range(12):
+            for i in range(6):
                 with gpu.counting() as counts:
                     step(engine)
                 assert not counts.reads - Counter({"event.synchronize": 1})

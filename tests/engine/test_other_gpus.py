@@ -12,6 +12,7 @@ from tests.support.pretend.models import made, requests, then
 from tests.support.windows import CPU, VOCABULARY, assert_same, run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "search", "temperatures"),
     [("mps", Search(beams=2), (0.0,)), ("xpu", None, (0.0, 0.8))],

@@ -8,17 +8,22 @@ import pytest
 import torch
 from whisper.decoding import ApplyTimestampRules, SuppressBlank, SuppressTokens
 
-from slimwhisper.engine.filters.base import NEVER, Texts
-from slimwhisper.engine.filters.suppression import WIDTH, Suppression
-from slimwhisper.engine.filters.timestamps import Timestamps, apply_timestamp_rules
+from slimwhisper.engine.filters.rules import (
+    NEVER,
+    WIDTH,
+    Suppression,
+    Texts,
+    Timestamps,
+    apply_timestamp_rules,
+)
 from slimwhisper.engine.sampling import fastest, waiting_times
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.longform.rules import make_rules
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.options import Options
 from slimwhisper.tokens.languages import OTHER_NAMES
-from slimwhisper.tokens.suppression import numerals, suppressed_tokens
+from slimwhisper.tokens.texts import numerals, suppressed_tokens
 from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, language_code
 from tests.support.checkpoints import tiny_dims
 

@@ -108,9 +108,13 @@ def make(
 
 
 @pytest.mark.parametrize(
-    "search", [Search(), Search(samples=3), Search(beams=2), Search(beams=3, samples=2)], ids=str
+    ("search", "batched"),
+    [
+        *((Search(), True), (Search(samples=3), False)),
+        *((Search(beams=2), True), (Search(beams=3, samples=2), False)),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("batched", [False, True])
 def test_no_page_is_lost_in_any_order(search: Search, batched: bool) -> None:
     """10,000 random submissions, retries, stops and steps, with pages for two windows."""
     rng = random.Random(2 if batched else 0)

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.engine.drafting.draft_length import MAX_DRAFT
 from slimwhisper.engine.drafting.draft_model import DraftModel, load_draft
 from slimwhisper.engine.drafting.drafter import Choose, DraftContext, Drafter
-from slimwhisper.engine.drafting.speculation import MAX_DRAFT, Acceptance
+from slimwhisper.engine.drafting.speculation import Acceptance
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import Answer, Decoded, Request, Search, Window
@@ -214,6 +215,7 @@ def test_up_to_the_last_token_of_the_context(model: Model) -> None:
     )
 
 
+@pytest.mark.slow
 def test_on_a_gpu_with_graphs(windows: list[Window]) -> None:
     cuda = torch.device("cuda", 1)
     requests = [replace(w, rules=short_windows(1, 24)[0].rules) for w in windows[:2]]

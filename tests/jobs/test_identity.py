@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from slimwhisper import cli
-from slimwhisper.checkpoint.bundled import BUNDLED
+from slimwhisper.checkpoint.names import BUNDLED
 from slimwhisper.digests import MIB, WHOLE_FILE, file_digest
 from slimwhisper.jobs.journal.identity import identify_model
 from tests.support.fake_model import FakeModel

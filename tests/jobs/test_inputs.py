@@ -8,10 +8,10 @@ import pytest
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.errors import AudioError
+from slimwhisper.files import Fingerprint, InputFile
 from slimwhisper.jobs.inputs import Inputs, distinct
+from slimwhisper.jobs.members import HeldFile
 from slimwhisper.jobs.standard_input import StandardInput
-from slimwhisper.storage.files import InputFile, StoredFile
-from slimwhisper.storage.fingerprints import Fingerprint
 from tests.support.paths import SAMPLES
 
 
@@ -29,7 +29,7 @@ def touch(*names: str) -> None:
 
 
 def outputs(*arguments: str, stdin: bytes = b"") -> dict[str, str]:
-    files = distinct(Inputs(arguments, StandardInput(io.BytesIO(stdin))).files())
+    files = distinct(Inputs(arguments, StandardInput(io.BytesIO(stdin))).list())
     found = [r for r in files if isinstance(r, InputFile)]
     result = {str(r.path): r.output for r in found}
     names = {output.casefold() for output in result.values()}
@@ -40,7 +40,7 @@ def outputs(*arguments: str, stdin: bytes = b"") -> dict[str, str]:
 
 
 def errors(*arguments: str, stdin: bytes = b"") -> list[str]:
-    found = Inputs(arguments, StandardInput(io.BytesIO(stdin))).files()
+    found = Inputs(arguments, StandardInput(io.BytesIO(stdin))).list()
     return [str(e) for e in found if isinstance(e, AudioError)]
 
 
@@ -209,7 +209,7 @@ def test_lists_in_any_encoding(encoding: str) -> None:
 )
 def test_a_list_walks_only_what_it_names_as_a_folder(path: str) -> None:
     touch("in/a.mp3")
-    found = list(Inputs(["-"], StandardInput(io.BytesIO(path.encode()))).files())
+    found = list(Inputs(["-"], StandardInput(io.BytesIO(path.encode()))).list())
     remedy = (
         "name a folder in it" if Path(path).resolve() == Path("/") and path[-1] == "/" else "is"
     )
@@ -237,14 +237,14 @@ def test_a_recording_on_standard_input(head: bytes) -> None:
     for pieces in ([head], [head[i : i + 1] for i in range(len(head))]):
         stdin = StandardInput(Trickle(*pieces))  # type: ignore[arg-type]
         inputs = Inputs(["-"], stdin)
-        (found,) = inputs.files()
-        assert isinstance(found, InputFile) and isinstance(found.path, StoredFile)
+        (found,) = inputs.list()
+        assert isinstance(found, InputFile) and isinstance(found.path, HeldFile)
         assert found.output == str(found.path) == "stdin" and inputs.is_one_file
         copy = io.BytesIO()
         found.path.fetch(copy)
         assert copy.getvalue() == head
     touch("stdin.wav")
-    both = Inputs(["-", "stdin.wav"], StandardInput(io.BytesIO(head))).files()
+    both = Inputs(["-", "stdin.wav"], StandardInput(io.BytesIO(head))).list()
     assert [one.output for one in both if isinstance(one, InputFile)] == ["stdin_", "stdin"]
 
 
@@ -257,7 +257,7 @@ def test_what_folders_leave_out() -> None:
     hidden = (".Trash-1000", "$RECYCLE.BIN", "#recycle", "@eaDir", "lost+found", "__MACOSX", "._x")
     touch("in/._x.wav", "in/sub/.x.wav", *(f"in/{name}/x.wav" for name in hidden))
     inputs = Inputs(["in"])
-    found = [str(one.path) for one in inputs.files() if isinstance(one, InputFile)]
+    found = [str(one.path) for one in inputs.list() if isinstance(one, InputFile)]
     assert found == taken
     assert inputs.selection.left_out == {
         ".txt": 1,
@@ -306,9 +306,9 @@ def test_a_tree_is_walked_lazily(monkeypatch: pytest.MonkeyPatch) -> None:
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", counting)
-    walk = distinct(Inputs(["in"]).files())
+    walk = distinct(Inputs(["in"]).list())
     assert isinstance(next(walk), InputFile)
     assert len(opened) == 3  # the top, and one folder of each level
     assert len(list(walk)) == 26 and len(opened) == 13
-    assert isinstance(next(Inputs(["in/**/*.wav"]).files()), InputFile)
+    assert isinstance(next(Inputs(["in/**/*.wav"]).list()), InputFile)
     assert len(opened) < 20

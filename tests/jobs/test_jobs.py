@@ -5,16 +5,17 @@ import os
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slimwhisper.errors import ReaderKilledError
+from slimwhisper.files import InputFile
 from slimwhisper.jobs.journal.journal import JOURNAL_NAME
-from slimwhisper.jobs.results.sinks import Files
+from slimwhisper.jobs.results.writers import Files
 from slimwhisper.outputs.formats import formats_of
-from slimwhisper.storage.files import InputFile
 from tests.support.command import Run
 from tests.support.fake_model import FakeModel
 from tests.support.folder_job import DONE, GOOD, journal, statuses, written
@@ -221,6 +222,36 @@ def test_fail_fast(run: Any, fake_model: FakeModel) -> None:
     assert missing.status == 1 and not Path("other").exists()
 
 
+def test_parts_of_a_job(run: Any, fake_model: FakeModel) -> None:
+    """Each recording is in one part, whatever else there is; each part has its journal, and all are
+    read, by other parts and by the job as a whole.
+    """
+    for number in range(20):
+        Path(f"in/c/y{number}.wav").write_text(f"y {number}")
+    part = Path("out/b/.slimwhisper-1.part")  # which another task is writing
+    part.parent.mkdir(parents=True)
+    part.touch()
+    os.utime(part, (time.time() - 60,) * 2)
+    by_part: list[set[Path]] = []
+    for number in (3, 1, 2):
+        fake_model.taken.clear()
+        done = run("in", "--shard", f"{number}/3", "-f", "txt")
+        assert f"journal: out/slimwhisper-journal-{number}-of-3.jsonl" in done.err
+        by_part.append(set(fake_model.taken))
+    assert all(by_part) and sum(map(len, by_part)) == len(set.union(*by_part)) == 24
+    assert len(written()) == 23 + 1 and part.exists()
+    assert sorted(p.name for p in Path("out").glob("*.jsonl")) == [
+        f"slimwhisper-journal-{number}-of-3.jsonl" for number in (1, 2, 3)
+    ]
+    Path("in/a.wav").rename("in/new.wav")
+    fake_model.taken.clear()
+    for flags in (("--shard", "1/2"), ("--shard", "2/2"), ()):
+        run("in", *flags, "-f", "txt")
+    assert fake_model.taken == [Path("in/new.wav")]
+    for wrong in ("0/3", "4/3", "1", "a/b", "1/0"):
+        assert "which are 1/N to N/N" in run("in", "--shard", wrong).err
+
+
 def test_names_are_on_one_line(run: Any) -> None:
     Path("in/new\nline\x1b[31m.wav").write_text("bad")
     Path(os.fsdecode(b"in/latin-\xe9.wav")).write_text("four")
@@ -252,9 +283,9 @@ def test_what_a_job_puts_back_and_clears(run: Any) -> None:
     part, new, other = (
         Path("out/b", n) for n in (".slimwhisper-1.part", ".slimwhisper-2.part", ".x")
     )
-    for path, time in ((part, 1), (new, 4e9), (other, 1)):
+    for path, changed in ((part, 1), (new, 4e9), (other, 1)):
         path.write_text("half")
-        os.utime(path, (time, time))
+        os.utime(path, (changed, changed))
     before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
     run("in")
     assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before

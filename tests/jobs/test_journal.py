@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from slimwhisper.errors import OutputError
+from slimwhisper.files import Fingerprint, Outcome, Status, open_sink
+from slimwhisper.jobs.digest_set import MERGE, Digests
 from slimwhisper.jobs.journal import logs
 from slimwhisper.jobs.journal.journal import JOURNAL_NAME, Journal
-from slimwhisper.storage.digest_set import MERGE, Digests
-from slimwhisper.storage.fingerprints import Fingerprint, Outcome, Status
-from slimwhisper.storage.outputs import OutputFolder
 from tests.support.memory_store import journal
 
 OPTIONS: dict[str, Any] = {"model": "tiny", "formats": ("txt",), "temperature": (0.0, 0.2)}
@@ -25,7 +24,7 @@ LAST, NEW = Fingerprint("/in/last.wav", 1, 1), Fingerprint("/in/new.wav", 1, 1)
 
 
 def opened(path: Path, **options: Any) -> Journal:
-    return Journal(OutputFolder(str(path.parent)), OPTIONS | options)
+    return Journal(open_sink(str(path.parent)), OPTIONS | options)
 
 
 def write(path: Path, *lines: tuple[Fingerprint, Status], **options: Any) -> None:
@@ -84,7 +83,7 @@ def test_what_settles_a_file(path: Path) -> None:
         assert status(path, replace(STAMP, **change)) is None
     write(path, (failed, "done"))
     assert status(path, failed) == "done"  # tried again, and well
-    folder = OutputFolder(str(path.parent))
+    folder = open_sink(str(path.parent))
     for options, forget, expected in (
         (dict(reversed(OPTIONS.items())), False, "done"),
         (OPTIONS, True, None),
@@ -243,7 +242,7 @@ def done(name: str) -> Outcome:
 def test_in_a_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two jobs at once, each with objects of its own; the last lines wait for others."""
     monkeypatch.setattr(logs, "OBJECT", 1500)
-    folder = OutputFolder("memory://out")
+    folder = open_sink("memory://out")
     jobs = [Journal(folder, OPTIONS) for _ in range(2)]
     for number in range(40):
         jobs[number % 2].add(done(str(number)))
@@ -263,7 +262,7 @@ def test_a_store_that_does_not_answer_for_a_while(
     store: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(logs, "PERIOD", 0.0)
-    one = Journal(OutputFolder("memory://me:secret@out"), OPTIONS)
+    one = Journal(open_sink("memory://me:secret@out"), OPTIONS)
 
     def broken(*_: Any, **__: Any) -> None:
         raise OSError("503")

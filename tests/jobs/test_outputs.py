@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from slimwhisper.errors import AudioError, OptionError, OutputError
-from slimwhisper.jobs.results.sinks import Files
+from slimwhisper.files import Fingerprint, InputFile, open_sink
+from slimwhisper.jobs.results.writers import Files
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.outputs.layout import check_layout
-from slimwhisper.storage.files import InputFile
-from slimwhisper.storage.fingerprints import Fingerprint
-from slimwhisper.storage.outputs import OutputFolder
 from slimwhisper.types import Segment, Transcript, Word
 
 TRANSCRIPT = Transcript(
@@ -36,7 +34,7 @@ def recording(path: Path = Path("in.wav"), output: str = "in") -> InputFile:
 
 
 def files(folder: Path, *formats: str, **layout: Any) -> Files:
-    return Files(OutputFolder(str(folder)), formats or ("txt",), layout)
+    return Files(open_sink(str(folder)), formats or ("txt",), layout)
 
 
 @pytest.mark.parametrize(

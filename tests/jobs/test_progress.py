@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from slimwhisper.files import Fingerprint, InputFile
 from slimwhisper.jobs.interrupts import Interrupts, StopNow
 from slimwhisper.jobs.progress import (
     FileProgress,
@@ -20,8 +21,6 @@ from slimwhisper.jobs.progress import (
     summary_lines,
 )
 from slimwhisper.jobs.survey import survey
-from slimwhisper.storage.files import InputFile
-from slimwhisper.storage.fingerprints import Fingerprint
 
 
 def test_the_line() -> None:

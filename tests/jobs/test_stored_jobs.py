@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from slimwhisper.errors import OutputError
+from slimwhisper.files import Fingerprint, Folder, InputFile, open_sink
 from slimwhisper.jobs.journal.journal import Journal
-from slimwhisper.jobs.results.sinks import Files, TableSink, write_result
+from slimwhisper.jobs.results.writers import Files, write_result
 from slimwhisper.storage import tables
-from slimwhisper.storage.files import InputFile
-from slimwhisper.storage.fingerprints import Fingerprint
-from slimwhisper.storage.outputs import OutputFolder
 from slimwhisper.types import Transcript
 from tests.support.command import Run
 from tests.support.fake_model import FakeModel
@@ -172,11 +170,11 @@ def test_rows_that_cannot_be_written_wait(
 ) -> None:
     """They are marked once they are written; what comes meanwhile is turned away."""
     monkeypatch.setattr(tables, "ROWS", 2)
-    folder = OutputFolder(f"{tmp_path}/out")
+    folder = open_sink(f"{tmp_path}/out")
     folder.check()
     journal = Journal(folder, {"model": "tiny"})
     files = Files(folder, ("parquet",), {})
-    sink = TableSink(files, journal, skip_existing=False, retry_failed=False)
+    sink = tables.TableResults(files, journal, skip_existing=False, retry_failed=False)
 
     def end(name: str) -> None:
         recording = InputFile(Path(name), name, Fingerprint(f"memory://in/{name}", 1, 2))
@@ -187,7 +185,7 @@ def test_rows_that_cannot_be_written_wait(
         raise OutputError("no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr(OutputFolder, "put", broken)
+        patch.setattr(Folder, "write", broken)
         end("a")
         end("b")
         with pytest.raises(OutputError):

@@ -7,12 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from slimwhisper.kernels.attention import Latent, Reads
 from slimwhisper.kernels.cpu import functions
 from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import BFLOAT16_ROWS, NATIVE, PART_DEPTH, Library, library
-from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.linear import Compiled, Packed, linear, pack, packed_width
-from slimwhisper.kernels.reads import Reads
 from slimwhisper.model.encoder import Encoder
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.reference import whisper_model

@@ -19,7 +19,7 @@ X86 = (
 )
 ARM = "aarch64-linux-gnu-gcc"
 FLAGS = (
-    "-O2",  # it is installed with -O3, which takes these compilers three times as long
+    "-O1",  # it is installed with -O3, which takes these compilers many times as long
     "-fno-math-errno",
     "-fno-trapping-math",
     "-Wno-psabi",

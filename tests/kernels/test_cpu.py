@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.kernels import linear as linear_module
+from slimwhisper.kernels.attention import Latent, Reads
 from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import (
     AVX2_ROWS,
@@ -16,7 +17,6 @@ from slimwhisper.kernels.cpu.library import (
     library,
     why_not_compiled,
 )
-from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.linear import (
     Compiled,
     Packed,
@@ -26,7 +26,6 @@ from slimwhisper.kernels.linear import (
     packed_width,
     quantize,
 )
-from slimwhisper.kernels.reads import Reads
 from slimwhisper.model.model import Model
 from tests.support.attention import heads_reference, latent_reference
 from tests.support.windows import assert_same, decode, random_model, windows

@@ -14,12 +14,11 @@ from slimwhisper.cache.fold import Attention, Folded, fold
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.errors import OptionError
+from slimwhisper.kernels.attention import MAX_ROWS, Latent
 from slimwhisper.kernels.configurations import TritonDevice, find_configuration
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.gpu import latent as latent_kernel
-from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.reads import MAX_ROWS
 from slimwhisper.model.decoder import Decoder
 from tests.support.checkpoints import random_state, tiny_dims
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters.suppression import WIDTH
+from slimwhisper.engine.filters.rules import WIDTH
 from slimwhisper.engine.requests import Decoded, Search
 from slimwhisper.kernels.graphs import MAX_FAILURES, CUDAGraphs, Graphs, bucket_of, stream_of
 from slimwhisper.model.model import Model
@@ -95,10 +95,7 @@ def model() -> Model:
 
 @pytest.mark.parametrize(
     ("search", "temperatures"),
-    [
-        *(SEARCHES[0], SEARCHES[-1]),
-        pytest.param(*SEARCHES[1], marks=pytest.mark.slow),
-    ],
+    [SEARCHES[0], SEARCHES[-1]],
 )
 def test_replayed_steps_give_the_same(
     model: Model, search: Search | None, temperatures: Sequence[float]

@@ -7,11 +7,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.cache.fold import Folded
 from slimwhisper.checkpoint.random_weights import random_checkpoint
+from slimwhisper.kernels.attention import ALL
 from slimwhisper.kernels.cpu import functions
 from slimwhisper.kernels.cpu.blocks import LatentBlock, MLPBlock
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
 from slimwhisper.kernels.linear import Plain, Weight, in_half, linear, quantize
-from slimwhisper.kernels.reads import ALL
 from slimwhisper.model.model import Model
 from tests.support.windows import CPU, DIMS, decode, windows
 

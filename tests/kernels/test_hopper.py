@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bench.compilation import SHARED, resources
+from slimwhisper.kernels.attention import ALL, Latent, Reads
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.gpu import driver, hopper
 from slimwhisper.kernels.gpu.driver import CAPABILITY, has_bindings
@@ -17,8 +18,6 @@ from slimwhisper.kernels.gpu.hopper import (
     compile_for,
     variant_of,
 )
-from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.reads import ALL, Reads
 from tests.kernels.test_triton_kernels import (
     DEVICE,
     NAN,

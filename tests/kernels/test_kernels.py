@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from slimwhisper.kernels.attention import ALL, Latent, Reads
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
-from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.reads import ALL, Reads
 from tests.support.attention import heads_reference, latent_reference
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from slimwhisper.kernels.attention import Latent, Reads
 from slimwhisper.kernels.configurations import (
     MAX_SPLITS,
     Configuration,
@@ -24,8 +25,6 @@ from slimwhisper.kernels.gpu.combine import (
 )
 from slimwhisper.kernels.gpu.heads import split_heads
 from slimwhisper.kernels.gpu.latent import split_latent
-from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.reads import Reads
 from tests.support.attention import combine_reference, heads_reference, latent_reference
 
 GPU = torch.cuda.is_available()

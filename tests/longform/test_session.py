@@ -10,7 +10,7 @@ import torch
 
 from slimwhisper.engine.requests import Decoded, Languages, Retry, Window
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.longform.attempts import Candidate, choose
+from slimwhisper.longform.requests import Candidate, choose
 from slimwhisper.longform.session import Session, clips_of
 from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer

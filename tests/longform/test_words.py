@@ -21,7 +21,7 @@ from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Align, Alignment, Decoded, Window
 from slimwhisper.longform import words
-from slimwhisper.longform.rules import make_rules
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.longform.words import (
     WordTiming,
     attach_words,
@@ -107,8 +107,8 @@ def scripted(rng: random.Random, text: Sequence[int], frames: int) -> tuple[Scri
     return Scripted(scores, logits), alignment
 
 
-@pytest.mark.parametrize("rows", [1, 2, 40, 448])
-@pytest.mark.parametrize("positions", [1, 3, 200])
+@pytest.mark.parametrize("rows", [1, 2, 448])
+@pytest.mark.parametrize("positions", [1, 200])
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_path_is_whisper_s(rows: int, positions: int, tied: bool, dtype: type) -> None:
@@ -136,7 +136,7 @@ def random_segments(rng: random.Random, language: str, seek: int) -> list[Segmen
     return segments
 
 
-@pytest.mark.parametrize("seed", range(110))
+@pytest.mark.parametrize("seed", range(40))
 def test_segments_get_whisper_s_words(seed: int) -> None:
     rng = random.Random(seed)
     language = rng.choice(LANGUAGES)
@@ -222,7 +222,7 @@ def test_digits_aligns_as_whisper_does_but_for_rounding(digits_path: Path) -> No
     trained model's softmax saturates, paths through the time warping cost nearly the same.
     """
     checkpoint, rng = load_checkpoint(digits_path), np.random.default_rng(5)
-    recordings = [sequence(9, rng)[1] for _ in range(8)]
+    recordings = [sequence(9, rng)[1] for _ in range(4)]
     ours = {dtype: Model(checkpoint, CPU, dtype) for dtype in (torch.float32, torch.float64)}
     heads = ours[torch.float32].alignment_heads
     flags = torch.zeros(checkpoint.dims.n_text_layer, checkpoint.dims.n_text_head).bool()
@@ -246,4 +246,4 @@ def test_digits_aligns_as_whisper_does_but_for_rounding(digits_path: Path) -> No
         words += len(text)
         different += unequal(mine[torch.float32], its[torch.float32])
         rounded += unequal(its[torch.float32], its[torch.float64])
-    assert words > 60 and different <= 2 * rounded
+    assert words > 30 and different <= 2 * rounded

@@ -34,10 +34,9 @@ def assert_as_near(device: torch.device, dtype: torch.dtype) -> None:
     assert 0 < found <= 1.1 * plain
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_as_near_as_layer_by_layer(dtype: torch.dtype) -> None:
+def test_as_near_as_layer_by_layer() -> None:
     with pretend_cuda():
-        assert_as_near(CUDA, dtype)
+        assert_as_near(CUDA, torch.float16)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="a GPU")

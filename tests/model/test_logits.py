@@ -3,8 +3,8 @@
 The rule, in every dtype: the error is at most twice openai-whisper's own in that dtype.
 """
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from unittest.mock import patch
 
 import pytest
@@ -127,12 +127,12 @@ class Case:
 
 
 @pytest.fixture(scope="module")
-def official(request: pytest.FixtureRequest) -> Case:
-    return Case(*request.param, condition=3.0, slots=3, group=1)
+def official() -> Callable[..., Case]:
+    return lru_cache(maxsize=1)(partial(Case, condition=3.0, slots=3, group=1))
 
 
 @pytest.mark.parametrize(
-    ("official", "dtype"),
+    ("shape", "dtype"),
     [
         (TINY, torch.float32),
         *(
@@ -144,16 +144,17 @@ def official(request: pytest.FixtureRequest) -> Case:
         ),
     ],
     ids=str,
-    indirect=["official"],
 )
-def test_every_form_at_official_shapes(official: Case, dtype: torch.dtype) -> None:
-    plain, true = official.references(dtype)
-    # every form, and in bfloat16 at the larger shape some; the last two mix them once more
-    step = 3 if (official.dims.n_text_state, dtype) == (LARGE[0], torch.bfloat16) else 1
-    for forms in FORMS[:-2:step]:
-        model = official.model(dtype, forms)
+def test_every_form_at_official_shapes(
+    official: Callable[..., Case], shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    case = official(*shape)
+    plain, true = case.references(dtype)
+    # every form, and at the larger shape some; the last two mix them once more
+    for forms in FORMS[: -2 : 3 if shape == LARGE else 1]:
+        model = case.model(dtype, forms)
         assert not model.fallbacks, "well-conditioned weights need no fall-back"
-        result = cached_logits(model, official.features(dtype), official.texts)
+        result = cached_logits(model, case.features(dtype), case.texts)
         assert_within_rule(result, plain, true)
 
 
@@ -166,7 +167,7 @@ def beams() -> Case:
     ("forms", "dtype"),
     [
         *((forms, torch.float64) for forms in FORMS),
-        *((forms, dtype) for forms in PRESETS.values() for dtype in DTYPES),
+        *((forms, dtype) for forms in PRESETS.values() for dtype in DTYPES[::2]),
     ],
     ids=str,
 )
@@ -186,8 +187,11 @@ def short_windows() -> Case:
     return Case(128, 2, condition=3.0, slots=4, group=2, frames=300)
 
 
-@pytest.mark.parametrize("forms", FORMS, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("forms", "dtype"),
+    [*((forms, torch.float64) for forms in FORMS), (FORMS[0], torch.float32)],
+    ids=str,
+)
 def test_windows_as_long_as_their_audio(
     short_windows: Case, forms: tuple[str, str], dtype: torch.dtype
 ) -> None:
@@ -201,17 +205,17 @@ def test_windows_as_long_as_their_audio(
         for i, text in enumerate(case.texts)
     ]
     assert errors(result, true)[1] < (1e-11 if dtype == torch.float64 else 1e-4)
-    whole = cached_logits(model, case.features(dtype), case.texts, group=2)
-    assert errors(whole, true)[1] > 1e-2
+    if dtype == torch.float32:
+        whole = cached_logits(model, case.features(dtype), case.texts, group=2)
+        assert errors(whole, true)[1] > 1e-2
 
 
-@lru_cache(maxsize=1)
+@lru_cache
 def conditioned(condition: float) -> Case:
     return Case(128, 2, condition, slots=2, group=1, frames=300)
 
 
-SOME, OTHERS = (1e4, 1.4e7), (1e2, 1e6, 5e9)  # the others are as easy, or as hopeless
-CONDITIONS = [*SOME, *(pytest.param(c, marks=pytest.mark.slow) for c in OTHERS)]
+CONDITIONS = (1e4, 1.4e7)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -226,7 +230,7 @@ def test_the_guard_keeps_every_preset_exact(condition: float, dtype: torch.dtype
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("condition", [c for c in CONDITIONS if c != CONDITIONS[2]])
+@pytest.mark.parametrize("condition", CONDITIONS)
 def test_without_the_guard_the_rule_would_break(
     condition: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

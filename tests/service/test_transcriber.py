@@ -20,7 +20,7 @@ from slimwhisper.engine.pool import make_engine, slot_bytes
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.recording import Recording
-from slimwhisper.longform.rules import search_of
+from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
 from slimwhisper.options import make_options
 from slimwhisper.recordings.transcribe import RecordingSource
@@ -432,6 +432,7 @@ def test_a_short_recording_does_not_wait_for_a_long_one(network: Model) -> None:
     assert texts["short"] == alone(network, 20, 3)
 
 
+@pytest.mark.slow
 def test_a_gpu_encodes_ahead_for_a_batch() -> None:
     """Of as many windows as the engine decodes, but not of fewer."""
     with pretend_cuda():

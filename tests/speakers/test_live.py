@@ -43,7 +43,7 @@ def test_each_segment_has_a_speaker(references: list[tuple[str, str]]) -> None:
         speakers.hear((i, 0), voice(*said))
     speakers.hear((5, 0), np.zeros(0, np.float32))
     names = ["SPEAKER_00", "SPEAKER_01", "SPEAKER_00", "Zoë", "SPEAKER_01"]
-    assert [*speakers.named()] == [(i, 0, name) for i, name in enumerate(names)]
+    assert speakers.named() == [(i, 0, name) for i, name in enumerate(names)]
 
 
 def test_what_is_too_short_makes_no_speaker_but_is_known_better_at_the_end() -> None:
@@ -66,7 +66,7 @@ def test_two_that_turn_out_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(5):
         speakers.hear((i, i % 2), voice(0, 3.0))
     names = ["SPEAKER_00"] * 4 + ["SPEAKER_02"]
-    assert [*speakers.named()] == [(i, i % 2, name) for i, name in enumerate(names)]
+    assert speakers.named() == [(i, i % 2, name) for i, name in enumerate(names)]
 
 
 def test_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,12 +15,15 @@ import pytest
 
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.readers import Readers
+from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.errors import AudioError
-from slimwhisper.storage import containers, members
-from slimwhisper.storage.files import StoredFile, longest_first, media_fragment
-from slimwhisper.storage.fingerprints import Fingerprint
+from slimwhisper.files import Fingerprint
+from slimwhisper.jobs import members
+from slimwhisper.jobs.inputs import longest_first
+from slimwhisper.jobs.members import HeldFile
+from slimwhisper.storage import containers
+from slimwhisper.storage.containers import media_fragment
 from slimwhisper.storage.inputs import StoredInputs
-from slimwhisper.storage.members import MemberBytes
 from tests.support.memory_store import contents, fill, found, listed, problems, stored, tar_of
 from tests.support.spoken import SAMPLES
 
@@ -49,11 +52,11 @@ def test_manifests(store: Any, tmp_path: Path) -> None:
         "memory://m/a.wav#t=1,1.25": "a.wav-1-1.25",
         str(here): f"outside{here}",
     }
-    files = stored("memory://m/train.jsonl")
-    assert files[0].fingerprint.size == 3 and files[0].duration == 30
+    files = found("memory://m/train.jsonl")
+    assert files[0].fingerprint.size == 3
     assert files[1].fingerprint.size is None  # not there: fetching says so
     with pytest.raises(AudioError, match=r"^memory://other/c.wav: no such object; check"):
-        contents(files[1])
+        contents(stored("memory://m/train.jsonl")[1])
     assert files[-1].local == here and files[-1].fingerprint == Fingerprint.of(here)
 
 
@@ -103,8 +106,8 @@ def test_archives(store: Any) -> None:
         "tar:///3.mp3::memory://w/s0.tar": "s0.tar/outside/3.mp3",
     }
     assert len(listed("memory://w/*.tar")) == 9 and len(listed("memory://w/z.tgz")) == 3
-    file = pickle.loads(pickle.dumps(stored("memory://w/s0.tar")[0]))
-    assert contents(file) == b"one" and file.fingerprint.size == 3
+    file = pickle.loads(pickle.dumps(found("memory://w/s0.tar")[0]))
+    assert contents(file.path) == b"one" and file.fingerprint.size == 3
     fill(store, {"w/no.tar": b"no" * 999})
     assert problems("memory://w/no.tar") == [
         "memory://w/no.tar: damaged or not a tar archive; copy it again"
@@ -159,9 +162,8 @@ def test_members_that_are_links_or_too_large(
 def test_tables(store: Any, columns: Any, column: str | None, expected: dict[str, str]) -> None:
     fill(store, {"t/a.wav": "aa", "t/b.wav": "bb", "t/x.parquet": table(columns)})
     assert listed("memory://t/x.parquet", column=column) == expected
-    files = found("memory://t/x.parquet", column=column)
-    paths = [f.path for f in files if isinstance(f.path, StoredFile)]
-    assert sorted(map(contents, paths)) == [b"aa", b"bb"]
+    paths = [f.path for f in found("memory://t/x.parquet", column=column)]
+    assert sorted(contents(p) for p in paths if isinstance(p, RemoteFile)) == [b"aa", b"bb"]
 
 
 def table(columns: Any) -> bytes:
@@ -205,7 +207,7 @@ def peak_of(path: Path) -> tuple[int, int]:
     """The recordings in a container, and the bytes that this takes."""
     tracemalloc.start()
     try:
-        return sum(1 for _ in StoredInputs([str(path)]).files()), tracemalloc.get_traced_memory()[1]
+        return sum(1 for _ in StoredInputs([str(path)]).list()), tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
@@ -262,23 +264,23 @@ def test_samples(store: Any, loaders: int, tmp_path: Path) -> None:
 def test_members_wait_on_disk_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members, "MAX_RESERVED", 30)
     monkeypatch.setattr(members, "IN_MEMORY", 5)
-    first, second = (MemberBytes(io.BytesIO(b"x" * 15), 15) for _ in range(2))
+    first, second = (HeldFile("a", io.BytesIO(b"x" * 15), 15) for _ in range(2))
     assert getattr(first._file, "_rolled", False), "on disk"
     made = threading.Event()
 
     def make() -> None:
-        MemberBytes(io.BytesIO(b"x"), 1)
+        HeldFile("b", io.BytesIO(b"x"), 1)
         made.set()
 
     thread = threading.Thread(target=make)
     thread.start()
     assert not made.wait(0.2)
     target = io.BytesIO()
-    first.move_to(target)
+    first.fetch(target)
     assert made.wait(10) and target.getvalue() == b"x" * 15
     thread.join()
     copy = pickle.loads(pickle.dumps(second))
-    copy.move_to(target)
+    copy.fetch(target)
     assert target.getvalue() == b"x" * 30
     del second, copy
     assert members._reserved == 0

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
+from slimwhisper.addresses import is_uri, reason_of, redact, redact_text
 from slimwhisper.errors import DependencyError, OptionError, StorageError
-from slimwhisper.storage.files import StoredFile
-from slimwhisper.storage.fingerprints import Fingerprint
-from slimwhisper.storage.inputs import StoredInputs, are_stored
+from slimwhisper.files import Fingerprint
+from slimwhisper.jobs.inputs import are_stored
+from slimwhisper.storage.inputs import StoredInputs
 from slimwhisper.storage.listing import Location
-from slimwhisper.storage.uris import is_uri, open_filesystem, reason_of, redact_text, redact_uri
+from slimwhisper.storage.stores import StoredFile, open_filesystem
 from tests.support.memory_store import contents, fill, found, listed, problems, stored, tar_of
 
 
@@ -32,7 +33,7 @@ from tests.support.memory_store import contents, fill, found, listed, problems, 
     ],
 )  # fmt: skip
 def test_what_is_shown(uri: str, shown: str) -> None:
-    assert redact_uri(uri) == shown
+    assert redact(uri) == shown
     assert redact_text(f"GET {uri.replace(' ', '+')} failed") == (
         f"GET {shown.replace(' ', '+')} failed"
     )
@@ -90,7 +91,7 @@ def test_folders_and_patterns(store: Any) -> None:
     assert listed("memory://b") == listed("memory://b/**") == both | ts
     assert list(listed("memory://b/x/._*").values()) == ["._a.mp3"]
     inputs = StoredInputs(["memory://b/x"])
-    assert len(list(inputs.files())) == 4
+    assert len(list(inputs.list())) == 4
     assert inputs.selection.left_out == {".txt": 1, ".ts": 1, "hidden": 1}
     assert list(listed("memory://b/x/?.mp3").values()) == ["a.mp3"]
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from slimwhisper.errors import OutputError, StorageError
+from slimwhisper.files import open_sink
 from slimwhisper.storage.inputs import StoredInputs
 from slimwhisper.storage.listing import Location
-from slimwhisper.storage.outputs import OutputFolder
 from tests.support.kills import forking
 from tests.support.s3_server import Faults, bucket_marks, s3_server
 
@@ -154,15 +154,15 @@ def test_listing_page_by_page(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert [f.path for f in Location("s3://box/in/3/*.wav").files(False, lambda _: True)] == sorted(
         bucket.glob("box/in/3/*.wav")
     )
-    (error,) = StoredInputs(["s3://no-such-bucket/in"]).files()
+    (error,) = StoredInputs(["s3://no-such-bucket/in"]).list()
     assert isinstance(error, StorageError)
     assert str(error).startswith("s3://no-such-bucket/in: cannot be read or listed (")
 
 
 def test_outputs(bucket: Any) -> None:
-    folder = OutputFolder("s3://box/out")
-    folder.put("x/one", b"1")
-    folder.put("x/one", b"3")
-    assert (folder.get("x/one"), folder.names("x"), folder.names("y")) == (b"3", ["x/one"], [])
+    folder = open_sink("s3://box/out")
+    folder.write("x/one", b"1")
+    folder.write("x/one", b"3")
+    assert (folder.read("x/one"), folder.names("x"), folder.names("y")) == (b"3", ["x/one"], [])
     with pytest.raises(OutputError, match="s3://box/out/x/two: cannot be read"):
-        folder.get("x/two")
+        folder.read("x/two")

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.approximate.compact import SHARE
-from slimwhisper.cache.approximate.keyformer import Keyformer
+from slimwhisper.research.forms.compact import SHARE
+from slimwhisper.research.forms.keyformer import Keyformer
 from tests.support.formulas import PlainAttention
 
 Rotations = Sequence[tuple[Tensor, Tensor]]  # of every head R [d_k, r] and R_v [d_k, r_v]

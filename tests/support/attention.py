@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
+from slimwhisper.kernels.attention import ALL, Latent, Reads
 from slimwhisper.kernels.gpu.combine import PartialSums
-from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.reads import ALL, Reads
 
 
 def heads_reference(

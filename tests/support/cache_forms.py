@@ -5,11 +5,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.activations import Activations
-from slimwhisper.cache.approximate.keyformer import gumbel
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
-from slimwhisper.cache.fold import Attention, Folded, blocks_of, fold
+from slimwhisper.cache.fold import Attention, blocks_of, fold
 from slimwhisper.cache.forms import parse_form
+from slimwhisper.cache.guard import Activations
+from slimwhisper.research.forms.keyformer import gumbel
 from tests.support import approximate as papers
 from tests.support import formulas
 from tests.support.checkpoints import random_state, tiny_dims
@@ -66,15 +66,21 @@ def plain(part: str, layer: int) -> formulas.PlainAttention:
 @cache
 def plan(cross: str = "e", own: str = "x") -> CachePlan:
     """In float64, not rounded; also of forms that the guard would check."""
-    return CachePlan(
-        [fold(b, cross, context) for b, context in blocks_of(STATE, DIMS, "cross", RECORDED)],
-        [fold(b, own, context) for b, context in blocks_of(STATE, DIMS, "self", RECORDED)],
-    )
+    layers = []
+    for part, spec in (("cross", cross), ("self", own)):
+        pairs, form = blocks_of(STATE, DIMS, part), parse_form(spec)
+        if form.learns:
+            form = form.learn(part, [b for b, _ in pairs], RECORDED)
+        layers.append([fold(b, form, context) for b, context in pairs])
+    return CachePlan(*layers)
 
 
-def folded(part: str, spec: str) -> list[Folded]:
-    """A form's folded layers."""
-    return list(plan(cross=spec).cross if part == "cross" else plan(own=spec).self_)
+def ranks_of(part: str, spec: str) -> list[Tensor]:
+    """The ranks [2, h] of zack's keys and values, by layer."""
+    layers = plan(cross=spec).cross if part == "cross" else plan(own=spec).self_
+    learned = layers[0].form.learned
+    assert learned is not None
+    return [layer["ranks"] for layer in learned]
 
 
 def allocate(
@@ -98,7 +104,7 @@ def serves(spec: str, part: str) -> bool:
 @cache
 def rotations(spec: str, part: str, layer: int) -> papers.Rotations:
     """R and R_v of every head, cut to the ranks that the product chose."""
-    sizes = folded(part, spec)[layer].learned["ranks"].long().tolist()
+    sizes = ranks_of(part, spec)[layer].long().tolist()
     queries, source = RECORDED.query_inputs(part, layer), RECORDED.source(part, layer)
     heads = papers.decompose(plain(part, layer), queries.double(), source.double())
     return [(k[0][:, :r], v[0][:, :r_v]) for (k, v), r, r_v in zip(heads, *sizes, strict=True)]

@@ -9,8 +9,9 @@ from typing import Any
 import fsspec
 import pytest
 
+from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.storage.files import InputFile, StoredFile
+from slimwhisper.files import InputFile
 from slimwhisper.storage.inputs import StoredInputs
 
 
@@ -60,15 +61,15 @@ def tar_of(files: dict[str, bytes], mode: Any = "w") -> bytes:
 
 
 def found(*arguments: str, column: str | None = None) -> list[InputFile]:
-    return [f for f in StoredInputs(arguments, column).files() if isinstance(f, InputFile)]
+    return [f for f in StoredInputs(arguments, column).list() if isinstance(f, InputFile)]
 
 
-def stored(*arguments: str) -> list[StoredFile]:
-    return [f.path for f in found(*arguments) if isinstance(f.path, StoredFile)]
+def stored(*arguments: str) -> list[RemoteFile]:
+    return [f.path for f in found(*arguments) if isinstance(f.path, RemoteFile)]
 
 
 def problems(*arguments: str, column: str | None = None) -> list[str]:
-    files = StoredInputs(arguments, column).files()
+    files = StoredInputs(arguments, column).list()
     return [str(f) for f in files if isinstance(f, SlimWhisperError)]
 
 
@@ -80,7 +81,7 @@ def listed(*arguments: str, column: str | None = None) -> dict[str, str]:
     return {str(f.path): f.output for f in files}
 
 
-def contents(file: StoredFile) -> bytes:
+def contents(file: RemoteFile) -> bytes:
     target = io.BytesIO()
     file.fetch(target)
     return target.getvalue()

@@ -14,7 +14,7 @@ from recipes.digits.catalogue import WORDS
 from recipes.digits.distil import shortened
 from recipes.digits.voices import RATE
 from slimwhisper.api import SlimWhisper
-from slimwhisper.checkpoint.bundled import bundled_file
+from slimwhisper.checkpoint.names import bundled_file
 from tests.support.paths import SAMPLES as SAMPLES
 
 EXPECTED: dict[str, dict[str, Any]] = json.loads((SAMPLES / "expected.json").read_text())

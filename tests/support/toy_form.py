@@ -5,9 +5,10 @@ recordings. What is said after N / 50 seconds is lost. It learns a rotation, whi
 if the same one is used for what is kept and what asks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from slimwhisper.cache import forms
 from slimwhisper.cache.base import CrossStore, StoreShape
 from slimwhisper.cache.fold import Attention, Context, Folded
+from slimwhisper.cache.guard import Activations
 from slimwhisper.cache.latent import LatentCross, LatentStore
 from slimwhisper.types import Dims
 
@@ -40,8 +42,8 @@ class FirstCross(LatentCross):
 
 @dataclass(frozen=True)
 class First(forms.Form):
-    name, attentions, shared, exact, learns = NAME, ("cross",), True, False, True
-    cross = FirstCross
+    name, attentions, shared, exact = NAME, ("cross",), True, False
+    tensors, cross = ("rotation",), FirstCross
     frames: int | None = None
 
     def __post_init__(self) -> None:
@@ -51,20 +53,20 @@ class First(forms.Form):
     def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
         return [[f"frames={n}" for n in FRAMES]]
 
-    def fold(self, block: Attention, context: Context) -> Folded:
+    def learn(self, attention: str, blocks: Sequence[Attention], activations: Activations) -> Self:
         """A rotation R [d, d] of all layers, from the encoder's output."""
-        if context.learned is not None:
-            rotation = context.learned["rotation"]
-        else:
-            assert context.activations is not None
-            features = context.activations.features.double()
-            rotation = torch.linalg.eigh(features.T @ features)[1]
+        features = activations.features.double()
+        rotation = torch.linalg.eigh(features.T @ features)[1]
+        return replace(self, learned=[{"rotation": rotation} for _ in blocks])
+
+    def fold(self, block: Attention, context: Context) -> Folded:
+        assert self.learned is not None
+        rotation = self.learned[context.layer]["rotation"]
         return block.folded(
             self,
             project=rotation.T,
             key_map=block.by_head(block.key).double() @ rotation,
             value_map=block.by_head(block.value).double() @ rotation,
-            learned={"rotation": rotation},
         )
 
 
@@ -75,4 +77,4 @@ def first_form() -> Iterator[str]:
     try:
         yield NAME
     finally:
-        del forms.FORMS[NAME], forms.APPROXIMATE[NAME]
+        del forms.FORMS[NAME]

@@ -9,8 +9,7 @@ import torch
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.trust import REASONS
-from slimwhisper.trust.flags import WindowEvidence, flagged, with_loops
-from slimwhisper.trust.sound import WindowSound, has_sound
+from slimwhisper.trust.flags import WindowEvidence, WindowSound, flagged, has_sound, with_loops
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.scripted import segment as plain
 from tests.support.spoken import spoken_words

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from slimwhisper.trust.texts import looping, loops, tokens_of
+from slimwhisper.trust.flags import looping, loops, tokens_of
 
 
 def slow_loops(tokens: list[str]) -> set[int]:

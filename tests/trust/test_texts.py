@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from slimwhisper.trust.texts import TABLE, is_common, is_credit, is_foreign, least_seconds
+from slimwhisper.trust.flags import TABLE, is_common, is_credit, is_foreign, least_seconds
 
 
 def test_every_phrase_of_the_tables_is_found() -> None:

@@ -69,6 +69,12 @@ def fetch_openai(
     return file
 
 
+def download(url: str, root: str, in_memory: bool) -> bytes | str:
+    """As `whisper._download`: the path of a model's file, or its content."""
+    file = fetch_openai(Path(url).stem, url, root, local_files_only=False)
+    return file.read_bytes() if in_memory else str(file)
+
+
 def _sha256(file: Path) -> str:
     with file.open("rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()

@@ -18,8 +18,7 @@ from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.formats.lite_whisper import multiply_factors
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.validate import OUTPUT, factored_layers
-from slimwhisper.commands.conversion.hf_folder import FOLDER_FILES, write_folder
-from slimwhisper.commands.conversion.settings import own_settings
+from slimwhisper.commands.conversion.hf_folder import FOLDER_FILES, own_settings, write_folder
 from slimwhisper.errors import OptionError, OutputError
 from slimwhisper.text import error_line
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from slimwhisper.addresses import is_uri, redact
 from slimwhisper.audio.formats import ReadOptions
 from slimwhisper.audio.sources import open_source, pieces_of
 from slimwhisper.audio.streams import pipe_pieces, url_pieces
@@ -19,7 +20,6 @@ from slimwhisper.commands.live.source_reader import Piece, SourceReader, paced
 from slimwhisper.errors import OptionError, wrap_unexpected
 from slimwhisper.flags import load_chosen
 from slimwhisper.live.types import LiveEvent, StreamFailed
-from slimwhisper.storage.uris import is_uri, redact_uri
 from slimwhisper.text import escape_line
 from slimwhisper.types import SAMPLE_RATE
 
@@ -66,7 +66,7 @@ def _open_source(a: argparse.Namespace, stack: ExitStack) -> tuple[Iterator[Piec
         pieces = _floats(pieces_of(name, stack.enter_context(file), how))
         return (paced(pieces), True) if a.realtime else (pieces, False)
     if a.source != "-":
-        name = escape_line(redact_uri(a.source))
+        name = escape_line(redact(a.source))
         if not a.allow_url:
             raise OptionError(f"{name}: is an address; add --allow_url to open it")
         return url_pieces(a.source, name), True

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from slimwhisper.commands.live.screen import Screen, is_screen
 from slimwhisper.errors import OptionError
+from slimwhisper.files import output_errors
 from slimwhisper.live.types import (
     LiveEvent,
     SpeakersNamed,
@@ -21,8 +22,7 @@ from slimwhisper.live.types import (
     TextUpdate,
     UtteranceEnded,
 )
-from slimwhisper.outputs.srt_vtt import cue_clock
-from slimwhisper.storage.outputs import output_errors
+from slimwhisper.outputs.writers import cue_clock
 from slimwhisper.subtitles.cues import label, shown
 from slimwhisper.text import escape_line, replace_unencodable
 from slimwhisper.types import Transcript

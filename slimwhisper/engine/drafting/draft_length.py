@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LENGTHS = (0, 1, 2, 3, 5, 7)  # of drafts on a CPU
+MAX_DRAFT = max(LENGTHS)
 GPU_LENGTHS = (0, 2, 4, 7)  # each has graphs of its own
 TIMED_FIRST = (1, 3, 0)  # are timed once each, in this order
 TIME_GROWTH = 1.02  # factor, after each step, of the best time of a length that was used

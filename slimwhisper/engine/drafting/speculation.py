@@ -19,16 +19,15 @@ from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.rows import DecodeStep
-from slimwhisper.engine.drafting.draft_length import LENGTHS, DraftLengthController
+from slimwhisper.engine.drafting.draft_length import MAX_DRAFT, DraftLengthController
 from slimwhisper.engine.drafting.drafter import DraftContext, Drafter
-from slimwhisper.engine.filters.base import Texts, side_by_side
+from slimwhisper.engine.filters.rules import Texts, side_by_side
 from slimwhisper.engine.filters.table import advance
 from slimwhisper.engine.rows import StepBatch
 from slimwhisper.engine.sampling import GreedySampler
 from slimwhisper.engine.tickets import DraftCounts, Ticket
 from slimwhisper.model.model import Model
 
-MAX_DRAFT = max(LENGTHS)
 DECAY = 0.9  # factor of the earlier counts after each step
 
 

@@ -6,12 +6,15 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from slimwhisper.engine.filters.base import LogitFilter, State, Texts
-from slimwhisper.engine.filters.bonus import BonusFilter
-from slimwhisper.engine.filters.hot_words import HotWordFilter
-from slimwhisper.engine.filters.repetition import Repetition
-from slimwhisper.engine.filters.suppression import Suppression
-from slimwhisper.engine.filters.timestamps import Timestamps
+from slimwhisper.engine.filters.hot_words import BonusFilter, HotWordFilter
+from slimwhisper.engine.filters.rules import (
+    LogitFilter,
+    Repetition,
+    State,
+    Suppression,
+    Texts,
+    Timestamps,
+)
 from slimwhisper.engine.requests import Rules
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.types import SpecialTokens

@@ -23,16 +23,13 @@ The guard may replace a form; its choice depends on the weights, the precision a
 of which the last is not recorded.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.cache.choice import choose_forms
-from slimwhisper.cache.forms import PRESETS
-from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
-from slimwhisper.checkpoint.names import HUB_IDS
+from slimwhisper.cache.forms import PRESETS, choose_forms
+from slimwhisper.checkpoint.names import BUNDLED, HUB_IDS, bundled_file
 from slimwhisper.digests import file_digest, folder_digest
 from slimwhisper.option_group import groups_of
 from slimwhisper.options import Options
@@ -45,25 +42,24 @@ Precision = dict[str, str]
 
 
 def identify_job(
-    a: argparse.Namespace, formats: Sequence[str], options: Mapping[str, Any]
+    model: str, load: Mapping[str, Any], formats: Sequence[str], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Everything that the outputs depend on, except the recording and the precision.
 
-    options: for decoding and for subtitles, those that differ from their defaults. Raises
-    OptionError, and CacheError for a cache file.
+    load: the arguments of `load_model`. options: for reading, for decoding and for subtitles, those
+    that differ from their defaults. Raises OptionError, and CacheError for a cache file.
     """
+    caches = {name: load[name] for name in ("cache", "cross_cache", "self_cache", "cache_dtype")}
     identity: dict[str, Any] = {}
     for group in groups_of(Options, "identify"):  # instead of the names of files
         identity |= group.identify(options)
-    truncated = {"allow_truncated": True} if a.allow_truncated else {}
     return {
-        **identify_model(a.model),
-        **identify_adapter(a.adapter),
-        "cache": identify_caches(a.cache, a.cross_cache, a.self_cache, a.cache_dtype),
+        **identify_model(model),
+        **identify_adapter(load["adapter"]),
+        "cache": identify_caches(**caches),
         "formats": formats,
         **options,
         **identity,
-        **truncated,
     }
 
 

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from slimwhisper.files import Fingerprint, JobSink, Outcome, Status
+from slimwhisper.jobs.digest_set import Digests, digest_of
 from slimwhisper.jobs.journal.logs import JOURNAL_NAME as JOURNAL_NAME
-from slimwhisper.jobs.journal.logs import FileLog, StoreLog
-from slimwhisper.storage.digest_set import Digests, digest_of
-from slimwhisper.storage.fingerprints import Fingerprint, Outcome, Status
-from slimwhisper.storage.outputs import OutputFolder
+from slimwhisper.jobs.journal.logs import FileLog, StoreLog, file_name
 
 EMPTY = "empty"  # marks a recording beside its status
 KEYS = ("path", "size", "mtime_ns", "etag")  # of a fingerprint; only objects have an etag
@@ -27,29 +26,32 @@ class Journal:
     """A job's journal. In a local folder, it is locked while it is open.
 
     Arguments:
-        folder: of the job's outputs.
+        sink: of the job's outputs.
         options: everything that a transcript depends on, except its recording. Lines with other
             options are ignored.
         variants: more options; a line with any of the variants is accepted. New lines record the
             first, or the one given to `record_variant`.
         ignore_earlier: ignore the lines of earlier runs.
+        shard: the number of the part of a job that this one does, and of all parts. In a folder,
+            each part writes a file of its own, and reads those of all parts.
     Raises:
         OutputError: the journal cannot be opened, or another job has locked it.
     """
 
     def __init__(
         self,
-        folder: OutputFolder,
+        sink: JobSink,
         options: Mapping[str, Any],
         *,
         variants: Sequence[Mapping[str, Any]] = ({},),
         ignore_earlier: bool = False,
+        shard: tuple[int, int] | None = None,
     ) -> None:
         self._options = json.loads(json.dumps(options))  # as a line has them
         self._accepted = [self._options | variant for variant in variants]
         self.record_variant(variants[0])
-        local = folder.is_local
-        self._log = FileLog(folder.local_path(JOURNAL_NAME)) if local else StoreLog(folder)
+        local = sink.local
+        self._log = StoreLog(sink) if local is None else FileLog(local / file_name(shard))
         self.path = self._log.path
         try:
             digests = array("Q", () if ignore_earlier else self._earlier_lines())

@@ -1,7 +1,8 @@
 """Stores a journal's lines, in a file of a folder or in objects of a store.
 
-In a folder, a job appends to `slimwhisper-journal.jsonl`. Nothing can be appended to an object: in
-a store, each job writes a series of objects, `slimwhisper-journal/NAME-000001.jsonl` and so on, and
+In a folder, a job appends to `slimwhisper-journal.jsonl`, and a part of a job to a file such as
+`slimwhisper-journal-1-of-8.jsonl`; all of them are read. Nothing can be appended to an object: in a
+store, each job writes a series of objects, `slimwhisper-journal/NAME-000001.jsonl` and so on, and
 reads those of all jobs.
 """
 
@@ -16,11 +17,12 @@ from errno import ELOOP, ENOSPC
 from pathlib import Path
 
 from slimwhisper.errors import OutputError
+from slimwhisper.files import JobSink
 from slimwhisper.locks import open_locked
-from slimwhisper.storage.outputs import OutputFolder
 
 JOURNAL_NAME = "slimwhisper-journal.jsonl"
 FOLDER = "slimwhisper-journal"  # of objects
+PARTS = "slimwhisper-journal-*-of-*.jsonl"
 OBJECT = 4 << 20  # bytes after which a series gets another object
 SYNC = 0.1  # shortest time between two fsyncs, in seconds
 PERIOD = 5.0  # shortest time between two writes to a store, in seconds
@@ -31,6 +33,11 @@ logger = logging.getLogger(__name__)
 
 class JournalError(OutputError):
     """Outcomes can no longer be recorded, so the job has to end."""
+
+
+def file_name(shard: tuple[int, int] | None) -> str:
+    """The name of the file of a job, or of a part of one: its number, and that of all parts."""
+    return JOURNAL_NAME if shard is None else PARTS.replace("*", "{}").format(*shard)
 
 
 class FileLog:
@@ -62,7 +69,13 @@ class FileLog:
             self._torn = size > 0 and os.read(self._file, 1) != b"\n"
 
     def lines(self) -> Iterator[bytes]:
-        """All lines; some may be incomplete."""
+        """All lines of all parts, the own ones at the end; some may be incomplete."""
+        with self._wrap_errors():
+            folder = self.path.parent
+            for path in (folder / JOURNAL_NAME, *sorted(folder.glob(PARTS))):
+                if path != self.path and path.is_file():
+                    with path.open("rb") as file:
+                        yield from file
         with self._wrap_errors(), open(self._file, "rb", closefd=False) as file:
             file.seek(0)  # they may be read more than once
             yield from file
@@ -124,10 +137,10 @@ class StoreLog:
 
     moved = False
 
-    def __init__(self, folder: OutputFolder) -> None:
+    def __init__(self, sink: JobSink) -> None:
         """The name of the series is unique to this run."""
-        self._folder = folder
-        self.path = folder.name(f"{FOLDER}/")
+        self._sink = sink
+        self.path = sink.name(f"{FOLDER}/")
         self._series = f"{socket.gethostname()}-{secrets.token_hex(8)}"
         self._number = 0
         self._data = b""  # of the newest object
@@ -136,9 +149,9 @@ class StoreLog:
 
     def lines(self) -> Iterator[bytes]:
         """All lines of all jobs, as they were when the log was opened."""
-        for name in self._folder.names(FOLDER):
+        for name in self._sink.names(FOLDER):
             if name.endswith(".jsonl"):
-                yield from self._folder.get(name).splitlines()
+                yield from self._sink.read(name).splitlines()
 
     def append(self, lines: bytes) -> None:
         self._data += lines
@@ -158,7 +171,7 @@ class StoreLog:
         if not self._unsaved:
             return
         name = f"{FOLDER}/{self._series}-{self._number:06d}.jsonl"
-        self._folder.put(name, self._data)
+        self._sink.write(name, self._data)
         self._unsaved, self._saved_at = 0, time.monotonic()
         if len(self._data) >= OBJECT:
             self._number += 1

@@ -17,13 +17,11 @@ from pathlib import Path
 from string import Template
 from typing import IO, Any
 
+from slimwhisper.addresses import is_uri
 from slimwhisper.atomic import atomic_write
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.jobs.results.sinks import Sink
-from slimwhisper.storage.files import InputFile
-from slimwhisper.storage.fingerprints import Status
-from slimwhisper.storage.outputs import output_errors
-from slimwhisper.storage.uris import is_uri
+from slimwhisper.files import InputFile, Status, output_errors
+from slimwhisper.jobs.results.writers import JobResults
 from slimwhisper.subtitles.characters import is_spaceless
 from slimwhisper.text import escape_line
 from slimwhisper.trust import REASONS
@@ -75,7 +73,7 @@ class JobReport:
         else:
             self._failed(path, seconds, str(result))
 
-    def add_earlier(self, recording: InputFile, status: Status, sink: Sink) -> None:
+    def add_earlier(self, recording: InputFile, status: Status, results: JobResults) -> None:
         """Add a recording that was done, or failed, in an earlier run, with the facts from the
         journal and from its json output, where these exist.
         """
@@ -85,7 +83,7 @@ class JobReport:
             return
         row = _row(recording.path, recorded if isinstance(recorded, int | float) else None)
         try:
-            output = json.loads(sink.read(recording, "json") or b"null")
+            output = json.loads(results.read(recording, "json") or b"null")
             flags = output.get("flags", {})
             segments = [{**s, "flags": flags.get(str(s["id"]))} for s in output["segments"]]
             row |= _segment_facts(segments, output["language"])

@@ -8,8 +8,7 @@ import torch
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Align, Answer, Decoded, Request, Search, Window
-from slimwhisper.model.calibration import Guard
-from slimwhisper.model.model import Model
+from slimwhisper.model.model import Guard, Model
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.reference import set_spectrum

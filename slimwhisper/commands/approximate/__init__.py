@@ -1,1 +1,0 @@
-"""Measures approximate caches: `tradeoff` compares their cost and savings, `calibrate` chooses."""

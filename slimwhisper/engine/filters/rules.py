@@ -1,0 +1,310 @@
+"""What a filter of logits is, and the filters of Whisper's rules and of what a text may repeat.
+
+They are those of `whisper.decoding`, `SuppressTokens`, `SuppressBlank` and `ApplyTimestampRules`,
+without a loop over rows; and CTranslate2's `repetition_penalty` (arXiv 1909.05858) and
+`no_repeat_ngram_size`, which look at the tokens that were sampled in this window, timestamps too,
+and not at the prompt.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from functools import reduce
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slimwhisper.engine.requests import Rules
+from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.types import SpecialTokens
+
+NEVER = float("-inf")
+
+State = tuple[Tensor, ...]  # [R, ...] each
+
+
+class Texts(NamedTuple):
+    """R texts before their next token."""
+
+    tokens: Tensor  # [R, L] int64, of which the first `counts` were sampled
+    counts: Tensor  # [R] int64
+    states: dict["LogitFilter", State]  # of the filters in use
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Texts":
+        """With each tensor changed."""
+        states = {f: tuple(map(function, state)) for f, state in self.states.items()}
+        return Texts(function(self.tokens), function(self.counts), states)
+
+    def after(self, tokens: Tensor) -> "Texts":
+        """The counts and states after one more token of each text, [R] int64."""
+        states = {f: f.after(state, tokens) for f, state in self.states.items()}
+        return Texts(self.tokens, self.counts + 1, states)
+
+
+def side_by_side(moments: Sequence[Texts]) -> Texts:
+    """T moments of R texts as [R, T, ...] each."""
+    tokens, counts, states = zip(*moments, strict=True)
+    columns = {f: zip(*(state[f] for state in states), strict=True) for f in states[0]}
+    return Texts(
+        torch.stack(tokens, dim=1),
+        torch.stack(counts, dim=1),
+        {f: tuple(torch.stack(t, dim=1) for t in column) for f, column in columns.items()},
+    )
+
+
+class LogitFilter:
+    """A rule for the next token of the rows of a group. A new one is a class with these methods, in
+    `table.FILTERS`.
+
+    What a filter knows of a text is its state: tensors with one row for each text. Rows move when a
+    window ends, beams copy them, and the tokens of a draft are rows of their own; so a filter works
+    on the states that it is given. On the device, nothing is copied to the host.
+    """
+
+    fixed: ClassVar[int] = 0  # the first tensors of its state, which stay while a text lasts
+    drafts: ClassVar[bool] = True  # whether texts with it may be drafted by `Speculation`
+    state: State  # of all rows
+
+    @abstractmethod
+    def __init__(self, rows: int, vocabulary: SpecialTokens, device: torch.device) -> None:
+        """The state of rows that the filter leaves as they are."""
+
+    @staticmethod
+    @abstractmethod
+    def setting(rules: Sequence[Rules]) -> Hashable:
+        """What `apply` must know on the host of some windows' rules, which graphs are recorded for.
+        None: the windows have no use for the filter.
+        """
+
+    def prepare(self, rules: Sequence[Rules]) -> bool:
+        """Hold what all texts of the group need. Returns whether tensors were replaced: graphs that
+        read them must be recorded again.
+        """
+        return False
+
+    @abstractmethod
+    def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[NDArray[Any]]:
+        """A text's state before each of T tokens and after the last: [T + 1, ...], on the host."""
+
+    def apply(self, logits: Tensor, texts: Texts, setting: Hashable) -> None:
+        """Change the logits [R, V] of the texts' next tokens, float32 or float64."""
+
+    def after(self, state: State, tokens: Tensor) -> State:
+        """The state after one more token of each text, [R] int64."""
+        return state
+
+
+WIDTH = 128  # of a state: Whisper's list has about 90 tokens
+
+
+class Suppression(LogitFilter):
+    """Bans the tokens of each row, padded to the same number. Those that are banned first alone are
+    no part of its state: see `forbid`.
+    """
+
+    fixed = 2
+
+    def __init__(self, rows: int, vocabulary: SpecialTokens, device: torch.device) -> None:
+        self.state = (  # both [R, n]
+            torch.zeros((rows, WIDTH), dtype=torch.int64, device=device),  # 0 for the padding
+            torch.zeros((rows, WIDTH), device=device),  # -inf, or 0 for the padding
+        )
+
+    @staticmethod
+    def setting(rules: Sequence[Rules]) -> Hashable:
+        """Every window bans some."""
+        return True
+
+    def prepare(self, rules: Sequence[Rules]) -> bool:
+        """Whether the longest list needs wider tensors."""
+        width, most = self.state[0].shape[1], max(len(r.suppress) for r in rules)
+        if most <= width:
+            return False
+        more = (0, (1 << (most - 1).bit_length()) - width)
+        self.state = tuple(torch.nn.functional.pad(t, more) for t in self.state)
+        return True
+
+    def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[NDArray[Any]]:
+        """The same at each token."""
+        shape, count = (len(tokens) + 1, self.state[0].shape[1]), len(rules.suppress)
+        banned, penalties = np.zeros(shape[1], dtype=np.int64), np.zeros(shape[1], dtype=np.float32)
+        banned[:count], penalties[:count] = rules.suppress.numpy(), NEVER
+        return np.broadcast_to(banned, shape), np.broadcast_to(penalties, shape)
+
+    def apply(self, logits: Tensor, texts: Texts, setting: Hashable) -> None:
+        """Never these."""
+        tokens, penalties = texts.states[self]
+        logits.scatter_add_(1, tokens, penalties.to(logits.dtype))
+
+
+def forbid(logits: Tensor, tokens: Tensor) -> None:
+    """Ban tokens [R, n] int64, padded with numbers below 0, in logits [R, V]."""
+    penalties = torch.full(tokens.shape, NEVER, dtype=logits.dtype, device=logits.device)
+    logits.scatter_add_(1, tokens.clamp(min=0), penalties.masked_fill_(tokens < 0, 0))
+
+
+class Repetition(LogitFilter):
+    """The limits of each row."""
+
+    fixed = 2
+    drafts = False  # the tokens of a draft are not among the texts' tokens
+
+    def __init__(self, rows: int, vocabulary: SpecialTokens, device: torch.device) -> None:
+        self.state = (  # both [R]
+            # logits are divided by it, or multiplied below 0; 1: none
+            torch.ones(rows, dtype=torch.float64, device=device),
+            # tokens in a row that may occur once only; 0: no limit
+            torch.zeros(rows, dtype=torch.int64, device=device),
+        )
+
+    @staticmethod
+    def setting(rules: Sequence[Rules]) -> Hashable:
+        """The largest n-gram; None without any limit."""
+        limited = (r for r in rules if r.repetition_penalty != 1 or r.no_repeat_ngram_size > 0)
+        return max((r.no_repeat_ngram_size for r in limited), default=None)
+
+    def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[NDArray[Any]]:
+        """The same at each token."""
+        shape = len(tokens) + 1
+        return (
+            np.full(shape, rules.repetition_penalty, dtype=np.float64),
+            np.full(shape, rules.no_repeat_ngram_size),
+        )
+
+    def apply(self, logits: Tensor, texts: Texts, setting: Hashable) -> None:
+        """setting: the largest n-gram of the rows."""
+        (penalties, ngrams), (tokens, counts, _) = texts.states[self], texts
+        _penalize(logits, tokens, counts, penalties.to(logits.dtype)[:, None])
+        if isinstance(setting, int) and setting:
+            _forbid_ngrams(logits, tokens, counts, ngrams[:, None], setting)
+
+
+def _penalize(logits: Tensor, texts: Tensor, counts: Tensor, penalties: Tensor) -> None:
+    """Penalties [R, 1]. A token that occurs twice is written twice, with the same value."""
+    index = torch.arange(texts.shape[1], device=texts.device)
+    # behind the text, its first token again; a row without text writes what was there
+    tokens = torch.where(index < counts[:, None], texts, texts[:, :1])
+    before = logits.gather(1, tokens)
+    after = torch.where(before < 0, before * penalties, before / penalties)
+    logits.scatter_(1, tokens, torch.where(counts[:, None] > 0, after, before))
+
+
+def _forbid_ngrams(logits: Tensor, texts: Tensor, counts: Tensor, sizes: Tensor, most: int) -> None:
+    """Forbid each token of the text that follows the last `sizes - 1` [R, 1] tokens elsewhere."""
+    index, counts = torch.arange(texts.shape[1], device=texts.device), counts[:, None]
+    repeats = (sizes > 0) & (index >= sizes - 1) & (index < counts)
+    for back in range(1, most):
+        before = texts.gather(1, (index - back).clamp_(min=0).expand_as(texts))
+        last = texts.gather(1, (counts - back).clamp_(min=0))
+        repeats &= (before == last) | (back >= sizes)
+    banned = torch.zeros_like(texts, dtype=logits.dtype).masked_fill_(repeats, NEVER)
+    logits.scatter_add_(1, texts, banned)
+
+
+class Timestamps(LogitFilter):
+    """Timestamps come in pairs, never decrease, come first, and win if they are more likely,
+    summed, than any other token.
+
+    The state of each row:
+        enabled: bool: False where timestamps are not sampled.
+        initial_limit: int64: the largest first timestamp, in tokens from <|0.00|>.
+        last: bool: the last token is a timestamp; True where there is none.
+        before_last: bool: the one before is; True where there is none.
+        latest: int64: the latest timestamp, in tokens from <|0.00|>; -1: none yet.
+    """
+
+    fixed = 2
+
+    def __init__(self, rows: int, vocabulary: SpecialTokens, device: torch.device) -> None:
+        self.vocabulary = vocabulary
+        dtypes = (torch.bool, torch.int64, torch.bool, torch.bool, torch.int64)
+        self.state = tuple(torch.zeros(rows, dtype=dtype, device=device) for dtype in dtypes)
+
+    @staticmethod
+    def setting(rules: Sequence[Rules]) -> Hashable:
+        """Whether a window samples them."""
+        return any(r.timestamps for r in rules) or None
+
+    def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[NDArray[Any]]:
+        """By the tokens that are timestamps."""
+        stamps, limit = self.vocabulary.timestamps, rules.max_initial_timestamp
+        states = [(True, True, -1)]
+        for token in tokens:
+            last, _, latest = states[-1]
+            is_stamp = token in stamps
+            states.append((is_stamp, last, token - stamps.start if is_stamp else latest))
+        enabled = np.full(len(states), rules.timestamps)
+        latest_first = np.full(len(states), self.vocabulary.size if limit is None else limit)
+        return enabled, latest_first, *map(np.array, zip(*states, strict=True))
+
+    def apply(self, logits: Tensor, texts: Texts, setting: Hashable) -> None:
+        """logits [R, V]."""
+        apply_timestamp_rules(logits, (*texts.states[self], texts.counts), self.vocabulary)
+
+    def after(self, state: State, tokens: Tensor) -> State:
+        """Timestamps are the tokens from the first one up, and below the end."""
+        enabled, limit, last, _, latest = state
+        begin, end = self.vocabulary.timestamps.start, self.vocabulary.timestamp_end
+        is_stamp = tokens >= begin
+        if end is not None:
+            is_stamp &= tokens < end
+        latest = torch.where(is_stamp, tokens - begin, latest)
+        return enabled, limit, is_stamp, last.clone(), latest
+
+    def most_likely(self, logits: Tensor, texts: Texts, kernels: Kernels) -> tuple[Tensor, Tensor]:
+        """The best token of each row, under these rules if the texts have them in use, and its
+        log-probability: [R] int64, [R] floating. logits [R, V] may be changed in place.
+        """
+        used = self in texts.states
+        # without the rules, nothing reads the states
+        state = (*texts.states[self], texts.counts) if used else (texts.counts,) * 6
+
+        def by_torch() -> tuple[Tensor, Tensor]:
+            """[R] int64, [R] floating."""
+            if used:
+                apply_timestamp_rules(logits, state, self.vocabulary)
+            tokens = logits.argmax(dim=-1)
+            return tokens, log_probability(logits, tokens)
+
+        numbers = self.vocabulary.boundaries if used else (0, 0, 0, 0)
+        return kernels.choose_token(logits, state, numbers, used, by_torch)
+
+
+def apply_timestamp_rules(
+    logits: Tensor, state: Sequence[Tensor], vocabulary: SpecialTokens
+) -> None:
+    """Change the logits [R, V] of the next tokens. state: that of `Timestamps`, and how many tokens
+    each text has, [R] int64. The text part, by far the widest, is read and written once.
+    """
+    on, initial_limit, last, before_last, latest, counts = state
+    stamps = logits[:, vocabulary.timestamps.start : vocabulary.timestamps.stop]
+    texts, specials = (
+        [logits[:, ids.start : ids.stop] for ids in ranges]
+        for ranges in (vocabulary.texts, vocabulary.specials)
+    )
+    if vocabulary.no_timestamps is not None:
+        logits[:, vocabulary.no_timestamps].masked_fill_(on, NEVER)
+
+    first, unpaired = on & (counts == 0), last & ~before_last
+    opened = on & unpaired & ~first  # one timestamp: its pair or the end is next
+    paired = on & last & before_last & ~first  # two timestamps: text or the end is next
+
+    # a segment has a length: later than the last timestamp, unless this is the pair's second
+    index = torch.arange(stamps.shape[1], device=logits.device)
+    floor = torch.where(unpaired, latest, latest + 1)
+    late = first[:, None] & (index > initial_limit[:, None])
+    stamps.masked_fill_(paired[:, None] | (on[:, None] & (index < floor[:, None])) | late, NEVER)
+
+    no_text, no_special = opened | first, first
+    others = [(part, no_text) for part in texts] + [(part, no_special) for part in specials]
+    best = reduce(torch.maximum, [p.amax(dim=-1).masked_fill(no, NEVER) for p, no in others])
+    timestamp_wins = on & (stamps.logsumexp(dim=-1) > best)
+    for part, no in others:
+        part.masked_fill_((no | timestamp_wins)[:, None], NEVER)
+
+
+def log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Log-probabilities of tokens [R] int64 under logits [R, V] -> [R]."""
+    return logits.log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1)

@@ -1,0 +1,217 @@
+"""How a window is decoded: its search and rules, the text before it, and its attempts.
+
+By the options: words and seconds become tokens. Of the attempts, whether one failed, and which one
+to keep.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from slimwhisper.engine.hot_words.automaton import HotWords, make_hot_words
+from slimwhisper.engine.requests import Attempt, Decoded, Rules, Search
+from slimwhisper.errors import SlimWhisperError
+from slimwhisper.longform.options import DecodingOptions, SearchOptions
+from slimwhisper.tokens.texts import (
+    prefix_tokens,
+    prompt_tokens,
+    spellings,
+    suppressed_first_tokens,
+    suppressed_tokens,
+    word_ends,
+)
+from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, text_only
+from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Dims
+
+
+def search_of(options: SearchOptions) -> Search:
+    """The search of an engine, by the options."""
+    return Search(
+        beams=options.beam_size,
+        patience=options.patience or 1.0,
+        samples=options.best_of or 1,
+        length_penalty=options.length_penalty,
+    )
+
+
+def make_rules(dims: Dims, options: DecodingOptions, vocabulary: Vocabulary | None = None) -> Rules:
+    """The sampling rules of some options; equal rules are the same object.
+
+    vocabulary: None: Whisper's for these dimensions. Raises OptionError for hot words that it
+    cannot write.
+    """
+    vocabulary = vocabulary or get_vocabulary(dims)
+    rules = _rules(
+        vocabulary,
+        suppressed=options.suppress_tokens,
+        blank=options.suppress_blank,
+        timestamps=not options.without_timestamps,
+        latest_first=options.max_initial_timestamp,
+        sample_len=options.sample_len or dims.n_text_ctx // 2,
+        repetition_penalty=options.repetition_penalty,
+        no_repeat_ngram_size=options.no_repeat_ngram_size,
+    )
+    if not options.hot_words:
+        return rules
+    lines = tuple(options.hot_words)
+    return _with_hot_words(rules, hot_words(vocabulary, lines, options.hot_word_bonus))
+
+
+@lru_cache(maxsize=8)  # lists may be large
+def hot_words(vocabulary: Vocabulary, lines: tuple[str, ...], bonus: float) -> HotWords:
+    """The automaton of a list; equal ones are the same object. lines, bonus: as of `spellings`.
+
+    Raises OptionError as `spellings` and `make_hot_words`.
+    """
+    return make_hot_words(spellings(vocabulary, lines, bonus), word_ends(vocabulary))
+
+
+@lru_cache(maxsize=8)
+def _with_hot_words(rules: Rules, words: HotWords) -> Rules:
+    return replace(rules, hot_words=words)
+
+
+@lru_cache(maxsize=64)
+def _rules(
+    vocabulary: Vocabulary,
+    *,
+    suppressed: str | tuple[int | str, ...] | None,
+    blank: bool,
+    timestamps: bool,
+    latest_first: float | None,
+    sample_len: int,
+    repetition_penalty: float,
+    no_repeat_ngram_size: int,
+) -> Rules:
+    limit = None
+    if latest_first:
+        limit = round(latest_first * FRAMES_PER_SECOND / MEL_FRAMES_PER_POSITION)
+    first = suppressed_first_tokens(vocabulary) if blank else []
+    return Rules(
+        suppress=torch.tensor(suppressed_tokens(vocabulary, suppressed), dtype=torch.int64),
+        suppress_first=torch.tensor(first, dtype=torch.int64),
+        timestamps=timestamps,
+        max_initial_timestamp=limit,
+        sample_len=sample_len,
+        repetition_penalty=repetition_penalty,
+        no_repeat_ngram_size=no_repeat_ngram_size,
+    )
+
+
+if TYPE_CHECKING:
+    from whisper.tokenizer import Tokenizer
+
+
+class Prompts:
+    """The text that conditions each window: an initial prompt, hotwords, and earlier text."""
+
+    def __init__(self, tokenizer: "Tokenizer", dims: Dims, options: DecodingOptions) -> None:
+        self._tokenizer, self._options = tokenizer, options
+        self._limit = dims.n_text_ctx // 2 - 1  # most tokens of previous text
+        # followed by all segments' tokens
+        self._tokens = prompt_tokens(tokenizer, options.initial_prompt)
+        self._initial = len(self._tokens)
+        self._start = 0  # of the text that conditions the next window
+        self._prefix = prefix_tokens(tokenizer, dims, options.prefix, options.sample_len)
+        hotwords = None if self._prefix else options.hotwords
+        self._hotwords = prompt_tokens(tokenizer, hotwords)[: self._limit]
+
+    def add(self, tokens: list[int], keep: bool) -> None:
+        """Add a window's tokens; `keep`: they condition the next window."""
+        self._tokens += tokens
+        if not keep:
+            self._start = len(self._tokens)
+
+    def text(self) -> str:
+        """The text of all segments, without the special tokens that a model may put into it."""
+        return self._tokenizer.decode(text_only(self._tokens[self._initial :], self._tokenizer))
+
+    def of_window(self, tokenizer: "Tokenizer") -> tuple[tuple[int, ...], int]:
+        """The next window's prompt, and the index of <|startoftranscript|> in it.
+
+        `tokenizer`: for the window's language.
+        """
+        before = [] if tokenizer.sot_prev is None else self._previous()
+        if before:
+            before = [tokenizer.sot_prev, *before]
+        sot = tokenizer.sot_sequence
+        if self._options.without_timestamps:
+            sot = tokenizer.sot_sequence_including_notimestamps
+        return (*before, *sot, *self._prefix), len(before)
+
+    def _previous(self) -> list[int]:
+        limit = self._limit - len(self._hotwords)
+        if not self._options.carry_initial_prompt:
+            return self._hotwords + _last(self._tokens[self._start :], limit)
+        initial = _last(self._tokens[: self._initial], limit)
+        recent = self._tokens[max(self._initial, self._start) :]
+        return self._hotwords + initial + _last(recent, limit - len(initial))
+
+
+def _last(tokens: list[int], count: int) -> list[int]:
+    return tokens[len(tokens) - min(count, len(tokens)) :]
+
+
+COMPRESSION_RATIO = 2.4  # if the options have no threshold
+
+
+def compression_ratio(text: str) -> float:
+    """The length of a text over its length by zlib: above 2.4 it repeats itself. 0 if empty."""
+    data = text.encode()
+    return len(data) / len(zlib.compress(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The result of one attempt."""
+
+    result: Decoded
+    ratio: float  # compression ratio of its text
+
+    @staticmethod
+    def of(result: Decoded, text: str) -> "Candidate":
+        """Raises SlimWhisperError if the model's output was not finite."""
+        if result.avg_logprob != result.avg_logprob:
+            raise SlimWhisperError("the model returned NaN; use another dtype, such as float32")
+        return Candidate(result, compression_ratio(text.strip()))
+
+    def failed(self, options: DecodingOptions) -> bool:
+        """Whether to try another temperature; not for silence."""
+        max_ratio, min_logprob = options.compression_ratio_threshold, options.logprob_threshold
+        improbable = min_logprob is not None and self.result.avg_logprob < min_logprob
+        silence = options.no_speech_threshold
+        if silence is not None and self.result.no_speech_prob > silence and improbable:
+            return False
+        return improbable or (max_ratio is not None and self.ratio > max_ratio)
+
+    def is_silence(self, options: DecodingOptions) -> bool:
+        """Whether there is probably no speech, and the text is not probable."""
+        silence, min_logprob = options.no_speech_threshold, options.logprob_threshold
+        if silence is None or self.result.no_speech_prob <= silence:
+            return False
+        return min_logprob is None or self.result.avg_logprob <= min_logprob
+
+
+def attempts_of(options: DecodingOptions, seed: tuple[int, ...]) -> list[Attempt]:
+    """The attempts at one window, in order, each at the next temperature until one does not fail.
+    seed: of the window; each attempt has its own.
+    """
+    temperatures = enumerate(options.temperatures)
+    return [Attempt(temperature, (*seed, number)) for number, temperature in temperatures]
+
+
+def choose(failed: Sequence[Candidate], options: DecodingOptions) -> Candidate:
+    """Which of the failed attempts to keep: the last one or, with `on_failure="best"`, the most
+    probable one that does not repeat itself; if all do, the one with the lowest compression ratio.
+    """
+    if options.on_failure != "best":
+        return failed[-1]
+    max_ratio = options.compression_ratio_threshold or COMPRESSION_RATIO
+    varied = [c for c in failed if c.ratio <= max_ratio]
+    if varied:
+        return max(varied, key=lambda c: c.result.avg_logprob)
+    return min(failed, key=lambda c: c.ratio)

@@ -1,5 +1,0 @@
-"""`whisper.utils`: writers of transcripts and timestamps. For scripts written for it."""
-
-from slimwhisper._lazy import lazy_names
-
-__getattr__, __dir__ = lazy_names(__name__, {}, fallback="whisper.utils")

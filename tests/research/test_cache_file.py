@@ -1,0 +1,201 @@
+"""The file of `calibrate`: what it holds comes back; anything else is one line."""
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import slimwhisper
+from slimwhisper.app.command import make_settings
+from slimwhisper.cache.forms import E, X, check_cache, choose_forms, parse_form
+from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
+from slimwhisper.cli import build_parser
+from slimwhisper.digests import WHOLE_TENSOR, weights_digest
+from slimwhisper.errors import CacheError, OptionError, OutputError
+from slimwhisper.jobs.journal.identity import identify_caches
+from slimwhisper.model.calibration import guarded_plan
+from slimwhisper.model.model import Model
+from slimwhisper.research.cache_file import (
+    MAX_MEASURED,
+    as_stored,
+    read_forms,
+    read_header,
+    write_file,
+)
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.command import Run
+from tests.support.paths import SAMPLES
+from tests.support.toy_form import first_form
+
+DIMS = tiny_dims(width=8, heads=2, text_layers=2, multilingual=False)
+CHECKPOINT = Checkpoint("random", DIMS, random_state(DIMS, seed=4))
+DIGEST = weights_digest(CHECKPOINT.state)
+GOOD = {"format": "slimwhisper-cache", "version": "1", "checkpoint": DIGEST, "cross": "e"}
+GOOD |= {"self": "x", "measured": "{}"}
+CPU = torch.device("cpu")
+LEARNED = {name: torch.eye(8).clone() for name in ("cross.0.rotation", "cross.1.rotation")}
+
+
+@pytest.fixture(autouse=True)
+def first() -> Iterator[str]:
+    with first_form() as name:
+        yield name
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.safetensors"
+
+
+def raw(path: Path, tensors: dict[str, Tensor] | None = None, **metadata: Any) -> Path:
+    """A file with this metadata; None leaves one out."""
+    words = {k: v for k, v in (GOOD | metadata).items() if v is not None}
+    save_file(tensors or {}, path, words)
+    return path
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(CacheError) as caught:
+        call()
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+    return str(caught.value)
+
+
+def read(path: Path) -> Any:
+    return read_forms(path, choose_forms(str(path)), CHECKPOINT)
+
+
+def test_what_was_learned_comes_back(first: str, path: Path) -> None:
+    """Rounded to float32; it is used, and not learned again."""
+    plan = guarded_plan(CHECKPOINT, (parse_form(f"{first}:frames=700"), X()), torch.float64)
+    form = plan.cross[0].form
+    write_file(path, DIGEST, (form, X()), {"loss": 0.25})
+    assert sorted(load_file(path)) == sorted(LEARNED)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    header = read_header(path)
+    found = (header.cross, header.self_, header.measured)
+    assert found == (f"{first}:frames=700", "x", {"loss": 0.25})
+    cross, self_ = read(path)
+    assert (cross, self_) == choose_forms(str(path)) == (form, X()) and not cross.learns
+    stored = as_stored(form)
+    assert form.learned and cross.learned and stored.learned
+    for ours, again, before in zip(cross.learned, stored.learned, form.learned, strict=True):
+        assert torch.equal(ours["rotation"], before["rotation"].float().double())
+        assert torch.equal(ours["rotation"], again["rotation"])
+    model = Model(CHECKPOINT, CPU, torch.float32, (cross, self_))
+    assert model.plan.inspections == [] and model.plan.cross[0].form is cross
+
+
+def test_digest_of_weights() -> None:
+    """Any name, dtype, shape or small tensor counts, and some of every 64 KiB of a large one."""
+    big = torch.zeros(WHOLE_TENSOR // 4 + 10)
+    state = {"a": torch.ones(3, 4), "b": torch.ones(2, dtype=torch.bfloat16), "c": big}
+    one = weights_digest(state)
+    assert one == weights_digest(dict(reversed(state.items())))
+    assert one == weights_digest(state | {"a": torch.ones(4, 3).T})
+    changed, middle = big.clone(), big.clone()
+    changed[-1] = 1
+    middle[16384:32768] = 1
+    others = [
+        {"a2": torch.ones(3, 4)},
+        {"a": torch.ones(4, 3)},
+        {"a": torch.ones(3, 4, dtype=torch.float64)},
+        {"b": torch.tensor([1, 0], dtype=torch.bfloat16)},
+        {"c": changed},
+        {"c": middle},
+    ]
+    assert len({one, *(weights_digest(state | other) for other in others)}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "tensors", "reason"),
+    [
+        ({"format": "pt"}, {}, "not a file from slimwhisper calibrate"),
+        ({"version": "2"}, {}, "has version '2', and this program reads '1'"),
+        ({"more": "x"}, {}, "unknown entry 'more'"),
+        ({"self": None}, {}, "missing entry 'self'"),
+        ({"cross": "e" * 400}, {}, "cross is too long"),
+        ({"measured": "1" * (MAX_MEASURED + 1)}, {}, "measured is too long"),
+        ({"measured": "[" * 100_000}, {}, "measured is not JSON"),
+        ({"cross": "nonsense"}, {}, "'nonsense' is not one of kv, k, v, e"),
+        ({"self": "x:r=3"}, {}, "x has no settings"),
+        ({"cross": "first"}, {}, "missing tensor 'cross.0.rotation'"),
+        ({"cross": "first"}, {n: torch.eye(5).clone() for n in LEARNED}, "do not fit first:frames"),
+        ({"cross": "first"}, {n: torch.ones(0, 3) for n in LEARNED}, "do not fit first:frames"),
+        ({"cross": "first"}, {n: torch.eye(8).half() for n in LEARNED}, "is not float32"),
+        ({"cross": "first"}, {n: torch.full((8, 8), torch.nan) for n in LEARNED}, "holds NaN"),
+        ({"cross": "first"}, LEARNED | {"cross.1.a": torch.ones(1)}, "unknown tensor 'cross.1.a'"),
+        ({}, {"self.0.a\nb": torch.ones(2)}, r"unknown tensor 'self.0.a\\nb'"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_wrong_files(
+    metadata: dict[str, str | None], tensors: dict[str, Tensor], reason: str, path: Path
+) -> None:
+    raw(path, tensors, **metadata)
+    assert reason in refusal(lambda: read(path))
+
+
+def test_damaged_files(path: Path) -> None:
+    """Cut anywhere, or with one byte more, or with a header that promises too much."""
+    raw(path, {"cross.0.a": torch.ones(40)})
+    whole = path.read_bytes()
+    length = struct.unpack("<Q", whole[:8])[0]
+    header, data = json.loads(whole[8 : 8 + length]), whole[8 + length :]
+
+    def with_header(**changes: Any) -> bytes:
+        text = json.dumps(header | {"cross.0.a": header["cross.0.a"] | changes}).encode()
+        return struct.pack("<Q", len(text)) + text + data
+
+    shapes = ([10**12], [2**31, 2**31], [-40], [True] * 2, "40", None, [40.0])
+    for content in (
+        *(whole[:size] for size in (0, 3, 8, 60, len(whole) // 2, -1)),
+        whole + b"0",
+        struct.pack("<Q", 1 << 62) + whole[8:],
+        *(with_header(shape=shape) for shape in shapes),
+        with_header(shape=[40], data_offsets=[4, 164]),
+    ):
+        path.write_bytes(content)
+        assert path.name in refusal(lambda: read(path))
+    path.unlink()
+    assert "No such file" in refusal(lambda: read(path))
+    with pytest.raises(OutputError, match="choose another -o"):
+        write_file(path / "b", DIGEST, (E(), X()), {})
+
+
+def test_another_checkpoint_is_refused(
+    digits_path: Path, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("-o", str(path.parent), "-f", "txt", "--language", "en", "--cache", str(path))
+    command = ("transcribe", str(SAMPLES / "door-code.mp3"), "--model", "digits", *flags)
+    raw(path)
+    message = refusal(lambda: slimwhisper.load_model(digits_path, "cpu", cache=path))
+    assert message.startswith(f"{path.name}: was made for a checkpoint with digest")
+    run = Run(capsys, *command)
+    assert run.status == 1 and "was made for a checkpoint with digest" in run.err
+
+    own = weights_digest(load_checkpoint(digits_path).state)
+    raw(path, checkpoint=own, cross="e8", self="x8")
+    run = Run(capsys, *command)
+    assert run.status == 0 and "cache e8+x8" in run.err
+    text = (path.parent / "door-code.txt").read_text()
+    assert text.split() == "four zero seven seven".split()
+
+
+def test_flags_and_identity(path: Path, tmp_path: Path) -> None:
+    """Two files count as different caches in a journal, and a file has both forms."""
+    one, two = raw(path), raw(tmp_path / "b.safetensors", measured="1")
+    results = {identify_caches(str(each), None, None, None) for each in (one, two)}
+    assert len(results) == 2 and all(name.startswith("e+x ") for name in results)
+    assert check_cache("later.safetensors")
+    for other in ({"cross_cache": "e"}, {"self_cache": "x"}, {"cache_dtype": "fp8"}):
+        with pytest.raises(OptionError, match=f"^{next(iter(other))}: .* has both forms"):
+            choose_forms(str(one), **other)
+    settings = make_settings(build_parser("serve").parse_args(["serve", "--cache", str(one)]), None)
+    assert settings.cache is None

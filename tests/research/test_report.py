@@ -1,0 +1,159 @@
+"""The report: the paper's table to its last digit, and the engine's own buffers beside it."""
+
+import io
+import json
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from slimwhisper.cache.forms import PRESETS, names_of
+from slimwhisper.cache.pool import pages_of
+from slimwhisper.commands.costs import OFFICIAL_DIMS, allocate
+from slimwhisper.errors import OptionError
+from slimwhisper.research.report import PAPER_MODELS, CacheReport, make_report, print_report
+from tests.support.checkpoints import random_state, save_openai, tiny_dims
+from tests.support.command import Run
+
+CPU = torch.device("cpu")
+
+# The paper's table for Whisper, cell by cell: tiny, base, small, medium, large
+PAPER_TABLE = {
+    "E, one copy for all layers": "0.6 0.8 1.2 1.5 1.9",
+    "cross KV": "4.6 9.2 27.6 73.7 122.9",
+    "self KV": "1.4 2.8 8.3 22.0 36.7",
+    "cache, baseline": "6.0 12.0 35.9 95.7 159.6",
+    "cache, option 1": "3.0 6.0 18.0 47.9 79.8",
+    "cache, option 2, E not counted": "0.7 1.4 4.1 11.0 18.4",
+    "saving, option 2, E not counted": "8.7x 8.7x 8.7x 8.7x 8.7x",
+    "decoder parameters, baseline": "28.2 48.6 138.9 405.4 800.4",
+    "decoder parameters, option 1": "28.8 50.1 146.0 430.6 852.8",
+    "decoder parameters, option 2": "29.4 51.7 153.1 455.8 905.2",
+    "reads, batch 1, baseline": "34.2 60.5 174.8 501.2 960.0",
+    "reads, batch 1, option 1": "31.8 56.1 164.0 478.5 932.6",
+    "reads, batch 1, option 2": "30.0 53.1 157.2 466.8 923.6",
+    "reads, batch 64, baseline": "6.4 12.7 38.1 102.1 172.1",
+    "reads, batch 64, option 1": "3.4 6.8 20.2 54.6 93.1",
+    "reads, batch 64, option 2": "1.1 2.2 6.5 18.1 32.5",
+    "predicted speed-up, batch 1, option 1": "1.08x 1.08x 1.07x 1.05x 1.03x",
+    "predicted speed-up, batch 1, option 2": "1.14x 1.14x 1.11x 1.07x 1.04x",
+    "predicted speed-up, option 1": "1.9x 1.9x 1.9x 1.9x 1.8x",
+    "predicted speed-up, option 2": "5.6x 5.8x 5.8x 5.6x 5.3x",
+}
+PAPER = [make_report(name) for name in PAPER_MODELS]
+
+
+def printed(reports: list[CacheReport]) -> str:
+    with redirect_stdout(io.StringIO()) as file:
+        print_report(reports)
+    return file.getvalue()
+
+
+def cells(text: str, label: str) -> list[str]:
+    """The cells of the one row with this label; "40.5 MB" is one cell."""
+    (row,) = [line for line in text.splitlines() if line.startswith(f"{label} ")]
+    return row.removeprefix(label).replace(" MB", "MB").replace(" GB", "GB").split()
+
+
+def test_prints_every_cell_of_the_papers_table() -> None:
+    """The paper's column `large` has 51,865 tokens; the name means large-v3, with one more."""
+    assert OFFICIAL_DIMS["large"] == OFFICIAL_DIMS["large-v3"] != OFFICIAL_DIMS["large-v2"]
+    every, large = printed(PAPER), printed([make_report("large")])
+    for label, expected in PAPER_TABLE.items():
+        assert cells(every, label) == expected.split(), label
+        assert cells(large, label) == expected.split()[-1:], label
+    assert cells(every, "cache, option 2, E counted")[-1] == "20.3"
+    assert cells(every, "saving, option 2, E counted")[-1] == "7.9x"
+
+
+def test_e_read_by_every_layer_and_the_cross_phase() -> None:
+    """At batch 64, 2 n d L + L p d values of cache instead of the paper's; 4 p d^2 L operations."""
+    text = printed(PAPER)
+    assert cells(text, "same, E read by every layer") == "1.9x 1.9x 1.9x 1.9x 1.8x".split()
+    dims, (baseline, option1, option2) = PAPER[-1].dims, PAPER[-1].predicted
+    d, layers, p = dims.n_text_state, dims.n_text_layer, dims.n_audio_ctx
+    assert option2.reads_with_e == option2.reads + layers * p * d
+    assert option1.reads_with_e == option1.reads
+    assert baseline.cross_phase == 4 * p * d**2 * layers == 2 * option1.cross_phase
+    assert option2.cross_phase == 0
+    assert cells(text, "cross-phase, 10^9, baseline")[-1] == "314.6"
+
+
+def test_bytes_in_float16() -> None:
+    text = printed([make_report("large"), make_report("turbo")])
+    assert cells(text, "a window, baseline (kv, kv)") == ["319MB", "39.9MB"]
+    assert cells(text, "a window, slim (e, x)") == ["40.5MB", "8.4MB"]
+    assert cells(text, "a window, option2 (e, k)") == ["40.5MB", "8.4MB"]
+    assert cells(text, "paper's option 2, E not counted") == ["36.7MB", "4.6MB"]
+    assert cells(text, "64 windows, baseline (kv, kv)")[0] == "20.4GB"
+    assert cells(text, "64 windows, slim (e, x)")[0] == "2.6GB"
+    assert cells(text, "saving, slim (e, x)") == ["7.9x", "4.7x"]
+
+
+def test_a_short_command_takes_less_than_six_megabytes_of_large() -> None:
+    """In half precision: its slot, and pages for a prompt of 4 tokens and 10 of text."""
+    (*_, slim) = allocate(OFFICIAL_DIMS["large"], 1, torch.float16)
+    page = slim.self_bytes // pages_of(OFFICIAL_DIMS["large"].n_text_ctx)
+    assert slim.preset == "slim" and slim.cross_bytes + page * pages_of(4 + 10) < 6e6
+
+
+def test_allocated_and_predicted_agree() -> None:
+    """What the engine allocates is the paper's count with E, whatever wrote either down."""
+    for name in ("tiny.en", "turbo", "distil-large-v3"):
+        report = make_report(name, batch=3, dtype="float32")
+        *options, slim = report.allocated
+        for live, paper in zip(options, report.predicted, strict=True):
+            assert live.preset == paper.option
+            assert live.bytes_per_window == 4 * paper.cache_with_e
+            assert live.total_bytes == live.cross_bytes + live.self_bytes
+            assert live.total_bytes == 3 * live.bytes_per_window
+            assert live.saving == report.predicted[0].cache / paper.cache_with_e
+        assert slim.total_bytes == options[-1].total_bytes
+        assert slim.cross_bytes == 12 * report.dims.n_audio_ctx * report.dims.n_text_state
+
+
+def test_a_checkpoint(tmp_path: Path) -> None:
+    dims = tiny_dims(width=64, heads=2, text_layers=3)
+    path = save_openai(tmp_path / "my model.pt", dims, random_state(dims, seed=0))
+    report = make_report(str(path), batch=1)
+    assert report.dims == dims
+    text = printed([report])
+    assert "my model.pt" in text and "1 windows" not in text
+    assert len(cells(text, "reads, batch 1, baseline")) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"batch": 0}, {"batch": 10**15}, {"dtype": "int8"}])
+def test_refusals(wrong: dict[str, Any]) -> None:
+    (value,) = wrong.values()
+    with pytest.raises(OptionError, match=f"{value}.* is not"):
+        make_report("tiny", **wrong)
+
+
+def test_the_guard(capsys: pytest.CaptureFixture[str], random_paths: dict[str, Path]) -> None:
+    """Every form of every layer but kv; only those without an inverse are exact."""
+    run = Run(capsys, "report", str(random_paths["english"]), "--json", "--guard")
+    (found,) = json.loads(run.out)
+    assert found["dtype"] == "float16" and found["settings"] == []
+    assert {(r["attention"], r["form"]) for r in found["guard"]} == {
+        *(("cross", f) for f in names_of("cross") if f != "kv"),
+        *(("self", f) for f in names_of("self") if f != "kv"),
+    }
+    for record in found["guard"]:
+        assert (record["used"] == record["form"]) == (record["form"] in ("e", "x"))
+    text = Run(capsys, "report", str(random_paths["english"]), "--guard").out
+    assert "x instead" in text and max(map(len, text.splitlines())) <= 100
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """And, without models, the paper's table."""
+    assert Run(capsys, "report").out == printed(PAPER)
+    run = Run(capsys, "report", "turbo", "--batch", "8", "--dtype", "bfloat16", "--json")
+    (found,) = json.loads(run.out)
+    assert found["model"] == "turbo" and found["batch"] == 8 and found["dtype"] == "bfloat16"
+    assert found["dims"] == asdict(OFFICIAL_DIMS["turbo"])
+    assert [p["option"] for p in found["predicted"]] == ["baseline", "option1", "option2"]
+    assert [a["preset"] for a in found["allocated"]] == list(PRESETS)
+    assert found["allocated"][3]["bytes_per_window"] == 8_427_520

@@ -1,0 +1,234 @@
+"""`tradeoff` with the bundled model, two short samples, and a form whose loss is known."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import soundfile
+import torch
+
+import slimwhisper
+from slimwhisper.audio.mel import Spectrogram
+from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.cache.forms import PRESETS, Form, all_forms, check_form, names_of
+from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.errors import AudioError, OptionError
+from slimwhisper.research import pairs
+from slimwhisper.research.comparison import Comparison, find_recordings, words_of
+from slimwhisper.research.pairs import FormPair, MeasuredCache
+from tests.support.checkpoints import tiny_dims
+from tests.support.command import Run
+from tests.support.paths import SAMPLES
+from tests.support.spoken import EXPECTED
+from tests.support.toy_form import SILENT, first_form
+
+SPOKEN = ("door-code.mp3", "flight.m4a")  # 3.3 and 4.5 seconds
+ROW = MeasuredCache(
+    *("e", "x", 30, 10, 400, 20.0),
+    words=200,
+    word_edits=1,
+    reference_words=100,
+    reference_edits=7,
+    exact_reference_edits=6,
+    recordings=3,
+    recordings_changed=1,
+    tokens=50,
+    token_edits=2,
+    logit_error=0.01,
+    seconds=1.0,
+    audio_seconds=60.0,
+    fallbacks=[],
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def first() -> Iterator[str]:
+    with first_form() as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def audio(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two recordings, one with its text beside it, and one that cannot be read."""
+    folder = tmp_path_factory.mktemp("audio")
+    for name in SPOKEN:
+        shutil.copy(SAMPLES / name, folder)
+    (folder / "door-code.txt").write_text("Four, zero; seven EIGHT!\n")
+    (folder / ".hidden").mkdir()
+    for name in ("broken.wav", "._broken.wav", ".hidden/a.wav", "code.ts"):
+        (folder / name).write_text("no sound")
+    return folder
+
+
+def compare(*audio: Path) -> Comparison:
+    found = find_recordings(list(map(str, audio)))
+    return Comparison(load_checkpoint("digits"), found, device="cpu", windows=2)
+
+
+def test_what_is_measured(audio: Path) -> None:
+    """Of the recordings that can be read; the logits' error by its definition, with a prompt that
+    is read at once.
+    """
+    compared = compare(audio)
+    forms = ("kv", "first:frames=all", "first:frames=60")  # 1.2 s
+    kv, whole, lost = rows = [compared.measure(FormPair(spec, "x")) for spec in forms]
+    assert [len(each.recordings) for each in (compared, compared.reference)] == [3, 2]
+    dims = compared.checkpoint.dims
+    texts = [t.text.split() for t in compared.reference.transcripts]
+    assert texts == [EXPECTED[name]["text"].split() for name in SPOKEN]
+    for row in rows:
+        assert (row.words, row.recordings, row.reference_words) == (9, 2, 4)
+        assert row.exact_reference_edits == 1
+        assert row.kept_self == dims.n_text_ctx * dims.n_text_state * dims.n_text_layer * 4
+        assert row.seconds > 0 and row.audio_seconds == pytest.approx(9.4, abs=0.1)
+    for row in (kv, whole):
+        assert row.word_edits == row.token_edits == row.recordings_changed == row.loss == 0
+        assert row.reference_edits == 1 and row.reference_error == 25 and row.logit_error < 1e-4
+    assert 4 <= lost.word_edits <= 9 and lost.recordings_changed == 2
+    assert lost.loss >= lost.word_error > 20 and lost.token_error > 0 and lost.logit_error > 0.01
+    assert lost.kept_cross * 1500 == whole.kept_cross * (60 + SILENT)
+    # keys and values: what is kept is read; the latent is read by every layer
+    text = whole.kept_self / 2
+    assert kv.read == kv.kept_cross + text
+    for row in (whole, lost):
+        assert row.read == row.kept_cross * dims.n_text_layer + text
+    assert lost.kept_baseline == compared.exact.bytes_per_window()
+    ours, (different, spread) = compared._model(lost.pair), (0.0, 0.0)
+    assert len(compared.windows) == 2
+    for window in compared.windows:
+        tokens, mel = torch.tensor([window.tokens]), window.mel.unsqueeze(0)
+        theirs, found = (m.forward(mel, tokens).double() for m in (compared.exact, ours))
+        different += float((found - theirs).pow(2).sum())
+        spread += float((theirs - theirs.mean(-1, keepdim=True)).pow(2).sum())
+    assert lost.logit_error == pytest.approx((different / spread) ** 0.5, rel=1e-4)
+
+
+def test_windows_are_those_of_the_recording(tmp_path: Path) -> None:
+    """Of a long recording, several; what a form learns comes from all of them."""
+    samples = slimwhisper.load_audio(SAMPLES / "three-minutes.ogg")[: 50 * 16_000]
+    soundfile.write(tmp_path / "long.wav", samples, 16_000)
+    compared = compare(tmp_path)
+    dims, (one, other) = compared.checkpoint.dims, compared.windows
+    spectrogram = Spectrogram(ArraySamples(samples), dims.n_mels)
+    assert torch.equal(one.mel, spectrogram.first_window())
+    (transcript,) = compared.reference.transcripts
+    (_, seek) = dict.fromkeys(s.seek for s in transcript.segments)
+    torch.testing.assert_close(other.mel, spectrogram.window(seek, 5000 - seek), atol=1e-3, rtol=0)
+    said = [token for window in (one, other) for token in window.tokens[1:]]
+    assert said == compared.reference.tokens[0] and len(one.tokens) > 20
+    learned_from = compared.activations  # the windows and these texts, not others
+    assert len(learned_from.features) == 2 * dims.n_audio_ctx
+    tokens = len(one.tokens) + len(other.tokens)
+    assert len(learned_from.self_inputs[0]) == len(learned_from.cross_inputs[0]) == tokens
+
+
+def test_a_table_or_lines(
+    audio: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By rising bytes, or as they are measured; a pair that the model cannot have is told."""
+
+    def measure(_: Comparison, pair: FormPair) -> MeasuredCache:
+        if pair.cross == "e8":
+            raise ValueError("not here")
+        kept = 300 if pair.cross == "e" else 200
+        row = replace(ROW, cross=pair.cross, self_=pair.self_)
+        return replace(row, kept_cross=kept, reference_words=0)
+
+    class Reference:
+        recordings = (None, None)
+
+    monkeypatch.setattr(Comparison, "measure", measure)
+    monkeypatch.setattr(Comparison, "reference", Reference)
+    specs = ("--specs", "slim", "slim8", "first:frames=300+x")
+    run = Run(capsys, "tradeoff", "digits", str(audio), *specs)
+    assert run.status == 1 and "slimwhisper: e8+x8: not here" in run.err
+    assert "3 of 3: first:frames=300+x: 210 B, loss 0.50 %" in run.err
+    rows = [line.split() for line in run.out.splitlines()[1:4]]
+    assert [row[0] for row in rows] == ["caches", "first:frames=300+x", "e+x"]
+    assert " 0.50 % " in run.out and "against references" not in run.out
+    run = Run(capsys, "tradeoff", "digits", str(audio), *specs, "--json")
+    lines = [json.loads(line) for line in run.out.splitlines()]
+    found = [(row["caches"], row["word_edits"]) for row in lines]
+    assert found == [("e+x", 1), ("first:frames=300+x", 1)]
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "reason"),
+    [
+        ("tradeoff nowhere.wav", 1, "nowhere.wav: no such file"),
+        ("tradeoff EMPTY", 1, "no audio or video files"),
+        ("tradeoff AUDIO --specs fast", 2, "specs: cache: 'fast'"),
+        ("tradeoff AUDIO --specs e+e", 2, "specs: 'e'"),
+        ("tradeoff AUDIO --specs first:frames=0+x", 2, "frames=0"),
+        ("tradeoff AUDIO --language xx", 2, "language 'xx'"),
+        ("calibrate AUDIO --target_loss 1", 2, "'1' is not a percentage"),
+        ("calibrate AUDIO -o a.bin", 2, ".safetensors"),
+        ("calibrate AUDIO -o AUDIO/door-code.txt/a.safetensors", 1, "cannot be written"),
+    ],
+)
+def test_mistakes(
+    command: str,
+    status: int,
+    reason: str,
+    audio: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name, *words = command.replace("AUDIO", str(audio)).replace("EMPTY", str(tmp_path)).split()
+    out = ["-o", str(tmp_path / "out.safetensors")] if name == "calibrate" else []
+    run = Run(capsys, name, "digits", *out, *words)
+    assert run.status == status and reason in run.err, run.err
+    assert run.err.strip().splitlines()[-1].startswith("slimwhisper: ")
+
+
+def test_loss() -> None:
+    """Against exact decoding or against references, whichever is more."""
+    assert (ROW.kept, ROW.times_smaller, ROW.word_error, ROW.token_error) == (40, 10.0, 0.5, 4.0)
+    assert ROW.reference_error == 7.0 and ROW.loss == 1.0
+    assert replace(ROW, reference_edits=5).loss == 0.5  # better than exact by luck
+    assert replace(ROW, reference_words=0).loss == 0.5
+
+
+def test_recordings(audio: Path, tmp_path: Path) -> None:
+    found = find_recordings([str(audio), str(audio / SPOKEN[0])])
+    assert [r.path.name for r in found] == ["broken.wav", *SPOKEN]
+    assert [r.reference is None for r in found] == [True, False, True]
+    shutil.copy(audio / SPOKEN[0], tmp_path)
+    (tmp_path / "door-code.txt").write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(AudioError, match="cannot be read as UTF-8 text"):
+        find_recordings([str(tmp_path)])
+    assert words_of(" Five, FIVE (cough) one-oh!", "en") == ["five", "five", "one", "oh"]
+    assert words_of("今日は。", "ja") == ["今", "日", "は"]
+
+
+@pytest.mark.parametrize(
+    "form", [f for f in all_forms().values() if not f.exact], ids=lambda f: f.name
+)
+def test_every_ladder(form: type[Form]) -> None:
+    """Settings of the form, for large models and for small ones."""
+    for part in ("cross", "self"):
+        names, there = names_of(part, exact=False), part in form.attentions
+        for dims in (tiny_dims(), tiny_dims(width=1280, heads=20, text_layers=32)):
+            found = pairs.ladders(part, dims, form.name)
+            assert bool(found) == there
+            for specs in found:
+                assert specs and len(set(specs)) == len(specs)
+                assert all(str(check_form(spec, names)) == spec for spec in specs)
+
+
+def test_pairs() -> None:
+    """Presets, every rung beside slim's other part, and two methods rung by rung."""
+    dims, rungs = tiny_dims(), [(f"first:frames={n}", "x", None) for n in (900, 200, 60)]
+    assert pairs.ladder_pairs(dims, "first") == rungs
+    every = pairs.choose_pairs(None, dims)
+    assert [(p.cross, p.self_) for p in every[:5]] == [*PRESETS.values(), ("e8", "x8")]
+    assert len(set(every)) == len(every) and set(pairs.ladder_pairs(dims)) <= set(every)
+    together = [p for p in every if p[0].startswith("compact") and p[1].startswith("keyformer_l")]
+    assert len(together) == 2 * 3 * 7  # ladders of frames and of tokens
+    chosen = pairs.choose_pairs(["slim", "first", "slim", "first:frames=200+x"], dims)
+    assert chosen == [("e", "x", None), *rungs]
+    with pytest.raises(OptionError):
+        pairs.choose_pairs(["nonsense+x"], dims)
