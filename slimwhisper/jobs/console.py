@@ -134,7 +134,6 @@ class JSONConsole:
         self._emit("warning", message=text)
 
     def progress(self, totals: JobTotals) -> None:
-        fill = {worker: round(share, 3) for worker, share in totals.fill.items()}
         self._emit(
             "progress",
             done=totals.done,
@@ -142,7 +141,6 @@ class JSONConsole:
             audio_seconds=round(totals.audio_so_far, 3),
             speed=round(totals.speed, 3),
             left=None if totals.remaining is None else round(totals.remaining, 1),
-            **({"filled": fill} if fill else {}),
         )
 
     def summary(self, facts: dict[str, Any], lines: Sequence[str]) -> None:

@@ -46,7 +46,6 @@ class JobTotals:
     complete: bool = False  # the survey is complete
     began: float | None = None  # when transcription started, after loading the model
     current: dict[Path | RemoteFile, FileProgress] = field(default_factory=dict)
-    fill: dict[int, float] = field(default_factory=dict)  # worker of Ray -> share of slots in use
 
     @property
     def elapsed(self) -> float:
@@ -86,9 +85,6 @@ class JobTotals:
         names = [shorten(escape_line(Path(str(path)).name)) for path in shown]
         if len(self.current) > NAMES_SHOWN:
             names.append(f"+{len(self.current) - NAMES_SHOWN}")
-        if self.fill:
-            share = sum(self.fill.values()) / len(self.fill)
-            counts += f" | {len(self.fill)} workers, {share:.0%} of slots filled"
         parts = [
             f"{clock(self.audio_so_far)} of {clock(self.total)}{more}",
             f"{self.speed:.1f} x real time, {remaining} left",
