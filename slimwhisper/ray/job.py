@@ -21,7 +21,6 @@ from typing import Any
 
 import ray
 import ray.data
-from ray._private import auto_init_hook
 from ray.exceptions import RayError
 from ray.util.queue import Empty, Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -102,8 +101,6 @@ def started(plan: JobPlan) -> Iterator[WorkerPlan]:
         for name, value in NO_METRICS.items():
             os.environ.setdefault(name, value)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the job reports what matters
-    # else a data set that is running when the job is stopped would start Ray again
-    auto_init_hook.enable_auto_connect = False
     previous_handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**arguments, log_to_driver=False, logging_level=logging.ERROR)
