@@ -5,9 +5,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING, Any, TextIO
 
 from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.errors import SlimWhisperError
@@ -16,6 +14,9 @@ from slimwhisper.jobs.results.writers import RecordingResult
 from slimwhisper.outputs.formats import segment_line
 from slimwhisper.text import escape_line
 from slimwhisper.types import Segment, Transcript
+
+if TYPE_CHECKING:  # slow: only a terminal needs it
+    from rich.progress import Progress
 
 BAR_INTERVAL = 0.1  # seconds between updates of the progress bar
 PROGRESS_INTERVAL = 1.0  # seconds between progress events
@@ -33,17 +34,15 @@ class TerminalConsole:
     interval = BAR_INTERVAL
 
     def __init__(self, *, verbose: bool, live: bool) -> None:
-        self._verbose = verbose
-        self._live = live
-        self._bar: tqdm[Any] | None = None
+        self._verbose, self._live = verbose, live
+        self._bar: Progress | None = None
         self.has_bar = sys.stderr.isatty()
 
     def start(self, facts: dict[str, Any]) -> None:
         """The model has been loaded."""
         if self.has_bar:
-            self._bar = tqdm(
-                bar_format="{bar:20}| {desc}", total=1, leave=False, dynamic_ncols=True
-            )
+            self._bar = progress_bar()
+            self._bar.start()
 
     def segments(self, path: Path | RemoteFile, segments: Sequence[Segment]) -> None:
         """More segments of a file have been decoded."""
@@ -63,7 +62,7 @@ class TerminalConsole:
 
     def error(self, text: str) -> None:
         """An error that is not about one recording."""
-        tqdm.write(f"slimwhisper: {escape_line(text)}", file=sys.stderr)
+        self._print(f"slimwhisper: {escape_line(text)}", file=sys.stderr)
 
     def warning(self, text: str) -> None:
         """A warning for the user."""
@@ -72,10 +71,9 @@ class TerminalConsole:
     def progress(self, totals: JobTotals) -> None:
         """The job has advanced; called every `interval` seconds."""
         if self._bar is not None:
-            self._bar.total = max(totals.total, 1e-3)
-            self._bar.n = totals.audio_so_far
-            self._bar.set_description_str(totals.line(), refresh=False)
-            self._bar.refresh()
+            shown = {"completed": totals.audio_so_far, "description": totals.line()}
+            total = max(totals.total, 1e-3)
+            self._bar.update(self._bar.task_ids[0], total=total, refresh=True, **shown)
 
     def summary(self, facts: dict[str, Any], lines: Sequence[str]) -> None:
         """The job has ended; `facts` (for programs) and `lines` (for people) say the same."""
@@ -84,13 +82,36 @@ class TerminalConsole:
     def close(self) -> None:
         """The job's work is done; only errors and the summary may follow."""
         if self._bar is not None:
-            self._bar.close()
+            self._bar.stop()
             self._bar = None
 
-    def _print(self, *lines: str) -> None:
+    def _print(self, *lines: str, file: TextIO | None = None) -> None:
+        """Print lines on standard output, or on the file, above the progress bar."""
+        file = file or sys.stdout
         for line in lines:
-            tqdm.write(line, file=sys.stdout)
-        sys.stdout.flush()
+            if self._bar is not None and file.isatty():
+                self._bar.console.out(line, highlight=False)
+            else:
+                print(line, file=file)
+        file.flush()
+
+
+def progress_bar() -> "Progress":
+    """A bar and a line of text on standard error, the description of the only task."""
+    from rich.console import Console as Screen
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    bar = Progress(
+        BarColumn(20),
+        TextColumn("{task.description}", markup=False),
+        console=Screen(file=sys.stderr),
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    bar.add_task(JobTotals().line(), total=1.0)
+    return bar
 
 
 class JSONConsole:

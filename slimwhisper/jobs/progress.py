@@ -81,21 +81,18 @@ class JobTotals:
         """`12:30 of 1:02:00+ | 24.1 x real time, 2:05+ left | 3 done, 1 failed | a.mp3, +7`."""
         more = "" if self.complete else "+"
         remaining = "?" if self.remaining is None else clock(self.remaining) + more
-        counts = f"{self.done} done" + (f", {self.failed} failed" if self.failed else "")
-        shown = list(self.current)[:NAMES_SHOWN]
-        names = [shorten(escape_line(Path(str(path)).name)) for path in shown]
-        if len(self.current) > NAMES_SHOWN:
-            names.append(f"+{len(self.current) - NAMES_SHOWN}")
+        line = (
+            f"{clock(self.audio_so_far)} of {clock(self.total)}{more} | "
+            f"{self.speed:.1f} x real time, {remaining} left | {self.done} done"
+        )
+        if self.failed:
+            line += f", {self.failed} failed"
         if self.fill:
             share = sum(self.fill.values()) / len(self.fill)
-            counts += f" | {len(self.fill)} workers, {share:.0%} of slots filled"
-        parts = [
-            f"{clock(self.audio_so_far)} of {clock(self.total)}{more}",
-            f"{self.speed:.1f} x real time, {remaining} left",
-            counts,
-            ", ".join(names),
-        ]
-        return " | ".join(filter(None, parts))
+            line += f" | {len(self.fill)} workers, {share:.0%} of slots filled"
+        names = [shorten(escape_line(Path(str(path)).name)) for path in list(self.current)]
+        names[NAMES_SHOWN:] = [f"+{len(names) - NAMES_SHOWN}"] if names[NAMES_SHOWN:] else []
+        return f"{line} | {', '.join(names)}" if names else line
 
 
 def model_facts(model: "SlimWhisper", batch_size: int) -> dict[str, Any]:

@@ -9,9 +9,8 @@ import pytest
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.errors import AudioError
 from slimwhisper.files import Fingerprint, InputFile
-from slimwhisper.jobs.inputs import Inputs, distinct
+from slimwhisper.jobs.inputs import Inputs, StandardInput, distinct
 from slimwhisper.jobs.members import HeldFile
-from slimwhisper.jobs.standard_input import StandardInput
 from tests.support.paths import SAMPLES
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -327,11 +328,19 @@ def test_json_lines_tell_what_is_wrong(run: Any) -> None:
 
 
 def test_a_bar_on_a_terminal(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slimwhisper.jobs.survey.header_seconds", lambda path: 4.0)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    """Transcripts and errors go above it, and it is gone in the end."""
+    monkeypatch.setattr("slimwhisper.jobs.job.header_seconds", lambda path: 4.0)
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
     monkeypatch.setattr("slimwhisper.jobs.console.TerminalConsole.interval", 0.0)
-    done = run("in", "--verbose", "False")
-    assert done.status == 1
-    assert "x real time" in done.err and "3 done, 1 failed" in done.err
-    bar = [line for line in done.err.split("\r") if "| 0:0" in line]
-    assert bar and any("a.mp3, a.wav" in line for line in bar)
+    monkeypatch.setenv("COLUMNS", "120")
+    done = run("in", "--retry_failed", "True")
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.err).replace("\r", "\n").splitlines()
+    bar = [line.strip("━╸╺ ") for line in lines if "━" in line]
+    assert done.status == 1 and bar[0] == "0:00 of 0:00+ | 0.0 x real time, ? left | 0 done"
+    assert any(re.fullmatch(r"0:.. of 0:16 \| .* left \| 2 done \| .*", line) for line in bar), bar
+    assert any(line.endswith("| 0 done | a.wav, a.mp3, +2") for line in bar), bar
+    assert lines.index("in/b/a.mp3:") < lines.index(
+        "slimwhisper: in/c/x.wav: damaged; copy the file again"
+    )
+    assert "━" not in "".join(lines[-3:])

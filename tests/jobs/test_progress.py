@@ -1,7 +1,6 @@
 """Signals, the survey of a job's length, and the words of the progress line."""
 
 import os
-import signal
 import threading
 import time
 from itertools import repeat
@@ -12,7 +11,7 @@ import pytest
 import soundfile
 
 from slimwhisper.files import Fingerprint, InputFile
-from slimwhisper.jobs.interrupts import Interrupts, StopNow
+from slimwhisper.jobs.job import survey
 from slimwhisper.jobs.progress import (
     FileProgress,
     JobTotals,
@@ -20,7 +19,6 @@ from slimwhisper.jobs.progress import (
     summary_facts,
     summary_lines,
 )
-from slimwhisper.jobs.survey import survey
 
 
 def test_the_line() -> None:
@@ -83,29 +81,3 @@ def test_survey(tmp_path: Path) -> None:
     stopped = JobTotals()
     survey(repeat(tmp_path / "a.wav"), stopped, end)
     assert not stopped.complete
-
-
-def test_first_and_second_interrupt(capfd: pytest.CaptureFixture[str]) -> None:
-    interrupts = Interrupts(lambda: 3)
-    with interrupts.caught():
-        signal.raise_signal(signal.SIGINT)
-        assert interrupts.requested and interrupts.status == 130
-        assert "finishing 3 files in progress; press Ctrl-C again" in capfd.readouterr().err
-        with pytest.raises(StopNow) as stop:
-            signal.raise_signal(signal.SIGINT)
-        assert stop.value.status == 130
-    with Interrupts(lambda: 0).caught(), pytest.raises(StopNow):  # nothing is in progress
-        signal.raise_signal(signal.SIGINT)
-
-
-def test_other_threads_leave_signals_alone() -> None:
-    before, found = signal.getsignal(signal.SIGINT), []
-
-    def enter() -> None:
-        with Interrupts(lambda: 1).caught():
-            found.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert found == [before]
