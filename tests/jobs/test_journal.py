@@ -101,18 +101,20 @@ def test_lines_are_on_disk_soon_and_in_the_end(path: Path, monkeypatch: pytest.M
 
 
 def test_odd_names(path: Path) -> None:
-    names = ("new\nline", "tab\t\"q\" 'q'", "日本", "\u2028", os.fsdecode(b"latin-\xe9\xff"))
-    fingerprints = [Fingerprint(f"/in/{name}.wav", 1, 1) for name in names]
-    fingerprints += [
-        Fingerprint("s3://b/a.wav", 5, None, 'e"\\1'),
-        Fingerprint('/in/\\"}, \n\udce9.wav', 0, -5),
-    ]
-    write(path, *((fingerprint, "failed") for fingerprint in fingerprints))
-    data = path.read_bytes()
-    assert data.isascii() and data.count(b"\n") == len(fingerprints)
-    assert [status(path, fingerprint) for fingerprint in fingerprints] == ["failed"] * len(
-        fingerprints
+    names = (
+        "new\nline",
+        "tab\t\"q\" 'q'",
+        "日本",
+        "\u2028",
+        os.fsdecode(b"latin-\xe9\xff"),
+        '\\"}, ',
     )
+    odd = [Fingerprint(f"/in/{name}.wav", 0, -5) for name in names]
+    odd.append(Fingerprint("s3://b/a.wav", 5, None, 'e"\\1'))
+    write(path, *((each, "failed") for each in odd))
+    data = path.read_bytes()
+    assert data.isascii() and data.count(b"\n") == len(odd)
+    assert [status(path, each) for each in odd] == ["failed"] * len(odd)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 30, 150])
