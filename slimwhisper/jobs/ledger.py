@@ -187,7 +187,7 @@ class Ledger:
 
     def summarise(self) -> int:
         """Write the report and print the summary; returns the exit status."""
-        moved = self.journal is not None and self.journal.moved
+        moved = self.journal is not None and self.journal.log.moved
         status = 128 + self.signal if self.signal else 0
         if not status and (self.totals.failed or self.totals.failed_earlier or moved):
             status = 1
@@ -196,7 +196,7 @@ class Ledger:
         except OutputError as error:
             self.console.error(str(error))
             status = status or 1
-        path = self.journal.path if self.journal else None
+        path = self.journal.log.path if self.journal else None
         facts = summary_facts(self.totals, status, path, self._plan.inputs.selection.left_out)
         if (report := self._plan.report) is not None:
             facts["report"] = str(report.path)

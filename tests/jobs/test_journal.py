@@ -173,11 +173,11 @@ def test_a_folder_that_is_deleted_or_replaced(tmp_path: Path, kind: str, caplog:
         return
     journal.add(Outcome(NEW, "done", 1.0))
     journal.close()
-    assert journal.moved and caplog.text.count("deleted or replaced") == 1
+    assert journal.log.moved and caplog.text.count("deleted or replaced") == 1
     assert all(status(path, each) == "done" for each in (LAST, STAMP, NEW))
     again = opened(path)
     again.close()
-    assert not again.moved
+    assert not again.log.moved
 
 
 def test_one_job_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
