@@ -12,17 +12,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO, Literal, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from slimwhisper.addresses import is_uri, redact
 from slimwhisper.audio.formats import Selection, is_hidden
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.files import Fingerprint, InputFile, container_kind
-from slimwhisper.jobs.digest_set import Digests, digest_of
 from slimwhisper.jobs.members import HeldFile
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.text import error_line, text_encoding
@@ -40,6 +43,7 @@ NAME = "stdin"  # of a recording on standard input, and its outputs
 ENOUGH = 64  # bytes that tell audio from text, if there is no whole line
 BLOCK = 1 << 16  # bytes that are read at a time, at most
 
+MERGE = 1 << 15  # new digests collected in a set before they join the sorted array
 LOOK_AHEAD = 4096  # recordings from which the longest is chosen next
 
 T = TypeVar("T")
@@ -408,3 +412,37 @@ def _absolute(path: Path) -> Path:
 
 def _path_text(path: bytes) -> str:
     return os.fsdecode(path.removesuffix(b"\r"))
+
+
+def digest_of(key: bytes) -> int:
+    """64 bits: two of a million keys collide by chance once in 10^7 jobs."""
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
+
+
+class Digests:
+    """A set of 64-bit numbers, 8 bytes each: 8 MB for a million files."""
+
+    def __init__(self, digests: NDArray[np.uint64] | None = None) -> None:
+        self._sorted = np.sort(np.zeros(0, np.uint64) if digests is None else digests)
+        self._new: set[int] = set()
+
+    def __contains__(self, digest: int) -> bool:
+        if digest in self._new:
+            return True
+        index = int(np.searchsorted(self._sorted, np.uint64(digest)))
+        return index < len(self._sorted) and int(self._sorted[index]) == digest
+
+    def add(self, digest: int) -> bool:
+        """Add a number; returns whether it is new."""
+        if digest in self:
+            return False
+        self._new.add(digest)
+        if len(self._new) >= MERGE:
+            # Replace the array before emptying the set: another thread may be searching. Not by
+            # np.union1d, whose table of hashes takes ten times the memory of the array.
+            new = np.sort(np.fromiter(self._new, np.uint64, len(self._new)))
+            merged = np.concatenate((self._sorted, new))
+            merged.sort(kind="stable")  # merges two sorted runs
+            self._sorted = merged
+            self._new = set()
+        return True

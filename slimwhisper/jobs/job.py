@@ -12,11 +12,10 @@ from typing import Any
 
 from slimwhisper.errors import OutputError, SlimWhisperError
 from slimwhisper.files import InputFile
-from slimwhisper.jobs.console import LogHandler
 from slimwhisper.jobs.inputs import Inputs
 from slimwhisper.jobs.ledger import Ledger, StopNow
 from slimwhisper.jobs.plan import JobPlan
-from slimwhisper.jobs.progress import JobTotals, model_facts
+from slimwhisper.jobs.progress import JobTotals, LogHandler, model_facts
 from slimwhisper.jobs.results.writers import RecordingResult, write_result
 from slimwhisper.options import Options
 

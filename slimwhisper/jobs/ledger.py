@@ -18,13 +18,13 @@ from typing import Any
 from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.files import InputFile
-from slimwhisper.jobs.console import Console
 from slimwhisper.jobs.flags import changed
 from slimwhisper.jobs.journal.identity import identify_precision
 from slimwhisper.jobs.journal.journal import Journal
 from slimwhisper.jobs.journal.logs import JournalError
 from slimwhisper.jobs.plan import JobPlan
 from slimwhisper.jobs.progress import (
+    Console,
     FileProgress,
     JobTotals,
     model_terms,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.files import InputFile, JobSource, edge, open_sink
 from slimwhisper.flags import load_with_threads, model_arguments
-from slimwhisper.jobs.console import Console, JSONConsole, TerminalConsole
 from slimwhisper.jobs.flags import changed, check_engine, dtype_of, layout_of, options_of
 from slimwhisper.jobs.inputs import Inputs, StandardInput, are_stored, distinct, in_shard
 from slimwhisper.jobs.journal.identity import accepted_precisions, identify_job, may_have_settings
 from slimwhisper.jobs.journal.journal import Journal
+from slimwhisper.jobs.progress import Console, JSONConsole, TerminalConsole
 from slimwhisper.jobs.results.report import JobReport
 from slimwhisper.jobs.results.writers import PARQUET, Files, JobResults
 from slimwhisper.outputs.formats import formats_of

@@ -10,7 +10,7 @@ import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cli import build_parser
 from slimwhisper.engine.drafting.speculation import Acceptance
-from slimwhisper.engine.pool import make_engine
+from slimwhisper.engine.engine import make_engine
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.jobs.flags import options_of

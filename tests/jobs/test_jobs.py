@@ -319,7 +319,7 @@ def test_a_bar_on_a_terminal(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slimwhisper.jobs.job.header_seconds", lambda path: 4.0)
     for stream in (sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True)
-    monkeypatch.setattr("slimwhisper.jobs.console.TerminalConsole.interval", 0.0)
+    monkeypatch.setattr("slimwhisper.jobs.progress.TerminalConsole.interval", 0.0)
     monkeypatch.setenv("COLUMNS", "120")
     done = run("in", "--retry_failed", "True")
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.err).replace("\r", "\n").splitlines()

@@ -13,7 +13,7 @@ import pytest
 
 from slimwhisper.errors import OutputError
 from slimwhisper.files import Fingerprint, Outcome, Status, open_sink
-from slimwhisper.jobs.digest_set import MERGE, Digests
+from slimwhisper.jobs.inputs import MERGE, Digests
 from slimwhisper.jobs.journal import logs
 from slimwhisper.jobs.journal.journal import JOURNAL_NAME, Journal
 from tests.support.memory_store import journal

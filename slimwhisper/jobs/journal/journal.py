@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from slimwhisper.files import Fingerprint, JobSink, Outcome, Status
-from slimwhisper.jobs.digest_set import Digests, digest_of
+from slimwhisper.jobs.inputs import Digests, digest_of
 from slimwhisper.jobs.journal.logs import JOURNAL_NAME as JOURNAL_NAME
 from slimwhisper.jobs.journal.logs import FileLog, StoreLog, file_name
 
