@@ -29,7 +29,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from slimwhisper.cache.pool import PAGE
+from slimwhisper.cache.rows import PAGE
 from slimwhisper.kernels.configurations import (
     MAX_SPLITS,
     Configuration,

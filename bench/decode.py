@@ -32,8 +32,8 @@ from rows import Rows
 from timing import seconds_of, synchronize
 
 from slimwhisper.cache.decoder_cache import DecoderCache
-from slimwhisper.cache.pool import pages_of
 from slimwhisper.cache.rows import Rows as CacheRows
+from slimwhisper.cache.rows import pages_of
 from slimwhisper.model.model import Model
 
 SHOWN = 15  # kernels of each part

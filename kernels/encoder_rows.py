@@ -8,8 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from slimwhisper.kernels.cpu.functions import LONG, POINTER
-from slimwhisper.kernels.cpu.library import library
+from slimwhisper.kernels.cpu.library import LONG, POINTER, library
 from slimwhisper.kernels.linear import Matrix, QuantizedInC, Tiled
 
 ROWS, PART = 96, 1536  # that a thread takes at a time, and hidden values in int8: as in C

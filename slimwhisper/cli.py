@@ -100,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     command = arguments.command
     on_ray = command == "transcribe" and arguments.engine == "ray"
+    if on_ray:  # before Ray is imported: else a job that is stopped could start it again
+        os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     required = command in PRINTED and getattr(arguments, "output", None) is None
     out: Any = SafeStream("stdout", required=required)
     err: Any = SafeStream("stderr")

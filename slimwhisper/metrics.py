@@ -1,4 +1,4 @@
-"""Names the metrics of engines and requests, for the server and for Ray, with their help texts.
+"""Names the metrics of engines and requests, for the server, with their help texts.
 
 Counters are named without the `_total` that Prometheus appends.
 """

@@ -20,7 +20,7 @@ from slimwhisper.devices import (
     device_warning,
     free_bytes,
 )
-from slimwhisper.engine.pool import slot_bytes
+from slimwhisper.engine.engine import slot_bytes
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.loading import load_model

@@ -11,7 +11,7 @@ from starlette.datastructures import FormData
 from slimwhisper.app.api.fields import Text, UploadForm, check_form, invalid, one_of, only
 from slimwhisper.app.api.request import TranscriptionRequest, choose_model
 from slimwhisper.app.service.models import Models
-from slimwhisper.jobs.decoding_flags import temperatures
+from slimwhisper.jobs.flags import temperatures
 from slimwhisper.option_group import asks_detection
 
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")

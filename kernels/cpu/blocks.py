@@ -12,11 +12,14 @@ import torch
 from torch import Tensor
 
 from slimwhisper.kernels.attention import Reads
-from slimwhisper.kernels.cpu.functions import FLOAT, INT, LONG, POINTER
 from slimwhisper.kernels.cpu.library import (
     BFLOAT16_ROWS,
+    FLOAT,
+    INT,
+    LONG,
     MAX_HEAD,
     PART_DEPTH,
+    POINTER,
     Library,
     intercepted,
 )

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.pool import PAGE
-from slimwhisper.cache.rows import DecodeStep, Rows
+from slimwhisper.cache.rows import PAGE, DecodeStep, Rows
 from slimwhisper.kernels.attention import Reads
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.norm import CacheWrite

@@ -11,8 +11,7 @@ from torch import Tensor
 from slimwhisper.cache.base import CrossLayer, CrossStore, SelfLayer, StoreShape
 from slimwhisper.cache.fold import Folded, blocks_of, fold
 from slimwhisper.cache.forms import Form
-from slimwhisper.cache.pool import PAGE, pages_of
-from slimwhisper.cache.rows import Rows
+from slimwhisper.cache.rows import PAGE, Rows, pages_of
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.types import Dims
 

@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slimwhisper.cache.pool import pages_of
-from slimwhisper.cache.rows import Rows
+from slimwhisper.cache.rows import Rows, pages_of
 from slimwhisper.engine.filters.rules import Texts
 from slimwhisper.engine.filters.table import Filters, InUse, advance, bonus_of
 from slimwhisper.engine.requests import Rules

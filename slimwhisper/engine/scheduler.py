@@ -15,7 +15,7 @@ from collections.abc import Container, Iterator
 from dataclasses import replace
 from itertools import chain
 
-from slimwhisper.cache.pool import PAGE, PagePool, pages_of
+from slimwhisper.cache.rows import PAGE, PagePool, pages_of
 from slimwhisper.engine.requests import Align, Answer, Request, Retry, Search, Window
 from slimwhisper.engine.tickets import Move, Plan, Results, RowGroup, TextStart, Ticket, TicketState
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.pool import PAGE
+from slimwhisper.cache.rows import PAGE
 from slimwhisper.engine.requests import Decoded
 from slimwhisper.engine.tickets import Ticket, TicketState
 

@@ -3,26 +3,32 @@
 No tree is ever in memory as a whole: each folder is listed when the walk reaches it.
 """
 
+import codecs
 import glob
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from typing import Literal, TypeVar
+from typing import BinaryIO, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from slimwhisper.addresses import is_uri, redact
 from slimwhisper.audio.formats import Selection, is_hidden
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.files import Fingerprint, InputFile, container_kind
-from slimwhisper.jobs.digest_set import Digests, digest_of
-from slimwhisper.jobs.output_names import Listing
-from slimwhisper.jobs.standard_input import NAME, StandardInput
+from slimwhisper.jobs.members import HeldFile
+from slimwhisper.outputs.formats import FORMATS
+from slimwhisper.text import error_line, text_encoding
 
 OUTSIDE = Path("outside")  # subfolder for the outputs of recordings from outside the base folder
 EMPTY = {
@@ -33,11 +39,118 @@ EMPTY = {
 
 SEPARATORS = tuple(filter(None, (os.sep, os.altsep)))
 
+NAME = "stdin"  # of a recording on standard input, and its outputs
+ENOUGH = 64  # bytes that tell audio from text, if there is no whole line
+BLOCK = 1 << 16  # bytes that are read at a time, at most
+
+MERGE = 1 << 15  # new digests collected in a set before they join the sorted array
 LOOK_AHEAD = 4096  # recordings from which the longest is chosen next
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+
+class StandardInput:
+    """What is piped in, once: a recording, or a list of paths, by its first bytes."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        """Waits for the first bytes. Raises AudioError."""
+        # read1 returns what has arrived, without waiting for a full block
+        self._receive = getattr(stream, "read1", stream.read)
+        self._head = head = b""
+        while len(head) < ENOUGH and (b"\n" not in head or head[:4] == b"RIFF"):
+            if not (data := self.read()):
+                break
+            head += data
+        self._encoding = text_encoding(head)
+        if self._encoding is None and b"\0\0" not in head:  # a sound has several in a row
+            self._encoding = text_encoding(head.replace(b"\0", b"\n"))  # `find -print0`
+        self.is_list = self._encoding is not None and not head.startswith(b"#!AMR")
+        self._head = head
+
+    def read(self, size: int = BLOCK) -> bytes:
+        """The first bytes, or the next ones that have arrived, up to `size`; empty at the end.
+        Raises AudioError.
+        """
+        head, self._head = self._head, b""
+        try:
+            return head or self._receive(size)
+        except OSError as error:
+            problem = f"cannot be read ({error_line(error)}); give the file's name"
+            raise AudioError(f"{NAME}: {problem}") from error
+
+    def recording(self) -> HeldFile:
+        """The recording, which is copied to the folder TMPDIR. Raises AudioError."""
+        return HeldFile(NAME, self, 0, wait=False)
+
+    def paths(self) -> Iterator[str]:
+        """The paths of a list, as they arrive: one per line, or NUL-separated."""
+        encoding = str(self._encoding)
+        decoder = codecs.getincrementaldecoder(encoding)("replace") if "16" in encoding else None
+        self._head = self._head.removeprefix(codecs.BOM_UTF8)
+        separator = remainder = b""
+        while data := self.read():
+            remainder += os.fsencode(decoder.decode(data)) if decoder else data
+            if not separator:
+                separator = b"\0" if b"\0" in remainder else b"\n" if b"\n" in remainder else b""
+            if separator:
+                *paths, remainder = remainder.split(separator)
+                yield from filter(None, map(_path_text, paths))
+        if last := _path_text(remainder):
+            yield last
+
+
+class Listing:
+    """The recordings of one folder, sorted, with the names of their outputs. These depend only on
+    what the folder contains, so a resumed job uses the same ones.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        files: Iterable[str],
+        folders: Iterable[str],
+        selection: Selection | None = None,
+    ) -> None:
+        """selection: counts the files that are no recordings."""
+        self._files = sorted(files)
+        # "a.mp3" cannot have the output "a.txt" next to a mirrored folder of that name
+        ends = tuple(f".{name}" for name in FORMATS)
+        self._blocked = {Path(f).stem.casefold() for f in folders if f.lower().endswith(ends)}
+        takes = (selection or Selection()).takes
+        join = os.path.join
+        self.outputs = self._distinct(n for n in self._files if takes(join(folder, n)))
+
+    @staticmethod
+    def of(folder: Path) -> "Listing":
+        """The listing of a folder, empty if the folder cannot be listed: it may still be read."""
+        _, folders, files = next(os.walk(folder), ("", [], []))
+        return Listing(folder, files, folders)
+
+    def output_of(self, name: str) -> str:
+        """The output name of any file in the folder.
+
+        Files without an audio suffix must avoid the names of the others.
+        """
+        if name in self.outputs:
+            return self.outputs[name]
+        output = self._distinct({name: None, **dict.fromkeys(self._files)})[name]
+        used = {each.casefold() for each in self.outputs.values()}
+        while output.casefold() in used:
+            output += "_"
+        return output
+
+    def _distinct(self, names: Iterable[str]) -> dict[str, str]:
+        """Name -> output name: without the suffix, or with it where two names would collide."""
+        outputs = {name: Path(name).stem for name in names}
+        while True:
+            counts = Counter(output.casefold() for output in outputs.values())
+            taken = self._blocked | {output for output, count in counts.items() if count > 1}
+            clashing = [n for n, o in outputs.items() if o != n and o.casefold() in taken]
+            if not clashing:
+                return outputs
+            outputs.update((name, name) for name in clashing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,3 +408,41 @@ def _absolute(path: Path) -> Path:
     if os.pardir in path.parts:
         return path.parent.resolve() / path.name
     return path.absolute()
+
+
+def _path_text(path: bytes) -> str:
+    return os.fsdecode(path.removesuffix(b"\r"))
+
+
+def digest_of(key: bytes) -> int:
+    """64 bits: two of a million keys collide by chance once in 10^7 jobs."""
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
+
+
+class Digests:
+    """A set of 64-bit numbers, 8 bytes each: 8 MB for a million files."""
+
+    def __init__(self, digests: NDArray[np.uint64] | None = None) -> None:
+        self._sorted = np.sort(np.zeros(0, np.uint64) if digests is None else digests)
+        self._new: set[int] = set()
+
+    def __contains__(self, digest: int) -> bool:
+        if digest in self._new:
+            return True
+        index = int(np.searchsorted(self._sorted, np.uint64(digest)))
+        return index < len(self._sorted) and int(self._sorted[index]) == digest
+
+    def add(self, digest: int) -> bool:
+        """Add a number; returns whether it is new."""
+        if digest in self:
+            return False
+        self._new.add(digest)
+        if len(self._new) >= MERGE:
+            # Replace the array before emptying the set: another thread may be searching. Not by
+            # np.union1d, whose table of hashes takes ten times the memory of the array.
+            new = np.sort(np.fromiter(self._new, np.uint64, len(self._new)))
+            merged = np.concatenate((self._sorted, new))
+            merged.sort(kind="stable")  # merges two sorted runs
+            self._sorted = merged
+            self._new = set()
+        return True

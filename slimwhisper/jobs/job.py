@@ -2,23 +2,21 @@
 
 import argparse
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from itertools import chain, takewhile
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 from slimwhisper.errors import OutputError, SlimWhisperError
 from slimwhisper.files import InputFile
-from slimwhisper.jobs.console import LogHandler
 from slimwhisper.jobs.inputs import Inputs
-from slimwhisper.jobs.interrupts import StopNow
-from slimwhisper.jobs.ledger import Ledger
+from slimwhisper.jobs.ledger import Ledger, StopNow
 from slimwhisper.jobs.plan import JobPlan
-from slimwhisper.jobs.progress import model_facts
+from slimwhisper.jobs.progress import JobTotals, LogHandler, model_facts
 from slimwhisper.jobs.results.writers import RecordingResult, write_result
-from slimwhisper.jobs.survey import survey
 from slimwhisper.options import Options
 
 # transcribes recordings, writes their outputs, and reports progress to a ledger
@@ -40,20 +38,18 @@ def run_job(plan: JobPlan, engine: Engine) -> int:
     for warning in plan.warnings:
         console.warning(warning)
     ledger = Ledger(plan, console)
-    status = 0
     try:
         if plan.report is not None:
             plan.report.prepare()
         with ExitStack() as stack:
-            stack.enter_context(ledger.interrupts.caught())
+            stack.enter_context(ledger.catch_signals())
             stack.enter_context(closing(console))
             logger, handler = logging.getLogger("slimwhisper"), LogHandler(console)
             logger.addHandler(handler)
             stack.callback(logger.removeHandler, handler)
             try:
-                _run(plan, engine, ledger)
-            except StopNow as stop:
-                status = stop.status
+                with suppress(StopNow):
+                    _run(plan, engine, ledger)
             except SlimWhisperError as error:
                 with suppress(OutputError):
                     ledger.write_report([f"The job ended with an error: {error}"])
@@ -62,7 +58,7 @@ def run_job(plan: JobPlan, engine: Engine) -> int:
         if plan.log_json:  # programs that read JSON lines need the reason, too
             console.error(str(error))
         raise
-    return ledger.summarise(status or ledger.interrupts.status)
+    return ledger.summarise()
 
 
 def _run(plan: JobPlan, engine: Engine, ledger: Ledger) -> None:
@@ -141,3 +137,30 @@ def _start_survey(plan: JobPlan, ledger: Ledger, stack: ExitStack) -> None:
     thread.start()
     stack.callback(thread.join, 1)  # a header may hang
     stack.callback(end.set)
+
+
+def survey(paths: Iterable[Path], totals: JobTotals, end: Event) -> None:
+    """Add the lengths of files to `totals.surveyed`, until `end` is set.
+
+    Only the progress shows them, so an error ends the survey and not the job.
+    """
+    with suppress(Exception):
+        for path in paths:
+            if end.is_set():
+                return
+            totals.surveyed += header_seconds(path)
+        totals.complete = True
+
+
+def header_seconds(path: Path) -> float:
+    """The length of a file's audio according to its header; 0 if unknown or unreadable."""
+    if not path.is_file():  # what is read from a pipe is gone
+        return 0.0
+    import av  # slow: a single file needs it for some formats only
+
+    # opened by Python, and without protocols, so that FFmpeg cannot treat a name as a URL
+    allowed = {"protocol_whitelist": "none"}
+    with suppress(OSError, ValueError, av.error.FFmpegError):
+        with path.open("rb") as file, av.open(file, mode="r", options=allowed) as container:
+            return max(0.0, (container.duration or 0) / 1_000_000)  # FFmpeg counts microseconds
+    return 0.0

@@ -4,24 +4,27 @@ Recordings are found in the thread in which an engine reads its sources, and end
 a lock keeps each event atomic.
 """
 
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import RLock
+from types import FrameType
 from typing import Any
 
 from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.files import InputFile
-from slimwhisper.jobs.console import Console
-from slimwhisper.jobs.decoding_flags import changed
-from slimwhisper.jobs.interrupts import Interrupts
+from slimwhisper.jobs.flags import changed
 from slimwhisper.jobs.journal.identity import identify_precision
 from slimwhisper.jobs.journal.journal import Journal
 from slimwhisper.jobs.journal.logs import JournalError
 from slimwhisper.jobs.plan import JobPlan
 from slimwhisper.jobs.progress import (
+    Console,
     FileProgress,
     JobTotals,
     model_terms,
@@ -32,6 +35,10 @@ from slimwhisper.jobs.results.writers import JobResults, RecordingResult
 from slimwhisper.types import Segment, Transcript
 
 STOPPED = "The job was stopped early. Run the same command again to resume it."
+
+
+class StopNow(KeyboardInterrupt):
+    """Raised in the main thread to stop immediately; unfinished outputs are removed."""
 
 
 class Ledger:
@@ -46,15 +53,40 @@ class Ledger:
         self.facts: dict[str, Any] | None = None  # about the model, once it is loaded
         # the recordings that would be finished after an interrupt
         self.in_progress: Callable[[], int] = lambda: 0
-        self.interrupts = Interrupts(lambda: self.in_progress(), quiet=plan.log_json)
+        self.signal = 0  # that has arrived: start no more files
         self.console = console
         self._plan = plan
-        self._lock = RLock()
+        self._lock = threading.RLock()
         self._next_progress = 0.0
 
     def stopping(self) -> bool:
         """Whether no more recordings may start."""
-        return self.halted or self.interrupts.requested
+        return self.halted or self.signal > 0
+
+    @contextmanager
+    def catch_signals(self) -> Iterator[None]:
+        """The first SIGINT finishes the files in progress, if there are any; a second one, or
+        SIGTERM, raises StopNow. Only the main thread can catch them: elsewhere this does nothing.
+        """
+        main = threading.current_thread() is threading.main_thread()
+        numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
+        before = {number: signal.signal(number, self._signalled) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _signalled(self, number: int, _: FrameType | None) -> None:
+        first, self.signal = not self.signal, number
+        files = self.in_progress()
+        if number == signal.SIGTERM or not first or not files:
+            raise StopNow
+        if not self._plan.log_json:
+            # unbuffered: the signal may have interrupted a write to sys.stderr
+            line = f"finishing {files} file{'s' * (files > 1)} in progress"
+            with suppress(OSError):
+                os.write(2, f"\nslimwhisper: {line}; press Ctrl-C again to stop now\n".encode())
 
     def input_failed(self, error: SlimWhisperError) -> None:
         """An input cannot be found or listed, or its outputs cannot be written."""
@@ -153,9 +185,10 @@ class Ledger:
             self._next_progress = time.monotonic() + self.console.interval
             self.console.progress(self.totals)
 
-    def summarise(self, status: int) -> int:
+    def summarise(self) -> int:
         """Write the report and print the summary; returns the exit status."""
-        moved = self.journal is not None and self.journal.moved
+        moved = self.journal is not None and self.journal.log.moved
+        status = 128 + self.signal if self.signal else 0
         if not status and (self.totals.failed or self.totals.failed_earlier or moved):
             status = 1
         try:
@@ -163,7 +196,7 @@ class Ledger:
         except OutputError as error:
             self.console.error(str(error))
             status = status or 1
-        path = self.journal.path if self.journal else None
+        path = self.journal.log.path if self.journal else None
         facts = summary_facts(self.totals, status, path, self._plan.inputs.selection.left_out)
         if (report := self._plan.report) is not None:
             facts["report"] = str(report.path)

@@ -51,18 +51,14 @@ class HeldFile(RemoteFile):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._file.seek(0)
-        return _from_pickle, (self._name, self._file.read())
+        data = self._file.read()
+        return HeldFile, (self._name, BytesIO(data), len(data), False)  # it has waited for room
 
     def fetch(self, target: IO[bytes]) -> None:
         """Write the bytes, and free them here."""
         self._file.seek(0)
         copyfileobj(self._file, target, BLOCK)
         self._release()
-
-
-def _from_pickle(name: str, data: bytes) -> HeldFile:
-    """A member from another process, which already waited for room."""
-    return HeldFile(name, BytesIO(data), len(data), wait=False)
 
 
 def _reserve(size: int, wait: bool) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor
 
 from slimwhisper.engine.requests import Alignment
-from slimwhisper.longform.hallucination import WindowSpan
 from slimwhisper.longform.options import DecodingOptions
+from slimwhisper.longform.segments import WindowSpan
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Segment, Transcript
 

@@ -20,11 +20,10 @@ from slimwhisper.engine.requests import (
     Retry,
     Window,
 )
-from slimwhisper.longform.hallucination import WindowSpan
 from slimwhisper.longform.options import DecodingOptions
 from slimwhisper.longform.passes import DecodedWindow, Passes
 from slimwhisper.longform.requests import Candidate, Prompts, attempts_of, choose, make_rules
-from slimwhisper.longform.timestamps import WindowSegments, cut_at_timestamps
+from slimwhisper.longform.segments import WindowSegments, WindowSpan, cut_at_timestamps
 from slimwhisper.longform.words import text_tokens, time_segments
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
 from slimwhisper.types import FRAMES_PER_SECOND, Dims, Segment, Transcript

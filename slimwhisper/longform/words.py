@@ -17,9 +17,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from slimwhisper.engine.requests import Alignment
-from slimwhisper.longform.hallucination import WindowSpan, before_hallucination, leading_silence
 from slimwhisper.longform.options import DecodingOptions
-from slimwhisper.longform.timestamps import WindowSegments
+from slimwhisper.longform.segments import (
+    WindowSegments,
+    WindowSpan,
+    before_hallucination,
+    leading_silence,
+)
 from slimwhisper.tokens.vocabulary import text_only
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Segment, Word
 

@@ -10,10 +10,9 @@ from slimwhisper._lazy import lazy_names
 __all__ = ["SCHEMA", "Transcriber"]
 
 if TYPE_CHECKING:
-    from slimwhisper.ray.dataset_rows import SCHEMA
-    from slimwhisper.ray.transcriber import Transcriber
+    from slimwhisper.ray.transcriber import SCHEMA, Transcriber
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
-        {"SCHEMA": "slimwhisper.ray.dataset_rows", "Transcriber": "slimwhisper.ray.transcriber"},
+        {"SCHEMA": "slimwhisper.ray.transcriber", "Transcriber": "slimwhisper.ray.transcriber"},
     )

@@ -1,24 +1,59 @@
-"""Runs `transcribe --engine ray`: a job whose recordings are decoded by workers of Ray."""
+"""Runs `transcribe --engine ray`: a job whose recordings are decoded by workers of Ray Data.
+
+The rows of the data set are shifts: in each, a worker takes recordings from a queue until its end,
+and what it has transcribed are rows again. A shift whose worker has died is not repeated; Ray
+restarts the worker for the next one. What it had is missing then, and tried once more, each alone.
+"""
 
 import argparse
+import logging
+import os
+import pickle
+import signal
+import threading
 import time
+import warnings
 from collections.abc import Iterator
-from contextlib import closing
-from functools import partial
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import ray
+import ray.data
+from ray.exceptions import RayError
+from ray.util.queue import Empty, Queue
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
 from slimwhisper.audio.read_ahead import Loader
+from slimwhisper.errors import SlimWhisperError
 from slimwhisper.files import InputFile, sweep
 from slimwhisper.jobs.inputs import Inputs, longest_first
 from slimwhisper.jobs.job import Outcomes, run_job
 from slimwhisper.jobs.ledger import Ledger
 from slimwhisper.jobs.plan import JobPlan
-from slimwhisper.ray.cluster import Workers, started
-from slimwhisper.ray.transcriber import Transcriber
+from slimwhisper.jobs.results.writers import RecordingResult
+from slimwhisper.ray.worker import WAIT, Ended, Message, Ready, Worker
+from slimwhisper.ray.worker_plan import WorkerPlan, plan_workers
+from slimwhisper.text import error_line
 from slimwhisper.types import Transcript
 
 LOOKAHEAD = 256  # recordings that are listed ahead of the workers
+AHEAD = 16  # recordings in the queue for each worker
+SHIFTS = 10  # for each worker, of which deaths take one
+FRUITLESS = 5  # the job ends after 5 + 3 per worker consecutive starts without a result
+BLAMED = (
+    "2 workers died while transcribing it, the second with no other recording; convert it to WAV"
+)
+OBJECT_STORE = 128 << 20  # bytes on this host: results are small and rarely go there
+# Ray serves metrics on all addresses, to anyone. With an invalid port it starts no server.
+NO_METRICS = {
+    "RAY_enable_metrics_collection": "0",
+    "AUTOSCALER_METRIC_PORT": "-1",
+    "DASHBOARD_METRIC_PORT": "-1",
+}
+
+Numbered = Loader[tuple[int, InputFile], None]
 
 
 def run_transcribe_on_ray(flags: argparse.Namespace) -> int:
@@ -33,36 +68,181 @@ def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Le
     # larger files first; containers already yield longer ones first, and lists may arrive slowly
     ahead = LOOKAHEAD if isinstance(plan.inputs, Inputs) and not plan.inputs.is_list else 0
     ordered = longest_first(((one.fingerprint.size, one) for one in recordings), ahead)
-    make_transcriber = partial(
-        Transcriber,
-        plan.model,
-        load=plan.load,
-        slots=plan.batch_size,
-        **plan.decoding(),
-    )
-
-    def ready(facts: dict[str, Any], warnings: list[str]) -> None:
-        for warning in warnings if ledger.facts is None else ():
-            ledger.console.warning(warning)
-        ledger.loaded(facts)
-
-    with started(plan) as cluster:
-        source = Loader(ordered, lambda _: None, LOOKAHEAD, 1)
-        workers = Workers(cluster, ready, str(Path.cwd()), make_transcriber, ledger.results.write)
-        ledger.totals.fill = workers.fill
-        ledger.in_progress = lambda: workers.scheduler.running
-        try:
-            with closing(workers):
-                for recording, ended in workers.run(source, ledger.stopping):
-                    path = recording.path
-                    if ended.seconds is not None:
-                        ledger.duration(path, ended.seconds)
-                    if isinstance(ended.result, Transcript):
-                        ledger.segments(path, ended.result.segments, ended.seconds or 0.0)
-                    yield recording, ended
-        finally:
-            source.close(lambda _: None)
+    driver = Driver(plan, ledger)
+    try:
+        with started(plan) as workers:
+            try:
+                yield from driver.run(ordered, workers)
+            except RayError as error:
+                what = f"Ray stopped unexpectedly ({error_line(error)})"
+                remedy = "run the same command again to resume the job"
+                raise SlimWhisperError(f"{what}; {remedy}") from error
+    finally:
         folder = plan.files.sink.local
         if folder is not None and plan.shard is None:  # else others may be writing there
-            for output in workers.unclean:
+            for output in driver.unclean:
                 sweep((folder / output).parent, time.time())
+
+
+@contextmanager
+def started(plan: JobPlan) -> Iterator[WorkerPlan]:
+    """Ray, started on this host or joined at --ray_address, until the context ends.
+
+    On this host it serves no metrics, unless the environment overrides `NO_METRICS`.
+    Raises OptionError and SlimWhisperError.
+    """
+    arguments: dict[str, Any] = {"address": plan.ray_address or "local"}
+    if not plan.ray_address:
+        arguments["object_store_memory"] = OBJECT_STORE
+        if plan.devices not in (None, "all"):
+            os.environ["CUDA_VISIBLE_DEVICES"] = plan.devices  # Ray counts these, and no others
+        if plan.workers and plan.load["device"] == "cpu":
+            arguments["num_gpus"] = 0
+        for name, value in NO_METRICS.items():
+            os.environ.setdefault(name, value)
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the job reports what matters
+    previous_handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(**arguments, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        what = f"Ray cannot be used ({arguments['address']}): {error_line(error)}"
+        raise SlimWhisperError(what) from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, previous_handler)  # the job handles it, not Ray
+    try:
+        hosts = sum(node["Alive"] for node in ray.nodes())
+        yield plan_workers(plan, ray.cluster_resources(), max(hosts, 1))
+    finally:
+        ray.shutdown()
+
+
+class Driver:
+    """Gives recordings to workers, and yields the result of each once."""
+
+    def __init__(self, plan: JobPlan, ledger: Ledger) -> None:
+        self.unclean: set[str] = set()  # outputs that dead workers may have been writing
+        self._plan, self._ledger = plan, ledger
+        self._given: dict[int, InputFile] = {}  # to workers, or to the queue; without a result
+        self._waiting = 0  # of these, in the queue
+        ledger.in_progress = lambda: len(self._given) - self._waiting
+
+    def run(self, recordings: Iterator[InputFile], workers: WorkerPlan) -> Outcomes:
+        """Raises SlimWhisperError if the model cannot be loaded, or if workers die with every
+        recording; RayError if Ray dies.
+        """
+        source: Numbered = Loader(enumerate(recordings), lambda _: None, LOOKAHEAD, 1)
+        try:
+            while not (source.exhausted or self._ledger.stopping()):
+                yield from self._run(source, 0, SHIFTS * workers.workers, workers)
+        finally:
+            self.unclean.update(recording.output for recording in self._given.values())
+            source.close(lambda _: None)
+        if self._given and not self._ledger.stopping():
+            suspects = list(self._given.items())
+            alone: Numbered = Loader(suspects, lambda _: None, LOOKAHEAD, 1)
+            yield from self._run(alone, 1, len(suspects) + SHIFTS, workers)
+        for recording in self._given.values() if not self._ledger.stopping() else ():
+            error = SlimWhisperError(f"{recording.path}: {BLAMED}")
+            yield recording, RecordingResult("failed", error)
+
+    def _run(self, source: Numbered, limit: int, shifts: int, workers: WorkerPlan) -> Outcomes:
+        """Shifts of at most `limit` recordings, 0: any number, until the source is exhausted."""
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+        data = self._data(queue, limit, shifts, workers)
+        messages: Loader[bytes, Message] = Loader(data, pickle.loads, LOOKAHEAD, 1)
+        ended = fruitful = False
+        starts = 0  # of workers since the last result
+        try:
+            while not messages.exhausted:
+                if not ended and (ended := self._feed(queue, source, AHEAD * workers.workers)):
+                    queue.put_nowait_batch([None] * shifts)
+                if (item := messages.next(block=False)) is None:
+                    time.sleep(WAIT)
+                    continue
+                match item[1]:
+                    case None:
+                        starts += 1
+                        self._check(starts, workers)
+                    case Ready(facts, notes):
+                        for warning in notes if self._ledger.facts is None else ():
+                            self._ledger.console.warning(warning)
+                        self._ledger.loaded(facts)
+                    case Ended(number, result):
+                        starts, fruitful = 0, True
+                        if (recording := self._given.pop(number, None)) is not None:
+                            self._show(recording, result)
+                            yield recording, result
+                    case error:
+                        raise error
+        finally:
+            messages.close(lambda _: None)
+        if not (ended or fruitful):
+            self._check(shifts, workers)
+
+    def _feed(self, queue: Queue, source: Numbered, room: int) -> bool:
+        """Fill a queue; returns whether it has all, as no more recordings may start."""
+        if self._ledger.stopping():
+            with suppress(Empty):
+                while True:
+                    del self._given[queue.get_nowait()[0]]
+            self._waiting = 0
+            return True
+        self._waiting = queue.qsize()
+        new = iter(lambda: source.next(block=False), None)
+        items = [item for item, _ in islice(new, max(0, room - self._waiting))]
+        if items:
+            self._given.update(items)
+            queue.put_nowait_batch(items)
+            self._waiting += len(items)
+        return source.exhausted
+
+    def _show(self, recording: InputFile, result: RecordingResult) -> None:
+        if result.seconds is not None:
+            self._ledger.duration(recording.path, result.seconds)
+        if isinstance(result.result, Transcript):
+            segments = result.result.segments
+            self._ledger.segments(recording.path, segments, result.seconds or 0.0)
+
+    @staticmethod
+    def _check(starts: int, workers: WorkerPlan) -> None:
+        if starts >= FRUITLESS + 3 * workers.workers:
+            raise SlimWhisperError(
+                f"{starts} workers in a row died without a result; "
+                "try one recording without --engine ray"
+            )
+
+    def _data(self, queue: Queue, limit: int, shifts: int, w: WorkerPlan) -> Iterator[bytes]:
+        """The messages of the workers."""
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # the job reports what matters
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = context.print_on_execution_start = False
+        context.max_errored_blocks = -1
+        context.max_consecutive_actor_init_deaths = FRUITLESS + 2 * w.workers
+        context.target_max_block_size = 1  # bytes: each message is a block, and sent at once
+        arguments = {
+            "queue": queue,
+            "folder": str(Path.cwd()),
+            "threads": w.threads,
+            "load": {"name": self._plan.model, **self._plan.load},
+            "options": {"batch_size": self._plan.batch_size, **self._plan.decoding()},
+            "write": self._ledger.results.write,
+        }
+        pool = ray.data.ActorPoolStrategy(size=w.workers, max_tasks_in_flight_per_actor=1)
+        rows = ray.data.from_items([{"limit": limit}] * shifts, override_num_blocks=shifts)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the last three will have other names one day
+            rows = rows.map_batches(
+                Worker,
+                batch_size=1,
+                batch_format="pyarrow",
+                compute=pool,
+                fn_constructor_kwargs=arguments,
+                num_cpus=w.cpus,
+                num_gpus=w.gpus,
+                max_restarts=-1,
+                max_task_retries=0,
+                scheduling_strategy="SPREAD",
+            )
+        for batch in rows.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            yield from batch["message"].to_pylist()

@@ -1,29 +1,51 @@
-"""Defines `Transcriber`, a model in a worker of Ray, for `Dataset.map_batches` and for actors."""
+"""Defines `Transcriber`, a model in a worker of Ray, for `Dataset.map_batches`.
+
+An input row has one of these columns, of which the first that is not null counts:
+
+- `samples`: a list of numbers, mono, with `sample_rate` (Hz; 16,000 if the column is missing);
+- `bytes`: a file's content;
+- `path`: the path or URI of a file.
+
+So `ray.data.read_binary_files(..., include_paths=True)` and `ray.data.from_items([{"path": ...}])`
+give such rows. An output row has the columns of `SCHEMA` instead of `samples` and `bytes`; all its
+other columns stay.
+"""
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import ray
 import torch
 
-from slimwhisper.audio.load import AudioSource
-from slimwhisper.errors import SlimWhisperError
+from slimwhisper.addresses import is_uri
+from slimwhisper.audio.load import AudioSource, as_waveform, load_channels
+from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.loading import load_model
-from slimwhisper.ray.dataset_rows import as_table, source_of, with_results
-from slimwhisper.ray.engine_feed import EngineFeed, FeedResult
-from slimwhisper.ray.metrics import EngineMetrics
-from slimwhisper.types import SAMPLE_RATE
+from slimwhisper.storage.stores import StoredFile
+from slimwhisper.storage.tables import schema, text_columns
+from slimwhisper.types import SAMPLE_RATE, Transcript
+
+SAMPLES, RATE, BYTES, PATH = "samples", "sample_rate", "bytes", "path"
+
+# the columns of a job's table (docs/storage.md) with the result of a recording; null where it
+# failed, except `error` and, if it was read, `seconds`
+SCHEMA = pa.schema(
+    [schema().field(name) for name in ("text", "language", "segments", "words", "seconds", "error")]
+)
 
 
 class Transcriber:
-    """Transcribes rows (`slimwhisper.ray.dataset_rows`) with one engine.
+    """Transcribes rows (see the module) with one model.
 
         ray.data.read_parquet("in").map_batches(
             slimwhisper.ray.Transcriber,
             fn_constructor_kwargs={"model": "turbo"},
-            batch_size=64, num_gpus=1, concurrency=8,
+            batch_size=64, num_gpus=1, compute=ray.data.ActorPoolStrategy(size=8),
         ).write_parquet("out")
 
     Batches of rows overlap in the engine: while the last rows of one are decoded, rows of the next
@@ -46,46 +68,66 @@ class Transcriber:
             slots: windows decoded together, `transcribe_many`'s batch_size.
             options: fields of `slimwhisper.Options`, and `allow_truncated` and `loaders`
                 as of `transcribe_many`.
-        Raises the errors of `load_model`.
+        Raises the errors of `load_model`, and OptionError.
         """
         self.model = load_model(model, **(load or {}))
         device = self.model.device
         if device.type == "cuda" and (share := gpu_share()) < 1:
             torch.cuda.set_per_process_memory_fraction(share, device)
-        self.feed = EngineFeed(self.model, slots, **options)
-        self._metrics = EngineMetrics()
+        self._options = {"batch_size": slots, **options}
+        self.model.transcribe_many((), **self._options)  # checks them
 
     async def __call__(self, batch: Any) -> AsyncIterator[pa.Table]:
         """A batch, as columns or as a table -> a table with the columns of `SCHEMA`."""
-        table = as_table(batch)
-        results = await asyncio.gather(*map(self._row, table.to_pylist()))
-        yield with_results(table, results)
+        if not isinstance(batch, pa.Table):
+            batch = pa.table({name: pa.array(list(values)) for name, values in batch.items()})
+        yield await asyncio.to_thread(self._transcribe, batch)
 
-    async def transcribe(self, source: AudioSource, sample_rate: int = SAMPLE_RATE) -> FeedResult:
-        """One recording: a path or URI, a remote file, a file's bytes, or samples at `sample_rate`
-        Hz.
+    def _transcribe(self, table: pa.Table) -> pa.Table:
+        results: list[dict[str, Any]] = []
+        rows: dict[int, dict[str, Any]] = {}  # by id of the source, of which each row has its own
+        sources = []
+        for row in table.to_pylist():
+            results.append(dict.fromkeys(SCHEMA.names))
+            try:
+                sources.append(source_of(row, split=self._options.get("channels") is not None))
+                rows[id(sources[-1])] = results[-1]
+            except SlimWhisperError as error:
+                results[-1]["error"] = str(error)
+        outcomes = self.model.transcribe_many(
+            iter(sources),
+            on_duration=lambda source, seconds: rows[id(source)].update(seconds=seconds),
+            **self._options,
+        )
+        for source, result in outcomes:
+            if isinstance(result, Transcript):
+                rows[id(source)] |= text_columns(result)
+            else:
+                rows[id(source)]["error"] = str(result)
+        replaced = (SAMPLES, RATE, BYTES, *SCHEMA.names)
+        table = table.select([name for name in table.column_names if name not in replaced])
+        found = pa.Table.from_pylist(results, SCHEMA)
+        for field in SCHEMA:
+            table = table.append_column(field, found.column(field.name))
+        return table
 
-        A recording that fails gives a `FeedResult` with its error; only an error that ends the
-        engine is raised.
-        """
-        try:
-            future = await asyncio.to_thread(self.feed.submit, source, sample_rate)
-        except SlimWhisperError as error:  # samples that are not audio, or no such kind of URI
-            return FeedResult(error, None)
-        result = await asyncio.wrap_future(future)
-        self._metrics.update(self.feed.counts, self.feed.waiting)
-        return result
 
-    async def _row(self, row: Mapping[str, Any]) -> FeedResult:
-        try:
-            source, rate = source_of(row)
-        except SlimWhisperError as error:
-            return FeedResult(error, None)
-        return await self.transcribe(source, rate)
-
-    def close(self) -> None:
-        """End the engine after all submitted recordings."""
-        self.feed.close()
+def source_of(row: Mapping[str, Any], *, split: bool) -> AudioSource:
+    """A row's recording, as a new object. split: samples keep their channels. Raises AudioError, or
+    OptionError or DependencyError for a URI of a kind that cannot be read.
+    """
+    if (samples := row.get(SAMPLES)) is not None:
+        samples = np.asarray(samples, np.float32)
+        rate = SAMPLE_RATE if row.get(RATE) is None else int(row[RATE])
+        if not split:
+            return as_waveform(samples, sample_rate=rate)[:]  # a view
+        channels = load_channels(samples, sample_rate=rate).values()
+        return np.stack([channel.read(0, len(channel)) for channel in channels])
+    if (data := row.get(BYTES)) is not None:
+        return io.BytesIO(data)
+    if (path := row.get(PATH)) is not None:
+        return StoredFile.at(path) if is_uri(path) else Path(path)
+    raise AudioError(f"the row has no recording; give one of {SAMPLES}, {BYTES} or {PATH}")
 
 
 def gpu_share() -> float:

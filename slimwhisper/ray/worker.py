@@ -1,86 +1,146 @@
-"""The actor of a job, in a process of Ray: a model and its engine, which also writes outputs."""
+"""The worker of a job, in an actor of Ray Data: a model, which also writes outputs."""
 
-import asyncio
 import logging
 import os
+import pickle
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from logging.handlers import BufferingHandler
-from typing import Any
+from typing import Any, NamedTuple
 
+import pyarrow as pa
+from ray.util.queue import Empty, Queue
+
+from slimwhisper.audio.read_ahead import Loader
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.files import InputFile
 from slimwhisper.jobs.progress import model_facts
 from slimwhisper.jobs.results.writers import RecordingResult, Write, write_result
-from slimwhisper.ray.transcriber import Transcriber
+from slimwhisper.loading import load_model
+from slimwhisper.types import Transcript
+
+WAIT = 0.05  # seconds between two looks at what may be there
+UNWRITTEN = 16  # results wait for the store, at most
 
 logger = logging.getLogger("slimwhisper.ray")
 
 
-Ready = tuple[dict[str, Any], list[str]]  # `model_facts`, and warnings
+class Ready(NamedTuple):
+    """A model is loaded."""
+
+    facts: dict[str, Any]  # `model_facts`
+    warnings: list[str]
+
+
+class Ended(NamedTuple):
+    """A recording has ended."""
+
+    number: int
+    result: RecordingResult
+
+
+# what a worker tells the driver; None: it starts to load the model
+Message = Ready | Ended | SlimWhisperError | None
 
 
 class Worker:
-    """Transcribes recordings with one engine, and writes the outputs; the driver records them
-    (`slimwhisper.jobs.results.writers`).
+    """Takes recordings from a queue, transcribes them and writes the outputs; the driver records
+    the results (`slimwhisper.jobs.results.writers`).
 
     If the engine fails, the process ends.
     """
 
     def __init__(
         self,
-        threads: int,
+        queue: Queue,
         folder: str,
-        make_transcriber: Callable[[], Transcriber],
+        threads: int,
+        load: dict[str, Any],
+        options: dict[str, Any],
         write: Write,
     ) -> None:
-        """threads: as in `set_threads`. folder: of the driver, for relative paths."""
+        """queue: of numbers and recordings, None at its end. folder: of the driver, for relative
+        paths. threads: as in `set_threads`. load, options: of `load_model`, `transcribe_many`.
+        """
         with suppress(OSError):  # it may not exist on another host: then paths must be absolute
             os.chdir(folder)
-        self._threads = threads
-        self._make_transcriber, self._write = make_transcriber, write
-        self._writer = ThreadPoolExecutor(1, "slimwhisper-write")
+        self._queue, self._threads, self._write = queue, threads, write
+        self._load_arguments, self._options = load, options
+        self._model: Any = None
 
-    async def load(self) -> Ready | SlimWhisperError:
-        """Load the model. Returns its facts and warnings, or the error."""
-        logged = BufferingHandler(1000)  # lines, at most
-        logging.getLogger("slimwhisper").addHandler(logged)
-        set_threads(self._threads)  # in this thread: the engine's, which it starts, has the same
+    def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
+        """Transcribe as many recordings as the one row says; 0: until the end of the queue."""
+        for message in self._messages(batch["limit"][0].as_py()):
+            yield pa.table({"message": [pickle.dumps(message)]})
+
+    def _messages(self, limit: int) -> Iterator[Message]:
         try:
-            self._transcriber = self._make_transcriber()
-        except Exception as error:
-            return wrap_unexpected(error)
-        # those about caches are in `model_facts`
-        records = [r for r in logged.buffer if not r.name.startswith("slimwhisper.cache")]
-        warnings = [r.getMessage() for r in records if r.levelno >= logging.WARNING]
-        return model_facts(self._transcriber.model, self._transcriber.feed.slots), warnings
-
-    async def outlive(self) -> None:
-        """Never returns: the call fails when the process has died."""
-        await asyncio.Event().wait()
-
-    async def transcribe(self, recording: InputFile) -> tuple[RecordingResult, float]:
-        """Transcribe a recording, and write its outputs. Any number of calls may run at the same
-        time.
-
-        Returns also the mean share of the worker's slots in use, over all its steps.
-        """
-        began = time.perf_counter()
-        try:
-            result = await self._transcriber.transcribe(recording.path)
+            if self._model is None:
+                yield None
+                yield self._load()
+            if self._model is not None:
+                yield from self._transcribe(limit)
         except Exception as error:
             logger.critical("the engine failed", exc_info=error)
             os._exit(1)
-        writing = self._writer.submit(write_result, self._write, recording, result.result)
-        ended = await asyncio.wrap_future(writing)
-        elapsed = time.perf_counter() - began
-        ended = replace(ended, seconds=result.seconds, elapsed=elapsed)
-        return ended, self._transcriber.feed.counts.fill
 
-    async def stop(self) -> None:
-        """Stop writing: returns when no output is being written."""
-        await asyncio.to_thread(self._writer.shutdown, cancel_futures=True)
+    def _load(self) -> Message:
+        logged = BufferingHandler(1000)  # lines, at most
+        logging.getLogger("slimwhisper").addHandler(logged)
+        set_threads(self._threads)  # in threads that start later, too
+        try:
+            model = load_model(**self._load_arguments)
+            if self._options["batch_size"] is None:
+                slots = {"batch_size", "loaders", "allow_truncated"}
+                options = {name: o for name, o in self._options.items() if name not in slots}
+                self._options["batch_size"] = model.default_batch_size(**options)
+        except Exception as error:
+            return wrap_unexpected(error)
+        self._model = model
+        # those about caches are in `model_facts`
+        records = [r for r in logged.buffer if not r.name.startswith("slimwhisper.cache")]
+        warnings = [r.getMessage() for r in records if r.levelno >= logging.WARNING]
+        return Ready(model_facts(model, self._options["batch_size"]), warnings)
+
+    def _transcribe(self, limit: int) -> Iterator[Message]:
+        """The engine has the thread that reads for the loader, so writing does not hold it up."""
+        current: dict[Any, tuple[int, InputFile, float]] = {}
+        seconds: dict[Any, float] = {}
+
+        def sources() -> Iterator[Any]:
+            for number, recording in islice(pull(self._queue), limit or None):
+                current[recording.path] = number, recording, time.perf_counter()
+                yield recording.path
+
+        def write(outcome: tuple[Any, Transcript | SlimWhisperError]) -> Ended:
+            path, result = outcome
+            number, recording, began = current.pop(path)
+            ended = write_result(self._write, recording, result)
+            elapsed = time.perf_counter() - began
+            return Ended(number, replace(ended, seconds=seconds.pop(path, None), elapsed=elapsed))
+
+        decoded = self._model.transcribe_many(
+            sources(), on_duration=seconds.__setitem__, **self._options
+        )
+        written = Loader(decoded, write, UNWRITTEN, 1)
+        while (item := written.next(block=True)) is not None:
+            yield item[1]
+
+
+def pull(queue: Queue) -> Iterator[tuple[int, InputFile]]:
+    """The recordings of a queue. It is asked again and again, as a worker that is killed while it
+    waits would get one.
+    """
+    while True:
+        try:
+            item = queue.get_nowait()
+        except Empty:
+            time.sleep(WAIT)
+        else:
+            if item is None:
+                return
+            yield item

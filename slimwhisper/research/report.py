@@ -14,7 +14,7 @@ from rich.table import Table
 from slimwhisper.cache.fold import blocks_of
 from slimwhisper.cache.forms import names_of, parse_form
 from slimwhisper.cache.guard import MARGIN, Inspection, inspect_block
-from slimwhisper.cache.pool import pages_of
+from slimwhisper.cache.rows import pages_of
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.settings import Setting
 from slimwhisper.commands.costs import Allocated, allocate, known_dims

@@ -22,8 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from slimwhisper.devices import choose_batch_size
-from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.pool import make_engine, slot_bytes, slots_within
+from slimwhisper.engine.engine import Engine, make_engine, slot_bytes, slots_within
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of

@@ -9,8 +9,7 @@ from slimwhisper.cache.decoder_cache import SelfCache
 from slimwhisper.cache.fold import Context, fold
 from slimwhisper.cache.forms import KV, E, Hybrid, K, V, X, choose_forms, names_of
 from slimwhisper.cache.latent import LatentAttention, LatentCross, prefers_latent
-from slimwhisper.cache.pool import PAGE
-from slimwhisper.cache.rows import DecodeStep, Rows
+from slimwhisper.cache.rows import PAGE, DecodeStep, Rows
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import Kernels
 from tests.support.cache_forms import (

@@ -12,7 +12,7 @@ from whisper.audio import log_mel_spectrogram
 from whisper.model import ModelDimensions, Whisper
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.cache.pool import PAGE
+from slimwhisper.cache.rows import PAGE
 from slimwhisper.checkpoint.load import Checkpoint, available_models, load_checkpoint
 from slimwhisper.checkpoint.names import bundled_file
 from slimwhisper.checkpoint.random_weights import random_checkpoint

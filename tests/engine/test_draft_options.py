@@ -10,10 +10,10 @@ import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cli import build_parser
 from slimwhisper.engine.drafting.speculation import Acceptance
-from slimwhisper.engine.pool import make_engine
+from slimwhisper.engine.engine import make_engine
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
-from slimwhisper.jobs.decoding_flags import options_of
+from slimwhisper.jobs.flags import options_of
 from tests.support.paths import SAMPLES
 
 DOOR = SAMPLES / "door-code.mp3"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.pool import PAGE
+from slimwhisper.cache.rows import PAGE
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import (

@@ -10,8 +10,7 @@ import torch
 
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.cache.pool import pages_of
-from slimwhisper.cache.rows import DecodeStep, Rows
+from slimwhisper.cache.rows import DecodeStep, Rows, pages_of
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Search
 from slimwhisper.model.model import Model

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from slimwhisper.cache.pool import PAGE, PagePool
+from slimwhisper.cache.rows import PAGE, PagePool
 from slimwhisper.engine.requests import Attempt, Decoded, Retry, Rules, Search, Window
 from slimwhisper.engine.scheduler import Scheduler
 from slimwhisper.engine.tickets import Plan, Results, RowGroup, Ticket, TicketState

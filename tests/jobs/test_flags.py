@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from slimwhisper import cli
-from slimwhisper.jobs.decoding_flags import COMMAND_DEFAULTS, options_of
-from slimwhisper.jobs.flags import dtype_of
+from slimwhisper.jobs.flags import COMMAND_DEFAULTS, dtype_of, options_of
 from slimwhisper.options import Options
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from slimwhisper.errors import OutputError
 from slimwhisper.files import Fingerprint, Outcome, Status, open_sink
-from slimwhisper.jobs.digest_set import MERGE, Digests
+from slimwhisper.jobs.inputs import MERGE, Digests
 from slimwhisper.jobs.journal import logs
 from slimwhisper.jobs.journal.journal import JOURNAL_NAME, Journal
 from tests.support.memory_store import journal
@@ -101,18 +101,20 @@ def test_lines_are_on_disk_soon_and_in_the_end(path: Path, monkeypatch: pytest.M
 
 
 def test_odd_names(path: Path) -> None:
-    names = ("new\nline", "tab\t\"q\" 'q'", "日本", "\u2028", os.fsdecode(b"latin-\xe9\xff"))
-    fingerprints = [Fingerprint(f"/in/{name}.wav", 1, 1) for name in names]
-    fingerprints += [
-        Fingerprint("s3://b/a.wav", 5, None, 'e"\\1'),
-        Fingerprint('/in/\\"}, \n\udce9.wav', 0, -5),
-    ]
-    write(path, *((fingerprint, "failed") for fingerprint in fingerprints))
-    data = path.read_bytes()
-    assert data.isascii() and data.count(b"\n") == len(fingerprints)
-    assert [status(path, fingerprint) for fingerprint in fingerprints] == ["failed"] * len(
-        fingerprints
+    names = (
+        "new\nline",
+        "tab\t\"q\" 'q'",
+        "日本",
+        "\u2028",
+        os.fsdecode(b"latin-\xe9\xff"),
+        '\\"}, ',
     )
+    odd = [Fingerprint(f"/in/{name}.wav", 0, -5) for name in names]
+    odd.append(Fingerprint("s3://b/a.wav", 5, None, 'e"\\1'))
+    write(path, *((each, "failed") for each in odd))
+    data = path.read_bytes()
+    assert data.isascii() and data.count(b"\n") == len(odd)
+    assert [status(path, each) for each in odd] == ["failed"] * len(odd)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 30, 150])
@@ -171,11 +173,11 @@ def test_a_folder_that_is_deleted_or_replaced(tmp_path: Path, kind: str, caplog:
         return
     journal.add(Outcome(NEW, "done", 1.0))
     journal.close()
-    assert journal.moved and caplog.text.count("deleted or replaced") == 1
+    assert journal.log.moved and caplog.text.count("deleted or replaced") == 1
     assert all(status(path, each) == "done" for each in (LAST, STAMP, NEW))
     again = opened(path)
     again.close()
-    assert not again.moved
+    assert not again.log.moved
 
 
 def test_one_job_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,30 +2,16 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from slimwhisper.errors import AudioError, OptionError, OutputError
+from slimwhisper.errors import AudioError, OutputError
 from slimwhisper.files import Fingerprint, InputFile, open_sink
 from slimwhisper.jobs.results.writers import Files
-from slimwhisper.outputs.formats import FORMATS
-from slimwhisper.outputs.layout import check_layout
-from slimwhisper.types import Segment, Transcript, Word
+from slimwhisper.types import Segment, Transcript
 
 TRANSCRIPT = Transcript(
-    text=" hello wörld",
-    segments=[
-        Segment(0, 0, 0.0, 1.5, " hello", [1], 0.0, -0.5, 1.0, 0.1),
-        Segment(1, 0, 61.25, 3605.0, " wörld", [2], 0.0, -0.5, 1.0, 0.1),
-    ],
-    language="en",
-)
-WORDS = [Word(" one", 0.0, 0.5, 0.9), Word(" two", 0.5, 1.0, 0.8), Word(" three", 1.0, 1.5, 0.7)]
-SPOKEN = Transcript(
-    text=" one two three",
-    segments=[Segment(0, 0, 0.0, 1.5, " one two three", [1], 0.0, -0.5, 1.0, 0.1, WORDS)],
-    language="en",
+    " hello", [Segment(0, 0, 0.0, 1.5, " hello", [1], 0.0, -0.5, 1.0, 0.1)], "en"
 )
 
 
@@ -33,46 +19,17 @@ def recording(path: Path = Path("in.wav"), output: str = "in") -> InputFile:
     return InputFile(path, output, Fingerprint.of(path))
 
 
-def files(folder: Path, *formats: str, **layout: Any) -> Files:
-    return Files(open_sink(str(folder)), formats or ("txt",), layout)
+def files(folder: Path, *formats: str) -> Files:
+    return Files(open_sink(str(folder)), formats or ("txt",), {})
 
 
-@pytest.mark.parametrize(
-    ("name", "end"),
-    [
-        ("txt", "hello\nwörld\n"),
-        ("vtt", "00:00.000 --> 00:01.500\nhello\n\n01:01.250 --> 01:00:05.000\nwörld\n\n"),
-        ("srt", "\n2\n00:01:01,250 --> 01:00:05,000\nwörld\n\n"),
-        ("lrc", "[00:00.00]hello\n[00:01.50]\n[01:01.25]wörld\n[60:05.00]\n"),
-        ("rttm", ""),
-        ("tsv", "start\tend\ttext\n0\t1500\thello\n61250\t3605000\twörld\n"),
-        ("ass", "Dialogue: 0,0:01:01.25,1:00:05.00,Default,,0,0,0,,wörld\n"),
-        ("json", '"language": "en"}'),
-    ],
-)
-def test_every_format(tmp_path: Path, name: str, end: str) -> None:
-    written = files(tmp_path, name).write(recording(output="b/talk.2024"), TRANSCRIPT)
-    assert written == [f"{tmp_path}/b/talk.2024.{name}"]
-    assert Path(written[0]).read_text(encoding="utf-8").endswith(end)
-    assert name in FORMATS
-
-
-def test_layout_of_subtitles(tmp_path: Path) -> None:
-    for layout, subtitles in (
-        ({}, ["one two three"]),
-        ({"max_words_per_line": 2}, ["one two", "three"]),
-        ({"max_line_width": 8}, ["one two\nthree"]),
-        ({"max_line_width": 8, "max_line_count": 1}, ["one two", "three"]),
-    ):
-        files(tmp_path, "srt", **layout).write(recording(), SPOKEN)
-        blocks = (tmp_path / "in.srt").read_text().rstrip("\n").split("\n\n")
-        assert [block.split("\n", 2)[2] for block in blocks] == subtitles
-    for layout in ({"max_line_count": 2}, {"max_words_per_line": 2, "max_line_width": 40}):
-        assert len(check_layout(layout, True)) == 1, "has no effect"
-    with pytest.raises(OptionError, match="--max_line_width requires --word_timestamps True"):
-        check_layout({"max_line_width": 40}, False)
-    with pytest.raises(OptionError, match="--max_line_count -1"):
-        check_layout({"max_line_count": -1}, True)
+def test_names(tmp_path: Path) -> None:
+    written = files(tmp_path, "txt", "tsv").write(recording(output="b/talk.2024"), TRANSCRIPT)
+    assert written == [f"{tmp_path}/b/talk.2024.{name}" for name in ("txt", "tsv")]
+    assert [Path(name).read_text() for name in written] == [
+        "hello\n",
+        "start\tend\ttext\n0\t1500\thello\n",
+    ]
 
 
 def test_a_failed_write_leaves_the_old_output_and_no_litter(

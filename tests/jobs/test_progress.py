@@ -1,71 +1,54 @@
-"""Signals, the survey of a job's length, and the words of the progress line."""
+"""The survey of a job's length, and the summary."""
 
 import os
-import signal
 import threading
-import time
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 
-from slimwhisper.files import Fingerprint, InputFile
-from slimwhisper.jobs.interrupts import Interrupts, StopNow
+from slimwhisper.jobs.job import survey
 from slimwhisper.jobs.progress import (
-    FileProgress,
     JobTotals,
     model_terms,
     summary_facts,
     summary_lines,
 )
-from slimwhisper.jobs.survey import survey
+
+FACTS: dict[str, Any] = {"model": "tiny", "device": "cpu", "dtype": "float32", "cache": "e+x"}
+FACTS |= {"batch_size": 16, "fallbacks": [], "settings": []}
+FACTS |= {"bytes_per_window": 1_000_000, "baseline_bytes_per_window": 8_000_000}
 
 
-def test_the_line() -> None:
-    totals = JobTotals()
-    assert totals.line() == "0:00 of 0:00+ | 0.0 x real time, ? left | 0 done"
-    totals.began = time.perf_counter() - 10
-    totals.done, totals.failed, totals.audio = 3, 1, 630.0
-    totals.surveyed = 3600.0
-    for name in ("a very long name of a recording, part 07.mp3", "b\n.mp3", "c.mp3", "d.mp3"):
-        recording = InputFile(Path("in", name), "", Fingerprint("", 1, 1))
-        totals.current[recording.path] = FileProgress(recording, done=30.0)
-    expected = "12:30 of 1:00:00+ | 75.0 x real time, 0:38+ left | 3 done, 1 failed | "
-    assert totals.line() == f"{expected}a very long… part 07.mp3, b\\n.mp3, +2"
-    totals.complete = True
-    assert "of 1:00:00 | 75.0 x real time, 0:38 left" in totals.line()
-    totals.complete, totals.surveyed, totals.loaded = False, 0.0, totals.audio_so_far
-    assert totals.remaining is None and "x real time, ? left" in totals.line()
-    totals.loaded = 1000.0  # no survey was made: what is loaded counts
-    assert "12:30 of 16:40" in totals.line()
-
-
-MODEL = {"model": "tiny", "device": "cpu", "dtype": "float32", "cache": "e+x"}
-FACTS = MODEL | {"batch_size": 16, "fallbacks": [], "settings": [], "bytes_per_window": 1_000_000}
-
-
-def test_lines_about_the_model_and_segments_to_check() -> None:
-    facts = summary_facts(JobTotals(done=1, segments=412, flagged=3), 0, None, {})
-    smaller = summary_lines(facts, FACTS | {"baseline_bytes_per_window": 8_000_000})
-    assert smaller[1:] == [
+def test_summary() -> None:
+    """All lines that may be in it."""
+    left_out = {".srt": 7, "hidden": 1} | {f".{n}": n for n in range(1, 10)}
+    totals = JobTotals(done=1, skipped=2, failed_earlier=1, segments=412, flagged=3, dropped=2)
+    facts = summary_facts(totals, 130, "out/j.jsonl", left_out) | {
+        "report": "r.html",
+        "faster": "x",
+    }
+    model = FACTS | {"peak_bytes": 5_000_000, "preemptions": 3, "fallbacks": ["fell back"]}
+    assert summary_lines(facts, model) == [
+        "1 of 1 file transcribed, 0 failed, 2 already done, 1 failed in an earlier run; "
+        "0.0 s of audio in 0.0 s (0.0 x real time)",
         "3 of 412 segments to check",
-        "tiny on cpu, float32, batch 16; cache e+x: 1.0 MB per window, "
-        "8.0 times smaller than the baseline's 8.0 MB",
-    ]
-    one = summary_facts(JobTotals(done=1, segments=1, flagged=1), 0, None, {})
-    same = summary_lines(one, FACTS | {"baseline_bytes_per_window": 1_000_000})
-    assert same[1] == "1 of 1 segment to check" and same[2].endswith("1.0 MB per window")
-    others = {".srt": 7, "hidden": 1} | {f".{n}": n for n in range(1, 10)}
-    dropped = summary_facts(JobTotals(done=1, segments=1, dropped=2), 0, None, others)
-    assert summary_lines(dropped, None)[1:] == [
         "2 segments dropped",
         "left out: 9 .9, 8 .8, 7 .7, 6 .6, 5 .5, 4 .4, 3 .3, 2 .2, 2 others",
+        "stopped early; finished files are saved; run the same command again to resume",
+        "add --retry_failed True to retry files that failed in an earlier run",
+        "journal: out/j.jsonl",
+        "report: r.html",
+        "tiny on cpu, float32, batch 16; cache e+x: 1.0 MB per window, 8.0 times smaller than the "
+        "baseline's 8.0 MB; the cache of texts took up to 5.0 MB; "
+        "texts waited for memory 3 times (see --cache_memory)",
+        "fell back",
+        "1.5 times as fast here: --compute_type auto (x; docs/numerics.md)",
     ]
-    waited = FACTS | {"peak_bytes": 5_000_000, "preemptions": 3}
-    notes = model_terms(waited, "tiny")["notes"]
-    assert "5.0 MB" in notes and "3 times" in notes and "--cache_memory" in notes
+    assert "3 times" in model_terms(model, "tiny")["notes"]
 
 
 def test_survey(tmp_path: Path) -> None:
@@ -83,29 +66,3 @@ def test_survey(tmp_path: Path) -> None:
     stopped = JobTotals()
     survey(repeat(tmp_path / "a.wav"), stopped, end)
     assert not stopped.complete
-
-
-def test_first_and_second_interrupt(capfd: pytest.CaptureFixture[str]) -> None:
-    interrupts = Interrupts(lambda: 3)
-    with interrupts.caught():
-        signal.raise_signal(signal.SIGINT)
-        assert interrupts.requested and interrupts.status == 130
-        assert "finishing 3 files in progress; press Ctrl-C again" in capfd.readouterr().err
-        with pytest.raises(StopNow) as stop:
-            signal.raise_signal(signal.SIGINT)
-        assert stop.value.status == 130
-    with Interrupts(lambda: 0).caught(), pytest.raises(StopNow):  # nothing is in progress
-        signal.raise_signal(signal.SIGINT)
-
-
-def test_other_threads_leave_signals_alone() -> None:
-    before, found = signal.getsignal(signal.SIGINT), []
-
-    def enter() -> None:
-        with Interrupts(lambda: 1).caught():
-            found.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert found == [before]

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import pytest
 
 from slimwhisper.errors import AudioError
-from slimwhisper.jobs.interrupts import StopNow
 from slimwhisper.jobs.ledger import Ledger
 from slimwhisper.jobs.results.report import UNKNOWN, JobReport
 from slimwhisper.types import Segment, Transcript
@@ -114,7 +114,7 @@ def test_an_interrupted_job_has_a_report(run: Any, monkeypatch: pytest.MonkeyPat
 
     def stop(ledger: Ledger, *arguments: Any) -> None:
         ended(ledger, *arguments)
-        raise StopNow(143)
+        signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(Ledger, "ended", stop)
     assert run("in", "--report", "r.html").status == 143

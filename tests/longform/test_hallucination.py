@@ -16,8 +16,7 @@ from whisper.decoding import DecodingResult
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform import words
-from slimwhisper.longform.hallucination import WindowSpan
-from slimwhisper.longform.timestamps import WindowSegments
+from slimwhisper.longform.segments import WindowSegments, WindowSpan
 from slimwhisper.longform.words import WordTiming, time_segments
 from slimwhisper.options import Options
 from slimwhisper.types import Segment

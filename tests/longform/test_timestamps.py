@@ -3,8 +3,7 @@
 import pytest
 
 from slimwhisper.engine.requests import Decoded
-from slimwhisper.longform.hallucination import WindowSpan
-from slimwhisper.longform.timestamps import cut_at_timestamps
+from slimwhisper.longform.segments import WindowSpan, cut_at_timestamps
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from tests.support.checkpoints import tiny_dims
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from slimwhisper.cache.forms import PRESETS, names_of
-from slimwhisper.cache.pool import pages_of
+from slimwhisper.cache.rows import pages_of
 from slimwhisper.commands.costs import OFFICIAL_DIMS, allocate
 from slimwhisper.errors import OptionError
 from slimwhisper.research.report import PAPER_MODELS, CacheReport, make_report, print_report

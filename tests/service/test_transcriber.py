@@ -14,9 +14,8 @@ import torch
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.engine import pool
-from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.pool import make_engine, slot_bytes
+from slimwhisper.engine import engine as pool
+from slimwhisper.engine.engine import Engine, make_engine, slot_bytes
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.recording import Recording

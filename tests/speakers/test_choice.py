@@ -7,7 +7,7 @@ import pytest
 
 from slimwhisper import cli
 from slimwhisper.errors import DependencyError, OptionError
-from slimwhisper.jobs.decoding_flags import options_of
+from slimwhisper.jobs.flags import options_of
 from slimwhisper.options import make_options
 from slimwhisper.speakers import choice
 from slimwhisper.speakers.choice import SpeakerOptions

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -71,12 +72,18 @@ class RayRun:
 
     def kill_worker(self, which: int) -> bool:
         """SIGKILL to one of the workers that there are."""
-        workers = self.processes("ray::Worker")
+        workers = self.processes("ray::MapWorker")
         if workers:
             with suppress(ProcessLookupError):
                 os.kill(sorted(workers)[which % len(workers)], signal.SIGKILL)
                 return True
         return False
+
+    def raylet(self) -> int:
+        """The process of Ray with the object store."""
+        (package,) = find_spec("ray").submodule_search_locations
+        (found,) = self.processes(f"{package}/core/src/ray/raylet/raylet")
+        return found
 
     def ports(self) -> list[int]:
         """The TCP ports at which the job's processes listen for other hosts too."""

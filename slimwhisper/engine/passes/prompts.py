@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import DecoderCache
-from slimwhisper.cache.pool import pages_of
-from slimwhisper.cache.rows import Rows
+from slimwhisper.cache.rows import Rows, pages_of
 from slimwhisper.engine.uploads import padded
 from slimwhisper.kernels.graphs import Graphs, bucket_of
 from slimwhisper.model.decoder import ScoreRecorder

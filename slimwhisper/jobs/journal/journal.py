@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from slimwhisper.files import Fingerprint, JobSink, Outcome, Status
-from slimwhisper.jobs.digest_set import Digests, digest_of
+from slimwhisper.jobs.inputs import Digests, digest_of
 from slimwhisper.jobs.journal.logs import JOURNAL_NAME as JOURNAL_NAME
 from slimwhisper.jobs.journal.logs import FileLog, StoreLog, file_name
 
@@ -51,12 +51,11 @@ class Journal:
         self._accepted = [self._options | variant for variant in variants]
         self.record_variant(variants[0])
         local = sink.local
-        self._log = StoreLog(sink) if local is None else FileLog(local / file_name(shard))
-        self.path = self._log.path
+        self.log = StoreLog(sink) if local is None else FileLog(local / file_name(shard))
         try:
             digests = array("Q", () if ignore_earlier else self._earlier_lines())
         except BaseException:
-            self._log.close()
+            self.log.close()
             raise
         self._earlier_digests = Digests(np.frombuffer(digests, np.uint64) if digests else None)
 
@@ -73,7 +72,7 @@ class Journal:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The lines of recordings that are done or failed, with any options, in their order."""
-        for line in self._log.lines():
+        for line in self.log.lines():
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError):  # incomplete or damaged
@@ -102,7 +101,7 @@ class Journal:
         if outcomes:
             # ASCII, so that names that are not UTF-8 survive as escaped surrogates
             lines = "".join(_line(outcome, self.recorded) for outcome in outcomes)
-            self._log.append(lines.encode("ascii"))
+            self.log.append(lines.encode("ascii"))
 
     def import_record(self, outcome: Outcome, options: Mapping[str, Any]) -> None:
         """Append an outcome that an earlier run, with these options, did not record. Does nothing
@@ -110,16 +109,11 @@ class Journal:
         """
         digest = _digest(_fields(outcome.fingerprint), outcome.status)
         if options in self._accepted and self._earlier_digests.add(digest):
-            self._log.append(_line(outcome, options).encode("ascii"))
-
-    @property
-    def moved(self) -> bool:
-        """Whether the folder was deleted or replaced during the job, with what was in it."""
-        return self._log.moved
+            self.log.append(_line(outcome, options).encode("ascii"))
 
     def close(self) -> None:
         """Write lines that are not written yet, and release the lock."""
-        self._log.close()
+        self.log.close()
 
 
 def _line(outcome: Outcome, options: Mapping[str, Any]) -> str:

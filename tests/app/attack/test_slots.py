@@ -13,8 +13,7 @@ import soundfile
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
-from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.pool import slot_bytes
+from slimwhisper.engine.engine import Engine, slot_bytes
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import LiveEvent, LiveOptions, UtteranceEnded
