@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from slimwhisper.kernels.attention import Latent
-from slimwhisper.kernels.cpu import functions
 from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import BFLOAT16_ROWS, NATIVE, PART_DEPTH, Library, library
 from slimwhisper.kernels.linear import Compiled, Packed, linear, pack, packed_width
@@ -81,19 +80,19 @@ def test_linear_takes_it(monkeypatch: pytest.MonkeyPatch, c: Library) -> None:
 
 def test_an_older_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the library of float32 alone."""
-    load = functions.ctypes.CDLL
+    load = module.ctypes.CDLL
 
     def older(path: str) -> SimpleNamespace:
         known = load(path)
-        every = functions._SIGNATURES | functions._FLOATS | functions._ENCODER_ATTENTION
-        wide = (every | functions._X86).keys() - {*functions.NARROW, *functions._INTEGERS}
+        every = module._SIGNATURES | module._FLOATS | module._ENCODER_ATTENTION
+        wide = (every | module._X86).keys() - {*module.NARROW, *module._INTEGERS}
         names = *(f"{name}_wide" for name in wide), "encoder_rows"
-        names += *functions.NARROW, *functions._INTEGERS
+        names += *module.NARROW, *module._INTEGERS
         return SimpleNamespace(
             usable=lambda: 2, version=known.version, **{n: getattr(known, n) for n in names}
         )
 
-    monkeypatch.setattr(functions.ctypes, "CDLL", older)
+    monkeypatch.setattr(module.ctypes, "CDLL", older)
     assert Library(NATIVE).dtype == torch.float32
     with pytest.raises(OSError, match="AVX512-BF16"):
         Library(NATIVE, dtype=BFLOAT16)

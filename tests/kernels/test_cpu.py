@@ -55,29 +55,28 @@ def assert_near(
         assert ours <= 4 * theirs
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 9, 64, 66])
 @pytest.mark.parametrize(
     ("width", "depth"),
     [(1, 16), (7, 48), (51, 384), (96, 1280), (20, 1552), (20, PART_DEPTH + 32), (9, 5120)],
 )
-def test_products(any_c: Library, threads: int, rows: int, width: int, depth: int) -> None:
+def test_products(any_c: Library, threads: int, width: int, depth: int) -> None:
     c, rounds = any_c, any_c.dtype == torch.bfloat16
-    rows, depth = (min(rows, BFLOAT16_ROWS), -(-depth // 32) * 32) if rounds else (rows, depth)
-    x, weight, bias, addend = (
-        noise(*shape, seed=seed).to(c.dtype)
-        for seed, shape in enumerate(((rows, depth), (width, depth), (width,), (rows, width)))
-    )
-    exact = x.double() @ weight.double().T
-    assert_near(c.linear(x, weight), exact)
-    assert_near(
-        c.linear(x[:, None], weight, bias, addend[:, None]), (exact + bias + addend)[:, None]
-    )
-    if rounds:
-        found = c.linear(x, weight, bias, unrounded=True)
-        assert_near(found, exact + bias)
-        assert found is not None and found.dtype == torch.float32
-    else:
-        assert_near(c.linear(x.T.contiguous().T, weight), exact)  # x need not be contiguous
+    depth = -(-depth // 32) * 32 if rounds else depth
+    for rows in (1, 2, 3, 4, 5, 6, 7, 9, *((BFLOAT16_ROWS,) if rounds else (64, 66))):
+        x, weight, bias, addend = (
+            noise(*shape, seed=seed).to(c.dtype)
+            for seed, shape in enumerate(((rows, depth), (width, depth), (width,), (rows, width)))
+        )
+        exact = x.double() @ weight.double().T
+        assert_near(c.linear(x, weight), exact)
+        found = c.linear(x[:, None], weight, bias, addend[:, None])
+        assert_near(found, (exact + bias + addend)[:, None])
+        if rounds:
+            found = c.linear(x, weight, bias, unrounded=True)
+            assert_near(found, exact + bias)
+            assert found is not None and found.dtype == torch.float32
+        else:
+            assert_near(c.linear(x.T.contiguous().T, weight), exact)  # x need not be contiguous
 
 
 def test_many_rows_without_avx_512(c: Library) -> None:
@@ -100,18 +99,16 @@ def test_integers_with_factors(c: Library, threads: int, rows: int) -> None:
     torch.testing.assert_close(found.double(), expected, atol=1e-3, rtol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 64, 66])
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("depth", [48, 64, 80, 128])
-def test_every_heads_own_product(
-    any_c: Library, threads: int, rows: int, transpose: bool, depth: int
-) -> None:
+def test_every_heads_own_product(any_c: Library, threads: int, transpose: bool, depth: int) -> None:
     depth = depth if any_c.dtype == torch.float32 else -(-depth // 32) * 32
     maps = noise(3, depth, 96, seed=1).to(any_c.dtype)
-    x = noise(3, rows, 96 if transpose else depth).to(any_c.dtype).transpose(0, 1)
-    letters = "rho,hio->rhi" if transpose else "rhi,hio->rho"
-    exact = torch.einsum(letters, x.double(), maps.double())
-    assert_near(any_c.multiply_heads(x, maps, transpose), exact)
+    for rows in (*range(1, 12), 13, 64, 66):
+        x = noise(3, rows, 96 if transpose else depth).to(any_c.dtype).transpose(0, 1)
+        letters = "rho,hio->rhi" if transpose else "rhi,hio->rho"
+        exact = torch.einsum(letters, x.double(), maps.double())
+        assert_near(any_c.multiply_heads(x, maps, transpose), exact)
 
 
 @pytest.mark.parametrize("kind", ["all", "slots", "lengths", "bias", "everything"])

@@ -37,7 +37,7 @@ NO_NEAR_TIE = 6
 @pytest.mark.parametrize(("search", "temperatures"), [SEARCHES[0], SEARCHES[-1]])
 def test_replayed_steps_give_the_same(search: Search | None, temperatures: Sequence[float]) -> None:
     """Slots are refilled, texts end at different times, rows draw and do not."""
-    graphs = assert_recorded_like_a_cpu(requests(5, temperatures), search)
+    graphs = assert_recorded_like_a_cpu(requests(3, temperatures), search)
     assert graphs.replays > 2 * len(graphs.recorded), "few are recorded, many replayed"
     assert len(graphs.recorded) <= 2 * 2 * 2 * 4  # buckets, drawing or not, timestamps, extents
 

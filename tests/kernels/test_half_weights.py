@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from slimwhisper.cache.fold import Folded
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.kernels.attention import ALL
-from slimwhisper.kernels.cpu import functions
+from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.blocks import LatentBlock, MLPBlock
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
 from slimwhisper.kernels.linear import Plain, Weight, in_half, linear, quantize
@@ -106,8 +106,8 @@ def test_a_model(forms: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Non
     exact = {f.value_map.dtype for f in folded if f.value_map is not None}
     assert exact == {("k", "k"): {torch.float32}, ("kv", "kv"): set()}.get(forms, {torch.float16})
     found = decode(model, windows(3), 2)
-    for module in ("kernels.linear", "cache.fold", "model.decoder"):
-        monkeypatch.setattr(f"slimwhisper.{module}.in_half", Tensor.contiguous)
+    for name in ("kernels.linear", "cache.fold", "model.decoder"):
+        monkeypatch.setattr(f"slimwhisper.{name}.in_half", Tensor.contiguous)
     plain = Model(checkpoint, CPU, torch.float32, forms)
     assert matrix_of(plain.decoder.head).dtype == torch.float32
     assert found == decode(plain, windows(3), 2)
@@ -126,6 +126,6 @@ def test_integers() -> None:
 
 
 def test_another_version_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "VERSION", functions.VERSION + 1)
+    monkeypatch.setattr(module, "VERSION", module.VERSION + 1)
     with pytest.raises(AttributeError, match="version"):
         Library(NATIVE)

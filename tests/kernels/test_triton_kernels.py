@@ -87,7 +87,10 @@ CASES = [  # windows, rows of one, positions, splits
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize(("width", "gain"), [(64, 1), (64, 100), (384, 1), (1280, 1)])
+@pytest.mark.parametrize(
+    ("width", "gain"),
+    [(64, 1), (64, 100), (384, 1), pytest.param(1280, 1, marks=pytest.mark.slow)],
+)
 def test_split_latent(
     width: int, gain: float, case: tuple[int, int, int, int], dtype: torch.dtype
 ) -> None:
