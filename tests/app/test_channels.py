@@ -134,4 +134,4 @@ def test_the_page(page_server: Live, talk: Call, stereo: bytes, tmp_path: Path) 
         assert [s[4] for s in segments if s[2]] == ["left", "right"] * 3
         assert view["files"][0]["peaks"]
         event, message = page_call(client, upload(client, path), channels="both")
-        assert (event, message["error"]) == ("error", "channels: Input should be 'split'")
+        assert (event, message["error"]) == ("error", "channels: choose split")
