@@ -20,6 +20,7 @@ from slimwhisper.errors import CheckpointError
 from slimwhisper.live.types import LiveOptions
 from tests.support.live import Live
 from tests.support.realtime import sound
+from tests.support.refusals import TABLES
 
 MODELS = Models("digits")
 TURNS = {"type": "server_vad", "threshold": 0.25, "prefix_padding_ms": 100}
@@ -101,29 +102,10 @@ def test_names_of_models_for_sessions(name: str) -> None:
     assert update_session(START, given)[0].choice(MODELS).name == "digits"
 
 
-VAD = {"type": "server_vad"}
 REFUSED = [
-    ({"type": "realtime"}, "session.type", "transcribes and makes no responses"),
-    ({"type": "x"}, "session.type", "should be 'transcription'"),
-    ({"include": ["item.x"]}, "session.include", "choose item."),
-    ({"audio": []}, "session.audio", "a valid dict"),
-    (sound(format={"type": "audio/mp3"}), ".format.type", "choose audio/pcm"),
-    (sound(format={"type": "audio/pcm", "rate": 44100}), ".format.rate", "24000 or 16000"),
-    (sound(format={"type": "audio/pcmu", "rate": 16000}), ".format.rate", "must be 8000"),
-    (sound(turn_detection={"type": "other_vad"}), ".turn_detection.type", "server_vad"),
-    (sound(turn_detection={**VAD, "threshold": 2}), ".threshold", "less than or equal to 1"),
-    (sound(turn_detection={**VAD, "silence_duration_ms": 1.5}), "duration_ms", "a valid integer"),
-    (sound(turn_detection={**VAD, "create_response": True}), ".create_response", "no responses"),
-    (sound(turn_detection={**VAD, "idle_timeout_ms": 5000}), ".idle_timeout_ms", "no response"),
+    *TABLES["realtime_sessions"],
     (sound(transcription=None), ".transcription", "nothing to do"),
-    (sound(transcription={"language": "klingon"}), ".language", "not a language's code"),
-    (sound(transcription={"languages": ["en", "de"]}), ".languages", "one language"),
-    (sound(transcription={"model": "gpt-4o-transcribe-diarize"}), "model", "speakers"),
-    (sound(transcription={"model": "tiny"}), "model", "is not available here"),
-    (sound(transcription={"delay": "none"}), ".delay", "choose minimal"),
     (sound(transcription={"prompt": "x" * 10_001}), ".prompt", "at most 10000"),
-    (sound(transcription={"keywords": "x"}), ".keywords", "a valid list"),
-    (sound(transcription={"task": "x"}), ".task", "choose transcribe"),
 ]
 
 
@@ -147,15 +129,7 @@ def test_the_beta_is_understood() -> None:
     assert config.options(LiveOptions()).silence_duration_ms == 300 and unknown == []
 
 
-@pytest.mark.parametrize(
-    ("query", "status", "message"),
-    [
-        ({"intent": "conversation"}, 400, "only transcribe"),
-        ({"model": "gpt-5"}, 404, "is not available here"),
-        ({"call_id": "x"}, 400, "no calls"),
-        ({"model": "gpt-4o-transcribe-diarize"}, 400, "speakers"),
-    ],
-)
+@pytest.mark.parametrize(("query", "status", "message"), TABLES["realtime_queries"])
 def test_queries_that_are_refused(live: Live, query: Any, status: int, message: str) -> None:
     connect = live.client().realtime.connect
     with pytest.raises(InvalidStatus) as refused, connect(extra_query=query):

@@ -5,7 +5,6 @@ import queue
 import threading
 import time
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,8 @@ import pytest
 import torch
 
 import slimwhisper
-from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import BusyError, Limits, ModelChoice, ModelError, StoppingError
 from slimwhisper.app.service.service import Service
-from slimwhisper.engine.engine import Engine
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import (
@@ -27,11 +24,10 @@ from slimwhisper.live.types import (
     TextUpdate,
     UtteranceEnded,
 )
-from slimwhisper.service import transcriber as engines
 from slimwhisper.service.shared_engine import SharedEngine
 from tests.support.live import eventually, held_engines
 from tests.support.service_jobs import DIGITS, Make, Upload
-from tests.support.spoken import EXPECTED, SAMPLES, with_draft
+from tests.support.spoken import EXPECTED, SAMPLES
 
 SAMPLE = "door-code.mp3"
 WORDS = 2  # of the sample: as few as will do
@@ -98,43 +94,6 @@ def nothing_left(service: Service) -> bool:
     transcriber = service.engines.transcriber
     idle = all(e.idle and e.free == e.slots for e in transcriber.engines)
     return idle and not (service.streams.open or transcriber.used)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("draft", [False, True], ids=["plain", "draft"])
-def test_streams_and_uploads_side_by_side(
-    model: SlimWhisper,
-    audio: np.ndarray,
-    draft: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The same texts as alone; a shortened window has an engine of its own. With a draft, all of
-    them are drafted."""
-    created, make_engine = list[Engine](), engines.make_engine
-
-    def noted(*arguments: Any) -> Engine:
-        created.append(make_engine(*arguments))
-        return created[-1]
-
-    monkeypatch.setattr(engines, "make_engine", noted)
-    service = Service(lambda _: with_draft(tmp_path) if draft else model, 4, first=DIGITS)
-    try:
-        service.first.result(60)
-        streams = [OpenedStream(service, language="en", words=i == 0) for i in range(2)]
-        streams += [OpenedStream(service, language="en", window=10.0)]
-        uploads = [Upload(service, SAMPLE) for _ in range(2)]
-        for opened in streams:
-            opened.say(audio)
-        assert [opened.text for opened in streams] == [SPOKEN] * 3
-        assert {upload.text for upload in uploads} == {EXPECTED[SAMPLE]["text"]}
-        assert eventually(lambda: nothing_left(service))
-        drafting = [engine.group_runners[0].speculation for engine in created if engine.slots]
-        assert len({engine.model.dims.n_audio_ctx for engine in created if engine.slots}) == 2
-        assert all((d is not None) == draft for d in drafting)
-        assert all(d.acceptance.accepted for d in drafting if d is not None)
-    finally:
-        service.close()
 
 
 def test_commit_clear_and_change(begin: Make, audio: np.ndarray) -> None:

@@ -15,20 +15,9 @@ from slimwhisper.checkpoint.validate import EMBEDDING
 from slimwhisper.flags import load_weights
 from slimwhisper.jobs.journal.identity import identify_adapter
 from slimwhisper.loading import load_model
+from tests.support import damage as d
 from tests.support.adapters import PREFIX, query_and_value_factors, save_adapter
 from tests.support.checkpoints import DIMS, State, refusal, save_openai
-from tests.support.damage import (
-    CODE,
-    NAN,
-    Case,
-    Damage,
-    assert_refused,
-    cut,
-    link_out,
-    pickled,
-    remove,
-    tensors,
-)
 
 QUERY, OURS = "model.decoder.layers.0.self_attn.q_proj", "decoder.blocks.0.attn.query"
 
@@ -119,13 +108,13 @@ ADAPTER, PICKLE, CONFIG = "adapter_model.safetensors", "adapter_model.bin", "ada
 A, B = f"{QUERY}.lora_A.weight", f"{QUERY}.lora_B.weight"
 
 
-def adapter(*removed: str, add: Any = None, **settings: Any) -> Damage:
+def adapter(*removed: str, add: Any = None, **settings: Any) -> d.Damage:
     """The adapter with some tensors less, some more, and other settings."""
     kept = {n: t for n, t in query_and_value_factors(DIMS).items() if n not in removed}
     return lambda folder: save_adapter(folder, kept | (add or {}), **settings)
 
 
-def of_another(**dims: int) -> Damage:
+def of_another(**dims: int) -> d.Damage:
     return lambda folder: save_adapter(folder, query_and_value_factors(replace(DIMS, **dims)))
 
 
@@ -140,14 +129,14 @@ CONV = {
     "model.encoder.conv2.lora_B.weight": torch.ones(8, 2, 1),
 }
 
-CASES: list[Case] = [
+CASES: list[d.Case] = [
     ("adapter", damage, said)
     for damage, *said in (
-        (link_out(ADAPTER), ADAPTER, "outside its folder"),
-        (link_out(CONFIG), CONFIG, "outside its folder"),
-        (remove(ADAPTER), ADAPTER, PICKLE, "again"),
-        (remove(CONFIG), CONFIG, "again"),
-        (cut(ADAPTER, -100), ADAPTER, "again"),
+        (d.link_out(ADAPTER), ADAPTER, "outside its folder"),
+        (d.link_out(CONFIG), CONFIG, "outside its folder"),
+        (d.remove(ADAPTER), ADAPTER, PICKLE, "again"),
+        (d.remove(CONFIG), CONFIG, "again"),
+        (d.cut(ADAPTER, -100), ADAPTER, "again"),
         # settings
         (adapter(peft_type="IA3"), "IA3", "PEFT"),
         (adapter(use_qalora=True), "use_qalora", "PEFT"),
@@ -162,14 +151,14 @@ CASES: list[Case] = [
         (adapter(r=4), ADAPTER, "rank 2", "4"),
         (adapter(lora_alpha=10**400), "lora_alpha", "again"),
         # tensors
-        (tensors(lambda _: {}, ADAPTER), ADAPTER, "no tensors"),
-        (tensors(lambda t: {n.removeprefix(PREFIX): x for n, x in t.items()}, ADAPTER), "PEFT"),
-        (adapter(add={B: NAN[:, None].expand(8, 2).clone()}), B, "NaN"),
+        (d.tensors(lambda _: {}, ADAPTER), ADAPTER, "no tensors"),
+        (d.tensors(lambda t: {n.removeprefix(PREFIX): x for n, x in t.items()}, ADAPTER), "PEFT"),
+        (adapter(add={B: d.NAN[:, None].expand(8, 2).clone()}), B, "NaN"),
         (adapter(add={A: torch.full((2, 8), 3e38), B: torch.full((8, 2), 3e38)}), "infinity"),
         (adapter(B), QUERY, "lora_B.weight"),
         (adapter(A, B), QUERY, "incomplete"),
         (adapter(add=pair(QUERY.removeprefix("model."))), "q_proj", "second"),
-        (adapter(add={f"{QUERY}.hada_w1": NAN}), "hada_w1", "PEFT"),
+        (adapter(add={f"{QUERY}.hada_w1": d.NAN}), "hada_w1", "PEFT"),
         (adapter(add={"proj_out.weight": torch.ones(9, 8)}), "proj_out", "PEFT"),
         (adapter(add=pair("model.decoder.embed_tokens", 51_865)), "embed_tokens", "PEFT"),
         (adapter(add=pair("model.decoder.embed_positions", 448)), "no linear", "PEFT"),
@@ -180,12 +169,12 @@ CASES: list[Case] = [
         (of_another(n_text_state=16), "[16, 16]", "[8, 8]", "another"),
     )
 ]
-CASES.append(("adapter-pickle", pickled(PICKLE, CODE), (PICKLE, "run code")))
+CASES.append(("adapter-pickle", d.pickled(PICKLE, d.CODE), (PICKLE, "run code")))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case[2]))
-def test_damage(sound: Path, tmp_path: Path, case: Case) -> None:
-    assert_refused(sound, tmp_path, case)
+def test_damage(sound: Path, tmp_path: Path, case: d.Case) -> None:
+    d.assert_refused(sound, tmp_path, case)
 
 
 def test_adapters_that_are_none(sound: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Models of faster-whisper and whisper.cpp: read exactly, or refused by name in one line."""
 
 import json
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,15 @@ from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Dims
 from tests.support import oracle
 from tests.support.checkpoints import assert_equal, fill_cache, random_state, refusal, tiny_dims
-from tests.support.foreign import ct2_variables, ggml_bytes, ggml_tensor, save_ct2, tokenizer_of
-from tests.support.hf_folders import dims_of, trained_table, visible, weights_of
+from tests.support.foreign import (
+    ct2_variables,
+    ggml_bytes,
+    ggml_tensor,
+    save_ct2,
+    tokenizer_of,
+    tokens_of,
+)
+from tests.support.hf_folders import dims_of, trained_table, weights_of
 
 DIMS = tiny_dims(width=8, heads=2, audio_layers=2, text_layers=3)
 STATE = random_state(DIMS, seed=3)
@@ -25,22 +33,9 @@ ENGLISH = tiny_dims(width=8, multilingual=False, text_layers=1)
 LARGE = tiny_dims(width=8, n_mels=128, text_layers=1)
 
 
-def tokens_of(dims: Dims) -> list[str]:
-    """The vocabulary as CTranslate2's converter writes it, by the rule of GPT-2's own encoder."""
-    tokenizer = tokenizer_of(dims)
-    found = [visible(tokenizer.encoding.decode_single_token_bytes(i)) for i in range(tokenizer.eot)]
-    special = sorted(tokenizer.special_tokens.items(), key=lambda item: item[1])
-    return found + [name for name, _ in special]
-
-
 @pytest.fixture(scope="module")
 def tokens() -> list[str]:
     return named(nospeech="<|nocaptions|>")(tokens_of(DIMS))
-
-
-@pytest.fixture(scope="module")
-def ggml() -> bytes:
-    return ggml_bytes(DIMS, STATE, file_type=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -84,6 +79,9 @@ def test_ggml_is_read_exactly(tmp_path: Path, dims: Dims, dtype: torch.dtype) ->
     assert all(torch.equal(found.state[name], tensor) for name, tensor in state.items())
 
 
+HEADER, FILTERS = 44, 56  # where the type of the weights stands, and the mel filters
+
+
 def number(offset: int, value: int) -> Callable[[bytes], bytes]:
     """The int32 at an offset replaced."""
     return lambda data: data[:offset] + struct.pack("<i", value) + data[offset + 4 :]
@@ -93,45 +91,25 @@ def more(content: bytes) -> Callable[[bytes], bytes]:
     return lambda data: data + content
 
 
-def cut(keep: int) -> Callable[[bytes], bytes]:
-    return lambda data: data[:keep]
-
-
-HEADER = 48  # bytes; the filters' shape follows
-FILTERS = HEADER + 8
-COUNT = FILTERS + 80 * 201 * 4  # where the number of tokens stands
-
-GGML_DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "a quantised file": (number(44, 2007), "quantised weights, q8_0"),
-    "an unknown type": (number(44, 99), "quantised weights, type 99"),
-    "another kind of model": (
-        lambda data: number(40, 8)(number(44, 3)(data)),
-        "not of a Whisper model",
-    ),
-    "a quantised tensor": (more(ggml_tensor("x", torch.zeros(32), kind=6)), "q5_0"),
-    "no tensors": (cut(COUNT + 4), "truncated or damaged ggml file"),
-    "cut in a tensor": (cut(-3), "bytes expected"),
-    "no width": (number(12, 0), "dimensions"),
-    "a billion layers": (number(20, 10**9), "too few"),
-    "other filters": (number(FILTERS, 0x41000000), "mel filters"),
-    "more tokens than bytes": (number(COUNT, 10**9), "truncated or damaged ggml file"),
-    "a negative token": (number(COUNT + 4, -1), "truncated or damaged ggml file"),
-    "a tensor twice": (more(ggml_tensor("decoder.ln.bias", torch.zeros(8))), "twice"),
-    "a surplus tensor": (more(ggml_tensor("x", torch.zeros(8))), "unknown tensor x"),
-    "nine dimensions": (more(struct.pack("<3i", 9, 1, 0)), "9 dimensions"),
-    "an empty tensor": (more(struct.pack("<4i", 1, 1, 0, 0) + b"x"), "shape [0]"),
-    "a name of no text": (more(struct.pack("<4i", 1, 1, 0, 1) + b"\xff" + b"\0" * 4), "UTF-8"),
-    "NaN": (lambda d: d[:-4] + struct.pack("<f", float("nan")), "NaN or infinity"),
-    "GGUF": (lambda d: b"GGUF" + d[4:], "GGUF"),
-    "another vocabulary": (lambda _: ggml_bytes(DIMS, STATE, tokens=1000), "not OpenAI's"),
+GGML_DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "quantised weights, q8_0": number(HEADER, 2007),
+    "quantised weights, type 99": number(HEADER, 99),
+    "not of a Whisper model": lambda data: number(40, 8)(number(HEADER, 3)(data)),
+    "q5_0": more(ggml_tensor("x", torch.zeros(32), kind=6)),
+    "mel filters": number(FILTERS, 0x41000000),
+    "twice": more(ggml_tensor("decoder.ln.bias", torch.zeros(8))),
+    "unknown tensor x": more(ggml_tensor("x", torch.zeros(8))),
+    "9 dimensions": more(struct.pack("<3i", 9, 1, 0)),
+    "shape [0]": more(struct.pack("<4i", 1, 1, 0, 0) + b"x"),
+    "GGUF": lambda d: b"GGUF" + d[4:],
+    "not OpenAI's": lambda _: ggml_bytes(DIMS, STATE, tokens=1000),
 }
 
 
-@pytest.mark.parametrize("case", GGML_DAMAGE)
-def test_ggml_that_cannot_be_read(tmp_path: Path, ggml: bytes, case: str) -> None:
-    damage, words = GGML_DAMAGE[case]
+@pytest.mark.parametrize("words", GGML_DAMAGE)
+def test_ggml_that_cannot_be_read(tmp_path: Path, words: str) -> None:
     path = tmp_path / "ggml.bin"
-    path.write_bytes(damage(ggml))
+    path.write_bytes(GGML_DAMAGE[words](ggml_bytes(DIMS, STATE, file_type=0)))
     message = refusal(path)
     assert words in message and str(path) in message, message
 
@@ -149,40 +127,14 @@ CT2_DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
     "a new file": ({"version": 7}, "file version 7"),
     "an alias of nothing": ({"aliases": {"a": "b"}}, "alias"),
 }
-# variables, and in whose place; None: left out
-PLACE, QKV = "decoder/position_encodings/encodings", "encoder/layer_0/self_attention/linear_0/bias"
-CT2_VARIABLES: dict[str, tuple[dict[str, torch.Tensor | None], str]] = {
-    "no heads": ({"encoder/num_heads": None}, "missing"),
-    "zero heads": ({"decoder/num_heads": torch.tensor(0).short()}, "dimensions"),
-    "no positions": ({PLACE: None}, "missing"),
-    "a vector for a kernel": ({"encoder/conv1/weight": torch.zeros(8)}, "dimensions"),
-    "a missing matrix": ({"decoder/layer_1/ffn/linear_1/weight": None}, "missing tensor"),
-    "a foreign variable": ({"decoder/layer_0/relative/bias": torch.zeros(4)}, "unknown tensor"),
-    "QKV of odd length": ({QKV: torch.zeros(25)}, "has shape [9]"),
-    "infinity": ({"encoder/conv1/bias": torch.full((8,), torch.inf)}, "NaN or infinity"),
-}
 
 
-@pytest.mark.parametrize("case", [*CT2_DAMAGE, *CT2_VARIABLES])
-def test_ctranslate2_of_other_kinds(tmp_path: Path, tokens: list[str], case: str) -> None:
-    changed, words = CT2_VARIABLES.get(case, ({}, ""))
-    kept = {k: t for k, t in (ct2_variables(DIMS, STATE) | changed).items() if t is not None}
-    arguments: dict[str, Any] = {"variables": kept, "tokens": tokens}
-    if case in CT2_DAMAGE:
-        otherwise, words = CT2_DAMAGE[case]
-        arguments = {"variables": {}, "tokens": []} | otherwise
+@pytest.mark.parametrize("case", CT2_DAMAGE)
+def test_ctranslate2_of_other_kinds(tmp_path: Path, case: str) -> None:
+    otherwise, words = CT2_DAMAGE[case]
+    arguments: dict[str, Any] = {"variables": {}, "tokens": []} | otherwise
     message = refusal(save_ct2(tmp_path / "m", **arguments))
     assert words in message and str(tmp_path / "m") in message
-
-
-def test_ctranslate2_cut_anywhere(tmp_path: Path, tokens: list[str]) -> None:
-    folder = save_ct2(tmp_path / "m", ct2_variables(DIMS, STATE), tokens)
-    data = (folder / "model.bin").read_bytes()
-    for cut in (19, 25, 60, len(data) // 2, len(data) - 1):
-        (folder / "model.bin").write_bytes(data[:cut])
-        assert "truncated or damaged CTranslate2 file" in refusal(folder), cut
-    (folder / "model.bin").write_bytes(data + b"more")
-    assert "4 bytes follow the last variable" in refusal(folder)
 
 
 Tokens = list[str]
@@ -252,13 +204,13 @@ def test_which_lists_of_tokens_are_whispers(tmp_path: Path, dims: Dims) -> None:
     folder = save_ct2(tmp_path / "m", ct2_variables(dims, random_state(dims, seed=3)), [])
     listed, lines = folder / "vocabulary.json", folder / "vocabulary.txt"
     listed.unlink()
-    plain = tokens_of(dims)
+    plain, loaded = tokens_of(dims), re.compile("^[jntw]|padding|too few|swapped")  # some folders
     for case, (change, *read) in LISTS.items():
         tokens, is_read = change(plain), read[dims.is_multilingual]
         ids = {token: i for i, token in enumerate(tokens)}
         if "padding" not in case:  # a name of several tokens is none there
             assert is_openai_table(ids, tokenizer_of(dims)) is is_read, case
-            if dims is not DIMS:  # a folder of one kind shows that they are read as well
+            if dims is not DIMS or not loaded.search(case):
                 continue
         lines.write_text("\n".join(tokens) + "\n", encoding="utf-8")
         if not is_read:

@@ -4,7 +4,6 @@ import gc
 import io
 import subprocess
 import sys
-import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -30,8 +29,6 @@ from slimwhisper.faster_whisper.segments import _models
 from slimwhisper.faster_whisper.tokenizer import Tokenizer
 from slimwhisper.faster_whisper.transcribe import get_suppressed_tokens
 from slimwhisper.faster_whisper.vad import get_speech_timestamps
-from slimwhisper.service.source import Stepped
-from slimwhisper.service.transcriber import Transcriber
 from tests.support.paths import SAMPLES
 from tests.support.spoken import EXPECTED, LONG
 
@@ -110,38 +107,6 @@ def test_a_dropped_iterator_ends_its_work(model: WhisperModel) -> None:
     assert not model.whisper.transcriber.used
 
 
-def test_threads_share_an_engine(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two models and four threads: steps have several windows, and each gets its own text."""
-    other = WhisperModel("digits", device="cpu", num_workers=4)
-    assert other.whisper is model.whisper
-    step, filled = Transcriber.step, list[int]()
-
-    def noted(self: Transcriber) -> list[Stepped]:
-        steps = step(self)
-        filled.extend(each.filled for each in steps)
-        return steps
-
-    monkeypatch.setattr(Transcriber, "step", noted)
-    names = ["pi.opus", "parcel.ogg", "countdown.flac", "phone-number.wav"]
-    texts: dict[str, str] = {}
-    begin = threading.Barrier(4)
-
-    def work(name: str, model: WhisperModel) -> None:
-        begin.wait()
-        texts[name] = said(model.transcribe(str(SAMPLES / name), beam_size=1)[0])
-
-    threads = [
-        threading.Thread(target=work, args=(name, (model, other)[i % 2]))
-        for i, name in enumerate(names)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert texts == {name: EXPECTED[name]["text"] for name in names}
-    assert max(filled) > 1
-
-
 @pytest.mark.parametrize(
     ("asked", "used"), [("default", "float32"), ("auto", "bfloat16"), ("int8_float32", "int8")]
 )
@@ -154,8 +119,10 @@ def test_compute_types(asked: str, used: str, monkeypatch: pytest.MonkeyPatch) -
 def test_the_engine_goes_with_its_last_model() -> None:
     made = WhisperModel("digits", device="cpu", cpu_threads=1)
     assert made.whisper in _models.values()
+    again = WhisperModel("digits", device="cpu", cpu_threads=1, num_workers=4)
+    assert again.whisper is made.whisper
     whisper = weakref.ref(made.whisper)
-    del made
+    del made, again
     gc.collect()
     assert whisper() is None
 

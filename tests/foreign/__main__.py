@@ -1,7 +1,7 @@
 """Runs other people's suites against slimwhisper: FOREIGN=checkouts python -m tests.foreign
 
 FOREIGN has the checkouts, each under its repository's name; nothing is fetched. Prints a table in
-Markdown, and ends with 1 if a check failed that `known` does not explain.
+Markdown, and ends with 1 if a check failed that suites.toml does not explain.
 """
 
 import os
@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.foreign import outcomes, readers, servers, unit_tests
-from tests.foreign.known import KNOWN
-from tests.foreign.outcomes import Check, NotApplicableError, Status, failed
+from tests.foreign.outcomes import Check, Known, NotApplicableError, Status, failed
 from tests.foreign.places import Places, running
 
 Run = Callable[[Places], Iterator[Check]]
@@ -28,6 +27,10 @@ RUNS: tuple[tuple[str, bool, Run], ...] = (
     *((name, False, partial(readers.read_by, name)) for name in ("ffmpeg", "pandas")),
     ("dscore", True, readers.score),
 )
+KNOWN = [
+    Known(**{**row, "status": Status(row.get("status", "failed"))})
+    for row in unit_tests.TABLE["known"]
+]
 IMPORTED = (*readers.CHECKOUTS, "dscore", "wyoming")  # here, from their checkouts
 
 

@@ -33,10 +33,10 @@ class Known(NamedTuple):
     """Why checks do not pass. name, message: regular expressions for the check and its failure."""
 
     suite: str
-    name: str
-    message: str
-    status: Status
     reason: str
+    name: str = ""
+    message: str = ""
+    status: Status = Status.FAILED
 
 
 class NotApplicableError(Exception):
@@ -90,7 +90,9 @@ def unused(checks: Sequence[Check], known: Sequence[Known]) -> list[str]:
     run = {check.suite for check in checks if check.status is not Status.NOT_APPLICABLE}
     reasons = {(check.suite, check.reason) for check in checks}
     return [
-        f"{k.suite}: {k.reason}" for k in known if k.suite in run and (k[0], k[4]) not in reasons
+        f"{k.suite}: {k.reason}"
+        for k in known
+        if k.suite in run and (k.suite, k.reason) not in reasons
     ]
 
 

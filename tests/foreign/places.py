@@ -1,7 +1,7 @@
 """Where the checkouts are, what they are run against, and copies of them with other names in."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ class Places:
     multilingual_url: str  # of one of random weights
     names: Mapping[str, str]  # what `{name}` stands for in a replacement
 
-    def copy(self, folder: str, files: tuple[str, ...], changes: Mapping[str, str]) -> Path:
+    def copy(self, folder: str, files: Sequence[str], changes: Mapping[str, str]) -> Path:
         """A copy of a checkout, in whose files (globs) texts are replaced."""
         target = self.work / folder
         shutil.copytree(self.foreign / folder, target, ignore=shutil.ignore_patterns(*LEFT_OUT))

@@ -5,7 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,13 +14,12 @@ from xml.etree import ElementTree
 from tests.foreign.outcomes import Check, NotApplicableError, Status, failed, needs
 from tests.foreign.places import Places
 
+TABLE = tomllib.loads(Path(__file__).with_name("suites.toml").read_text(encoding="utf-8"))
 SETTINGS = {"addopts": "", "asyncio_mode": "auto", "filterwarnings": ""}
 PYTEST = [
     *(sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
     "--continue-on-collection-errors",
 ]
-# what openai's tests send in place of sound is for a server that does not look at it
-PYTHON_SOUND = {'b"Example data"': 'open("{sound}", "rb").read()', '"language"': '"en"'}
 NODE_SOUND = {"Buffer.from('Example data')": "require('fs').readFileSync('{sound}')"}
 PACKAGE = Path("openai-python")
 
@@ -29,9 +29,9 @@ class UnitTests:
     """Tests of one checkout."""
 
     folder: str
-    files: tuple[str, ...]
+    files: Sequence[str]
     changes: Mapping[str, str] = field(default_factory=dict)
-    packages: tuple[str, ...] = ()
+    packages: Sequence[str] = ()
     source: str = ""  # a folder on the Python path
     conftest: str = ""  # a file beside this one, in place of theirs
     server: str = "url"  # a field of Places
@@ -39,84 +39,7 @@ class UnitTests:
     left_out: Mapping[str, str] = field(default_factory=dict)  # files: why
 
 
-SUITES = (
-    UnitTests(
-        "whisper",
-        ("tests/test_*.py",),
-        {
-            "import whisper": "import slimwhisper as whisper",
-            "from whisper": "from slimwhisper",
-            "whisper.load_model(model_name)": (
-                'whisper.load_model("{english}" if ".en" in model_name else "{multilingual}")'
-            ),
-        },
-        ("scipy",),
-    ),
-    UnitTests(
-        "faster-whisper",
-        ("tests/test_*.py",),
-        {
-            "from faster_whisper": "from slimwhisper.faster_whisper",
-            'WhisperModel("tiny")': 'WhisperModel("{multilingual}")',
-            'WhisperModel("tiny.en")': 'WhisperModel("{english}")',
-        },
-    ),
-    UnitTests(
-        "openai-python",
-        (
-            "tests/api_resources/audio/test_tran*.py",
-            "tests/api_resources/test_models.py",
-            "tests/api_resources/realtime/test_client_secrets.py",
-        ),
-        {**PYTHON_SOUND, '"gpt-4o-mini"': '"digits"'},
-        (
-            *("pytest_asyncio: pytest-asyncio", "httpx2", "httpx_aiohttp: httpx-aiohttp"),
-            *("rich", "respx"),
-        ),
-        "src",
-        server="multilingual_url",
-        # "loose" asks for less than "strict"; the others send nothing
-        chosen="(strict or aiohttp) and not path_params",
-        left_out={"audio/test_speech.py": "speech is not made here"},
-    ),
-    UnitTests(
-        "speaches",
-        tuple(
-            f"tests/{name}_test.py"
-            for name in (
-                *("api_model", "api_timestamp_granularities", "openai_timestamp_granularities"),
-                *("openai_transcription", "sse", "auth", "diarization", "vad"),
-            )
-        ),
-        {"Systran/faster-whisper-tiny.en": "digits"},
-        (
-            *("pytest_asyncio: pytest-asyncio", "pytest_mock: pytest-mock"),
-            *("httpx_sse: httpx-sse", "srt", "webvtt: webvtt-py"),
-        ),
-        conftest="speaches_conftest.py",
-        left_out={
-            **dict.fromkeys(
-                ("api_chat_test.py", "speech_test.py", "speech_embedding_test.py"),
-                "chat, speech and embeddings are not served here",
-            ),
-            **dict.fromkeys(
-                ("model_manager_test.py", "realtime_api_test.py", "text_utils_test.py"),
-                "calls functions of speaches, and no server",
-            ),
-        },
-    ),
-    UnitTests(
-        "wyoming",
-        ("tests/test_event.py",),
-        {
-            "PAYLOAD = b": "from tests.foreign.servers import read_ours\n\nPAYLOAD = b",
-            "await async_read_event(reader)": "await read_ours(reader)",
-        },
-        ("pytest_asyncio: pytest-asyncio",),
-        ".",
-        chosen="async_read_event",  # by our reader; the others ask nothing of us
-    ),
-)
+SUITES = [UnitTests(**row) for row in TABLE["unit_tests"]]
 
 
 def run_python(suite: UnitTests, places: Places) -> Iterator[Check]:

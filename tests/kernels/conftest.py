@@ -17,9 +17,21 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
+def variant(name: str) -> Library:
+    """Of float32, "wide" with AVX-512 where the processor has it; or "bfloat16"."""
+    dtype = torch.bfloat16 if name == "bfloat16" else torch.float32
+    if library(dtype) is None:
+        pytest.skip("kernels/cpu is not compiled here, or there is no AVX512-BF16")
+    return Library(NATIVE, name != "narrow", dtype)
+
+
 @pytest.fixture(params=["wide", "narrow"])
 def c(request: pytest.FixtureRequest) -> Library:
-    """Of float32, with AVX-512, where the processor has it, and without."""
-    if library() is None:
-        pytest.skip("kernels/cpu is not compiled here")
-    return Library(NATIVE, wide=request.param == "wide")
+    """Of float32."""
+    return variant(request.param)
+
+
+@pytest.fixture(params=["wide", "narrow", "bfloat16"])
+def any_c(request: pytest.FixtureRequest) -> Library:
+    """Of each dtype."""
+    return variant(request.param)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.kernels.attention import Latent, Reads
+from slimwhisper.kernels.attention import Latent
 from slimwhisper.kernels.cpu import functions
 from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import BFLOAT16_ROWS, NATIVE, PART_DEPTH, Library, library
@@ -39,23 +39,6 @@ def assert_rounded_once(found: Tensor | None, exact: Tensor) -> None:
     torch.testing.assert_close(found.double(), exact, atol=1e-4, rtol=2**-8)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 9, BFLOAT16_ROWS])
-@pytest.mark.parametrize(
-    ("width", "depth"), [(1, 32), (7, 96), (51, 384), (96, 1280), (20, PART_DEPTH + 32), (9, 5120)]
-)
-def test_products(c: Library, threads: int, rows: int, width: int, depth: int) -> None:
-    x, weight, bias = noise(rows, depth), noise(width, depth, seed=1), noise(width, seed=2)
-    addend = noise(rows, width, seed=3)
-    exact = x.double() @ weight.double().T
-    assert_rounded_once(c.linear(x, weight), exact)
-    found = c.linear(x[:, None], weight, bias, addend[:, None])
-    assert found is not None and found.shape == (rows, 1, width)
-    assert_rounded_once(found[:, 0], exact + bias + addend)
-    wide = c.linear(x, weight, bias, unrounded=True)
-    assert wide is not None and wide.dtype == torch.float32
-    torch.testing.assert_close(wide.double(), exact + bias, atol=1e-4, rtol=1e-5)
-
-
 @pytest.mark.skipif(not packs, reason="oneDNN packs no weights here")
 @pytest.mark.parametrize("gelu", [False, True])
 @pytest.mark.parametrize(("width", "depth"), [(20, 96), (384, 1280), (9, 5120)])
@@ -71,90 +54,10 @@ def test_packed_products(width: int, depth: int, gelu: bool) -> None:
     assert isinstance(kept, Compiled) and kept.matrix is weight, "a decoder's are read by C"
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 6, 7, 13, 66])
-@pytest.mark.parametrize("transpose", [False, True])
-@pytest.mark.parametrize("depth", [32, 64, 128])
-def test_every_heads_own_product(
-    c: Library, threads: int, rows: int, transpose: bool, depth: int
-) -> None:
-    maps = noise(3, depth, 96, seed=1)
-    x = noise(3, rows, 96 if transpose else depth).transpose(0, 1)
-    letters = "rho,hio->rhi" if transpose else "rhi,hio->rho"
-    exact = torch.einsum(letters, x.double(), maps.double())
-    assert_rounded_once(c.multiply_heads(x, maps, transpose), exact)
-
-
 def test_products_of_a_heads_many_values(c: Library) -> None:
     maps, x = noise(2, 32, PART_DEPTH + 64, seed=1), noise(5, 2, PART_DEPTH + 64)
     exact = torch.einsum("rho,hio->rhi", x.double(), maps.double())
     assert_rounded_once(c.multiply_heads(x, maps, transpose=True), exact)
-
-
-def assert_as_pytorch(found: Tensor, exact: Tensor, plain: Tensor) -> None:
-    """At most twice the error that PyTorch has in bfloat16."""
-    assert found.dtype == BFLOAT16 and found.shape == exact.shape
-    ours, theirs = ((t.double() - exact).pow(2).mean().sqrt() for t in (found, plain))
-    assert ours <= 2 * theirs
-
-
-@pytest.mark.parametrize("kind", ["all", "slots", "lengths", "bias", "everything"])
-@pytest.mark.parametrize(
-    ("count", "queries", "width", "positions"),
-    [(1, 6, 384, 200), (2, 1, 64, 1), (3, 7, 96, 63), (5, 13, 32, 64), (4, 20, 128, 131)],
-)
-def test_latent_attention(
-    c: Library, threads: int, count: int, queries: int, width: int, positions: int, kind: str
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    q, scale = noise(count, queries, width), 0.3
-    z = noise(count + 2, positions + 5, width, seed=1)[:, :positions]  # a view of a longer one
-    slots = lengths = bias = None
-    if kind in ("slots", "everything"):
-        slots = torch.randint(0, count + 2, (count,), generator=generator)
-    if kind in ("lengths", "everything"):
-        lengths = torch.randint(1, positions + 1, (count,), generator=generator)
-        z[:, int(lengths.max()) :] = torch.nan  # never read
-    if kind in ("bias", "everything"):
-        bias = noise(count + 2, positions, seed=2).float()
-    kept = Latent(z[:count] if slots is None else z)
-    found = c.latent(q, kept, scale, Reads(slots, lengths, position_bias=bias))
-    assert found is not None
-    exact, plain = [], []
-    for b in range(count):
-        slot = b if slots is None else int(slots[b])
-        length = positions if lengths is None else int(lengths[b])
-        added = torch.zeros(length) if bias is None else bias[slot, :length]
-        for results, dtype in ((exact, torch.float64), (plain, BFLOAT16)):
-            known, mask = z[slot, :length].to(dtype), added.to(dtype)[None, None, None]
-            shared, mine = known[None, None], q[None, None, b].to(dtype)
-            results.append(
-                F.scaled_dot_product_attention(mine, shared, shared, mask, scale=scale)[0, 0]
-            )
-    assert_as_pytorch(found, torch.stack(exact), torch.stack(plain))
-
-
-@pytest.mark.parametrize(("page", "extent"), [(16, 150), (8, 61), (16, 5), (448, 447)])
-def test_texts_by_pages(c: Library, threads: int, page: int, extent: int) -> None:
-    """Pages in any order, of which no position past a text's length is read."""
-    generator, pages = torch.Generator().manual_seed(0), -(-extent // page)
-    lengths = torch.tensor([1, extent // 2 + 1, extent])
-    table = torch.randperm(3 * pages + 2, generator=generator)[: 3 * pages].view(3, pages)
-    k, v = torch.full((2, 3 * pages + 2, 2, page, 32), torch.nan, dtype=BFLOAT16)
-    texts = noise(2, 3, 2, extent, 32)
-    for b, length in enumerate(lengths.tolist()):
-        for t in range(length):
-            for kept, own in zip((k, v), texts, strict=True):
-                kept[table[b, t // page], :, t % page] = own[b, :, t]
-    q = noise(3, 2, 4, 32, seed=1)
-    found = c.attend(q, k, v, 0.3, Reads(lengths=lengths, block_table=table, extent=extent))
-    assert found is not None
-    for b, length in enumerate(lengths.tolist()):
-        keys, values = texts[:, b, :, :length]
-        exact, plain = (
-            F.scaled_dot_product_attention(*(t.to(dtype) for t in (q[b], keys, values)), scale=0.3)
-            for dtype in (torch.float64, BFLOAT16)
-        )
-        assert_as_pytorch(found[b], exact, plain)
 
 
 def test_what_it_leaves_to_pytorch(c: Library) -> None:

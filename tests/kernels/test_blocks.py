@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.kernels.attention import ALL, Latent, Reads
 from slimwhisper.kernels.cpu.blocks import LatentBlock, MLPBlock
-from slimwhisper.kernels.cpu.library import BFLOAT16_ROWS, NATIVE, Library, library
+from slimwhisper.kernels.cpu.library import BFLOAT16_ROWS, Library, library
 from slimwhisper.kernels.norm import CacheWrite
 from tests.support.windows import decode, random_model, windows
 
@@ -22,13 +22,9 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.fixture(params=["wide", "narrow", "bfloat16"])
-def c(request: pytest.FixtureRequest) -> Library:
-    """With AVX-512, without, and in bfloat16, where the processor has it."""
-    if request.param != "bfloat16":
-        return Library(NATIVE, wide=request.param == "wide")
-    found = library(torch.bfloat16)
-    return found or pytest.skip("no AVX512-BF16")
+@pytest.fixture
+def c(any_c: Library) -> Library:
+    return any_c
 
 
 def assert_near(found: Tensor | None, exact: Tensor) -> None:

@@ -1,29 +1,23 @@
-"""Steps that are recorded once and replayed: the same texts, nothing read back, no stale number.
-
-What a CUDA graph does on a GPU, `OperatorRecorder` does on a CPU: it keeps the operators that ran,
-with the very tensors and numbers, and runs them again.
-"""
+"""Steps that are recorded once and replayed: the same texts, nothing read back, no stale number."""
 
 import gc
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.filters.rules import WIDTH
 from slimwhisper.engine.requests import Decoded, Search
 from slimwhisper.kernels.graphs import MAX_FAILURES, CUDAGraphs, Graphs, bucket_of, stream_of
-from slimwhisper.model.model import Model
 from tests.support.pretend.cuda import pretend_cuda
+from tests.support.pretend.models import assert_recorded_like_a_cpu, made, requests
 from tests.support.windows import (
+    CPU,
     SEARCHES,
     VOCABULARY,
     assert_same,
@@ -38,97 +32,23 @@ from tests.support.windows import (
 CUDA = torch.device("cuda", 0)
 # weights whose texts stay the same where rounding changes logits by 2e-5 of the largest
 NO_NEAR_TIE = 6
-# on a GPU these wait for it, or copy from the host
-SYNCHRONISING = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "lift_fresh", "unique")
 
 
-class OperatorRecorder:
-    """Records by running: the first replay is the run itself."""
-
-    def __init__(self) -> None:
-        self.recorded = 0
-
-    def record(self, body: Callable[[], None]) -> Callable[[], None]:
-        log: list[tuple[Any, Any, Any, Any]] = []
-
-        class Mode(TorchDispatchMode):
-            def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-                name = func.overloadpacket.__name__
-                assert name not in SYNCHRONISING, f"{name} reads from the device"
-                if name.startswith("index"):
-                    flags = [t for t in tree_leaves(args[1]) if isinstance(t, Tensor)]
-                    assert all(t.dtype != torch.bool for t in flags), (
-                        f"{func} by a mask reads from the device"
-                    )
-                out = func(*args, **(kwargs or {}))
-                log.append((func, args, kwargs or {}, out))
-                return out
-
-        with Mode():
-            body()
-        self.recorded += 1
-        new = True
-
-        def replay() -> None:
-            nonlocal new
-            if new:
-                new = False
-                return
-            made: dict[int, Tensor] = {}
-
-            def current(value: Any) -> Any:
-                return made.get(id(value), value) if isinstance(value, Tensor) else value
-
-            for func, args, kwargs, out in log:
-                again = func(*tree_map(current, args), **tree_map(current, kwargs))
-                for old, fresh in zip(tree_leaves(out), tree_leaves(again), strict=True):
-                    if isinstance(old, Tensor):
-                        made[id(old)] = fresh
-
-        return replay
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return short_model()
-
-
-@pytest.mark.parametrize(
-    ("search", "temperatures"),
-    [SEARCHES[0], SEARCHES[-1]],
-)
-def test_replayed_steps_give_the_same(
-    model: Model, search: Search | None, temperatures: Sequence[float]
-) -> None:
+@pytest.mark.parametrize(("search", "temperatures"), [SEARCHES[0], SEARCHES[-1]])
+def test_replayed_steps_give_the_same(search: Search | None, temperatures: Sequence[float]) -> None:
     """Slots are refilled, texts end at different times, rows draw and do not."""
-    requests = [*short_windows(6, temperatures=temperatures), *short_windows(3, 30, temperatures)]
-    expected = decode(model, requests, 3, search, check_every=4)
-    recorder = OperatorRecorder()
-    engine = Engine(model, VOCABULARY, 3, search, 4, recorder)
-    done = run(engine, dict(enumerate(requests)))
-    found = [answer for i in range(len(requests)) for answer in done[i]]
-    assert all(isinstance(f, Decoded) for f in found)
-    assert_same(found, expected)
-    lanes = [lane.graphs for lane in engine.group_runners]
-    replays = sum(graphs.replays for graphs in lanes)
-    assert recorder.recorded == sum(len(graphs.recorded) for graphs in lanes)
-    assert replays > 2 * recorder.recorded > 0, "few are recorded, many replayed"
-    assert recorder.recorded <= 2 * 2 * 2 * 4  # buckets, drawing or not, timestamps or not, extents
+    graphs = assert_recorded_like_a_cpu(requests(5, temperatures), search)
+    assert graphs.replays > 2 * len(graphs.recorded), "few are recorded, many replayed"
+    assert len(graphs.recorded) <= 2 * 2 * 2 * 4  # buckets, drawing or not, timestamps, extents
 
 
-@pytest.mark.parametrize(
-    ("forms", "recorder"),
-    [(("e", "x"), OperatorRecorder()), (("kv", "kv"), None)],
-    ids=["e+x replayed", "kv+kv launched"],
-)
-def test_rows_share_whole_pages(
-    forms: tuple[str, str], recorder: OperatorRecorder | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv")])
+def test_rows_share_whole_pages(forms: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Beams and samples that go on as copies copy a page at most; the audio stays in its slot."""
     search, temperatures = SEARCHES[-1]
-    requests = [*short_windows(4, temperatures=temperatures), *short_windows(1, 60, temperatures)]
-    expected = decode(short_model(forms=forms), requests, 3, search)
-    engine = Engine(short_model(forms=forms), VOCABULARY, 3, search, 4, recorder)
+    asked = [*short_windows(4, temperatures=temperatures), *short_windows(1, 60, temperatures)]
+    expected = decode(short_model(forms=forms), asked, 3, search)
+    engine = Engine(short_model(forms=forms), VOCABULARY, 3, search, 4)
     copied: list[int] = []
     copy = engine.runner.pages.copy
 
@@ -137,26 +57,28 @@ def test_rows_share_whole_pages(
         copy(pages, sources)
 
     monkeypatch.setattr(engine.runner.pages, "copy", counted)
-    done = run(engine, dict(enumerate(requests)))
-    assert_same([done[i][0] for i in range(len(requests))], expected)
+    done = run(engine, dict(enumerate(asked)))
+    assert_same([done[i][0] for i in range(len(asked))], expected)
     assert 0 < max(copied) <= 3 * 3, "a page for each beam of three windows"
     assert engine.pool.used == 0
 
 
-def test_more_banned_tokens_are_recorded_again(model: Model) -> None:
+def test_more_banned_tokens_are_recorded_again() -> None:
     """Their buffers move: what was recorded is forgotten."""
-    engine = Engine(model, VOCABULARY, 1, None, 1, OperatorRecorder())
-    first, second = short_windows(2, 12)
-    run(engine, {0: first})
-    graphs = engine.group_runners[0].graphs
-    before = dict(graphs.recorded)
-    assert before
+    first, second = requests(2)
     more = torch.arange(WIDTH + 5)
-    window = replace(second, rules=replace(second.rules, suppress=more))
-    (answer,) = run(engine, {1: window})[1]
-    assert not set(answer.tokens) & set(more.tolist())
-    assert not set(before.values()) & set(graphs.recorded.values())
-    assert_same([answer], decode(model, [window], 1))
+    window = replace(second, rules=replace(second.rules, suppress=more))  # type: ignore[type-var]
+    with pretend_cuda():
+        engine = Engine(made(("e", "x"), CUDA), VOCABULARY, 1, None, 1)
+        run(engine, {0: first})
+        graphs = engine.group_runners[0].graphs
+        assert graphs is not None
+        before = dict(graphs.recorded)
+        assert before
+        (answer,) = run(engine, {1: window})[1]
+        assert not set(before.values()) & set(graphs.recorded.values())
+    assert isinstance(answer, Decoded) and not set(answer.tokens) & set(more.tolist())
+    assert_same([answer], decode(made(("e", "x"), CPU), [window], 1))
 
 
 def test_what_cannot_be_recorded_runs_anew_each_time(caplog: pytest.LogCaptureFixture) -> None:
@@ -189,13 +111,13 @@ def test_cuda_graphs(
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # of the encoder's convolutions
     model = random_model(torch.device("cuda"), seed=NO_NEAR_TIE)
-    requests = [*windows(6, temperatures=temperatures), *windows(3, 30, temperatures)]
+    asked = [*windows(6, temperatures=temperatures), *windows(3, 30, temperatures)]
     engine = Engine(model, VOCABULARY, 3, search, 4, CUDAGraphs(model.device))
-    done = run(engine, dict(enumerate(requests)))
+    done = run(engine, dict(enumerate(asked)))
     graphs = engine.group_runners[0].graphs
     assert graphs.replays > 0 and graphs.failure is None
-    found = [a for i in range(len(requests)) for a in done[i] if isinstance(a, Decoded)]
-    assert_same(found, decode(random_model(seed=NO_NEAR_TIE), requests, 3, search))
+    found = [a for i in range(len(asked)) for a in done[i] if isinstance(a, Decoded)]
+    assert_same(found, decode(random_model(seed=NO_NEAR_TIE), asked, 3, search))
 
 
 def streams_of(graphs: Graphs) -> set[int]:

@@ -144,7 +144,7 @@ def test_each_token_of_a_step_reads_up_to_itself(tokens: int, splits: int, kerne
     slots = torch.tensor([4, 0, 2], device=DEVICE)
     reads = Reads(slots, lengths.flatten())
     alone = Reads(slots.repeat_interleave(tokens), lengths.flatten())  # each token by itself
-    queries = normal(3 * tokens, heads, 64, seed=9, dtype=dtype)
+    queries = normal(heads, 3 * tokens, 64, seed=9, dtype=dtype).transpose(0, 1)
     kept = normal(2, 5, heads, length, 64, seed=1, dtype=dtype)
     for slot, end in zip(slots.tolist(), lengths[:, -1].tolist(), strict=True):
         kept[:, slot, :, end:] = NAN
@@ -226,26 +226,6 @@ def test_split_heads(case: tuple[int, int, int, int], dtype: torch.dtype) -> Non
     by_head = queries.view(windows, group, 3, 64).transpose(1, 2)
     scores = (by_head @ keys.transpose(2, 3) * 0.125).float().softmax(dim=-1).to(dtype)
     plain = (scores @ values).transpose(1, 2).reshape(queries.shape)
-    assert_close(found, plain, true)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("splits", [1, 3])
-def test_split_heads_reads_only_what_it_may(splits: int, dtype: torch.dtype) -> None:
-    lengths = torch.tensor([0, 1, 29], device=DEVICE)
-    slots = torch.tensor([4, 0, 2], device=DEVICE)
-    kept = torch.full((2, 5, 3, 40, 64), NAN, device=DEVICE, dtype=dtype)
-    clean = torch.zeros_like(kept)
-    for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
-        clean[:, slot, :, :length] = normal(2, 3, length, 64, seed=slot, dtype=dtype)
-        kept[:, slot, :, :length] = clean[:, slot, :, :length]
-    queries = normal(3, 6, 64, seed=9, dtype=dtype).transpose(0, 1)
-    configuration = shape_of("heads", dtype, 64, 2)
-    reads = Reads(slots, lengths)
-    found = split_heads(queries, *kept, configuration, splits, reads)
-    plain = heads_reference(queries, *clean, reads)
-    true = heads_reference(queries.double(), *clean.double(), reads)
-    assert (found[:2] == 0).all()
     assert_close(found, plain, true)
 
 

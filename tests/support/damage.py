@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.adapters import query_and_value_factors, save_adapter
 from tests.support.checkpoints import DIMS, hf_config, random_state, refusal, save_hf, save_openai
+from tests.support.foreign import ct2_variables, ggml_bytes, save_ct2, tokens_of
 
 Damage = Callable[[Path], Any]
 Case = tuple[str, Damage, Sequence[str]]  # a sound folder, the damage, parts of the message
@@ -54,6 +55,9 @@ def save_sound(root: Path) -> Path:
         (root / name).mkdir()
         content = {"dims": asdict(DIMS), "model_state_dict": state}
         torch.save(content, root / name / OPENAI, _use_new_zipfile_serialization=zipped)
+    (root / "ggml").mkdir()
+    (root / "ggml" / "ggml.bin").write_bytes(ggml_bytes(DIMS, state, file_type=0))
+    save_ct2(root / "ct2", ct2_variables(DIMS, state), tokens_of(DIMS))
     return root
 
 

@@ -3,6 +3,7 @@
 import json
 import struct
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from whisper.audio import mel_filters
 from whisper.tokenizer import get_tokenizer
 
 from slimwhisper.types import Dims
+from tests.support.hf_folders import visible
 
 CT2_TYPES = {torch.float32: 0, torch.int8: 1, torch.int16: 2, torch.float16: 4, torch.bfloat16: 5}
 GGML_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 30}
@@ -23,6 +25,20 @@ def tokenizer_of(dims: Dims):  # type: ignore[no-untyped-def]
     """openai-whisper's, for one of OpenAI's three vocabularies."""
     languages = 100 if dims.n_vocab == 51_866 else 99
     return get_tokenizer(dims.n_vocab != 51_864, num_languages=languages)
+
+
+@cache
+def texts_of(dims: Dims) -> list[bytes]:
+    tokenizer = tokenizer_of(dims)
+    return [tokenizer.encoding.decode_single_token_bytes(i) for i in range(tokenizer.eot)]
+
+
+def tokens_of(dims: Dims) -> list[str]:
+    """The vocabulary as CTranslate2's converter writes it, by the rule of GPT-2's own encoder."""
+    tokenizer = tokenizer_of(dims)
+    found = [visible(text) for text in texts_of(dims)]
+    special = sorted(tokenizer.special_tokens.items(), key=lambda item: item[1])
+    return found + [name for name, _ in special]
 
 
 def raw(tensor: Tensor) -> bytes:
@@ -107,8 +123,6 @@ def save_ct2(
 
 def ggml_bytes(dims: Dims, state: State, *, file_type: int = 1, tokens: int | None = None) -> bytes:
     """A ggml file; tensors in their dtypes. tokens: how many of the vocabulary, for damage."""
-    tokenizer = tokenizer_of(dims)
-    texts = [tokenizer.encoding.decode_single_token_bytes(i) for i in range(tokenizer.eot)]
     filters = mel_filters("cpu", dims.n_mels).numpy()
     numbers = (
         *(dims.n_vocab, dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head),
@@ -117,7 +131,7 @@ def ggml_bytes(dims: Dims, state: State, *, file_type: int = 1, tokens: int | No
     )
     parts = [struct.pack("<12i", 0x67676D6C, *numbers)]
     parts += [struct.pack("<2i", *filters.shape), filters.astype("<f4").tobytes()]
-    texts = texts[:tokens]
+    texts = texts_of(dims)[:tokens]
     parts.append(struct.pack("<i", len(texts)))
     parts += [struct.pack("<i", len(text)) + text for text in texts]
     for name, tensor in state.items():

@@ -5,7 +5,6 @@ neither their senders nor clients that disconnect keep others waiting.
 import os
 import threading
 from pathlib import Path
-from typing import Any
 
 import av
 import pytest
@@ -173,21 +172,3 @@ def test_a_dropped_job_frees_its_reader(
     service.cancel(job)
     assert isinstance(other.last, JobFinished)
     assert service.counts.cancelled == 2 and service.counts.failed == 0
-
-
-@pytest.mark.slow
-def test_a_reader_that_is_killed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recording is read by the next one."""
-    service = make()
-    assert isinstance(Upload(service, SHORT, "ann").last, JobFinished)
-    readers = service.reading._readers
-    pieces, killed = readers._pieces, threading.Event()
-
-    def kills(worker: Any, *rest: Any) -> Any:
-        if not killed.is_set():
-            killed.set()
-            os.kill(worker.pid, 9)
-        return pieces(worker, *rest)
-
-    monkeypatch.setattr(readers, "_pieces", kills)
-    assert isinstance(Upload(service, SHORT, "ann").last, JobFinished) and killed.is_set()

@@ -8,6 +8,7 @@ import torch
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Align, Answer, Decoded, Request, Search, Window
+from slimwhisper.kernels.graphs import Graphs
 from slimwhisper.model.model import Guard, Model
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.pretend.cuda import pretend_cuda
@@ -50,7 +51,7 @@ def then(tag: int, answer: Answer) -> Request | None:
     return None
 
 
-def assert_recorded_like_a_cpu(asked: Sequence[Window], search: Search | None) -> None:
+def assert_recorded_like_a_cpu(asked: Sequence[Window], search: Search | None) -> Graphs:
     """Steps that a pretend GPU replays from graphs give the answers of a CPU."""
     by_tag = dict(enumerate(asked))
     expected = run(Engine(made(("e", "x"), torch.device("cpu")), VOCABULARY, 2, search, 4), by_tag)
@@ -61,3 +62,4 @@ def assert_recorded_like_a_cpu(asked: Sequence[Window], search: Search | None) -
     for tag, answers in expected.items():
         assert_same(*([a for a in of if isinstance(a, Decoded)] for of in (found[tag], answers)))
     assert graphs is not None and graphs.failure is None and graphs.replays > 0
+    return graphs
