@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +24,34 @@ if TYPE_CHECKING:  # a job with nothing to do does not import torch
     from slimwhisper.api import SlimWhisper
 
 
-class JobPlan(argparse.Namespace):
-    """A job: the flags of `transcribe` by their names, and what follows from them."""
+@dataclass(kw_only=True)
+class JobPlan:
+    """A job, as its flags define it. Fields without a comment are the flags of their names."""
 
+    audio: Sequence[str]
+    audio_column: str | None
+    model: str
+    threads: int
     load: dict[str, Any]  # the arguments of `load_model` after the name
     options: dict[str, Any]  # for decoding, those that were given
+    batch_size: int | None
+    loaders: int | None
+    allow_truncated: bool
     files: Files  # the outputs
+    journal: bool | None
+    overwrite: bool
+    skip_existing: bool
+    retry_failed: bool
+    fail_fast: bool
+    shard: tuple[int, int] | None
     report: JobReport | None
+    verbose: bool
+    log_json: bool
     warnings: Sequence[str]  # for the user
+    engine: str
+    ray_address: str | None
+    workers: int | None
+    devices: str | None
 
     @staticmethod
     def of(flags: argparse.Namespace) -> "JobPlan":
@@ -38,17 +59,24 @@ class JobPlan(argparse.Namespace):
         package.
         """
         check_engine(flags)
-        plan, layout = JobPlan(**vars(flags)), layout_of(flags)
-        plan.options = options_of(flags)
+        options = options_of(flags)
+        layout = layout_of(flags)
         with_words = flags.word_timestamps or flags.sentences or flags.diarize or flags.channels
-        plan.warnings = check_layout(layout, bool(with_words))
+        warnings = check_layout(layout, bool(with_words))
         if flags.skip_existing and flags.overwrite:
             raise OptionError("--skip_existing and --overwrite cannot be combined; choose one")
-        plan.report = None if flags.report is None else JobReport(flags.report)
+        report = None if flags.report is None else JobReport(flags.report)
         is_table = flags.output_format == PARQUET
         formats = (PARQUET,) if is_table else formats_of(flags.output_format, layout)
-        plan.load = model_arguments(flags) | {"dtype": dtype_of(flags)}
-        plan.files = Files(open_sink(flags.output_dir), formats, layout)
+        made: dict[str, Any] = {
+            "load": model_arguments(flags) | {"dtype": dtype_of(flags)},
+            "options": options,
+            "files": Files(open_sink(flags.output_dir), formats, layout),
+            "report": report,
+            "warnings": warnings,
+        }
+        same = {field.name for field in fields(JobPlan)} - made.keys()
+        plan = JobPlan(**made, **{name: getattr(flags, name) for name in same})
         _ = plan.inputs  # tells of mistakes in them
         return plan
 

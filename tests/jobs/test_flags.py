@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from slimwhisper import cli
-from slimwhisper.jobs.flags import COMMAND_DEFAULTS, dtype_of, options_of
+from slimwhisper.jobs.flags import COMMAND_DEFAULTS, options_of
 from slimwhisper.options import Options
 
 
@@ -65,17 +65,6 @@ def test_temperatures_are_those_of_the_whisper_command(first: float, step: float
     assert chosen == tuple(np.arange(first, 1.0 + 1e-6, step))
     assert {type(t) for t in chosen} == {float}
     assert options_of(parse(*given, "None"))["temperature"] == first
-
-
-@pytest.mark.parametrize(
-    ("given", "dtype"),
-    [
-        *(("", None), ("--fp16 True", None), ("--fp16 False", "float32")),
-        *(("--fp16 False --dtype bfloat16", "bfloat16"), ("--compute_type float16", "float16")),
-    ],
-)
-def test_dtype_and_fp16(given: str, dtype: str | None) -> None:
-    assert dtype_of(parse(*given.split())) == dtype
 
 
 def test_every_flag_has_help() -> None:

@@ -239,20 +239,12 @@ def test_what_folders_leave_out() -> None:
     hidden = (".Trash-1000", "$RECYCLE.BIN", "#recycle", "@eaDir", "lost+found", "__MACOSX", "._x")
     touch("in/._x.wav", "in/sub/.x.wav", *(f"in/{name}/x.wav" for name in hidden))
     inputs = Inputs(["in"])
-    found = [str(one.path) for one in inputs.list() if isinstance(one, InputFile)]
-    assert found == taken
-    assert inputs.selection.left_out == {
-        ".txt": 1,
-        "without a suffix": 1,
-        ".pdf": 2,
-        ".ts": 1,
-        "hidden": 2,
-    }
+    assert [str(one.path) for one in inputs.list() if isinstance(one, InputFile)] == taken
+    left_out = {".txt": 1, "without a suffix": 1, ".pdf": 2, ".ts": 1, "hidden": 2}
+    assert inputs.selection.left_out == left_out
     assert sorted(outputs("in/*")) == sorted(taken)
-    assert sorted(outputs("in/@eaDir", "in/@eaDir/*", "in/._x.wav")) == [
-        "in/._x.wav",
-        "in/@eaDir/x.wav",
-    ]
+    named = ["in/._x.wav", "in/@eaDir/x.wav"]
+    assert sorted(outputs("in/@eaDir", "in/@eaDir/*", "in/._x.wav")) == named
     assert outputs("-", stdin=b"in/._x.wav\n") == {"in/._x.wav": "in/._x"}
 
 
@@ -272,10 +264,8 @@ def test_a_list_is_read_as_it_arrives() -> None:
     assert next(paths) == "a.mp3" and len(stream.pieces) == 2
     assert next(paths) == "b.mp3" and len(stream.pieces) == 1
     assert list(paths) == ["c.mp3"]
-    assert list(StandardInput(io.BytesIO(b"a\nb.mp3\0c\n.mp3\0")).paths()) == [
-        "a\nb.mp3",
-        "c\n.mp3",
-    ]
+    null_separated = StandardInput(io.BytesIO(b"a\nb.mp3\0c\n.mp3\0"))
+    assert list(null_separated.paths()) == ["a\nb.mp3", "c\n.mp3"]
 
 
 def test_a_tree_is_walked_lazily(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,36 +130,29 @@ def test_silence(run: Any) -> None:
     assert written()["a.txt"] == ""
 
 
-def test_an_output_that_cannot_be_written_is_tried_again(run: Any, fake_model: FakeModel) -> None:
-    Path("out/b/a.wav.txt").mkdir(parents=True)
-    first = run("in")
-    assert first.status == 1 and "2 of 4 files transcribed, 2 failed" in first.err
-    assert statuses() == DONE | {"b/a.wav": "unwritten"}
-    Path("out/b/a.wav.txt").rmdir()
-    fake_model.taken.clear()
-    assert run("in").status == 1
-    assert fake_model.taken == [Path("in/b/a.wav")]
-    assert written() == GOOD
-
-
-def test_a_reader_that_was_killed_is_no_failed_recording(
-    run: Any, fake_model: FakeModel, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("status", ["unwritten", "unread"])
+def test_what_is_no_recording_s_fault_is_tried_again(
+    run: Any, fake_model: FakeModel, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
-    """The next run tries it again."""
-    lives = [Path("in/a.wav")]
+    """Its outputs cannot be written, or its reader was killed."""
 
     def read(path: Path) -> str:
-        if path in lives:
+        if path == Path("in/b/a.wav"):
             raise ReaderKilledError(f"{path}: its reader was killed")
         return path.read_text()
 
-    monkeypatch.setattr("tests.support.fake_model.contents", read)
-    first = run("in")
+    with monkeypatch.context() as patch:
+        if status == "unread":
+            patch.setattr("tests.support.fake_model.contents", read)
+        else:
+            Path("out/b/a.wav.txt").mkdir(parents=True)
+        first = run("in")
     assert first.status == 1 and "2 of 4 files transcribed, 2 failed" in first.err
-    assert statuses() == DONE | {"a.wav": "unread"}
-    lives.clear()
+    assert statuses() == DONE | {"b/a.wav": status}
+    if status == "unwritten":
+        Path("out/b/a.wav.txt").rmdir()
     fake_model.taken.clear()
-    assert run("in").status == 1 and fake_model.taken == [Path("in/a.wav")]
+    assert run("in").status == 1 and fake_model.taken == [Path("in/b/a.wav")]
     assert written() == GOOD
 
 

@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 
 from slimwhisper.errors import OutputError
-from slimwhisper.files import Fingerprint, Folder, InputFile, open_sink
-from slimwhisper.jobs.journal.journal import Journal
-from slimwhisper.jobs.results.writers import Files, write_result
+from slimwhisper.files import Folder
 from slimwhisper.storage import tables
-from slimwhisper.types import Transcript
 from tests.support.command import Run
 from tests.support.fake_model import FakeModel
 from tests.support.memory_store import fill, journal, tar_of, texts
@@ -42,12 +39,9 @@ def test_from_a_store_to_a_store(store: Any, run: Any, fake_model: FakeModel) ->
     assert files["memory://in/a.wav"]["outputs"] == ["memory://out/t/a.wav.txt"]
     assert files["memory://in/x/c.wav"]["error"].startswith("memory://in/x/c.wav: damaged")
     assert events[-1]["journal"] == "memory://out/t/slimwhisper-journal/"
-    lines = {line["path"]: line for line in journal(store, "out/t")}
-    assert {path: line["status"] for path, line in lines.items()} == {
-        "memory://in/a.wav": "done",
-        "memory://in/x/a.mp3": "done",
-        "memory://in/x/c.wav": "failed",
-    }
+    lines = [(line["path"], line["status"]) for line in journal(store, "out/t")]
+    done = dict(zip(FILES, ("done", "done", "failed"), strict=True))
+    assert sorted(lines) == [(f"memory://{path}", status) for path, status in done.items()]
     assert len(fake_model.taken) == 3
     again = run("memory://in", *to)
     assert "Nothing to do: 2 already done, 1 failed in an earlier run." in again.err
@@ -78,16 +72,14 @@ def test_from_a_folder_to_a_store(store: Any, run: Any) -> None:
 def test_containers(store: Any, run: Any) -> None:
     fill(store, {"w/s0.tar": tar_of({"a.wav": b"one", "b.wav": b"two"})})
     run("memory://w/*.tar", "-o", "out", "-f", "txt")
-    assert sorted(str(p) for p in Path("out").rglob("*.txt")) == [
-        "out/s0.tar/a.wav.txt",
-        "out/s0.tar/b.wav.txt",
-    ]
     assert "2 already done" in run("memory://w/*.tar", "-o", "out", "-f", "txt").err
     Path("c.wav").write_text("three")
     Path("m.jsonl").write_text('{"audio_filepath": "c.wav"}\nno\n')
     done = run("m.jsonl", "-o", "out", "-f", "txt")
     assert done.status == 1 and "line 2 is not a JSON object" in done.err
-    assert Path("out/c.wav.txt").read_text() == "three\n"
+    written = {str(p): p.read_text() for p in Path("out").rglob("*.txt")}
+    texts = {"s0.tar/a.wav": "one\n", "s0.tar/b.wav": "two\n", "c.wav": "three\n"}
+    assert written == {f"out/{name}.txt": text for name, text in texts.items()}
 
 
 def test_a_store_that_does_not_answer(
@@ -166,36 +158,25 @@ def test_parquet(store: Any, run: Any, parquet: Any) -> None:
 
 
 def test_rows_that_cannot_be_written_wait(
-    parquet: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Any, run: Any, parquet: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are marked once they are written; what comes meanwhile is turned away."""
-    monkeypatch.setattr(tables, "ROWS", 2)
-    folder = open_sink(f"{tmp_path}/out")
-    folder.check()
-    journal = Journal(folder, {"model": "tiny"})
-    files = Files(folder, ("parquet",), {})
-    sink = tables.TableResults(files, journal, skip_existing=False, retry_failed=False)
+    """They are recorded once they are written; what comes meanwhile is done by the next run."""
+    monkeypatch.setattr(tables, "ROWS", 1)
+    writing, full = Folder.write, ["once"]
 
-    def end(name: str) -> None:
-        recording = InputFile(Path(name), name, Fingerprint(f"memory://in/{name}", 1, 2))
-        result = Transcript(name, [], "en")
-        sink.record(recording, write_result(sink.write, recording, result))
+    def write(folder: Folder, name: str, data: bytes) -> None:
+        if full:
+            raise OutputError(f"no space, {full.pop()}")
+        writing(folder, name, data)
 
-    def broken(*_: Any, **__: Any) -> None:
-        raise OutputError("no space")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Folder, "write", broken)
-        end("a")
-        end("b")
-        with pytest.raises(OutputError):
-            end("c")
-        assert not list(journal.records())
-    end("d")
-    sink.close()
-    assert sorted(row["text"] for row in rows(f"{tmp_path}/out").values()) == ["a", "b", "d"]
-    assert [line["path"][-1] for line in journal.records()] == ["a", "b", "d"]
-    journal.close()
+    monkeypatch.setattr(Folder, "write", write)
+    fill(store, FILES)
+    first = run("memory://in", "-o", "out", "-f", "parquet")
+    assert first.status == 1 and first.err.count("no space") == 1
+    assert sorted(rows()) == ["memory://in/a.wav", "memory://in/x/c.wav"]
+    again = run("memory://in", "-o", "out", "-f", "parquet").err
+    assert "1 of 1 file transcribed, 0 failed, 1 already done, 1 failed in an earlier run" in again
+    assert len(rows()) == 3
 
 
 def test_parquet_in_a_store(store: Any, run: Any, parquet: Any) -> None:
