@@ -76,22 +76,28 @@ def add_main_flags(parser: argparse.ArgumentParser, *, batches: bool) -> None:
         )
 
 
+def _refusing(parse: Callable[[str], Any], prefix: str = "") -> Callable[[str], Any]:
+    """A flag's type from a function that raises OptionError. prefix: not shown of its messages."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except OptionError as error:
+            raise argparse.ArgumentTypeError(str(error).removeprefix(prefix)) from None
+
+    return parsed
+
+
 def _cache_form(part: str, attention: str) -> dict[str, Any]:
     """A flag's type, a cache form with settings if it has some, and its help."""
-
     exact, names = names_of(attention), names_of(attention, exact=False)
     approximate = [name for name in names if name not in exact]
-
-    def parse(text: str) -> str:
-        try:
-            return str(check_form(text, names))
-        except OptionError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
 
     help_text = (
         f"form of the {part}'s cache: {', '.join(exact)}; not exact, with settings such as "
         f"compact:float8=true: {', '.join(approximate)} [the preset's]"
     )
+    parse = _refusing(lambda text: str(check_form(text, names)))
     return {"type": parse, "metavar": "FORM", "help": help_text}
 
 
@@ -129,10 +135,11 @@ def add_options(
     """
     for row in fields(kind):
         option_help: OptionHelp = row.metadata["help"]
+        parse = option_help.parse
         if option_help.section and (not names or row.name in names):
             groups[option_help.section].add(
                 f"--{row.name}",
-                type=_hot_words if row.name == "hot_words" else _kind(str(row.type)),
+                type=_refusing(parse, f"{row.name}: ") if parse else _kind(str(row.type)),
                 default=(defaults or {}).get(row.name, row.default),
                 help=option_help.help,
                 choices=option_help.choices or None,
@@ -140,30 +147,12 @@ def add_options(
             )
 
 
-def _hot_words(path: str) -> str:
-    """The path of a file that has been read and checked, before a model is loaded for it."""
-    from slimwhisper.tokens.texts import parse_hot_words, read_hot_words
-
-    try:
-        parse_hot_words(read_hot_words(path), bonus=0.0)
-    except OptionError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("hot_words: ")) from None
-    return path
-
-
 def add_voices(group: FlagGroup, **arguments: Any) -> None:
     """Add `--voices`, a folder of known speakers. arguments: of `add_argument`."""
-
-    def folder(text: str) -> tuple[tuple[str, str], ...]:
-        try:
-            return voices_in(text)
-        except OptionError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
     group.add(
         "--voices",
         metavar="FOLDER",
-        type=folder,
+        type=_refusing(voices_in),
         default=(),
         help="known speakers: a folder with a recording of each voice alone, NAME.wav or of "
         "another format [none]",

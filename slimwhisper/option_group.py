@@ -5,7 +5,7 @@ transcription; the command line, the HTTP API and a job's journal follow from th
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -41,6 +41,7 @@ class OptionHelp:
     open: bool = False  # whether the bounds themselves are not allowed
     choices: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()  # options of which one must be set, too
+    parse: Callable[[str], Any] | None = None  # of a flag's text; None: by the field's type
 
 
 def option(default: Any, help: str, *, section: str = "", **arguments: Any) -> Any:

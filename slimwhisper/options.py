@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +49,9 @@ def make_options(model: ModelFacts, **values: Any) -> Options:
     check_names(Options, given)
     given = plain_values(given)
     for row in fields(Options):
-        if "tuple" in str(row.type) and type(given.get(row.name)) is list:
-            given[row.name] = tuple(given[row.name])
+        value = given.get(row.name)
+        if "tuple" in str(row.type) and isinstance(value, Sequence) and not isinstance(value, str):
+            given[row.name] = tuple(value)
     defaults = {} if model.settings is None else model.settings.defaults(model.dims)
     for group in groups_of(Options, "prepare"):
         group.prepare(given, defaults, model)

@@ -253,8 +253,8 @@ def test_bounds_belong_to_what_is_allowed() -> None:
         word_timestamps=True,
         hallucination_silence_threshold=0.5,
     )
-    assert made.temperature == (0, 10)
-    assert made.beam_size == 100
+    of_range = make_options(facts_of(ENGLISH), temperature=range(0, 11, 10)).temperature
+    assert made.temperature == of_range == (0, 10) and made.beam_size == 100
     assert (
         make_options(
             facts_of(ENGLISH), length_penalty=0, sample_len=1, language="English"

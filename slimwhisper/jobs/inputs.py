@@ -36,7 +36,6 @@ EMPTY = {
     "glob": "matches no audio or video files; check the pattern",
     "list": "nothing on standard input; pipe in a recording, or a list with one path per line",
 }
-
 SEPARATORS = tuple(filter(None, (os.sep, os.altsep)))
 
 NAME = "stdin"  # of a recording on standard input, and its outputs

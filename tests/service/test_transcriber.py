@@ -14,7 +14,7 @@ import torch
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.engine import engine as pool
+from slimwhisper.engine import engine as engine_module
 from slimwhisper.engine.engine import Engine, make_engine, slot_bytes
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
@@ -191,7 +191,7 @@ def test_the_idle_engine_makes_room_first(network: Model, monkeypatch: pytest.Mo
         assert kept() is None, "still there while another is allocated"
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(pool, "Engine", full)
+    monkeypatch.setattr(engine_module, "Engine", full)
     with pytest.raises(OptionError, match="batch_size 8: not enough memory on cpu"):
         list(model.transcribe_many(iter(AUDIO), batch_size=8, **QUICK))
     assert model.transcriber.nbytes() == 0 and not model.transcriber.used
