@@ -5,7 +5,7 @@ transcription; the command line, the HTTP API and a job's journal follow from th
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -41,7 +41,6 @@ class OptionHelp:
     open: bool = False  # whether the bounds themselves are not allowed
     choices: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()  # options of which one must be set, too
-    parse: Callable[[str], Any] | None = None  # of a flag's text; None: by the field's type
 
 
 def option(default: Any, help: str, *, section: str = "", **arguments: Any) -> Any:
@@ -160,9 +159,8 @@ def _check_type(row: "Field[Any]", value: Any) -> None:
     kinds = [KINDS[name] for name in names if name in KINDS]
     if kinds and not any(isinstance(value, types) for types, _ in kinds):
         expected = " or ".join(words for _, words in kinds)
-        raise OptionError(
-            f"{row.name} {value!r} is of type {type(value).__name__}; give {expected}"
-        )
+        kind = type(value).__name__
+        raise OptionError(f"{row.name} {value!r} is of type {kind}; give {expected}")
 
 
 def _check_bounds(name: str, value: Any, whole: bool, limits: OptionHelp) -> None:

@@ -78,10 +78,8 @@ class SearchOptions(OptionGroup):
 
     def check(self, model: ModelFacts) -> None:
         """Whether a search with these ends with a text."""
-        temperatures = self.temperatures
-        if not temperatures or any(
-            not isinstance(t, Real) or not 0 <= t <= 10 for t in temperatures
-        ):
+        valid = [isinstance(t, Real) and 0 <= t <= 10 for t in self.temperatures]
+        if not valid or not all(valid):
             rule = "give one number, or several to try in turn, from 0 (greedy) to 10"
             raise OptionError(f"temperature {self.temperature!r}: {rule}")
         if self.patience is not None and round((self.beam_size or 1) * self.patience) < 1:

@@ -129,16 +129,6 @@ class PromptOptions(OptionGroup):
                 raise OptionError(f"{key} {value!r}: {rule}")
 
 
-def checked_hot_words(path: str) -> str:
-    """The path of a file that has been read and checked, before a model is loaded for it. Raises
-    OptionError.
-    """
-    from slimwhisper.tokens.texts import parse_hot_words, read_hot_words
-
-    parse_hot_words(read_hot_words(path), bonus=0.0)
-    return path
-
-
 @dataclass(frozen=True, kw_only=True)
 class HotWordOptions(OptionGroup):
     """Words whose tokens become more probable."""
@@ -148,7 +138,6 @@ class HotWordOptions(OptionGroup):
         (),
         "file of up to 10,000 words or phrases, one a line, whose tokens get --hot_word_bonus, or "
         "the number after a tab; unlike --hotwords, which is a prompt [none]",
-        parse=checked_hot_words,
     )
     hot_word_bonus: float = prompting(
         2.0, "added to the log-probability of each token that continues a hot word", low=0, high=20
