@@ -24,7 +24,7 @@ from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.readers import Readers
 from slimwhisper.devices import check_batch_size, choose_loaders
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.kernels.graphs import bucket_of
+from slimwhisper.kernels.memory import bucket_of
 from slimwhisper.loaded_model import LoadedModel
 from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
