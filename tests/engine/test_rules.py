@@ -22,9 +22,9 @@ from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.options import Options
+from slimwhisper.tokens.languages import OTHER_NAMES
 from slimwhisper.tokens.texts import numerals, suppressed_tokens
 from slimwhisper.tokens.vocabulary import (
-    OTHER_NAMES,
     Vocabulary,
     get_tokenizer,
     get_vocabulary,

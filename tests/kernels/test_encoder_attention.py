@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.kernels import heads
+from slimwhisper.kernels import blocks
 from slimwhisper.kernels.blocks import encoder_attention
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
 
@@ -111,11 +111,11 @@ def test_what_it_leaves_to_pytorch(c: Library) -> None:
 def test_which_of_them_is_taken(c: Library, amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """C's, also where int8 lets it round; but not in bfloat16 with AMX, nor in float64."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": amx})
-    monkeypatch.setattr(heads, "library", lambda dtype: c if dtype == c.dtype else None)
+    monkeypatch.setattr(blocks, "library", lambda dtype: c if dtype == c.dtype else None)
     taken: list[str] = []
-    run, attend = c.encoder_attention, heads.head_attention
+    run, attend = c.encoder_attention, blocks.head_attention
     monkeypatch.setattr(c, "encoder_attention", lambda *a: (taken.append("c"), run(*a))[1])
-    monkeypatch.setattr(heads, "head_attention", lambda *a: (taken.append("torch"), attend(*a))[1])
+    monkeypatch.setattr(blocks, "head_attention", lambda *a: (taken.append("torch"), attend(*a))[1])
     q = noise(1, 20, 2, 64)
     for operand, rounded in ((q.to(c.dtype), False), (q, True), (q.double(), True)):
         assert encoder_attention(operand, operand, operand, rounded).shape == q.shape
