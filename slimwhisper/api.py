@@ -302,11 +302,9 @@ class SlimWhisper(LoadedModel):
         chosen = live_options(**options)
         model = self if chosen.window is None else self.shortened(chosen.window)
         live = Live(model.transcriber, chosen)
-        if source is None:
-            return live
         if isinstance(source, AsyncIterable):
             return listen_async(live, source)
-        return live.listen(source)
+        return live if source is None else live.listen(source)
 
     def shortened(self, seconds: float) -> "SlimWhisper":
         """A model with the same weights, not copied, whose windows are shorter: several times

@@ -118,7 +118,7 @@ def test_commit_clear_and_change(begin: Make, audio: np.ndarray) -> None:
     assert [e.text.strip() for e in ended if e.text] == [SPOKEN, SPOKEN]
     emitted = "".join(e.committed for e in events if isinstance(e, TextUpdate))
     assert emitted == "".join(e.text for e in ended)
-    assert opened.events.empty() and nothing_left(service)
+    assert opened.events.empty() and eventually(lambda: nothing_left(service))
     calls = {e.utterance: e.calls for e in events if isinstance(e, SpeechStarted)}
     assert [calls[e.utterance] for e in ended if e.text] == [1, 2]
     assert ended[-2].segments[0].words is None and ended[-1].segments[0].words
