@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from slimwhisper.app.realtime.frames import read_frame
+from slimwhisper.app.realtime.wyoming import read_frame
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.errors import CheckpointError
 from tests.foreign.outcomes import Check, NotApplicableError, Status, attempt, needs
