@@ -5,7 +5,7 @@ import os
 
 from slimwhisper.checkpoint.load import available_models, locate_checkpoint
 from slimwhisper.errors import OptionError
-from slimwhisper.tokens.whisper_package.utils import format_timestamp
+from slimwhisper.text import format_timestamp
 
 __all__ = ["available_models", "download_model", "format_timestamp", "get_logger"]
 

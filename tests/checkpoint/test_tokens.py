@@ -64,6 +64,13 @@ def test_a_folder_that_says_what_whisper_does_is_whispers(tmp_path: Path) -> Non
     assert model.make_options() == slimwhisper.Options()
 
 
+def test_settings_that_name_other_tokens(tmp_path: Path) -> None:
+    for setting in ({"eos_token_id": 100}, {"lang_to_id": {"<|de|>": 50_259}}):
+        found = vocabulary(hf_folder(tmp_path / "model", whisper_table(), generation=setting))
+        assert not found.is_whispers
+    assert found.languages == {50_259: "de"}
+
+
 def test_a_changed_table_has_whispers_interface(tmp_path: Path) -> None:
     """The same answers as whisper's tokenizer, and the added words are text."""
     found = vocabulary(hf_folder(tmp_path / "model", whisper_table(added=WORDS)))

@@ -9,7 +9,7 @@ import torch
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cli import build_parser
-from slimwhisper.engine.drafting.speculation import Acceptance
+from slimwhisper.engine.drafting import Acceptance
 from slimwhisper.engine.engine import make_engine
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters.hot_words import HotWordFilter, argmax
-from slimwhisper.engine.hot_words.automaton import HotWords
+from slimwhisper.engine.hot_words import HotWordFilter, HotWords, argmax
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
 from slimwhisper.engine.sampling import waiting_times
 from slimwhisper.longform.requests import hot_words, make_rules

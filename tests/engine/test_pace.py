@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from slimwhisper.engine.drafting.draft_length import (
+from slimwhisper.engine.drafting import (
     TIMED_FIRST,
     DraftLengthController,
     expected_tokens,

@@ -12,14 +12,14 @@ from torch import Tensor
 from whisper.decoding import BeamSearchDecoder, MaximumLikelihoodRanker
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters.rules import (
+from slimwhisper.engine.filters import (
     NEVER,
+    Filters,
     Repetition,
     Texts,
     Timestamps,
     apply_timestamp_rules,
 )
-from slimwhisper.engine.filters.table import Filters
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
 from slimwhisper.engine.sampling import fastest, waiting_times
 from slimwhisper.engine.verification import verify

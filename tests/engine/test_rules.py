@@ -8,7 +8,7 @@ import pytest
 import torch
 from whisper.decoding import ApplyTimestampRules, SuppressBlank, SuppressTokens
 
-from slimwhisper.engine.filters.rules import (
+from slimwhisper.engine.filters import (
     NEVER,
     WIDTH,
     Suppression,
@@ -22,9 +22,14 @@ from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.options import Options
-from slimwhisper.tokens.languages import OTHER_NAMES
 from slimwhisper.tokens.texts import numerals, suppressed_tokens
-from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, language_code
+from slimwhisper.tokens.vocabulary import (
+    OTHER_NAMES,
+    Vocabulary,
+    get_tokenizer,
+    get_vocabulary,
+    language_code,
+)
 from tests.support.checkpoints import tiny_dims
 
 DIMS = tiny_dims()

@@ -10,8 +10,7 @@ import torch
 
 from slimwhisper.cache.rows import PAGE, PagePool
 from slimwhisper.engine.requests import Attempt, Decoded, Retry, Rules, Search, Window
-from slimwhisper.engine.scheduler import Scheduler
-from slimwhisper.engine.tickets import Plan, Results, RowGroup, Ticket, TicketState
+from slimwhisper.engine.scheduler import Plan, Results, RowGroup, Scheduler, Ticket, TicketState
 
 CONTEXT = 64
 NONE = torch.zeros(0, dtype=torch.int64)

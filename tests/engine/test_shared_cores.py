@@ -12,7 +12,7 @@ from torch import Tensor
 from slimwhisper.engine.engine import LIVE_PREFETCH, Engine
 from slimwhisper.engine.passes import encoder
 from slimwhisper.engine.requests import Decoded
-from slimwhisper.engine.tickets import Results
+from slimwhisper.engine.scheduler import Results
 from slimwhisper.model.model import Model
 from tests.support.windows import (
     VOCABULARY,

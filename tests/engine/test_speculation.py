@@ -9,10 +9,15 @@ from torch import Tensor
 
 from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.engine.drafting.draft_length import MAX_DRAFT
-from slimwhisper.engine.drafting.draft_model import DraftModel, load_draft
-from slimwhisper.engine.drafting.drafter import Choose, DraftContext, Drafter
-from slimwhisper.engine.drafting.speculation import Acceptance
+from slimwhisper.engine.drafting import (
+    MAX_DRAFT,
+    Acceptance,
+    Choose,
+    DraftContext,
+    Drafter,
+    DraftModel,
+    load_draft,
+)
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import Answer, Decoded, Request, Search, Window

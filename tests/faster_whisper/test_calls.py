@@ -175,6 +175,9 @@ def test_options_reach_the_engine(model: WhisperModel) -> None:
     assert text(max_new_tokens=5, without_timestamps=True) == "five five five zero one"
     assert text(initial_prompt=[five], hotwords="zero") == text(initial_prompt="five") == plain
     assert text(patience=2, beam_size=3, max_new_tokens=1000) == plain
+    failing = {"temperature": [0.0, 1.0], "compression_ratio_threshold": 0.0}
+    first = next(iter(model.transcribe(str(PHONE), **failing)[0]))
+    assert first.temperature == 0, "the best, where all fail"
 
 
 def test_progress_is_shown_where_it_is_asked_for(
@@ -309,6 +312,8 @@ def test_numbers_and_arrays_of_numpy_and_torch(model: WhisperModel, kind: Any) -
         expected = [s.text for s in engine.transcribe(str(PHONE), **values, vad_filter=True)[0]]
         found, info = engine.transcribe(str(PHONE), **given, **vad)
         assert [s.text for s in found] == expected and info.language == "en"
+        temperatures = [0.0, 0.4] if engine is model else [0.0]
+        assert info.transcription_options.temperatures == pytest.approx(temperatures)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from slimwhisper.kernels.attention import ALL, Latent, Reads
-from slimwhisper.kernels.cpu.blocks import LatentBlock, MLPBlock
+from slimwhisper.kernels.attention import ALL, CacheWrite, Latent, Reads
+from slimwhisper.kernels.blocks import LatentBlock, MLPBlock
 from slimwhisper.kernels.cpu.library import BFLOAT16_ROWS, Library, library
-from slimwhisper.kernels.norm import CacheWrite
 from tests.support.windows import decode, random_model, windows
 
 HEADS, SIZE, WIDTH, WIDE = 3, 32, 96, 160

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from slimwhisper.kernels import heads
+from slimwhisper.kernels.blocks import encoder_attention
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
-from slimwhisper.kernels.heads import encoder_attention
 
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
 POSITIONS = (1, 2, 49, 63, 129, 257, 600)

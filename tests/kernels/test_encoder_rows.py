@@ -11,9 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.kernels import encoder_rows as encoder_rows_module
 from slimwhisper.kernels import linear as linear_module
+from slimwhisper.kernels.blocks import PART, BlockWeights, Layer, Pair, encoder_rows
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.encoder_rows import PART, BlockWeights, Layer, Pair, encoder_rows
 from slimwhisper.kernels.linear import Quantized, Tiled, linear, quantize
 from slimwhisper.model.encoder import Encoder
 from tests.support.checkpoints import random_state, tiny_dims

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters.rules import WIDTH
+from slimwhisper.engine.filters import WIDTH
 from slimwhisper.engine.requests import Decoded, Search
-from slimwhisper.kernels.graphs import MAX_FAILURES, CUDAGraphs, Graphs, bucket_of, stream_of
+from slimwhisper.kernels.graphs import MAX_FAILURES, CUDAGraphs, Graphs, stream_of
+from slimwhisper.kernels.memory import bucket_of
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import assert_recorded_like_a_cpu, made, requests
 from tests.support.windows import (

@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from slimwhisper.cache.fold import Folded
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.kernels.attention import ALL
+from slimwhisper.kernels.blocks import LatentBlock, MLPBlock
 from slimwhisper.kernels.cpu import library as module
-from slimwhisper.kernels.cpu.blocks import LatentBlock, MLPBlock
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
 from slimwhisper.kernels.linear import Plain, Weight, in_half, linear, quantize
 from slimwhisper.model.model import Model

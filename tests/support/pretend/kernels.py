@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.engine.filters.rules import apply_timestamp_rules, log_probability
-from slimwhisper.kernels.attention import FP8, Latent, Reads
+from slimwhisper.engine.filters import apply_timestamp_rules, log_probability
+from slimwhisper.kernels.attention import FP8, CacheWrite, Latent, Reads, add_norm
 from slimwhisper.kernels.gpu.combine import PartialSums
-from slimwhisper.kernels.norm import CacheWrite, add_norm
 from slimwhisper.types import SpecialTokens
 from tests.support.attention import combine_reference, heads_reference, latent_reference
 
