@@ -50,7 +50,6 @@ def bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds stand for hours."""
     monkeypatch.setattr(samples, "SPOOL_SECONDS", IN_MEMORY)
-    monkeypatch.setattr(samples, "WRITE_SAMPLES", SAMPLE_RATE)
     monkeypatch.setattr(reading, "IN_MEMORY", IN_MEMORY * SAMPLE_RATE)
     monkeypatch.setattr(reading, "DISK_SECONDS", OF_A_SLOT)
 
