@@ -52,6 +52,12 @@ DECODERS = frozenset(
     " speex truehd truespeech tta vorbis wavpack wmalossless wmapro wmav1 wmav2 wmavoice".split()
 )
 
+# What `slimwhisper live --allow_url` may also open: live streams, with their protocols. No "file":
+# a playlist must not open files of this machine.
+LIVE_CONTAINERS = frozenset("hls mpegts rtp rtsp sdp".split())
+PROTOCOLS = frozenset("crypto http httpproxy https rtp tcp tls udp".split())
+ADDRESSES = ("http", "https", "rtsp", "udp", "rtp")  # schemes
+
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:

@@ -47,9 +47,9 @@ class FFmpegPass:
     position = 0.0  # seconds so far, with silences
     end = 0.0  # seconds on the file's clock
 
-    def __init__(self, name: str) -> None:
-        """name: for messages."""
-        self._name = name
+    def __init__(self, name: str, longest_gap: float = LONGEST_GAP) -> None:
+        """name: for messages. longest_gap: seconds; a longer one is not filled."""
+        self._name, self._longest_gap = name, longest_gap
         self._origin = inf  # seconds on the file's clock; until there is sound, of the pictures,
         # for which FFmpeg may not tell it, as it has no decoder
 
@@ -112,7 +112,7 @@ class FFmpegPass:
         if gap <= JITTER:
             return 0.0
         stated = inf if container.duration is None else container.duration / av.time_base
-        if gap > LONGEST_GAP or self.position < stated < self.position + gap - 1:
+        if gap > self._longest_gap or self.position < stated < self.position + gap - 1:
             self._origin += gap
             jump = f"its clock jumps from {clock(self.position)} to {clock(self.position + gap)}"
             logger.warning("%s: %s; this gap is left out of the times", self._name, jump)

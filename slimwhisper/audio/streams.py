@@ -1,4 +1,4 @@
-"""A pipe -> pieces of float32 [n], 16 kHz, mono, as they arrive."""
+"""Streams: a pipe or an address -> pieces of float32 [n], 16 kHz, mono, as they arrive."""
 
 import logging
 import os
@@ -9,15 +9,23 @@ from dataclasses import dataclass, replace
 import av
 import numpy as np
 from av.container import InputContainer
+from av.stream import Discard
 from numpy.typing import NDArray
 
-from slimwhisper.audio.ffmpeg import ALLOWED, FFMPEG_ERRORS, MAX_CHANNELS, TAGS, choose_stream
-from slimwhisper.audio.frames import FFmpegPass, converted
+from slimwhisper.audio.ffmpeg import (
+    ALLOWED,
+    FFMPEG_ERRORS,
+    TAGS,
+    choose_stream,
+)
+from slimwhisper.audio.formats import ADDRESSES, CONTAINERS, LIVE_CONTAINERS, PROTOCOLS
+from slimwhisper.audio.frames import LONGEST_GAP, FFmpegPass, converted
 from slimwhisper.audio.headers import UNKNOWN, is_chunk
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.text import error_line, text_encoding
 from slimwhisper.types import SAMPLE_RATE
 
+MAX_CHANNELS = 64  # FFmpeg's own limit for PCM
 RATES = (4_000, 384_000)  # Hz, of PCM
 # FFmpeg's names of PCM by a WAV's format code and bits
 PCM = {
@@ -32,6 +40,8 @@ PCM = {
 }
 EXTENSIBLE = 0xFFFE  # the format code is in the chunk's extension
 MAX_CHUNK = 1 << 20  # bytes of a WAV before its samples
+LONGEST_LIVE_GAP = 10.0  # seconds of silence; a longer one is a new clock, as in ffmpeg
+TIMEOUT = (15.0, 15.0)  # seconds without an answer, when opening and when reading
 # the first bytes of containers; anything else, but for text, is raw PCM
 CONTAINER_STARTS = (
     *(b"fLaC", b"OggS", b"ID3", b"\x1aE\xdf\xa3", b"FORM", b".snd", b"caff", b"wvpk", b"#!AMR"),
@@ -140,19 +150,55 @@ def _wav(pipe: "_Pipe", name: str) -> PCMFormat:
     raise AudioError(f"{name}: a WAV with a damaged header; check its source")
 
 
-def _pieces(name: str, container: InputContainer) -> Iterator[NDArray[np.float32]]:
-    """All audio of a container. Raises AudioError for an early end."""
+def url_pieces(url: str, name: str) -> Iterator[NDArray[np.float32]]:
+    """What comes from an address: pieces of float32 [n]. `name` stands for it in messages.
+
+    HTTP, ICY, HLS, RTSP, RTP and MPEG-TS over UDP, with FFmpeg's libraries, which may use only
+    the protocols, containers and decoders of `formats`: a playlist cannot open files.
+
+    Raises OptionError for another kind of address; AudioError where nothing answers, nothing can be
+    read, or the connection ends too early, after all that came.
+    """
+    if url.partition("://")[0].lower() not in ADDRESSES:
+        kinds = ", ".join(f"{kind}://" for kind in ADDRESSES)
+        raise OptionError(f"{name}: unknown kind of address; {kinds} and paths work")
+    return _url_pieces(url, name)
+
+
+def _url_pieces(url: str, name: str) -> Iterator[NDArray[np.float32]]:
+    options = ALLOWED | {
+        "protocol_whitelist": ",".join(sorted(PROTOCOLS)),
+        "format_whitelist": ",".join(sorted(CONTAINERS | LIVE_CONTAINERS)),
+        "rtsp_flags": "prefer_tcp",
+    }
+    try:
+        container = av.open(url, mode="r", options=options, timeout=TIMEOUT, **TAGS)
+    except FFMPEG_ERRORS as error:
+        raise AudioError(
+            f"{name}: cannot be opened ({error_line(error)}); check the address"
+        ) from error
+    with container:
+        yield from _pieces(name, container, endless=container.duration is None)
+
+
+def _pieces(
+    name: str, container: InputContainer, endless: bool = False
+) -> Iterator[NDArray[np.float32]]:
+    """All audio of a container. endless: it should not end. Raises AudioError for an early end."""
     stream = choose_stream(name, container)
-    run, samples = FFmpegPass(name), 0
+    for other in container.streams:
+        if other is not stream and container.format.name == "hls":  # do not fetch other qualities
+            other.discard = Discard.all
+    run, samples = FFmpegPass(name, LONGEST_LIVE_GAP if endless else LONGEST_GAP), 0
     try:
         for piece in converted(run.frames(container, stream)):
             samples += len(piece)
             yield np.multiply(piece, np.float32(1 / 32768), dtype=np.float32)
     except FFMPEG_ERRORS as error:
         raise AudioError(f"{name}: cannot be decoded ({error_line(error)})") from error
-    if run.cut_off and not samples:  # such as an MP4 with its index at its end
+    if run.cut_off and not (samples or endless):  # such as an MP4 with its index at its end
         raise AudioError(f"{name}: this kind of file cannot be read as it comes; give its name")
-    if run.cut_off:
+    if run.cut_off or endless:
         raise AudioError(
             f"{name}: ended, or the connection was lost, after {samples / SAMPLE_RATE:.1f} s; "
             "start the command again to continue"

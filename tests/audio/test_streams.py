@@ -1,20 +1,25 @@
-"""Audio from pipes, as it comes; test_every_reader.py has that it is the same as from files."""
+"""Audio from pipes and addresses: the same samples as from files, as they come, and errors."""
 
 import io
 import os
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 
+from slimwhisper.audio import streams
 from slimwhisper.audio.load import load_audio
-from slimwhisper.audio.streams import pipe_pieces
+from slimwhisper.audio.streams import pipe_pieces, url_pieces
 from slimwhisper.errors import AudioError, OptionError
 from tests.support.paths import SAMPLES
-from tests.support.recordings import sound
+from tests.support.recordings import convert, ffmpeg, needs_ffmpeg, sound, write
+from tests.support.servers import Server, serving
 
 NAME = "standard input"
 
@@ -54,6 +59,22 @@ def wav(samples: np.ndarray, rate: int, subtype: str = "PCM_16", format: str = "
 def read_pipe(pipe: Pipe, data: bytes, **options: Any) -> np.ndarray:
     pipe.end(data)
     return np.concatenate(list(pipe_pieces(pipe.out, NAME, **options)))
+
+
+@pytest.mark.parametrize(
+    ("rate", "channels", "format", "subtype"),
+    [
+        (16_000, 1, "WAV", "PCM_16"),
+        *((44_100, 2, "WAV", t) for t in "PCM_16 PCM_U8 PCM_24 FLOAT DOUBLE ULAW".split()),
+        *((22_050, 1, f, t) for f, t in (("WAVEX", "PCM_24"), ("RF64", "PCM_16"))),
+        *((22_050, 1, f, "PCM_16") for f in ("FLAC", "AIFF", "AU", "W64")),
+    ],
+)
+def test_samples_are_those_of_a_file(
+    pipe: Pipe, rate: int, channels: int, format: str, subtype: str
+) -> None:
+    data = wav(sound(rate, channels, 0.5), rate, subtype, format)
+    assert np.array_equal(read_pipe(pipe, data), load_audio(data))
 
 
 def test_raw(pipe: Pipe) -> None:
@@ -108,7 +129,110 @@ def test_errors_come_after_the_audio(pipe: Pipe, data: bytes, words: str) -> Non
         assert count == (len(data) - 44 if data[:4] == b"RIFF" else len(data)) // 2
 
 
-def test_formats_that_cannot_be() -> None:
+@pytest.fixture
+def site() -> Iterator[Server]:
+    with serving() as server:
+        yield server
+
+
+def test_http(site: Server) -> None:
+    data = wav(sound(16_000, 1, 1.0), 16_000, format="FLAC")
+    site.pages["/talk.flac"] = data
+    url = f"{site.url}/talk.flac"
+    assert np.array_equal(np.concatenate(list(url_pieces(url, url))), load_audio(data))
+
+
+def test_a_station_that_ends(site: Server) -> None:
+    """Without a stated length, the end of the connection is not the end of the audio."""
+    site.endless = True
+    site.pages["/radio"] = wav(sound(16_000, 1, 3.0), 16_000, "MPEG_LAYER_III", "MP3")
+    count = 0
+    with pytest.raises(AudioError, match=r"radio: ended, or .* after \d\.\d s"):
+        for piece in url_pieces(f"{site.url}/radio", "radio"):
+            count += len(piece)
+    assert count >= 3 * 16_000
+
+
+def playlist(names: list[str], ended: bool) -> bytes:
+    segments = "".join(f"#EXTINF:1,\n{name}\n" for name in names)
+    end = "#EXT-X-ENDLIST\n" if ended else ""
+    return f"#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:1\n{segments}{end}".encode()
+
+
+@pytest.mark.slow
+@needs_ffmpeg
+def test_hls(site: Server, tmp_path: Path) -> None:
+    """A playlist that is whole; and one that grows: its pieces are read before more arrive."""
+    speech = write(tmp_path / "speech.wav", seconds=5.0)
+    made = ("-c:a", "aac", "-f", "hls", "-hls_time", "1", "-hls_list_size", "0")
+    convert(speech, tmp_path / "whole.m3u8", *made)
+    site.pages |= {f"/{file.name}": file.read_bytes() for file in tmp_path.glob("*.*")}
+    url = f"{site.url}/whole.m3u8"
+    result = np.concatenate(list(url_pieces(url, url)))
+    raw = ffmpeg("-i", tmp_path / "whole.m3u8", "-f", "s16le", "-ac", "1", "-ar", "16000", "-")
+    expected = np.frombuffer(raw, np.int16) / 32768
+    np.testing.assert_allclose(result, expected, atol=2 / 32768)
+    names = sorted(file.name for file in tmp_path.glob("*.ts"))
+    assert len(names) >= 4
+    site.pages["/live.m3u8"] = playlist(names[:3], ended=False)
+    pieces, count = url_pieces(f"{site.url}/live.m3u8", "radio"), 0
+    while count < 2.5 * 16_000:
+        count += len(next(pieces))
+    site.pages["/live.m3u8"] = playlist(names, ended=True)
+    with pytest.raises(AudioError, match=r"radio: ended, or .* after 5\.\d s"):
+        for _ in pieces:
+            pass
+
+
+@pytest.mark.slow
+@needs_ffmpeg
+def test_udp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPEG-TS, sent again and again until it is received; then nothing more arrives."""
+    monkeypatch.setattr(streams, "TIMEOUT", (15.0, 2.0))
+    sent = convert(write(tmp_path / "speech.wav"), tmp_path / "speech.ts", "-c:a", "aac")
+    data, received = sent.read_bytes(), threading.Event()
+    with socket.socket(type=socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def send() -> None:
+        with socket.socket(type=socket.SOCK_DGRAM) as udp:
+            while not received.wait(0.05):
+                for start in range(0, len(data), 7 * 188):
+                    udp.sendto(data[start : start + 7 * 188], ("127.0.0.1", port))
+                    time.sleep(0.002)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    count = 0
+    try:
+        with pytest.raises(AudioError, match="radio: ended, or"):
+            for piece in url_pieces(f"udp://127.0.0.1:{port}", "radio"):
+                count += len(piece)
+                if count > 16_000:
+                    received.set()
+    finally:
+        received.set()
+        sender.join()
+    assert count > 16_000
+
+
+def test_a_playlist_reaches_no_files(site: Server, tmp_path: Any) -> None:
+    secret = tmp_path / "secret.aac"
+    secret.write_bytes(b"x" * 1_000)
+    site.pages["/live.m3u8"] = (
+        f"#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nfile://{secret}\n#EXT-X-ENDLIST\n"
+    ).encode()
+    with pytest.raises(AudioError, match="radio: "):
+        list(url_pieces(f"{site.url}/live.m3u8", "radio"))
+
+
+def test_what_cannot_be_opened(site: Server) -> None:
+    with pytest.raises(AudioError, match=r"radio: .*opened"):
+        list(url_pieces(f"{site.url}/none", "radio"))
+    for url in ("file:///etc/hostname", "concat:a|b"):
+        with pytest.raises(OptionError, match="address"):
+            url_pieces(url, url)
     for options in ({"rate": 0}, {"rate": 10**6}, {"channels": 0}):
         with pytest.raises(OptionError, match=f"--{next(iter(options))}"):
             pipe_pieces(0, NAME, **options)

@@ -211,6 +211,7 @@ def test_json(capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path) 
     [
         (("missing.wav",), 1, "missing.wav: no such file"),
         (("http://u:p@host/a?token=t",), 2, "http://host/a: is an address"),
+        (("file:///etc/hostname", "--allow_url"), 2, "unknown kind of address"),
         (("--rate", "12"), 2, "--rate 12: give Hz"),
         (("--channels", "0"), 2, "--channels 0"),
         (("missing.wav", "--rate", "8000"), 2, "raw PCM"),

@@ -14,6 +14,7 @@ class Server:
         self.pages: dict[str, bytes] = {}
         self.headers: dict[str, str] = {}  # of every answer
         self.cut = False  # announce the whole body, send half
+        self.endless = False  # announce no length
         self.requests: list[str] = []
         server = self
 
@@ -25,7 +26,8 @@ class Server:
                 for key, value in server.headers.items():
                     self.send_header(key, value)
                 self.send_header("ETag", f'"{hashlib.sha1(body or b"").hexdigest()}"')
-                self.send_header("Content-Length", str(len(body or b"")))
+                if not server.endless:
+                    self.send_header("Content-Length", str(len(body or b"")))
                 self.end_headers()
                 if self.command == "GET":
                     self.wfile.write((body or b"")[: len(body or b"") // (1 + server.cut)])

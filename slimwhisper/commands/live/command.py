@@ -1,4 +1,4 @@
-"""Runs the `live` command: transcribes audio from a pipe or a file in real time."""
+"""Runs the `live` command: transcribes audio from a pipe, a file or an address in real time."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from slimwhisper.addresses import is_uri, redact
 from slimwhisper.audio.formats import ReadOptions
 from slimwhisper.audio.sources import open_source, pieces_of
-from slimwhisper.audio.streams import pipe_pieces
+from slimwhisper.audio.streams import pipe_pieces, url_pieces
 from slimwhisper.commands.live.flags import live_options
 from slimwhisper.commands.live.outputs import open_outputs
 from slimwhisper.commands.live.source_reader import Piece, SourceReader, paced
@@ -66,8 +66,10 @@ def _open_source(a: argparse.Namespace, stack: ExitStack) -> tuple[Iterator[Piec
         pieces = _floats(pieces_of(name, stack.enter_context(file), how))
         return (paced(pieces), True) if a.realtime else (pieces, False)
     if a.source != "-":
-        pipe = "ffmpeg -i ADDRESS -f s16le -ac 1 -ar 16000 - | slimwhisper live"
-        raise OptionError(f"{escape_line(redact(a.source))}: is an address; pipe its audio: {pipe}")
+        name = escape_line(redact(a.source))
+        if not a.allow_url:
+            raise OptionError(f"{name}: is an address; add --allow_url to open it")
+        return url_pieces(a.source, name), True
     if sys.stdin is None or sys.stdin.isatty():
         example = "arecord -f S16_LE -r 16000 -t raw | slimwhisper live"
         raise OptionError(f"{STDIN} is a terminal or closed; pipe audio into it, such as {example}")

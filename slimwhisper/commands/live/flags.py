@@ -16,7 +16,7 @@ def add_live(commands: Any) -> None:
     """The parser of `live`."""
     p = commands.add_parser(
         "live",
-        help="transcribe a microphone or a pipe in real time",
+        help="transcribe a microphone, a pipe or a stream in real time",
         description="Transcribes speech in real time. Committed text never changes; on a terminal, "
         "the tentative text after it is dim. See docs/live.md.",
     )
@@ -25,7 +25,8 @@ def add_live(commands: Any) -> None:
         nargs="?",
         default="-",
         metavar="SOURCE",
-        help="- for standard input: WAV, or raw 16-bit PCM with --rate; or a file [%(default)s]",
+        help="- for standard input: WAV, or raw 16-bit PCM with --rate; a file; or with "
+        "--allow_url an address (http, https, HLS, rtsp, rtp, udp) [%(default)s]",
     )
     add_main_flags(p, batches=False)
     g = FlagGroup(p, "source")
@@ -36,6 +37,12 @@ def add_live(commands: Any) -> None:
         action="store_true",
         default=False,
         help="play a file at its own speed [as fast as possible]",
+    )
+    g.add(
+        "--allow_url",
+        action="store_true",
+        default=False,
+        help="SOURCE may be an address; FFmpeg's libraries open it [refuse]",
     )
     g = FlagGroup(p, "outputs")
     g.add(

@@ -20,7 +20,7 @@ STEP = SAMPLE_RATE // 10  # samples of a piece, at most
 AHEAD = 600  # pieces that are read before they are needed, at most
 MAX_LAG = 5.0  # seconds; with more, the model is too slow
 FAST = 2.0  # seconds ahead of real time; with more, the source is not live
-DECAY = 1.1  # seconds per second: what ffmpeg reads of HLS comes in bursts
+DECAY = 1.1  # seconds per second: HLS begins with several segments at the same time
 POLL, PATIENCE = 0.01, 0.2  # seconds
 
 
