@@ -52,15 +52,14 @@ def fit(
     batches; 0: this one.
     """
     device = next(student.parameters()).device
-    average = AveragedModel(
-        student, avg_fn=lambda mean, new, n: mean.lerp(new, max(share, 1 / (int(n) + 1)))
-    )
+
+    def mean(old: Tensor, new: Tensor, count: Tensor | int) -> Tensor:
+        return old.lerp(new, max(share, 1 / (int(count) + 1)))
+
+    average = AveragedModel(student, avg_fn=mean)
     tops = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
-    parts = {
-        "student": student,
-        "average": average,
-        **{str(i): o for i, o in enumerate(optimizers)},
-    }
+    parts: dict[str, Any] = {"student": student, "average": average}
+    parts |= {str(i): optimizer for i, optimizer in enumerate(optimizers)}
     first = 0
     if state.exists():
         saved = torch.load(state, map_location=device, weights_only=True)
@@ -85,10 +84,9 @@ def fit(
         sums.update({name: float(loss.detach()) for name, loss in losses.items()})
         done = step + 1
         if done % 50 == 0 or done == steps:
-            means = "  ".join(
-                f"{name} {total / (done - shown):.4f}" for name, total in sums.items()
-            )
-            print(f"{done}/{steps}  {means}  {time.monotonic() - since:.0f} s", flush=True)
+            count, spent = done - shown, time.monotonic() - since
+            means = "  ".join(f"{name} {total / count:.4f}" for name, total in sums.items())
+            print(f"{done}/{steps}  {means}  {spent:.0f} s", flush=True)
             shown = done
             sums.clear()
         if done % KEEP_EVERY == 0 or done == steps:

@@ -169,11 +169,9 @@ class Composer:
         offset = 0.0 if start else rng.uniform(0, 30 - seconds)
         offset = round(offset * 10) / 10
         quiet = rng.random() < 0.06
-        words, audio = (
-            ([], np.zeros(round(content * RATE), np.float32))
-            if quiet
-            else (self._speech(rng, content, cut=content == seconds))
-        )
+        words, audio = list[SpokenDigit](), np.zeros(round(content * RATE), np.float32)
+        if not quiet:
+            words, audio = self._speech(rng, content, cut=content == seconds)
         audio = background(rng, audio, quiet)
         mel = self._mel(rng, audio, round(seconds * 100), quiet)
         labels, edges = labelled(words, mel.shape[1] // 2)

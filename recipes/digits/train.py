@@ -1,8 +1,8 @@
 """Trains `digits`: python -m recipes.digits.train FSDD FOLDER
 
 FSDD holds the Free Spoken Digit Dataset's WAV files. FOLDER gets the words of all voices, words.pt,
-the checkpoint, digits.pt, and the state from which a stopped run resumes: encoder.state, then
-digits.state. README.md has the data, the times and the results.
+the checkpoint, digits.pt, and the states from which a stopped run resumes: digits-encoder.state,
+then digits.state. README.md has the data, the times and the results.
 """
 
 import argparse
