@@ -162,8 +162,17 @@ def learn(
     def losses_of(batch: Batch) -> dict[str, Tensor]:
         return losses(student, teacher, {k: v.to(teacher.device) for k, v in batch.items()})
 
-    loop = {"warm_up": 50, "share": 0.005, "workers": workers}
-    return fit(student, [optimizer], losses_of, make, steps, state, **loop)
+    return fit(
+        student,
+        [optimizer],
+        losses_of,
+        make,
+        steps,
+        state,
+        warm_up=50,
+        share=0.005,
+        workers=workers,
+    )
 
 
 def count(seconds: int, larger: int) -> int:
