@@ -23,7 +23,6 @@ import whisper
 from numpy.random import Generator
 from torch import Tensor
 from torch.nn import functional as F
-from whisper.decoding import DecodingOptions
 from whisper.model import Whisper
 
 import slimwhisper
@@ -196,7 +195,8 @@ def model_batch(
         spectrogram = Spectrogram(piece, model.dims.n_mels)
         mels.append(spectrogram.window(0, spectrogram.frames))
     texts = []
-    for result in model.decode(torch.stack(mels), DecodingOptions()):
+    results = model.decode(torch.stack(mels))
+    for result in results if isinstance(results, list) else [results]:
         tokenizer = model.network.vocabulary.tokenizer(result.language, "transcribe")
         texts.append([*tokenizer.sot_sequence, *result.tokens])
     return batch_of(mels, seconds, texts)
