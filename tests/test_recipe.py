@@ -2,9 +2,7 @@
 
 import argparse
 import copy
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +10,10 @@ import torch
 import whisper
 
 import slimwhisper
-from recipes.audio_window import match
+from recipes import training
 from recipes.audio_window import train as short_windows
-from recipes.digits import audio_window, distil, train
-from recipes.digits.model import Student, dimensions
+from recipes.digits import train
+from recipes.digits.model import Student, dimensions, encode
 from recipes.digits.sequences import (
     END,
     IGNORED,
@@ -28,7 +26,6 @@ from recipes.digits.sequences import (
     SpokenDigit,
     answer,
 )
-from recipes.digits.train import EncodedWindows
 from recipes.digits.voices import RATE, Bank, to_int16
 from slimwhisper.checkpoint.load import load_checkpoint
 from tests.support.spoken import SAMPLES
@@ -122,18 +119,11 @@ def test_the_exported_file_computes_the_same(tmp_path: Path) -> None:
     assert (unused[0] - unused[1]).abs().max() < 0.02
 
 
-def arguments(folder: Path, name: str, **given: Any) -> argparse.Namespace:
-    """Of a run of few steps, whose bank of words lies in `folder`."""
-    asked = dict(fsdd=folder, folder=folder, name=name, hearing=4, saying=6, rate=4e-3, width=64)
-    asked |= dict(layers=(1, 2), real=0.6, start=None, without=None, seed=0)
-    return argparse.Namespace(**(asked | given))
-
-
 @pytest.fixture
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "WINDOWS", {6: 2, 12: 1, 30: 1})
     monkeypatch.setattr(train, "REPLIES", 3)
-    monkeypatch.setattr(train, "KEEP_EVERY", 2)
+    monkeypatch.setattr(training, "KEEP_EVERY", 2)
 
 
 @pytest.mark.slow
@@ -143,14 +133,17 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
 ) -> None:
     """Stopped in the encoder's half, and then in the decoder's."""
     torch.save(vars(bank), tmp_path / "words.pt")
+    asked = argparse.Namespace(fsdd=tmp_path, folder=tmp_path, hearing=4, saying=6, rate=4e-3)
+    asked.width, asked.layers, asked.real, asked.seed = 64, (1, 2), 0.6, 0
 
     def run(name: str) -> dict[str, torch.Tensor]:
-        train.train(arguments(tmp_path, name))
+        asked.name = name
+        train.train(asked)
         saved = torch.load(tmp_path / f"{name}.pt", weights_only=True)
         return saved["model_state_dict"]  # type: ignore[no-any-return]
 
-    for owner, name in ((train, "encoder_batch"), (EncodedWindows, "batch")):
-        batch = getattr(owner, name)
+    for name in ("encoder_batch", "decoder_batch"):
+        batch = getattr(train, name)
 
         def until(*given, batch=batch):  # type: ignore[no-untyped-def]
             if given[-1] == 3:
@@ -158,7 +151,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
             return batch(*given)
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(owner, name, until)
+            patch.setattr(train, name, until)
             run("stopped")
     resumed, whole = run("stopped"), run("whole")
     for name, tensor in whole.items():
@@ -166,48 +159,21 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
     assert whole["decoder.token_embedding.weight"].count_nonzero() < 1520 * 64
 
 
-@pytest.fixture(scope="module")
-def three_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of the recipe, untrained, with three decoder layers."""
-    torch.manual_seed(0)
-    path: Path = tmp_path_factory.mktemp("distil") / "digits.pt"
-    torch.save(Student(dimensions(64, (1, 3))).checkpoint(), path)
-    return path
-
-
-def test_a_draft_begins_as_the_encoder_and_the_last_layers(three_layers: Path) -> None:
-    whole, draft = (distil.shortened(three_layers, layers).eval() for layers in (3, 2))
-    mel, tokens = torch.randn(1, 80, 3000), torch.tensor([[SOT, TIME + 50, 3]])
-    with torch.no_grad():
-        audio = draft.encode(mel, torch.zeros(1, dtype=torch.long))
-        model = whisper.load_model(str(three_layers), device="cpu")
-        ids = torch.tensor([[TOKEN_IDS[row] for row in tokens[0]]])
-        assert (audio - model.encoder(mel)).abs().max() < 1e-4
-        theirs = model.decoder(ids, audio)[..., list(TOKEN_IDS)]
-        assert (whole.decode(tokens, audio)[..., :-1] - theirs).abs().max() < 1e-3
-        model.decoder.blocks = model.decoder.blocks[1:]
-        theirs = model.decoder(ids, audio)[..., list(TOKEN_IDS)]
-        assert (draft.decode(tokens, audio)[..., :-1] - theirs).abs().max() < 1e-3
-    for layers in (0, 4):
-        with pytest.raises(SystemExit, match="has 3 decoder layers; choose --layers from 1 to 3"):
-            distil.shortened(three_layers, layers)
-
-
 @pytest.mark.parametrize("seconds", [3, 30])
 def test_states_of_short_windows(digits_path: Path, seconds: int) -> None:
     """As whisper computes them; a whole window's are the teacher's."""
-    model = match.read(digits_path).eval()
+    model = whisper.load_model(str(digits_path), "cpu")
     mel = torch.zeros(2, 80, 3000)
     mel[..., : seconds * 100] = torch.randn(2, 80, seconds * 100).mul(0.2)
     with torch.no_grad():
         whole = model.encoder(mel)
-        torch.testing.assert_close(match.encode(model.encoder, mel), whole)
-        tokens, counted = match.padded([[50257, 530, 734], [50257]])
-        assert counted.tolist() == [[True] * 3, [True, False, False]]
-        states = match.last_states(model.decoder, tokens, whole)
+        torch.testing.assert_close(encode(model.encoder, mel), whole)
+        batch = short_windows.batch_of(list(mel), seconds, [[50257, 530, 734], [50257]])
+        assert batch["counted"].tolist() == [[True] * 3, [True, False, False]]
+        states = short_windows.states_of(model, batch["tokens"], whole)
         logits = states @ model.decoder.token_embedding.weight.T
-        torch.testing.assert_close(logits, model.decoder(tokens, whole))
-        found = match.losses(model, model, match.Batch(mel, seconds, tokens, counted))
+        torch.testing.assert_close(logits, model.decoder(batch["tokens"], whole))
+        found = short_windows.losses(model, model, batch)
     for loss in found.values():
         assert (float(loss) < 1e-8) == (seconds == 30)
 
@@ -217,31 +183,29 @@ def test_short_windows_are_learned(
     bank: Bank, digits_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The states come closer, a stopped run goes on, and the file that is written says so."""
-    example = audio_window.batch(Composer(bank), np.random.default_rng(1))
-    assert 1 <= example.seconds <= 30 and example.mel.shape[1:] == (80, 3000)
-    teacher, state = match.read(digits_path), tmp_path / "short.state"
-    short = replace(
-        example, mel=example.mel[:2], tokens=example.tokens[:2], counted=example.counted[:2]
-    )
-    short = replace(short, seconds=2)
+    example = short_windows.digits_batch(Composer(bank), np.random.default_rng(1))
+    assert 100 <= example["short"].shape[2] <= 3000 and example["mel"].shape[1:] == (80, 3000)
+    teacher, state = whisper.load_model(str(digits_path), "cpu"), tmp_path / "short.state"
+    short = {name: tensor[:2] for name, tensor in example.items()}
+    short["short"] = short["mel"][..., :200]
     steps = list[int]()
 
-    def batch_of(step: int) -> match.Batch:
+    def make(step: int) -> short_windows.Batch:
         steps.append(step)
         return short
 
-    match.fit(teacher, batch_of, 2, 4e-3, state)
-    student = match.fit(teacher, batch_of, 5, 4e-3, state)
-    assert steps == list(range(1, 6)) and "5/5" in capsys.readouterr().out
-    student = match.fit(teacher, batch_of, 6, 4e-3, state, workers=1)
+    short_windows.learn(teacher, make, 2, 4e-3, state)
+    student = short_windows.learn(teacher, make, 5, 4e-3, state)
+    assert steps == list(range(5)) and "5/5" in capsys.readouterr().out
+    student = short_windows.learn(teacher, make, 6, 4e-3, state, workers=1)
     assert "6/6" in capsys.readouterr().out and len(steps) == 5, "made in another process"
     with torch.no_grad():
-        before, after = (match.losses(m, teacher, short) for m in (teacher, student))
+        before, after = (short_windows.losses(m, teacher, short) for m in (teacher, student))
     assert after["text"] < 0.9 * before["text"], (before, after)
-    half = match.blend(copy.deepcopy(student), teacher, 0.5).encoder.ln_post.weight
+    half = short_windows.blend(copy.deepcopy(student), teacher, 0.5).encoder.ln_post.weight
     expected = (student.encoder.ln_post.weight + teacher.encoder.ln_post.weight) / 2
     torch.testing.assert_close(half, expected)
-    match.write(student, tmp_path / "short.pt")
+    short_windows.write(student, tmp_path / "short.pt")
     assert load_checkpoint(tmp_path / "short.pt").settings.audio_window == "auto"
     assert whisper.load_model(tmp_path / "short.pt").dims == teacher.dims
 
@@ -250,8 +214,8 @@ def test_the_models_own_texts(digits_path: Path) -> None:
     model = slimwhisper.load_model(digits_path, audio_window="full", device="cpu")
     for seed in range(2):
         recordings, rng = [SAMPLES / "phone-number.wav"], np.random.default_rng(seed)
-        batch = short_windows.batch(model, recordings, rng)
-        count = len(batch.mel)
-        assert batch.tokens.shape == batch.counted.shape and len(batch.tokens) == count
-        assert (batch.tokens[:, 0] == TOKEN_IDS[SOT]).all()
-        assert not batch.mel[..., batch.seconds * 100 :].any()
+        batch = short_windows.model_batch(model, recordings, rng)
+        mel, tokens = batch["mel"], batch["tokens"]
+        assert tokens.shape == batch["counted"].shape and len(tokens) == len(mel)
+        assert (tokens[:, 0] == TOKEN_IDS[SOT]).all()
+        assert not mel[..., batch["short"].shape[2] :].any()
