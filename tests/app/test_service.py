@@ -204,6 +204,4 @@ def test_a_gpu_that_is_not_the_current_one() -> None:
         service.close()
     for name, text in texts.items():
         assert jiwer.wer(EXPECTED[name]["text"], text) == 0
-    kernels = model.network.plan.kernels
-    assert kernels.failures == {} and kernels.used["latent", "triton"] > 0
     assert gpu.counts.kernels["graph"] > 0
