@@ -25,7 +25,7 @@ import slimwhisper
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.rows import DecodeStep
 from slimwhisper.cache.rows import Rows as CacheRows
-from slimwhisper.engine.passes.encoder import AsyncEncoder
+from slimwhisper.engine.passes import AsyncEncoder
 from slimwhisper.model.model import Model
 
 SAMPLES = Path(__file__).parents[1] / "samples"

@@ -37,7 +37,7 @@ from timing import machine
 
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
-from slimwhisper.digests import weights_digest
+from slimwhisper.disk import weights_digest
 from slimwhisper.flags import positive
 
 FEWEST = 4  # files of a round

@@ -1,4 +1,5 @@
-"""What an attention call reads: a latent, or keys and values, at which positions.
+"""What attention and norms read and write: a latent, or keys and values, at which positions; and
+both in PyTorch.
 
 Latent attention has one shared latent that is both keys and values, for every head's query:
 
@@ -6,7 +7,13 @@ Latent attention has one shared latent that is both keys and values, for every h
 
 Z is the encoder output (cache form `e`), the layer-normed input (`x`), or K, V or the first layer's
 K (`k`, `v`, `hybrid`); Q~ holds the folded queries q_i W_K,i^T of all heads. One pass over Z serves
-the scores and the weighted sum.
+the scores and the weighted sum. `head_attention` is the baseline's, over stored keys and values.
+
+A block adds to the residual stream, and the norm that comes next reads the sum (`add_norm`):
+
+    total = x + addend          normed = LN(total) * weight + bias
+
+The sum is rounded to the stream's dtype; the norm is computed in at least float32.
 """
 
 from collections.abc import Callable
@@ -14,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 MAX_ROWS = 32  # of a window in one call by heads; more, as in a prompt, go to flash-attention
@@ -155,3 +163,85 @@ class Latent:
         if self.factors is None:
             return self.values
         return (self.values.to(torch.float32) * self.factors[..., None]).to(dtype)
+
+
+def scale_columns(normed: Tensor, column_scales: Tensor, offset: Tensor | None) -> Tensor:
+    """A norm's output [..., d] as float8 stores it, before rounding: without the norm's bias, and
+    with columns of a similar range. column_scales, offset: [d].
+    """
+    assert offset is not None
+    return (normed - offset) / column_scales
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWrite:
+    """Where normed rows are stored: row r at position positions[r] of row ids[r] of a latent.
+
+    A float8 latent stores what `scale_columns` returns; see `slimwhisper.cache.forms`.
+    """
+
+    latent: Latent  # values [rows, T, d]
+    ids: Tensor  # [R] int64
+    positions: Tensor  # [R] int64
+    column_scales: Tensor | None = None  # [d]
+    offset: Tensor | None = None  # [d]
+
+    def write(self, normed: Tensor) -> None:
+        """Store normed [R, d], or [B, T, d] with R = B T."""
+        normed = normed.flatten(0, -2)
+        if self.column_scales is not None:
+            normed = scale_columns(normed, self.column_scales, self.offset)
+        self.latent.write((self.ids, self.positions), normed)
+
+
+def add_norm(
+    x: Tensor,
+    addend: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    write: CacheWrite | None = None,
+    shift: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The sum and its layer norm.
+
+    Arguments:
+        x, addend: [R, d] or [B, T, d], one dtype; None: nothing is added. The addend
+            is overwritten: its memory, which is still in a CPU's caches, may hold the sum.
+        weight, bias: [d], at least float32.
+        write: where to store the normed rows as well.
+        shift: [d], at least float32, added to every row before the norm, but not to the sum.
+    Returns:
+        total and normed, like x.
+    """
+    total = x if addend is None else addend.add_(x)
+    wide = total.to(weight.dtype)
+    wide = wide if shift is None else wide + shift
+    normed = F.layer_norm(wide, wide.shape[-1:], weight, bias).to(x.dtype)
+    if write is not None:
+        write.write(normed)
+    return total, normed
+
+
+def head_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """softmax(q_i K_i^T * scale) V_i for every head i.
+
+    Arguments:
+        queries: [B, h, Q, d_k].
+        keys, values: [B, h, T, d_k], same dtype.
+        bias: broadcastable to [B, h, Q, T], same dtype, added to the scores; -inf hides a position.
+            Keys and values must be finite in hidden positions too.
+        causal: query t sees only positions 0..t; not together with `bias`.
+        scale: factor on the scores; None: 1 / sqrt(d_k).
+    Returns:
+        [B, h, Q, d_k].
+    """
+    return F.scaled_dot_product_attention(
+        queries, keys, values, attn_mask=bias, is_causal=causal, scale=scale
+    )

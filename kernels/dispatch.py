@@ -23,12 +23,10 @@ import torch
 from torch import Tensor
 
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels.attention import ALL, Latent, Reads
+from slimwhisper.kernels.attention import ALL, CacheWrite, Latent, Reads, add_norm, head_attention
+from slimwhisper.kernels.blocks import LatentBlock
 from slimwhisper.kernels.configurations import TritonDevice, find_triton_device
-from slimwhisper.kernels.cpu.blocks import LatentBlock
 from slimwhisper.kernels.cpu.library import Library, library, multiply_heads
-from slimwhisper.kernels.heads import head_attention
-from slimwhisper.kernels.norm import CacheWrite, add_norm
 
 logger = logging.getLogger("slimwhisper.kernels")
 

@@ -171,9 +171,3 @@ class Graphs:
         """
         self._outdated += self.recorded.values()
         self.recorded.clear()
-
-
-def bucket_of(count: int, capacity: int) -> int:
-    """The number of windows that a graph for `count` is recorded for: 1, 2, 4, multiples of 8."""
-    bucket = 1 << (count - 1).bit_length() if count <= 8 else -(-count // 8) * 8
-    return min(bucket, capacity)

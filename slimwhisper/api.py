@@ -24,7 +24,7 @@ from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.readers import Readers
 from slimwhisper.devices import check_batch_size, choose_loaders
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.kernels.graphs import bucket_of
+from slimwhisper.kernels.memory import bucket_of
 from slimwhisper.loaded_model import LoadedModel
 from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
@@ -50,7 +50,7 @@ from slimwhisper.types import (
 if TYPE_CHECKING:
     from slimwhisper.live.listen import Live
     from slimwhisper.live.types import LiveEvent
-    from slimwhisper.tokens.whisper_package.decoding import DecodingOptions, DecodingResult
+    from slimwhisper.windows import DecodingOptions, DecodingResult
 
 logger = logging.getLogger("slimwhisper")
 

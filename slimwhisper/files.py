@@ -13,9 +13,9 @@ from pkgutil import resolve_name
 from typing import Any, Literal, NamedTuple, Protocol
 
 from slimwhisper.addresses import LOCAL, is_uri, protocol_of, reason_of
-from slimwhisper.atomic import PART, atomic_write
 from slimwhisper.audio.formats import Selection
 from slimwhisper.audio.sources import RemoteFile
+from slimwhisper.disk import PART, atomic_write
 from slimwhisper.errors import OutputError, SlimWhisperError
 from slimwhisper.text import error_line
 

@@ -124,7 +124,7 @@ def load_model(
     model.check_audio_window(audio_window)
     model.cache_memory = memory
     if draft is not None:
-        from slimwhisper.engine.drafting.draft_model import load_draft
+        from slimwhisper.engine.drafting import load_draft
 
         smaller = load_checkpoint(draft, download_root=download_root, in_memory=in_memory)
         model.draft = load_draft(smaller, checkpoint, model)

@@ -57,7 +57,7 @@ def test_the_best_engine_of_the_group_is_compared_with(summary: Any) -> None:
         # of another length, shape, batch: not compared
         case(summary, "openvino", "int8", seconds=3): rounds(500),
         case(summary, "openvino", "int8", model="base"): rounds(500),
-        case(summary, "onnxruntime", "int8", batch=1): rounds(500),
+        case(summary, "openvino", "int8", batch=1): rounds(500),
         # of a job, with as many windows at a time as it is best with
         case(summary, "slimwhisper", "int8", batch=16, job="long"): rounds(100),
         case(summary, "faster-whisper", "int8", batch=1, job="long"): rounds(40),

@@ -17,8 +17,8 @@ import torch
 
 from slimwhisper import devices
 from slimwhisper.app import command, connections
+from slimwhisper.disk import open_locked
 from slimwhisper.errors import DependencyError
-from slimwhisper.locks import open_locked
 from tests.support.live import eventually, free_port, status_of
 from tests.support.paths import ROOT, SAMPLES
 
@@ -126,7 +126,7 @@ def test_branches_of_other_systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One process at a time, until its descriptor is closed; a link is never followed."""
     path = tmp_path / "file"
-    code = "import sys; from pathlib import Path; from slimwhisper.locks import open_locked\n"
+    code = "import sys; from pathlib import Path; from slimwhisper.disk import open_locked\n"
     code += f"open_locked(Path({str(path)!r})); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as other:
         assert eventually(lambda: is_locked(path)), "by the other process"

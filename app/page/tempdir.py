@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from slimwhisper.locks import open_locked
+from slimwhisper.disk import open_locked
 
 PREFIX = "slimwhisper-page-"
 KEEP = 6 * 3600.0  # seconds

@@ -87,12 +87,6 @@ def plain(case: Case) -> dict[str, Any]:
     }
 
 
-def prompt(multilingual: bool) -> list[str]:
-    """The tokens that a text in English begins with."""
-    words = ("startoftranscript", *(("en", "transcribe") if multilingual else ()), "notimestamps")
-    return [f"<|{word}|>" for word in words]
-
-
 def tokens_decoder(path: Path) -> Callable[[list[int]], tuple[str, int]]:
     """A tokenizer.json -> a function of token ids: the text and the number of text tokens."""
     from tokenizers import Tokenizer

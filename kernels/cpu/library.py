@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.kernels.attention import ALL, MAX_ROWS, Latent, Reads
-from slimwhisper.kernels.norm import CacheWrite
+from slimwhisper.kernels.attention import ALL, MAX_ROWS, CacheWrite, Latent, Reads
 
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 VERSION = 5  # when a function's arguments change, raise it, and in usable.c, too

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from slimwhisper.kernels.norm import CacheWrite
+from slimwhisper.kernels.attention import CacheWrite
 
 EPSILON = 1e-5  # as in `torch.nn.LayerNorm`
 
@@ -96,8 +96,8 @@ def add_norm_by_triton(
     write: CacheWrite | None = None,
     shift: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`slimwhisper.kernels.norm.add_norm` on the device: x [R, d] or [B, T, d], same results but
-    for rounding.
+    """`kernels.attention.add_norm` on the device: x [R, d] or [B, T, d], same results but for
+    rounding.
     """
     x, width, strides = x.contiguous(), x.shape[-1], (0, 0, 0)
     normed, total = torch.empty_like(x), x if addend is None else torch.empty_like(x)

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.rows import PAGE, DecodeStep, Rows
-from slimwhisper.kernels.attention import Reads
+from slimwhisper.kernels.attention import CacheWrite, Reads
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.norm import CacheWrite
 
 Shape = tuple[tuple[int, ...], torch.dtype]  # of one tensor of a page
 

@@ -12,12 +12,17 @@ from torch import Tensor
 from slimwhisper.cache.base import CrossLayer, CrossStore, PagedLayer, Shape, StoreShape
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.rows import DecodeStep, Rows
-from slimwhisper.kernels.attention import FP8, Latent, Reads
-from slimwhisper.kernels.cpu.blocks import LatentBlock
+from slimwhisper.kernels.attention import (
+    FP8,
+    CacheWrite,
+    Latent,
+    Reads,
+    head_attention,
+    scale_columns,
+)
+from slimwhisper.kernels.blocks import LatentBlock
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.linear import linear
-from slimwhisper.kernels.norm import CacheWrite, scale_columns
 
 
 class LatentAttention:

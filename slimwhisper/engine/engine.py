@@ -13,6 +13,7 @@ import logging
 from collections.abc import Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,13 +23,14 @@ from slimwhisper.devices import free_bytes
 from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import Answer, Request, Search, Window
 from slimwhisper.engine.runner import MakeDrafter, Runner
-from slimwhisper.engine.scheduler import Scheduler
-from slimwhisper.engine.tickets import RowGroup, Ticket, TicketState
+from slimwhisper.engine.scheduler import RowGroup, Scheduler, Ticket, TicketState
 from slimwhisper.engine.verification import may_draft
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels.graphs import CUDAGraphs, Recorder, stream_of
 from slimwhisper.model.model import Model
 from slimwhisper.types import SpecialTokens
+
+if TYPE_CHECKING:
+    from slimwhisper.kernels.graphs import Recorder
 
 # Windows encoded, or aligned, together on a GPU, and texts started together: it bounds the
 # activations.
@@ -68,7 +70,7 @@ class Engine:
         slots: int,
         search: Search | None = None,
         check_every: int | None = None,
-        recorder: Recorder | None = None,
+        recorder: "Recorder | None" = None,
         draft: MakeDrafter | None = None,
         pages: int | None = None,
     ) -> None:
@@ -80,14 +82,20 @@ class Engine:
 
         Raises `OptionError` if there are fewer pages than one window's texts may need.
         """
-        if recorder is None and model.device.type == "cuda":
-            recorder = CUDAGraphs(model.device)
+        gpu = model.device.type == "cuda"
+        # on a GPU, the stream of all decoders: its small kernels come before the encoder's
+        self._stream: torch.cuda.Stream | None = None
+        if gpu:
+            from slimwhisper.kernels.graphs import CUDAGraphs, stream_of
+
+            recorder = recorder or CUDAGraphs(model.device)
+            self._stream = stream_of(model.device, "decoder")
         self.model, self.batch_size, self.search = model, slots, search or Search()
         self.encode_batch = choose_encode_batch(model)
         width, context = self.search.beams or 1, model.dims.n_text_ctx
         lookahead = 0
         if draft is not None:
-            from slimwhisper.engine.drafting.draft_length import MAX_DRAFT
+            from slimwhisper.engine.drafting import MAX_DRAFT
 
             lookahead = MAX_DRAFT
         resumable = self.search.beams is None and may_draft(model.plan)
@@ -101,14 +109,12 @@ class Engine:
             )
         self.pool = PagePool(pages)
         self.slots = slots
-        gpu = model.device.type == "cuda"
         if gpu and slots:  # without, as an engine that is not used has none
             self.slots += slots_ahead(model, slots)
         self.scheduler = Scheduler(self.slots, self.pool, context, self.search, main_group, gpu)
-        if gpu:  # the weights come by the caller's stream
-            loaded = torch.cuda.current_stream(model.device)
-            stream_of(model.device, "decoder").wait_stream(loaded)
-        with self._stream():
+        if self._stream is not None:  # the weights come by the caller's stream
+            self._stream.wait_stream(torch.cuda.current_stream(model.device))
+        with self._decoding():
             self.runner = Runner(
                 model=model,
                 vocabulary=vocabulary,
@@ -211,11 +217,9 @@ class Engine:
         """
         self.scheduler.reply(ticket, request)
 
-    def _stream(self) -> AbstractContextManager[object]:
-        """On a GPU, the stream of all decoders. Its small kernels come before the encoder's."""
-        if self.model.device.type != "cuda":
-            return nullcontext()
-        return torch.cuda.stream(stream_of(self.model.device, "decoder"))
+    def _decoding(self) -> AbstractContextManager[object]:
+        """On a GPU, within the stream of all decoders."""
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Ticket, Answer]]:
@@ -225,7 +229,7 @@ class Engine:
         answers: list[tuple[Ticket, Answer]] = []
         while True:
             plan = self.scheduler.plan(ENCODE_BATCH, self.runner.encoder.synchronous)
-            with self._stream():
+            with self._decoding():
                 results = self.runner.run(plan)
             answers += self.scheduler.update(results)
             if not (plan.idle and results.encoded):  # else the encoded windows can start
@@ -310,7 +314,7 @@ def _drafter(model: Model, search: Search, slots: int) -> MakeDrafter | None:
     if slots > MOST_DRAFTED:
         _warn_of_unused(model.draft.name, slots)
         return None
-    from slimwhisper.engine.drafting.draft_model import DraftModel
+    from slimwhisper.engine.drafting import DraftModel
 
     return partial(DraftModel, model.draft, model)
 

@@ -11,20 +11,19 @@ from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.rows import DecodeStep
-from slimwhisper.engine.filters.rules import forbid
-from slimwhisper.engine.passes.prompts import PromptReader
-from slimwhisper.engine.rows import RowState, StartInputs, StepBatch, rules_of
+from slimwhisper.engine.filters import forbid
+from slimwhisper.engine.passes import PromptReader
+from slimwhisper.engine.rows import RowState, Snapshot, StartInputs, StepBatch, rules_of
 from slimwhisper.engine.sampling import Sampler
-from slimwhisper.engine.snapshots import Snapshot
-from slimwhisper.engine.tickets import Move, RowGroup, Ticket
-from slimwhisper.engine.uploads import upload
+from slimwhisper.engine.scheduler import Move, RowGroup, Ticket
 from slimwhisper.engine.verification import AcceptedPrefix, usable_draft, verify_hidden
-from slimwhisper.kernels.graphs import Graphs, bucket_of
+from slimwhisper.kernels.memory import bucket_of, upload
 from slimwhisper.model.model import Model
 from slimwhisper.types import SpecialTokens
 
 if TYPE_CHECKING:
-    from slimwhisper.engine.drafting.speculation import Speculation
+    from slimwhisper.engine.drafting import Speculation
+    from slimwhisper.kernels.graphs import Graphs
 
 EXTENT_STEP = 128  # tokens: a graph's extent is a multiple of this
 
@@ -39,7 +38,7 @@ class GroupRunner:
     cache: DecoderCache
     sampler: Sampler
     state: RowState
-    graphs: Graphs | None
+    graphs: "Graphs | None"
     prompts: PromptReader
     speculation: "Speculation | None" = None
     pending: Snapshot | None = None  # on a GPU, not evaluated yet

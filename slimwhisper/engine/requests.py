@@ -11,7 +11,7 @@ from slimwhisper.cache.rows import pages_of
 if TYPE_CHECKING:  # the command line starts without torch
     from torch import Tensor
 
-    from slimwhisper.engine.hot_words.automaton import HotWords
+    from slimwhisper.engine.hot_words import HotWords
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,24 +4,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages
-from slimwhisper.engine.beams import BeamSampler
 from slimwhisper.engine.group_runner import GroupRunner
-from slimwhisper.engine.passes.alignment import align
-from slimwhisper.engine.passes.encoder import AsyncEncoder
-from slimwhisper.engine.passes.prompts import PromptReader
+from slimwhisper.engine.passes import AsyncEncoder, PromptReader, align
 from slimwhisper.engine.requests import Alignment, Answer, Languages, Search
-from slimwhisper.engine.rows import RowState
-from slimwhisper.engine.sampling import GreedySampler, Sampler
-from slimwhisper.engine.snapshots import BeamSnapshot, Snapshot
-from slimwhisper.engine.tickets import Plan, Results, RowGroup, TextStart, Ticket
-from slimwhisper.engine.uploads import upload
-from slimwhisper.kernels.graphs import Graphs, Recorder
-from slimwhisper.kernels.memory import HeapTrimmer
+from slimwhisper.engine.rows import BeamSnapshot, RowState, Snapshot
+from slimwhisper.engine.sampling import BeamSampler, GreedySampler, Sampler
+from slimwhisper.engine.scheduler import Plan, Results, RowGroup, TextStart, Ticket
+from slimwhisper.kernels.memory import HeapTrimmer, upload
 from slimwhisper.model.model import Model
 from slimwhisper.types import SpecialTokens
 
 if TYPE_CHECKING:
-    from slimwhisper.engine.drafting.drafter import Drafter
+    from slimwhisper.engine.drafting import Drafter
+    from slimwhisper.kernels.graphs import Recorder
 
 CHECK_EVERY = 2  # tokens between snapshots on a GPU, each evaluated when the next one is taken
 MakeDrafter = Callable[[CrossCache, int, int], "Drafter"]  # (the cache of the audio, texts, pages)
@@ -39,7 +34,7 @@ class Runner:
         search: Search,
         encode_batch: int,
         check_every: int | None,
-        recorder: Recorder | None,
+        recorder: "Recorder | None",
     ) -> None:
         """The arguments are those of `Engine`."""
         self.model, self.vocabulary, self.search = model, vocabulary, search
@@ -58,7 +53,11 @@ class Runner:
         """Allocate the caches, rows and sampler of a group."""
         model, vocabulary, rows = self.model, self.vocabulary, group.capacity * group.width
         cache = DecoderCache(self.cross, model.allocate_self(rows + 1, self.pages))
-        graphs = None if self.recorder is None else Graphs(self.recorder)
+        graphs = None
+        if self.recorder is not None:
+            from slimwhisper.kernels.graphs import Graphs
+
+            graphs = Graphs(self.recorder)
         scratch = (rows, self.pages.scratch)
         state = RowState(model.dims, model.device, group.capacity, group.width, scratch, vocabulary)
         sampler: Sampler
@@ -78,7 +77,7 @@ class Runner:
             prompts=PromptReader(model, cache, self.encoder.max_batch, scratch, graphs),
         )
         if drafter is not None:
-            from slimwhisper.engine.drafting.speculation import Speculation
+            from slimwhisper.engine.drafting import Speculation
 
             runner.speculation = Speculation(model, cache, greedy, drafter)
         return runner

@@ -1,18 +1,41 @@
-"""The sampler interface, and greedy and random sampling: one token for every row of a batch."""
+"""Samplers choose the next token of every row of a batch: greedily, at random, or by beams.
+
+Random numbers are those of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). They depend on a key
+and a count alone, on every device, whichever rows are computed beside them.
+
+Beam search has patience (arXiv 2204.05424), for all windows of a row group in parallel. The rules
+are those of `whisper.decoding.BeamSearchDecoder`: every beam proposes its `width` + 1 best
+continuations. In order of score, those that end are finished texts, and the first `width` others
+are the new beams. A window is done when it has `beams * patience` finished texts.
+"""
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from slimwhisper.engine.filters.rules import Texts, log_probability
-from slimwhisper.engine.filters.table import bonus_of
-from slimwhisper.engine.rows import RowState, StepBatch
-from slimwhisper.engine.snapshots import Snapshot
-from slimwhisper.engine.tickets import Ticket
+from slimwhisper.cache.decoder_cache import SelfCache
+from slimwhisper.engine.filters import NEVER, Texts, bonus_of, log_probability
+from slimwhisper.engine.rows import BeamSnapshot, BeamTexts, RowState, Snapshot, StepBatch
+from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.splitmix64 import uniform
+
+GAMMA = -0x61C8864680B583EB  # the golden ratio, as int64
+STEPS = ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1))
+
+
+def uniform(keys: Tensor, counts: Tensor, bits: int, dtype: torch.dtype) -> Tensor:
+    """Numbers in (0, 1), never 0 or 1, of `bits` bits: number `counts` (the first is 1) of the
+    generators seeded with `keys`.
+
+    keys, counts: int64 that broadcast -> their shape, in `dtype`, which must hold `bits` + 1 bits.
+    """
+    z = keys + counts * GAMMA
+    for shift, factor in STEPS:
+        z = (z ^ (z >> shift & (1 << 64 - shift) - 1)) * factor  # >> keeps the sign; & drops it
+    return ((z >> 64 - bits & (1 << bits) - 1).to(dtype) + 0.5) * 2.0**-bits
 
 
 class Sampler:
@@ -107,3 +130,151 @@ def fastest(
     """
     weights = (logits / temperatures[:, None]).softmax(dim=-1) / waits
     return (weights if among is None else weights * among).argmax(dim=-1)
+
+
+class Ranked(NamedTuple):
+    """The best continuations of W windows, the best first: [W, 2 * width] each."""
+
+    sources: Tensor  # int64: the row of the block that is continued
+    tokens: Tensor  # int64
+    logprobs: Tensor  # floating: of the tokens
+    sums: Tensor  # floating: of the texts with them
+    bonuses: Tensor | None  # floating: what the texts have gained with them; None: nothing
+
+
+class BeamSampler(Sampler):
+    """A `Sampler` whose rows are the beams of their window."""
+
+    def __init__(
+        self, state: RowState, eot: int, cache: SelfCache, patience: float, skip: bool
+    ) -> None:
+        """skip: do not copy beams that stay in their row; on a GPU that would be a sync."""
+        super().__init__(state, eot)
+        self.cache, self.skip = cache, skip
+        self.width, device = state.width, state.positions.device
+        self.max_finished = round(self.width * patience)  # finished texts that end a search
+        # the last entry receives the texts that finish too late, and is never read
+        shape = (len(state.texts.no_speech), self.max_finished + 1)
+        self.finished = torch.zeros((*shape, state.limit), dtype=torch.int64, device=device)
+        self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.scores = torch.zeros(shape, dtype=torch.float32, device=device)
+        self.bonuses = torch.zeros(shape, dtype=torch.float32, device=device)
+        self.logprobs = torch.zeros((*shape, state.limit), dtype=torch.float32, device=device)
+        self.count = torch.zeros(shape[0], dtype=torch.int64, device=device)
+
+    def by_window(self) -> Sequence[Tensor]:
+        """The finished texts."""
+        texts = self.finished, self.logprobs, self.lengths
+        return *texts, self.scores, self.bonuses, self.count
+
+    def begin(self, first: int, count: int) -> None:
+        """No text is finished."""
+        self.count[first : first + count] = 0
+
+    def choose(self, batch: StepBatch, logits: Tensor, fresh: bool) -> None:
+        """Extend each window's beams by their best continuations; logits [R, V]."""
+        texts = self.state.before_next(batch)
+        for f, setting in batch.filters.items():
+            f.apply(logits, texts, setting)
+        ranked = self._rank(batch, texts, logits, fresh)
+        ends = ranked.tokens == self.eot
+        others = (~ends).cumsum(dim=1)
+        done = self.count[self._windows(batch)] >= self.max_finished
+        self._finish(batch, ranked, ends & (others < self.width) & ~done[:, None])
+        self._continue(batch, ranked, ~ends & (others <= self.width), ~done)
+
+    def _rank(self, batch: StepBatch, texts: Texts, logits: Tensor, fresh: bool) -> Ranked:
+        """The continuations by their score: the log-probability of the text, and its bonuses."""
+        width, logprobs, bonus = self.width, logits.log_softmax(dim=-1), bonus_of(batch.filters)
+        bonuses = None
+        if bonus is None:
+            logprobs, tokens = logprobs.topk(width + 1, dim=-1)  # [R, width + 1]
+        else:
+            state = texts.states[bonus]
+            tokens = bonus.boosted(state, logprobs).topk(width + 1, dim=-1).indices
+            bonuses = bonus.gained(state, tokens).to(logprobs.dtype)
+            logprobs = logprobs.gather(1, tokens)
+        sums = self.state.texts.logprobs[batch.block][:, None] + logprobs
+        scores = sums if bonuses is None else sums + bonuses
+        scores = scores.unflatten(0, (-1, width))  # [W, width, width + 1]
+        if fresh:  # all beams are still equal
+            scores[:, 1:] = NEVER
+        # at most `width` texts can end before `width` others are found
+        order = scores.flatten(1).argsort(dim=-1, descending=True, stable=True)[:, : 2 * width]
+
+        def in_order(t: Tensor) -> Tensor:
+            """[R, width + 1] -> [W, 2 * width]."""
+            return t.unflatten(0, (-1, width)).flatten(1).gather(1, order)
+
+        return Ranked(
+            sources=order // (width + 1) + batch.indices[::width, None] - batch.block.start,
+            tokens=in_order(tokens),
+            logprobs=in_order(logprobs),
+            sums=in_order(sums),
+            bonuses=None if bonuses is None else in_order(bonuses),
+        )
+
+    def _windows(self, batch: StepBatch) -> slice:
+        return slice(batch.block.start // self.width, batch.block.stop // self.width)
+
+    def _finish(self, batch: StepBatch, ranked: Ranked, new: Tensor) -> None:
+        """Store texts that have just ended, best first, while there is room: new [W, n] bool."""
+        windows, block, texts = self._windows(batch), batch.block, self.state.texts
+        count, lengths = self.count[windows], self.state.counts[block][ranked.sources]
+        target = new.cumsum(dim=1) - 1 + count[:, None]
+        target = target.masked_fill(~new | (target >= self.max_finished), self.max_finished)
+        window = torch.arange(windows.start, windows.stop, device=new.device)[:, None]
+        self.finished[window, target] = texts.sampled[block][ranked.sources]
+        self.lengths[window, target] = lengths
+        self.scores[window, target] = ranked.sums.float()
+        if ranked.bonuses is not None:
+            self.bonuses[window, target] = ranked.bonuses.float()
+        elif bonus_of(self.state.filters.made.values()) is not None:
+            self.bonuses[window, target] = 0.0
+        if batch.logprobs:
+            self.logprobs[window, target] = texts.token_logprobs[block][ranked.sources]
+            self.logprobs[window, target, lengths] = ranked.logprobs.float()
+        self.count[windows] = (count + new.sum(dim=1)).clamp_(max=self.max_finished)
+
+    def _continue(
+        self, batch: StepBatch, ranked: Ranked, continues: Tensor, active: Tensor
+    ) -> None:
+        """The first `width` of each window that continue are its beams from now on: [W, n] bool.
+        active [W] bool: of these windows; the search of the others has ended, and stays.
+        """
+        block, buffers, active = batch.block, self.state.texts, active.repeat_interleave(self.width)
+        column = torch.arange(continues.shape[1], device=continues.device)
+        order = column.masked_fill(~continues, len(column)).sort(dim=-1).values[:, : self.width]
+        tokens, logprobs, sums, sources = (
+            t.gather(1, order).flatten()
+            for t in (ranked.tokens, ranked.logprobs, ranked.sums, ranked.sources)
+        )
+        sources = torch.where(active, sources, batch.indices - block.start)
+        lengths = self.state.positions[block] + 1  # the last token is not cached yet
+        self.cache.copy_rows(batch.rows, sources, lengths, self.skip)
+        each = (buffers.token_logprobs,) if batch.logprobs else ()
+        changing = (t for f in batch.filters for t in f.state[f.fixed :])
+        for t in (*each, buffers.sampled, self.state.counts, *changing):
+            t[block] = t[block][sources]
+        texts = self.state.before_next(batch)
+        buffers.logprobs[block] = torch.where(active, sums, buffers.logprobs[block])
+        if batch.logprobs:
+            buffers.token_logprobs[batch.indices, texts.counts] = logprobs.float()
+        self.state.append(batch, texts, tokens, active)
+
+    def snapshot(self, tickets: Sequence[Ticket], first: int, logprobs: bool) -> BeamSnapshot:
+        """The texts as they are now, copied asynchronously on a GPU."""
+        windows = slice(first, first + len(tickets))
+        rows = slice(windows.start * self.width, windows.stop * self.width)
+        texts = self.state.texts_of(first, len(tickets), logprobs)
+        beams = BeamTexts(
+            lengths=self.state.counts[rows],
+            table=self.state.table[rows],
+            finished=self.finished[windows],
+            finished_lengths=self.lengths[windows],
+            finished_scores=self.scores[windows],
+            finished_logprobs=self.logprobs[windows, :, : self.state.limit if logprobs else 0],
+            finished_bonuses=None if texts.bonuses is None else self.bonuses[windows],
+            finished_count=self.count[windows],
+        )
+        return BeamSnapshot(tickets, texts, beams, self.eot)

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import CachePlan
-from slimwhisper.engine.filters.rules import NEVER, Texts
-from slimwhisper.engine.filters.table import Filters
+from slimwhisper.engine.filters import NEVER, Filters, Texts
 from slimwhisper.engine.requests import Window
-from slimwhisper.engine.uploads import upload
 from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.kernels.memory import upload
 from slimwhisper.model.model import Model
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from slimwhisper.engine.hot_words.automaton import HotWords, make_hot_words
 from slimwhisper.engine.requests import Attempt, Decoded, Rules, Search
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.options import DecodingOptions, SearchOptions
@@ -62,16 +61,18 @@ def make_rules(dims: Dims, options: DecodingOptions, vocabulary: Vocabulary | No
 
 
 @lru_cache(maxsize=8)  # lists may be large
-def hot_words(vocabulary: Vocabulary, lines: tuple[str, ...], bonus: float) -> HotWords:
+def hot_words(vocabulary: Vocabulary, lines: tuple[str, ...], bonus: float) -> "HotWords":
     """The automaton of a list; equal ones are the same object. lines, bonus: as of `spellings`.
 
     Raises OptionError as `spellings` and `make_hot_words`.
     """
+    from slimwhisper.engine.hot_words import make_hot_words
+
     return make_hot_words(spellings(vocabulary, lines, bonus), word_ends(vocabulary))
 
 
 @lru_cache(maxsize=8)
-def _with_hot_words(rules: Rules, words: HotWords) -> Rules:
+def _with_hot_words(rules: Rules, words: "HotWords") -> Rules:
     return replace(rules, hot_words=words)
 
 
@@ -102,8 +103,9 @@ def _rules(
     )
 
 
-if TYPE_CHECKING:
-    from whisper.tokenizer import Tokenizer
+if TYPE_CHECKING:  # imported with the first list
+    from slimwhisper.engine.hot_words import HotWords
+    from slimwhisper.tokens.encoding import Tokenizer
 
 
 class Prompts:

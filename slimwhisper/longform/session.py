@@ -24,12 +24,11 @@ from slimwhisper.longform.options import DecodingOptions
 from slimwhisper.longform.passes import DecodedWindow, Passes
 from slimwhisper.longform.requests import Candidate, Prompts, attempts_of, choose, make_rules
 from slimwhisper.longform.segments import WindowSegments, WindowSpan, cut_at_timestamps
-from slimwhisper.longform.words import text_tokens, time_segments
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
 from slimwhisper.types import FRAMES_PER_SECOND, Dims, Segment, Transcript
 
-if TYPE_CHECKING:  # it imports numba, which is slow to start
-    from whisper.tokenizer import Tokenizer
+if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
+    from slimwhisper.tokens.encoding import Tokenizer
 
 Clip = tuple[int, int]  # mel frames [start, stop)
 LONG_SILENCE = 10 * FRAMES_PER_SECOND  # a model may take what follows it in a window for silence
@@ -239,12 +238,16 @@ class Session:
         if chosen.is_silence(options):
             self.state.seek += span.frames
             return
-        parts = (self.vocabulary, tokenizer, options.token_logprobs)
-        cut = cut_at_timestamps(span, chosen.result, chosen.ratio, *parts)
+        cut = cut_at_timestamps(
+            span, chosen.result, chosen.ratio, self.vocabulary, tokenizer, options.token_logprobs
+        )
         alignment: Answer | None = None
-        if options.word_timestamps and (text_only := text_tokens(cut.segments, tokenizer)):
-            before = tokenizer.sot_sequence_including_notimestamps
-            alignment = yield Align(tuple(before), text_only)
+        if options.word_timestamps:
+            from slimwhisper.longform.words import text_tokens
+
+            text_only = text_tokens(cut.segments, tokenizer)
+            before = tuple(tokenizer.sot_sequence_including_notimestamps)
+            alignment = (yield Align(before, text_only)) if text_only else None
         assert alignment is None or isinstance(alignment, Alignment)
         self._add_segments(span, chosen.result, cut, alignment)
 
@@ -255,8 +258,9 @@ class Session:
         options, state = self.options, self.state
         new, seek, dropped = cut.segments, cut.seek, False
         if options.word_timestamps:
-            parts = (cut, alignment, state.tokenizer, options, span, state.last_speech)
-            timed = time_segments(*parts)
+            from slimwhisper.longform.words import time_segments
+
+            timed = time_segments(cut, alignment, state.tokenizer, options, span, state.last_speech)
             new, seek, dropped = timed.segments, timed.seek, timed.dropped
             state.last_speech = timed.last_speech
         window = DecodedWindow(

@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from slimwhisper.checkpoint.validate import factored_layers
+from slimwhisper.kernels.blocks import BlockWeights, encoder_attention, encoder_rows, reads_tiles
 from slimwhisper.kernels.cpu.library import intercepted
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.encoder_rows import BlockWeights, encoder_rows, reads_tiles
-from slimwhisper.kernels.heads import encoder_attention
 from slimwhisper.kernels.linear import (
     Matrix,
     at_least_float32,

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.validate import FACTORS
-from slimwhisper.kernels.cpu.blocks import MLPBlock
+from slimwhisper.kernels.attention import CacheWrite, add_norm
+from slimwhisper.kernels.blocks import MLPBlock
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import (
@@ -17,7 +18,6 @@ from slimwhisper.kernels.linear import (
     packed_width,
     prepare,
 )
-from slimwhisper.kernels.norm import CacheWrite, add_norm
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The file that `slimwhisper calibrate` writes and `--cache FILE` loads: settings and rotations.
 
 A safetensors file. Its metadata, all strings, has exactly these keys: `format` and `version`;
-`checkpoint`, the digest of the weights it was made for (`slimwhisper.digests.weights_digest`);
+`checkpoint`, the digest of the weights it was made for (`slimwhisper.disk.weights_digest`);
 `cross` and `self`, the two specs; `measured`, JSON. Its tensors are what forms have learned, in
 float32: `cross.0.NAME` of one layer.
 
@@ -20,11 +20,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
-from slimwhisper.atomic import atomic_write
 from slimwhisper.cache.fold import blocks_of, fold
 from slimwhisper.cache.forms import Form
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.digests import weights_digest
+from slimwhisper.disk import atomic_write, weights_digest
 from slimwhisper.errors import CacheError, OutputError
 from slimwhisper.text import error_line, escape_line
 

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from slimwhisper import __version__
 from slimwhisper.cache.forms import SUFFIX, brief
-from slimwhisper.digests import weights_digest
+from slimwhisper.disk import weights_digest
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.files import check_folder
 from slimwhisper.research.cache_file import write_file

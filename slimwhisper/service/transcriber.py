@@ -25,11 +25,18 @@ from slimwhisper.devices import choose_batch_size
 from slimwhisper.engine.engine import Engine, make_engine, slot_bytes, slots_within
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.kernels.graphs import bucket_of
+from slimwhisper.kernels.memory import bucket_of
 from slimwhisper.model.model import Model
-from slimwhisper.service.shared_engine import Caller, SharedEngine, Submission, plain_error
+from slimwhisper.service.shared_engine import (
+    Caller,
+    EngineState,
+    FairLock,
+    SharedEngine,
+    Submission,
+    next_turn,
+    plain_error,
+)
 from slimwhisper.service.source import Event, Failed, SessionSource, Stepped
-from slimwhisper.service.turns import EngineState, FairLock, next_turn
 
 logger = logging.getLogger("slimwhisper")
 

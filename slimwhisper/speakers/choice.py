@@ -17,7 +17,7 @@ from typing import Any
 
 from slimwhisper.audio.formats import Selection
 from slimwhisper.audio.options import check_speaker_names
-from slimwhisper.digests import content_digest
+from slimwhisper.disk import content_digest
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.option_group import ModelFacts, OptionGroup, option
 from slimwhisper.text import install_command

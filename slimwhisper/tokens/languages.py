@@ -5,6 +5,42 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 
+# Whisper's codes in the order of their tokens, with their names in English: openai-whisper's
+LANGUAGES = dict(
+    row.split(" ", 1)
+    for row in re.split(
+        r"[|\n]",
+        """\
+en english|zh chinese|de german|es spanish|ru russian|ko korean|fr french|ja japanese
+pt portuguese|tr turkish|pl polish|ca catalan|nl dutch|ar arabic|sv swedish|it italian
+id indonesian|hi hindi|fi finnish|vi vietnamese|he hebrew|uk ukrainian|el greek|ms malay|cs czech
+ro romanian|da danish|hu hungarian|ta tamil|no norwegian|th thai|ur urdu|hr croatian|bg bulgarian
+lt lithuanian|la latin|mi maori|ml malayalam|cy welsh|sk slovak|te telugu|fa persian|lv latvian
+bn bengali|sr serbian|az azerbaijani|sl slovenian|kn kannada|et estonian|mk macedonian|br breton
+eu basque|is icelandic|hy armenian|ne nepali|mn mongolian|bs bosnian|kk kazakh|sq albanian
+sw swahili|gl galician|mr marathi|pa punjabi|si sinhala|km khmer|sn shona|yo yoruba|so somali
+af afrikaans|oc occitan|ka georgian|be belarusian|tg tajik|sd sindhi|gu gujarati|am amharic
+yi yiddish|lo lao|uz uzbek|fo faroese|ht haitian creole|ps pashto|tk turkmen|nn nynorsk|mt maltese
+sa sanskrit|lb luxembourgish|my myanmar|bo tibetan|tl tagalog|mg malagasy|as assamese|tt tatar
+haw hawaiian|ln lingala|ha hausa|ba bashkir|jw javanese|su sundanese|yue cantonese""",
+    )
+)
+# and other English names
+TO_LANGUAGE_CODE = {name: code for code, name in LANGUAGES.items()} | {
+    "burmese": "my",
+    "valencian": "ca",
+    "flemish": "nl",
+    "haitian": "ht",
+    "letzeburgesch": "lb",
+    "pushto": "ps",
+    "panjabi": "pa",
+    "moldavian": "ro",
+    "moldovan": "ro",
+    "sinhalese": "si",
+    "castilian": "es",
+    "mandarin": "zh",
+}
+
 # Whisper's code; ISO 639's codes of three letters, bibliographic ones and the largest member of a
 # group of languages too; codes that ISO has replaced; codes of countries; some languages' own names
 OTHER_NAMES = """
@@ -27,8 +63,6 @@ _TAG = re.compile(r"([a-z]{2,3})(?:[-_][a-z0-9]+)*(?:[.@].*)?|(.+?) ?\(.*\)")  #
 @cache
 def _codes() -> dict[str, str]:
     """Every name -> Whisper's code."""
-    from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
-
     rows = [row.split() for row in re.split(r"[|\n]", OTHER_NAMES.strip())]
     others = {name: code for code, *names in rows for name in names}
     return others | TO_LANGUAGE_CODE | {code: code for code in LANGUAGES}
@@ -48,8 +82,6 @@ def possible_codes(language: str) -> Iterator[str]:
 
 def whispers_code(language: str) -> str | None:
     """Whisper's code for a language; None if it has none."""
-    from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
-
     return next((code for code in possible_codes(language) if code in LANGUAGES), None)
 
 

@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.digests import content_digest
+from slimwhisper.disk import content_digest
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import TASKS, ModelFacts, OptionGroup, asks_detection, option
 

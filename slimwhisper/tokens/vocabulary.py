@@ -15,10 +15,9 @@ from slimwhisper.tokens.languages import language_hint, possible_codes, whispers
 from slimwhisper.types import Dims, SpecialTokens
 
 if TYPE_CHECKING:
-    from whisper.tokenizer import Tokenizer
+    from slimwhisper.tokens.encoding import Tokenizer
 
 SIZES = (51_864, 51_865, 51_866)  # openai-whisper's: English, multilingual, large-v3's
-TIMESTAMPS = 1501  # <|0.00|> ... <|30.00|>
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,17 +56,11 @@ def text_only(tokens: Iterable[int], tokenizer: "Tokenizer") -> list[int]:
 
 def get_tokenizer(dims: Dims, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
     """openai-whisper's tokenizer for these dimensions; cached there."""
-    from slimwhisper.tokens.encoding import Encoding
-    from slimwhisper.tokens.whisper_package import tokenizer as whisper_tokenizer
+    from slimwhisper.tokens import encoding  # imports tiktoken
 
-    tokenizer = whisper_tokenizer.get_tokenizer(
-        dims.is_multilingual,
-        num_languages=dims.num_languages,
-        language=language or ("en" if dims.is_multilingual else None),
-        task=task,
+    return encoding.get_tokenizer(
+        dims.is_multilingual, num_languages=dims.num_languages, language=language, task=task
     )
-    tokenizer.encoding = Encoding.of(tokenizer.encoding)
-    return tokenizer
 
 
 @lru_cache(maxsize=16)
@@ -81,7 +74,7 @@ def get_vocabulary(dims: Dims) -> Vocabulary:
         sot=t.sot,
         no_speech=t.no_speech,
         no_timestamps=t.no_timestamps,
-        timestamps=range(t.timestamp_begin, t.timestamp_begin + TIMESTAMPS),
+        timestamps=range(t.timestamp_begin, dims.n_vocab),
         languages=dict(codes) if dims.is_multilingual else {},
         texts=(range(t.eot),),
         make_tokenizer=partial(get_tokenizer, dims),

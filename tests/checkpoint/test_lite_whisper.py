@@ -14,7 +14,7 @@ import slimwhisper
 from slimwhisper.checkpoint.formats.lite_whisper import multiply_factors
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.commands.measurement import EncoderClock, _whisper_run
-from slimwhisper.engine.drafting.draft_model import load_draft
+from slimwhisper.engine.drafting import load_draft
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.linear import Packed, Plain, Quantized
 from slimwhisper.model.encoder import Encoder

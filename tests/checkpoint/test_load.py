@@ -17,7 +17,7 @@ from slimwhisper.checkpoint.load import Checkpoint, available_models, load_check
 from slimwhisper.checkpoint.names import bundled_file
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT, expected_shapes
-from slimwhisper.digests import weights_digest
+from slimwhisper.disk import weights_digest
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
 from slimwhisper.types import SAMPLE_RATE, Dims

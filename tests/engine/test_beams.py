@@ -10,13 +10,13 @@ from torch import Tensor
 from whisper.decoding import BeamSearchDecoder, MaximumLikelihoodRanker
 
 from slimwhisper.cache.decoder_cache import DecoderCache, Pages
-from slimwhisper.engine.beams import BeamSampler
 from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import Decoded, Rules, Window
 from slimwhisper.engine.rows import RowState, StartInputs, rules_of
-from slimwhisper.engine.tickets import Move, RowGroup, Ticket, TicketState
-from slimwhisper.engine.uploads import upload
+from slimwhisper.engine.sampling import BeamSampler
+from slimwhisper.engine.scheduler import Move, RowGroup, Ticket, TicketState
 from slimwhisper.engine.verification import AcceptedPrefix
+from slimwhisper.kernels.memory import upload
 from slimwhisper.model.model import Model
 from tests.support.windows import DIMS, VOCABULARY
 

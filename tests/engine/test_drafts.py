@@ -10,9 +10,8 @@ from torch import Tensor
 
 from slimwhisper.cache.forms import all_forms
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters.hot_words import HotWordFilter
-from slimwhisper.engine.filters.rules import LogitFilter
-from slimwhisper.engine.filters.table import FILTERS
+from slimwhisper.engine.filters import FILTERS, LogitFilter
+from slimwhisper.engine.hot_words import HotWordFilter
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search, Window
 from slimwhisper.engine.verification import may_draft, usable_draft
 from slimwhisper.longform.requests import hot_words, make_rules

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters.hot_words import HotWordFilter
-from slimwhisper.engine.filters.rules import Repetition, Texts
-from slimwhisper.engine.filters.table import Filters
+from slimwhisper.engine.filters import Filters, Repetition, Texts
+from slimwhisper.engine.hot_words import HotWordFilter
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
 from slimwhisper.engine.verification import verify
 from slimwhisper.longform.requests import hot_words, make_rules

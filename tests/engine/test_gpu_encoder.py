@@ -10,8 +10,8 @@ from torch import Tensor
 from slimwhisper.cache.decoder_cache import CrossCache
 from slimwhisper.engine import engine as engine_module
 from slimwhisper.engine.engine import ENCODE_BATCH, Engine, slots_ahead
-from slimwhisper.engine.passes.encoder import AsyncEncoder
-from slimwhisper.engine.tickets import Ticket
+from slimwhisper.engine.passes import AsyncEncoder
+from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.kernels.graphs import stream_of
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import made, requests

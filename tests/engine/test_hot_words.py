@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from slimwhisper.engine.filters.hot_words import HotWordFilter, argmax
-from slimwhisper.engine.hot_words.automaton import HotWords
+from slimwhisper.engine.filters import argmax
+from slimwhisper.engine.hot_words import HotWordFilter, HotWords
 from slimwhisper.longform.requests import hot_words, make_rules
 from slimwhisper.options import Options
 from tests.support.fuzz import examples

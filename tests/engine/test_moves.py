@@ -11,7 +11,7 @@ from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import Rules, Window
 from slimwhisper.engine.rows import RowState
 from slimwhisper.engine.sampling import GreedySampler
-from slimwhisper.engine.tickets import Move, RowGroup, Ticket
+from slimwhisper.engine.scheduler import Move, RowGroup, Ticket
 from slimwhisper.kernels.dispatch import Kernels
 from tests.support.fuzz import examples
 from tests.support.windows import CPU, DIMS, VOCABULARY

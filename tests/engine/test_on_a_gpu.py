@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from slimwhisper.engine.drafting.draft_model import DraftModel
+from slimwhisper.engine.drafting import DraftModel
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters.rules import WIDTH
+from slimwhisper.engine.filters import WIDTH
 from slimwhisper.engine.requests import Answer, Decoded, Search, Window
 from slimwhisper.longform.requests import hot_words
 from tests.support.pretend.cuda import pretend_cuda, pretend_other

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from whisper.decoding import ApplyTimestampRules, SuppressBlank, SuppressTokens
 
-from slimwhisper.engine.filters.rules import (
+from slimwhisper.engine.filters import (
     NEVER,
     WIDTH,
     Suppression,

@@ -12,8 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from slimwhisper.cache.rows import PAGE, PagePool
 from slimwhisper.engine.requests import Attempt, Decoded, Retry, Rules, Search, Window
-from slimwhisper.engine.scheduler import Scheduler
-from slimwhisper.engine.tickets import Plan, Results, RowGroup, Ticket, TicketState
+from slimwhisper.engine.scheduler import Plan, Results, RowGroup, Scheduler, Ticket, TicketState
 from tests.support.fuzz import examples
 
 CONTEXT = 64

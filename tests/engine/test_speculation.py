@@ -15,15 +15,18 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.cli import build_parser
-from slimwhisper.engine.drafting.draft_length import (
+from slimwhisper.engine.drafting import (
     MAX_DRAFT,
     TIMED_FIRST,
+    Acceptance,
+    Choose,
+    DraftContext,
+    Drafter,
     DraftLengthController,
+    DraftModel,
     expected_tokens,
+    load_draft,
 )
-from slimwhisper.engine.drafting.draft_model import DraftModel, load_draft
-from slimwhisper.engine.drafting.drafter import Choose, DraftContext, Drafter
-from slimwhisper.engine.drafting.speculation import Acceptance
 from slimwhisper.engine.engine import Engine, make_engine
 from slimwhisper.engine.requests import Answer, Decoded, Request, Search, Window
 from slimwhisper.errors import OptionError

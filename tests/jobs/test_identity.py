@@ -11,7 +11,7 @@ import torch
 
 from slimwhisper import cli
 from slimwhisper.checkpoint.names import BUNDLED
-from slimwhisper.digests import MIB, WHOLE_FILE, file_digest
+from slimwhisper.disk import MIB, WHOLE_FILE, file_digest
 from slimwhisper.jobs.journal.identity import identify_model
 from tests.support.fake_model import FakeModel
 
@@ -129,7 +129,7 @@ def test_digests_of_files(tmp_path: Path) -> None:
 def test_the_end_of_a_torch_file_covers_every_tensor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slimwhisper.digests.WHOLE_FILE", MIB)
+    monkeypatch.setattr("slimwhisper.disk.WHOLE_FILE", MIB)
     tensors = {f"{i}": torch.zeros(50_000) for i in range(30)}
     digests = set()
     for name in (None, "7", "0"):

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from slimwhisper.kernels import heads
+from slimwhisper.kernels import blocks
 from slimwhisper.kernels.attention import Latent, Reads
+from slimwhisper.kernels.blocks import encoder_attention
 from slimwhisper.kernels.cpu.library import DEPTHS, Library
-from slimwhisper.kernels.heads import encoder_attention
 from tests.kernels.conftest import variant
 from tests.support.compiled import THREADS, assert_near, noise, threads_of
 from tests.support.fuzz import examples
@@ -252,11 +252,11 @@ def test_which_of_them_is_taken(name: str, amx: bool, monkeypatch: pytest.Monkey
     """C's, also where int8 lets it round; but not in bfloat16 with AMX, nor in float64."""
     c = encoders(name)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": amx})
-    monkeypatch.setattr(heads, "library", lambda dtype: c if dtype == c.dtype else None)
+    monkeypatch.setattr(blocks, "library", lambda dtype: c if dtype == c.dtype else None)
     taken: list[str] = []
-    run, attend = c.encoder_attention, heads.head_attention
+    run, attend = c.encoder_attention, blocks.head_attention
     monkeypatch.setattr(c, "encoder_attention", lambda *a: (taken.append("c"), run(*a))[1])
-    monkeypatch.setattr(heads, "head_attention", lambda *a: (taken.append("torch"), attend(*a))[1])
+    monkeypatch.setattr(blocks, "head_attention", lambda *a: (taken.append("torch"), attend(*a))[1])
     q = noise(1, 20, 2, 64)
     for operand, rounded in ((q.to(c.dtype), False), (q, True), (q.double(), True)):
         assert encoder_attention(operand, operand, operand, rounded).shape == q.shape

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from slimwhisper.kernels.attention import ALL, Latent, Reads
-from slimwhisper.kernels.cpu.blocks import LatentBlock, MLPBlock
+from slimwhisper.kernels.attention import ALL, CacheWrite, Latent, Reads
+from slimwhisper.kernels.blocks import LatentBlock, MLPBlock
 from slimwhisper.kernels.cpu.library import BFLOAT16_ROWS, Library, library
-from slimwhisper.kernels.norm import CacheWrite
 from tests.support.compiled import THREADS, noise, threads_of
 from tests.support.fuzz import examples
 from tests.support.windows import decode, random_model, windows

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from slimwhisper.kernels import encoder_rows as encoder_rows_module
+from slimwhisper.kernels import blocks as blocks_module
 from slimwhisper.kernels import linear as linear_module
+from slimwhisper.kernels.blocks import PART, BlockWeights, Layer, Pair, encoder_rows
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.encoder_rows import PART, BlockWeights, Layer, Pair, encoder_rows
 from slimwhisper.kernels.linear import Quantized, Tiled, linear, quantize
 from slimwhisper.model.encoder import Encoder
 from tests.support.checkpoints import random_state, tiny_dims
@@ -36,7 +36,7 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     variant = Library(NATIVE, wide=request.param == "wide")
     if "encoder_rows" not in variant.functions:
         pytest.skip("an encoder's rows are computed in C on x86")
-    for user in (encoder_rows_module, linear_module):
+    for user in (blocks_module, linear_module):
         monkeypatch.setattr(user, "library", lambda *_: variant)
     return variant
 
@@ -149,7 +149,7 @@ def test_which_encoders_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Encoder(state, DIMS, CPU, torch.bfloat16).rows
     wide = PART + 16
     assert not encoder_rows([block(32, 64)], (noise(wide), noise(wide)))
-    for user in (encoder_rows_module, linear_module):
+    for user in (blocks_module, linear_module):
         monkeypatch.setattr(user, "library", lambda *_: None)
     assert not Encoder(state, DIMS, CPU, torch.float32).rows
     assert not Encoder(state, DIMS, CPU, torch.float32, int8=True).rows

@@ -11,7 +11,8 @@ import torch
 
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Search
-from slimwhisper.kernels.graphs import MAX_FAILURES, CUDAGraphs, Graphs, bucket_of, stream_of
+from slimwhisper.kernels.graphs import MAX_FAILURES, CUDAGraphs, Graphs, stream_of
+from slimwhisper.kernels.memory import bucket_of
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.device import Forbidden
 from tests.support.windows import (

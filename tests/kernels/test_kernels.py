@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.kernels.attention import ALL, Latent, Reads
+from slimwhisper.kernels.attention import ALL, Latent, Reads, head_attention
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.heads import head_attention
 from tests.support.attention import heads_reference, latent_reference
 
 

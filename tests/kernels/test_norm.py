@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.kernels.attention import Latent
-from slimwhisper.kernels.norm import CacheWrite, add_norm
+from slimwhisper.kernels.attention import CacheWrite, Latent, add_norm
 
 pytest.importorskip("triton")
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from slimwhisper.kernels.splitmix64 import uniform
+from slimwhisper.engine.sampling import uniform
 
 
 def test_numbers_are_splitmix64s() -> None:

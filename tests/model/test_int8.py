@@ -7,8 +7,7 @@ import slimwhisper
 from slimwhisper import devices
 from slimwhisper.devices import choose_dtype
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels import encoder_rows as encoder_rows_module
-from slimwhisper.kernels import heads as heads_module
+from slimwhisper.kernels import blocks as blocks_module
 from slimwhisper.kernels import linear as linear_module
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.linear import Packed, Plain, Quantized, linear, quantize
@@ -112,7 +111,7 @@ def test_the_encoder_is_near(amx: bool, compiled: bool, monkeypatch: pytest.Monk
     claimed = torch.cpu.get_capabilities() | {"amx_int8": amx, "amx_bf16": amx}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: claimed)
     if not compiled:
-        for user in (heads_module, linear_module, encoder_rows_module):
+        for user in (blocks_module, linear_module):
             monkeypatch.setattr(user, "library", lambda *_: None)
     state = random_state(DIMS, seed=0)
     mel = torch.randn(1, 80, 3000)

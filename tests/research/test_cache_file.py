@@ -16,7 +16,7 @@ from slimwhisper.app.command import make_settings
 from slimwhisper.cache.forms import E, X, check_cache, choose_forms, parse_form
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.cli import build_parser
-from slimwhisper.digests import WHOLE_TENSOR, weights_digest
+from slimwhisper.disk import WHOLE_TENSOR, weights_digest
 from slimwhisper.errors import CacheError, OptionError, OutputError
 from slimwhisper.jobs.journal.identity import identify_caches
 from slimwhisper.model.calibration import guarded_plan

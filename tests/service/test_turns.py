@@ -2,7 +2,7 @@
 
 import pytest
 
-from slimwhisper.service.turns import EngineState, NextTurn, next_turn
+from slimwhisper.service.shared_engine import EngineState, NextTurn, next_turn
 
 WAITS = EngineState(used=True)
 STREAM_WAITS = EngineState(used=True, live=True)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimwhisper.engine.filters.rules import NEVER, Timestamps, apply_timestamp_rules
+from slimwhisper.engine.filters import NEVER, Timestamps, apply_timestamp_rules
 from slimwhisper.engine.requests import Window
 from slimwhisper.engine.sampling import waiting_times
 from slimwhisper.model.model import Model

@@ -30,7 +30,7 @@ from typing import Any
 
 from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.checkpoint.names import BUNDLED, HUB_IDS, bundled_file
-from slimwhisper.digests import file_digest, folder_digest
+from slimwhisper.disk import file_digest, folder_digest
 from slimwhisper.option_group import groups_of
 from slimwhisper.options import Options
 from slimwhisper.types import UNNAMED_DTYPES

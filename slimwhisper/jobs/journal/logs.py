@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from errno import ELOOP, ENOSPC
 from pathlib import Path
 
+from slimwhisper.disk import open_locked
 from slimwhisper.errors import OutputError
 from slimwhisper.files import JobSink
-from slimwhisper.locks import open_locked
 
 JOURNAL_NAME = "slimwhisper-journal.jsonl"
 FOLDER = "slimwhisper-journal"  # of objects

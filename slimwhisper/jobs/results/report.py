@@ -18,7 +18,7 @@ from string import Template
 from typing import IO, Any
 
 from slimwhisper.addresses import is_uri
-from slimwhisper.atomic import atomic_write
+from slimwhisper.disk import atomic_write
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.files import InputFile, Status, output_errors
 from slimwhisper.jobs.results.writers import JobResults

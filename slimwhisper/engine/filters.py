@@ -1,4 +1,5 @@
-"""What a filter of logits is, and the filters of Whisper's rules and of what a text may repeat.
+"""Filters of logits: Whisper's rules, what a text may repeat, and bonuses; and those in use by a
+row group.
 
 They are those of `whisper.decoding`, `SuppressTokens`, `SuppressBlank` and `ApplyTimestampRules`,
 without a loop over rows; and CTranslate2's `repetition_penalty` (arXiv 1909.05858) and
@@ -7,8 +8,9 @@ and not at the prompt.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import reduce
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from slimwhisper.engine.requests import Rules
 from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.kernels.memory import upload
 from slimwhisper.types import SpecialTokens
 
 NEVER = float("-inf")
@@ -56,7 +59,7 @@ def side_by_side(moments: Sequence[Texts]) -> Texts:
 
 class LogitFilter:
     """A rule for the next token of the rows of a group. A new one is a class with these methods, in
-    `table.FILTERS`.
+    `FILTERS`.
 
     What a filter knows of a text is its state: tensors with one row for each text. Rows move when a
     window ends, beams copy them, and the tokens of a draft are rows of their own; so a filter works
@@ -308,3 +311,153 @@ def apply_timestamp_rules(
 def log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
     """Log-probabilities of tokens [R] int64 under logits [R, V] -> [R]."""
     return logits.log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1)
+
+
+# logits [R, V], the most likely tokens [R], and 1 for those to choose from, [V] -> tokens [R]
+Draw = Callable[[Tensor, Tensor, Tensor], Tensor]
+BLOCK = 256  # numbers of a row that a CPU compares at once
+
+
+class BonusFilter(LogitFilter):
+    """Texts gain bonuses, which beams are ranked with. Of such filters there is one at most."""
+
+    def __init__(self, rows: int, vocabulary: SpecialTokens, device: torch.device) -> None:
+        is_text = [0] * vocabulary.size
+        for ids in vocabulary.texts:
+            is_text[ids.start : ids.stop] = [1] * len(ids)
+        self.texts = vocabulary.texts
+        (self.is_text,) = upload(device, is_text)  # [V]: 1 or 0
+
+    @abstractmethod
+    def boosted(self, state: State, logits: Tensor) -> Tensor:
+        """Logits or log-probabilities [R, V] with the bonuses, before any is taken back. The next
+        call may overwrite them.
+        """
+
+    @abstractmethod
+    def gained(self, state: State, tokens: Tensor) -> Tensor:
+        """What the texts have gained with one of these tokens each, [R, n] -> [R, n] float32."""
+
+    @abstractmethod
+    def kept(self, rows: slice) -> Tensor:
+        """What the texts in some rows have gained and keep if they end here: [R] float32."""
+
+    def prefer(
+        self,
+        state: State,
+        logits: Tensor,
+        tokens: Tensor,
+        logprobs: Tensor,
+        draw: Draw | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The chosen text token of each row, or one that its bonus puts above it.
+
+        A token that is no text stays: bonuses do not decide where a text or a segment ends.
+
+        Arguments:
+            logits: [R, V] by which tokens were chosen; those of banned tokens are -inf.
+            tokens, logprobs: [R] int64 and floating.
+            draw: draws tokens by logits; None: the most likely ones.
+        Returns:
+            tokens and logprobs, those of the model without the bonus.
+        """
+        boosted = self.boosted(state, logits)
+        if self.texts == (range(self.texts[0].stop),):
+            texts = boosted[:, : self.texts[0].stop]
+        else:
+            texts = boosted.masked_fill(self.is_text == 0, NEVER)
+        preferred = argmax(texts)
+        if draw is not None:
+            preferred = draw(boosted, preferred, self.is_text)
+        before, after, bonus, other = (
+            source.gather(1, chosen[:, None]).squeeze(1)
+            for source in (logits, boosted)
+            for chosen in (tokens, preferred)
+        )
+        changed = (self.is_text[tokens] > 0) & (preferred != tokens)
+        if draw is None:  # of equal ones, the first choice
+            changed &= other > bonus
+        gained = (after - before).masked_fill_(~changed, 0).to(logprobs.dtype)
+        return torch.where(changed, preferred, tokens), logprobs + gained
+
+
+def argmax(numbers: Tensor) -> Tensor:
+    """The index of the largest number of each row, [R, n] -> [R] int64: the first one of equals."""
+    size = numbers.shape[1] // BLOCK * BLOCK
+    if numbers.device.type != "cpu" or not size:
+        return numbers.argmax(dim=1)
+    # PyTorch's argmax takes ten times as long as its maximum
+    maxima = numbers[:, :size].unflatten(1, (-1, BLOCK)).amax(dim=2)
+    if size < numbers.shape[1]:
+        maxima = torch.cat([maxima, numbers[:, size:].amax(dim=1, keepdim=True)], dim=1)
+    index = maxima.argmax(dim=1, keepdim=True) * BLOCK + torch.arange(BLOCK)
+    index.clamp_(max=numbers.shape[1] - 1)
+    return index.gather(1, numbers.gather(1, index).argmax(dim=1, keepdim=True)).squeeze(1)
+
+
+# in the order in which they are applied; a feature with one of its own appends it
+FILTERS: list[type[LogitFilter]] = [Suppression, Repetition, Timestamps]
+
+InUse = dict[LogitFilter, Hashable]  # filters, each with its setting
+
+
+class Filters:
+    """The filters that the texts of a row group have had use for so far."""
+
+    def __init__(self, rows: int, vocabulary: SpecialTokens, device: torch.device) -> None:
+        self.rows, self.vocabulary, self.device = rows, vocabulary, device
+        self.timestamps = Timestamps(rows, vocabulary, device)  # whose kernel chooses tokens, too
+        self.made: dict[type[LogitFilter], LogitFilter] = {Timestamps: self.timestamps}
+
+    def tensors(self) -> Iterable[Tensor]:
+        """The states of all rows, [rows, ...] each."""
+        return chain.from_iterable(f.state for f in self.made.values())
+
+    def prepare(self, rules: Sequence[Rules]) -> bool:
+        """Make and prepare the filters that all texts of the group need. Returns whether tensors
+        were replaced: graphs that read them must be recorded again.
+        """
+        for kind in FILTERS:
+            if kind not in self.made and kind.setting(rules) is not None:
+                self.made[kind] = kind(self.rows, self.vocabulary, self.device)
+        return any([f.prepare(rules) for f in self.made.values()])
+
+    def in_use(self, rules: Sequence[Rules]) -> InUse:
+        """The filters that some windows use."""
+        settings = {kind: kind.setting(rules) for kind in FILTERS}
+        return {self.made[kind]: s for kind, s in settings.items() if s is not None}
+
+    def most_likely(
+        self, in_use: InUse, logits: Tensor, texts: Texts, kernels: Kernels
+    ) -> tuple[Tensor, Tensor]:
+        """Each text's most likely next token by all filters, and its log-probability: [R] int64,
+        [R] floating. logits [R, V] may be changed.
+        """
+        for f, setting in in_use.items():
+            if f is not self.timestamps:
+                f.apply(logits, texts, setting)
+        tokens, logprobs = self.timestamps.most_likely(logits, texts, kernels)
+        bonus = bonus_of(in_use)
+        if bonus is None:
+            return tokens, logprobs
+        return bonus.prefer(texts.states[bonus], logits, tokens, logprobs)
+
+
+def advance(
+    rows: slice,
+    states: Mapping[LogitFilter, State],
+    tokens: Tensor,
+    active: Tensor | None = None,
+) -> None:
+    """Record one more token [R] of texts in these states, in some rows of a group. active [R] bool:
+    of these alone; the others get the states as they are.
+    """
+    for f, state in states.items():
+        every = zip(f.state, state, f.after(state, tokens), strict=True)
+        for tensor, before, after in list(every)[f.fixed :]:
+            tensor[rows] = after if active is None else torch.where(active, after, before)
+
+
+def bonus_of(filters: Iterable[LogitFilter]) -> BonusFilter | None:
+    """The filter with bonuses, if there is one among these."""
+    return next((f for f in filters if isinstance(f, BonusFilter)), None)

@@ -8,25 +8,209 @@ drafter and are verified in one step.
 
 Each text accepts its own number of tokens, and never waits for another. Sampled texts are verified
 in the same way, as a random token depends only on the text's seed and on its index in the text.
+How many tokens are drafted is chosen by measured times, as many as give the most tokens a second.
+
+The drafter is a smaller model, on the larger one's encoder output. Distilled models such as
+distil-large-v3 share the encoder of the model that they were distilled from. Both decoders then
+read ONE encoder output: a draft costs its few layers' weights and a small cache of the text, but no
+cache of the audio, unless the target's form does not store the encoder's output.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import linear_regression
+from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from slimwhisper.cache.decoder_cache import DecoderCache
-from slimwhisper.cache.rows import DecodeStep
-from slimwhisper.engine.drafting.draft_length import MAX_DRAFT, DraftLengthController
-from slimwhisper.engine.drafting.drafter import DraftContext, Drafter
-from slimwhisper.engine.filters.rules import Texts, side_by_side
-from slimwhisper.engine.filters.table import advance
+from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages
+from slimwhisper.cache.rows import DecodeStep, Rows
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.engine.filters import Texts, advance, side_by_side
 from slimwhisper.engine.rows import StepBatch
 from slimwhisper.engine.sampling import GreedySampler
-from slimwhisper.engine.tickets import DraftCounts, Ticket
+from slimwhisper.engine.scheduler import DraftCounts, Ticket
+from slimwhisper.engine.verification import may_draft
+from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
+from slimwhisper.types import Dims
+
+Choose = Callable[[Tensor], Tensor]  # logits [R, V], floating, may be changed -> tokens [R] int64
+
+
+@dataclass(frozen=True, slots=True)
+class DraftContext:
+    """The input of a drafter: the last tokens of some texts."""
+
+    rows: Rows
+    texts: Tensor  # [R, n] int64: all tokens of each text, its prompt first, with any padding
+    positions: Tensor  # [R, T] int64: of the last T tokens, which the drafter has not read
+    extent: int  # the largest position + 1, or more
+
+    @property
+    def tokens(self) -> Tensor:
+        """[R, T] int64: the tokens that the drafter has not read."""
+        return self.texts.gather(1, self.positions)
+
+
+class Drafter(Protocol):
+    """Guesses the next tokens of texts. A new kind of draft is a class with these methods."""
+
+    cost: float  # of one more token, relative to a step without drafts
+
+    def begin(self, prompts: Tensor, rows: Rows) -> None:
+        """Start texts: prompts [R, T] int64, padded on the right; rows: of the caches."""
+
+    def guess(self, context: DraftContext, choose: Choose) -> Tensor:
+        """The next tokens [R]. choose: picks the best one by the window's rules, or the random one
+        that the window will sample.
+        """
+
+    def nbytes(self) -> int:
+        """Bytes of its cache of the texts."""
+
+
+LENGTHS = (0, 1, 2, 3, 5, 7)  # of drafts on a CPU
+MAX_DRAFT = max(LENGTHS)
+GPU_LENGTHS = (0, 2, 4, 7)  # each has graphs of its own
+TIMED_FIRST = (1, 3, 0)  # are timed once each, in this order
+TIME_GROWTH = 1.02  # factor, after each step, of the best time of a length that was used
+TIME_DECAY = 0.998  # and of one that was not used, so that it is tried again
+
+
+class DraftLengthController:
+    """Times steps by their number of texts and draft length, and chooses the next length.
+
+    This changes only how many tokens are verified in a step, never a text.
+    """
+
+    def __init__(self, cost: float, timed: bool) -> None:
+        """cost: of one drafted token, relative to a step without drafts, until times are known.
+        timed: whether `record` will be called, as on a CPU.
+        """
+        self.cost, self.timed, self.lengths = cost, timed, LENGTHS if timed else GPU_LENGTHS
+        self._seconds: dict[tuple[int, int], float] = {}
+
+    def choose(self, rates: NDArray[np.float64], most: int) -> int:
+        """The length of the next draft, at most `most`; rates [R]: each text's acceptance rate."""
+        texts = _bucket(len(rates))
+        possible = [k for k in self.lengths if k <= most]
+        for k in TIMED_FIRST if self.timed else ():
+            if k in possible and (texts, k) not in self._seconds:
+                return k
+        expected = self._expected(texts)
+        return max(possible, key=lambda k: expected_tokens(rates, k) / expected[k], default=0)
+
+    def record(self, texts: int, length: int, seconds: float) -> None:
+        """Record the duration of a step."""
+        key = _bucket(texts), length
+        previous = self._seconds.get(key)
+        for other in self._seconds:
+            if other[0] == key[0]:
+                self._seconds[other] *= TIME_DECAY
+        self._seconds[key] = seconds if previous is None else min(previous * TIME_GROWTH, seconds)
+
+    def _expected(self, texts: int) -> dict[int, float]:
+        """Seconds of a step by the length of its draft, or relative to one without."""
+        times = {k: s for (n, k), s in self._seconds.items() if n == texts}
+        if len(times) > 1:  # on the line through the known times
+            slope, start = linear_regression(list(times), list(times.values()))
+            least = min(times.values())
+            line = {k: max(start + slope * k, least) for k in self.lengths}
+        else:
+            line = {k: (1 + self.cost * k) * times.get(0, 1.0) for k in self.lengths}
+        return line | times
+
+
+def expected_tokens(rates: NDArray[np.float64], length: int) -> float:
+    """Tokens that a step gains over all texts: 1 + a + a^2 + ... each (Leviathan et al., eq. 1)."""
+
+    powers: Sequence[float] = [float((rates**i).sum()) for i in range(length + 1)]
+    return sum(powers)
+
+
+def _bucket(texts: int) -> int:
+    return (texts - 1).bit_length()
+
+
+class DraftModel:
+    """A `Drafter`: a model whose encoder is the target's."""
+
+    def __init__(
+        self, draft: Model, target: Model, cross: CrossCache, rows: int, pages: int
+    ) -> None:
+        """cross: the target's, which the draft also reads. rows: texts at a time. pages: as many
+        as the target's; both use the same block tables.
+        """
+        self.model = draft
+        self_cache = draft.allocate_self(rows + 1, Pages(draft.plan, pages))
+        self.cache = DecoderCache(cross.share_with(draft.plan), self_cache)
+        self.cost = decoder_weights(draft.dims) / decoder_weights(target.dims)
+
+    def begin(self, prompts: Tensor, rows: Rows) -> None:
+        """prompts [R, T] int64, padded on the right."""
+        unread = prompts.new_zeros((len(prompts), 1))  # only the caches are needed
+        self.model.decoder.prefill(prompts, rows, self.cache, positions=unread)
+
+    def guess(self, context: DraftContext, choose: Choose) -> Tensor:
+        """[R] int64."""
+        return choose(self.logits(context))
+
+    def logits(self, context: DraftContext) -> Tensor:
+        """[R, V], at least float32."""
+        tokens = context.positions.shape[1]
+        rows = context.rows.spread(tokens) if tokens > 1 else context.rows
+        step = DecodeStep.at(
+            rows, context.positions.flatten(), context.extent, False, self.model.dtype
+        )
+        logits = self.model.decoder.step(context.tokens.flatten(), step, self.cache)
+        return logits[tokens - 1 :: tokens]
+
+    def nbytes(self) -> int:
+        """Bytes of its cache of the texts."""
+        return self.cache.self_.nbytes()
+
+
+def decoder_weights(dims: Dims) -> int:
+    """Parameters of a decoder with folded weights: 16 d^2 in a layer's matrices, 15 d in its
+    biases and norms; the embedding, which the logits share, and the positions.
+    """
+    d = dims.n_text_state
+    layers = dims.n_text_layer * (16 * d * d + 15 * d)
+    return layers + (dims.n_vocab + dims.n_text_ctx) * d + 2 * d
+
+
+def load_draft(draft: Checkpoint, target: Checkpoint, model: Model) -> Model:
+    """The draft of `model`, whose checkpoint is `target`; they share the encoder's weights.
+
+    Raises OptionError if the draft has another encoder or vocabulary, or a cache is not exact.
+    """
+    prefix = f"{draft.name} cannot draft for {target.name}"
+    remedy = "choose a draft that was distilled with the same encoder"
+    if not model.plan.exact_cross:
+        raise OptionError(f"{prefix}: the cache of the audio is not exact; choose cross_cache e")
+    if not may_draft(model.plan):
+        raise OptionError(f"{prefix}: the cache of the text is not exact; choose self_cache x")
+    if (difference := target.dims.other_encoder(draft.dims)) is not None:
+        raise OptionError(f"{prefix}: {difference}; {remedy}")
+    if draft.dims.n_vocab != target.dims.n_vocab or draft.dims.n_text_ctx < target.dims.n_text_ctx:
+        raise OptionError(f"{prefix}: its vocabulary or text context differs; {remedy}")
+    for name, tensor in target.state.items():
+        if name.startswith("encoder."):
+            other = draft.state.get(name)
+            if other is None or not torch.equal(other.float(), tensor.float()):
+                raise OptionError(f"{prefix}: its {name} differs; {remedy}")
+    return fast_draft(draft, model)
+
+
+def fast_draft(draft: Checkpoint, model: Model) -> Model:
+    """A draft with the model's encoder; on a CPU in int8, as drafts need not be exact."""
+    int8 = model.device.type == "cpu" and model.dtype == torch.float32
+    return Model(draft, model.device, model.dtype, ("e", "x"), int8=int8, encoder=model.encoder)
+
 
 DECAY = 0.9  # factor of the earlier counts after each step
 

@@ -1,7 +1,12 @@
-"""The encoder: asynchronous on a GPU, on a stream of its own; synchronous on a CPU.
+"""What runs beside the steps of texts: the encoder, prompts, and the alignment of words.
 
-The windows that are being encoded hold their slots; the others keep decoding. The encoder is bound
-by arithmetic and a decode step by memory: while all rows decode, the encoder has half of a GPU that
+Prompts are read into the caches several in one pass, before their texts are decoded. On a GPU they
+are padded to one of a few shapes. Each shape has a CUDA graph, as a pass launches some 20 kernels a
+layer. And cuDNN's attention takes 0.05 to 0.4 s to plan for a new shape.
+
+The encoder is asynchronous on a GPU, on a stream of its own, and synchronous on a CPU. The windows
+that are being encoded hold their slots; the others keep decoding. The encoder is bound by
+arithmetic and a decode step by memory: while all rows decode, the encoder has half of a GPU that
 can be divided. Each number of windows has a graph, as launching an encoder of 32 layers takes
 milliseconds of the host's time.
 
@@ -14,17 +19,123 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from slimwhisper.audio.threads import use_threads, usual_threads
-from slimwhisper.engine.tickets import Ticket, TicketState
-from slimwhisper.engine.uploads import upload
-from slimwhisper.kernels.gpu import driver
-from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, stream_of
+from slimwhisper.cache.decoder_cache import DecoderCache
+from slimwhisper.cache.rows import Rows, pages_of
+from slimwhisper.engine.requests import Align, Alignment
+from slimwhisper.engine.scheduler import Ticket, TicketState
+from slimwhisper.kernels.linear import at_least_float32
+from slimwhisper.kernels.memory import bucket_of, padded, upload
+from slimwhisper.model.decoder import ScoreRecorder
 from slimwhisper.model.model import Model
-from slimwhisper.types import MEL_FRAMES_PER_POSITION
+from slimwhisper.types import MEL_FRAMES_PER_POSITION, SpecialTokens
+
+if TYPE_CHECKING:
+    from slimwhisper.kernels.graphs import Graphs
+
+# of padded prompts; text before a window has at most 223 tokens, and one with a draft may have the
+# context's
+LENGTHS = (4, 32, 64, 128, 232)
+# numbers of a prompt before its pages and its tokens: row, slot, length, two positions
+HEAD = 5
+
+
+class PromptReader:
+    """Reads the prompts of a row group."""
+
+    def __init__(
+        self,
+        model: Model,
+        cache: DecoderCache,
+        max_batch: int,
+        scratch: tuple[int, int],
+        graphs: "Graphs | None",
+    ) -> None:
+        """max_batch: prompts together. scratch: the row and the page that padding is written to.
+        graphs: None: in the shape of the longest prompt, without graphs.
+        """
+        self.model, self.cache, self.max_batch = model, cache, max_batch
+        self.scratch, self.graphs = scratch, graphs
+        context, plan = model.dims.n_text_ctx, model.plan
+        self.lengths = (*(n for n in LENGTHS if n < context), context)
+        self.pages = pages_of(context)
+        self._buffers: tuple[Tensor, Tensor] | None = None  # of graphs: input and output
+        if (
+            graphs is not None and plan.exact_cross and plan.exact_self
+        ):  # other forms read numbers back
+            width, d = HEAD + self.pages + context, model.dims.n_text_state
+            numbers = torch.zeros((max_batch, width), dtype=torch.int64, device=model.device)
+            hidden = torch.zeros((max_batch, context, d), dtype=model.dtype, device=model.device)
+            self._buffers = numbers, hidden
+
+    def pack(
+        self,
+        texts: Sequence[Sequence[int]],
+        positions: ArrayLike,
+        slots: ArrayLike,
+        rows: ArrayLike | None = None,
+        table: ArrayLike | None = None,
+    ) -> NDArray[np.int64]:
+        """The input of `read` for n texts, on the host: [R, HEAD + pages + T].
+
+        positions [n, 2]: of what `read` returns. slots, rows [n], table [n, pages]: of each text;
+        without rows and table, what is kept of the texts will be overwritten by the next ones.
+        """
+        n, count, longest = len(texts), len(texts), max(map(len, texts))
+        if self.graphs is not None:
+            count = bucket_of(n, self.max_batch)
+            longest = next(length for length in self.lengths if length >= longest)
+        row, page = self.scratch
+        packed = np.zeros((count, HEAD + self.pages + longest), dtype=np.int64)
+        packed[:, 0], packed[n:, 2], packed[:, HEAD : HEAD + self.pages] = row, 1, page
+        packed[:n, 1], packed[:n, 2] = slots, [len(t) for t in texts]
+        packed[:n, 3:HEAD] = positions
+        if rows is not None and table is not None:
+            packed[:n, 0], packed[:n, HEAD : HEAD + self.pages] = rows, table
+        packed[:n, HEAD + self.pages :] = padded(texts, 0, longest)
+        return packed
+
+    def tokens(self, packed: Tensor) -> Tensor:
+        """[R, T] of what was packed."""
+        return packed[:, HEAD + self.pages :]
+
+    def read(self, packed: Tensor, every: bool = False) -> Tensor:
+        """packed: from `pack`, on the device -> hidden [R, 2, d], after the last norm, at the
+        positions that were packed, or [R, T, d] of every one; the next call may overwrite it.
+        """
+        if self.graphs is None or self._buffers is None:
+            return self._read(packed, every)
+        count, tokens = len(packed), packed.shape[1] - HEAD - self.pages
+        inputs = self._buffers[0][:count, : packed.shape[1]]
+        hidden = self._buffers[1][:count, : tokens if every else 2]
+        inputs.copy_(packed)
+
+        def body() -> None:
+            hidden.copy_(self._read(inputs, every))
+
+        self.graphs.run(("prompts", count, tokens, every), body)
+        return hidden
+
+    def record(self, packed: Tensor, recorder: ScoreRecorder) -> Tensor:
+        """As `read` of every position, and records cross-attention scores."""
+        return self._read(packed, True, recorder)
+
+    def _read(self, packed: Tensor, every: bool, recorder: ScoreRecorder | None = None) -> Tensor:
+        rows, slots, lengths = packed[:, :3].T.contiguous()
+        return self.model.decoder.prefill(
+            self.tokens(packed),
+            Rows(rows, slots, table=packed[:, HEAD : HEAD + self.pages], lengths=lengths),
+            self.cache,
+            recorder,
+            None if every else packed[:, 3:HEAD],
+        )
 
 
 @dataclass(slots=True)
@@ -45,9 +156,13 @@ class AsyncEncoder:
         self._all_threads: int | None = None  # torch's, before they are shared
         self.stream: torch.cuda.Stream | None = None
         if model.device.type == "cuda":
-            self.stream = stream_of(model.device, "encoder")
-            self.stream.wait_stream(torch.cuda.current_stream(model.device))  # for the weights
+            from slimwhisper.kernels.gpu import driver
+            from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, stream_of
+
             roles = ("encoder", "beside") if driver.can_divide(model.device) else ("encoder",)
+            self.streams = {role: stream_of(model.device, role) for role in roles}
+            self.stream = self.streams["encoder"]
+            self.stream.wait_stream(torch.cuda.current_stream(model.device))  # for the weights
             # in pools of their own: a step's graph runs at the same time
             self.graphs = {role: Graphs(CUDAGraphs(model.device, role)) for role in roles}
             dims = model.dims
@@ -143,11 +258,10 @@ class AsyncEncoder:
         def encode() -> None:
             outputs.copy_(self.model.encoder(inputs))
 
-        device = self.model.device
-        role = "beside" if beside and "beside" in self.graphs else "encoder"
-        stream = stream_of(device, role)
-        for other in self.graphs.keys() - {role}:
-            stream.wait_stream(stream_of(device, other))  # the buffers are the same
+        role = "beside" if beside and "beside" in self.streams else "encoder"
+        stream = self.streams[role]
+        for other in self.streams.keys() - {role}:
+            stream.wait_stream(self.streams[other])  # the buffers are the same
         with torch.cuda.stream(stream):
             inputs.copy_(pinned, non_blocking=True)
             self.graphs[role].run((count, frames), encode)
@@ -183,3 +297,31 @@ class AsyncEncoder:
         if isinstance(batch.features, Future):
             return batch.features.done()
         return batch.done is None or batch.done.query()
+
+
+def align(
+    model: Model,
+    vocabulary: SpecialTokens,
+    requests: Sequence[Align],
+    slots: Sequence[int],
+    reader: PromptReader,
+) -> Iterator[Alignment]:
+    """Read whole texts in one pass and record the alignment heads' scores [heads, T, p]. slots: of
+    each request's audio.
+    """
+    eot, end = vocabulary.eot, vocabulary.texts[-1].stop
+    non_text = [i for ids in (*vocabulary.specials, vocabulary.timestamps) for i in ids if i < end]
+    packed = reader.pack([[*a.before, *a.text, eot] for a in requests], 0, slots)
+    tokens = [np.array(ids, dtype=np.int64) for ids in (non_text, *(a.text for a in requests))]
+    numbers, banned, *texts = upload(model.device, packed, *tokens)
+    recorder = ScoreRecorder(model.alignment_heads)
+    hidden = reader.record(numbers, recorder)
+    scores = torch.cat(recorder.scores, dim=1)  # [R, heads, T, p]
+    scores = scores.to(at_least_float32(model.dtype))
+    for i, (request, text) in enumerate(zip(requests, texts, strict=True)):
+        begin, count = len(request.before) - 1, len(request.text)
+        logits = model.decoder.logits(hidden[i, begin : begin + count])[:, :end]
+        logits = logits.index_fill(1, banned, float("-inf"))
+        probs = logits.softmax(dim=-1).gather(1, text[:, None]).squeeze(1).tolist()
+        row = scores[i, :, : begin + count + 2].clone()
+        yield Alignment(request.text, begin + 1, row, tuple(probs))

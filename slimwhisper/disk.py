@@ -1,14 +1,61 @@
-"""Computes digests of files and of a checkpoint's weights; large ones are sampled."""
+"""Files on disk: written as a whole or not at all, locked, and their digests."""
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from errno import EWOULDBLOCK
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a job with nothing to do does not import torch
     from torch import Tensor
+
+PART = (".slimwhisper-", ".part")  # prefix and suffix of the name of an unfinished file
+
+
+@contextmanager
+def atomic_write(path: Path, *, text: bool = False) -> Iterator[Any]:
+    """A file to write to, in bytes or in UTF-8, which replaces `path` at the end.
+
+    Until then it has another name in the same folder; after an error, or if the process is killed,
+    `path` is unchanged. The folder has to exist. Raises OSError.
+    """
+    temporary = path.with_name(secrets.token_hex(6).join(PART))
+    try:
+        with temporary.open("x" if text else "xb", encoding="utf-8" if text else None) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+# what Windows alone or Unix alone has: bytes as they are, and no links
+_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+def open_locked(path: Path, *, required: bool = False) -> int:
+    """Open a file, which is created if need be, to read it and append to it; lock it until its
+    descriptor is closed or this process ends. Where the file system has no locks, only open it.
+
+    Raises BlockingIOError if it is locked already; OSError if it is a link, cannot be opened, or if
+    it cannot be locked and `required`.
+    """
+    from filelock import lock_descriptor  # takes a moment
+
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _FLAGS, 0o666)
+    try:
+        if not lock_descriptor(descriptor, blocking=False):
+            raise BlockingIOError(EWOULDBLOCK, "locked by another process", str(path))
+    except OSError as error:
+        if required or isinstance(error, BlockingIOError):
+            os.close(descriptor)
+            raise
+    return descriptor
+
 
 MIB = 1 << 20
 WHOLE_FILE = 64 * MIB  # a file up to this size is read completely
