@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimwhisper.audio.options import ChannelOptions
 from slimwhisper.errors import OptionError
-from slimwhisper.longform.options import DecodingOptions
+from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.option_group import ModelFacts, check_names, check_rows, groups_of, plain_values
 from slimwhisper.speakers.choice import SpeakerOptions
 from slimwhisper.subtitles import SentenceOptions
@@ -22,7 +22,7 @@ IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
 
 # the fields of a later base come first
 @dataclass(frozen=True, kw_only=True)
-class Options(SentenceOptions, TrustOptions, SpeakerOptions, ChannelOptions, DecodingOptions):
+class Options(SentenceOptions, TrustOptions, SpeakerOptions, ChannelOptions, RecordingOptions):
     """The options of a transcription; names and defaults are `whisper`'s.
 
     Each group says which of its own are faster-whisper's or slimwhisper's. A new option needs only

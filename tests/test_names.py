@@ -7,7 +7,12 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 
-FASTER_WHISPER = {"Segment", "Word", "WhisperModel"}  # classes of it that we have as well
+FASTER_WHISPER = {
+    "Segment",
+    "Tokenizer",
+    "Word",
+    "WhisperModel",
+}  # classes of it that we have as well
 RAY = {"Transcriber"}  # what each of its workers has
 LINES = 500
 

@@ -25,7 +25,7 @@ from slimwhisper.engine.requests import (
 from slimwhisper.live.policy import NEED_ATTENTION, TextPiece
 from slimwhisper.live.setup import EXTRA_TOKENS
 from slimwhisper.live.utterance import BufferText, Utterance
-from slimwhisper.longform.options import DecodingOptions
+from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.requests import Candidate, attempts_of, choose
 from slimwhisper.longform.words import attach_words
 from slimwhisper.types import FRAMES_PER_SECOND, Segment, Word
@@ -164,7 +164,9 @@ def words_of(
     end = frames / FRAMES_PER_SECOND
     blank = Segment(0, 0, 0.0, end, "", [], 0.0, 0.0, 0.0, 0.0)
     segments = [replace(blank, tokens=list(tokens)) for tokens in texts]
-    timed = attach_words(segments, alignment, tokenizer, DecodingOptions(), frames, last_speech=0.0)
+    timed = attach_words(
+        segments, alignment, tokenizer, RecordingOptions(), frames, last_speech=0.0
+    )
     return [[_shifted(word, offset) for word in segment.words or ()] for segment in timed]
 
 

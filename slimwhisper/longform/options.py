@@ -153,7 +153,7 @@ class WordOptions(OptionGroup):
 
 # the fields of a later base come first
 @dataclass(frozen=True, kw_only=True)
-class DecodingOptions(
+class RecordingOptions(
     WordOptions,
     ThresholdOptions,
     HotWordOptions,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor
 
 from slimwhisper.engine.requests import Alignment
-from slimwhisper.longform.options import DecodingOptions
+from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.segments import WindowSpan
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Segment, Transcript
@@ -46,7 +46,7 @@ class WindowPass(Protocol):
 class TranscriptContext:
     """What is known of a recording besides its transcript."""
 
-    options: DecodingOptions
+    options: RecordingOptions
     seconds: float
     vocabulary: Vocabulary
     tokenizer: "Tokenizer"  # of the transcript's language

@@ -8,7 +8,7 @@ from itertools import accumulate, chain, pairwise
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
-from slimwhisper.longform.options import DecodingOptions
+from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.passes import Passes, TranscriptContext
 from slimwhisper.longform.session import Session, clips_of
 from slimwhisper.tokens.vocabulary import Vocabulary
@@ -45,7 +45,7 @@ class AudioPlan:
         return self.samples if isinstance(self.samples, Excerpts) else None
 
 
-def plan_audio(samples: Samples, options: DecodingOptions, window_frames: int) -> AudioPlan:
+def plan_audio(samples: Samples, options: RecordingOptions, window_frames: int) -> AudioPlan:
     """Look for speech, if the options ask for it. window_frames: mel frames of a piece, at most."""
     if not (options.parallel or options.vad_filter):
         return AudioPlan(
@@ -80,7 +80,7 @@ class Recording:
         self,
         samples: Samples,
         dims: Dims,
-        options: DecodingOptions,
+        options: RecordingOptions,
         vocabulary: Vocabulary | None = None,
         passes: Passes | None = None,
     ) -> None:
@@ -227,7 +227,7 @@ class Recording:
         )
 
 
-def find_speech(samples: Samples, options: DecodingOptions) -> list[Region]:
+def find_speech(samples: Samples, options: RecordingOptions) -> list[Region]:
     """The regions with speech; with `parallel`, cut at short pauses, later joined up to 30 s."""
     from slimwhisper.audio.vad import speech_regions
 

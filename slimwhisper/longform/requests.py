@@ -14,7 +14,7 @@ import torch
 
 from slimwhisper.engine.requests import Attempt, Decoded, Rules, Search
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.longform.options import DecodingOptions, SearchOptions
+from slimwhisper.longform.options import RecordingOptions, SearchOptions
 from slimwhisper.tokens.texts import (
     prefix_tokens,
     prompt_tokens,
@@ -37,7 +37,9 @@ def search_of(options: SearchOptions) -> Search:
     )
 
 
-def make_rules(dims: Dims, options: DecodingOptions, vocabulary: Vocabulary | None = None) -> Rules:
+def make_rules(
+    dims: Dims, options: RecordingOptions, vocabulary: Vocabulary | None = None
+) -> Rules:
     """The sampling rules of some options; equal rules are the same object.
 
     vocabulary: None: Whisper's for these dimensions. Raises OptionError for hot words that it
@@ -111,7 +113,7 @@ if TYPE_CHECKING:  # imported with the first list
 class Prompts:
     """The text that conditions each window: an initial prompt, hotwords, and earlier text."""
 
-    def __init__(self, tokenizer: "Tokenizer", dims: Dims, options: DecodingOptions) -> None:
+    def __init__(self, tokenizer: "Tokenizer", dims: Dims, options: RecordingOptions) -> None:
         self._tokenizer, self._options = tokenizer, options
         self._limit = dims.n_text_ctx // 2 - 1  # most tokens of previous text
         # followed by all segments' tokens
@@ -181,7 +183,7 @@ class Candidate:
             raise SlimWhisperError("the model returned NaN; use another dtype, such as float32")
         return Candidate(result, compression_ratio(text.strip()))
 
-    def failed(self, options: DecodingOptions) -> bool:
+    def failed(self, options: RecordingOptions) -> bool:
         """Whether to try another temperature; not for silence."""
         max_ratio, min_logprob = options.compression_ratio_threshold, options.logprob_threshold
         improbable = min_logprob is not None and self.result.avg_logprob < min_logprob
@@ -190,7 +192,7 @@ class Candidate:
             return False
         return improbable or (max_ratio is not None and self.ratio > max_ratio)
 
-    def is_silence(self, options: DecodingOptions) -> bool:
+    def is_silence(self, options: RecordingOptions) -> bool:
         """Whether there is probably no speech, and the text is not probable."""
         silence, min_logprob = options.no_speech_threshold, options.logprob_threshold
         if silence is None or self.result.no_speech_prob <= silence:
@@ -198,7 +200,7 @@ class Candidate:
         return min_logprob is None or self.result.avg_logprob <= min_logprob
 
 
-def attempts_of(options: DecodingOptions, seed: tuple[int, ...]) -> list[Attempt]:
+def attempts_of(options: RecordingOptions, seed: tuple[int, ...]) -> list[Attempt]:
     """The attempts at one window, in order, each at the next temperature until one does not fail.
     seed: of the window; each attempt has its own.
     """
@@ -206,7 +208,7 @@ def attempts_of(options: DecodingOptions, seed: tuple[int, ...]) -> list[Attempt
     return [Attempt(temperature, (*seed, number)) for number, temperature in temperatures]
 
 
-def choose(failed: Sequence[Candidate], options: DecodingOptions) -> Candidate:
+def choose(failed: Sequence[Candidate], options: RecordingOptions) -> Candidate:
     """Which of the failed attempts to keep: the last one or, with `on_failure="best"`, the most
     probable one that does not repeat itself; if all do, the one with the lowest compression ratio.
     """

@@ -20,7 +20,7 @@ from slimwhisper.engine.requests import (
     Retry,
     Window,
 )
-from slimwhisper.longform.options import DecodingOptions
+from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.passes import DecodedWindow, Passes
 from slimwhisper.longform.requests import Candidate, Prompts, attempts_of, choose, make_rules
 from slimwhisper.longform.segments import WindowSegments, WindowSpan, cut_at_timestamps
@@ -34,7 +34,7 @@ Clip = tuple[int, int]  # mel frames [start, stop)
 LONG_SILENCE = 10 * FRAMES_PER_SECOND  # a model may take what follows it in a window for silence
 
 
-def clips_of(options: DecodingOptions, content_frames: int) -> list[Clip]:
+def clips_of(options: RecordingOptions, content_frames: int) -> list[Clip]:
     """`clip_timestamps` in mel frames; the last clip ends with the recording at the latest."""
     points = [round(t * FRAMES_PER_SECOND) for t in options.clip_seconds] or [0]
     if len(points) % 2:
@@ -66,7 +66,7 @@ class Session:
         self,
         mel: Spectrogram,
         dims: Dims,
-        options: DecodingOptions,
+        options: RecordingOptions,
         clips: Sequence[Clip] | None = None,
         language: str | None = None,
         vocabulary: Vocabulary | None = None,

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from slimwhisper.engine.requests import Alignment
-from slimwhisper.longform.options import DecodingOptions
+from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.segments import (
     WindowSegments,
     WindowSpan,
@@ -58,7 +58,7 @@ def time_segments(
     cut: WindowSegments,
     alignment: Alignment | None,
     tokenizer: "Tokenizer",
-    options: DecodingOptions,
+    options: RecordingOptions,
     span: WindowSpan,
     last_speech: float,
 ) -> TimedSegments:
@@ -204,7 +204,7 @@ def attach_words(
     segments: Sequence[Segment],
     alignment: Alignment | None,
     tokenizer: "Tokenizer",
-    options: DecodingOptions,
+    options: RecordingOptions,
     frames: int,
     last_speech: float,
 ) -> list[Segment]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from slimwhisper.forced_alignment.matching import Match, heard_words, match
 from slimwhisper.forced_alignment.pieces import PieceSession, pieces_of
 from slimwhisper.forced_alignment.script import words_of
-from slimwhisper.longform.options import DecodingOptions
+from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.recording import Recording
 from slimwhisper.longform.session import Session
 from slimwhisper.tokens.vocabulary import Vocabulary
@@ -29,7 +29,7 @@ class AlignedRecording:
         self._sessions: list[PieceSession] = []
 
     @property
-    def options(self) -> DecodingOptions:
+    def options(self) -> RecordingOptions:
         return self.recording.options
 
     @property
