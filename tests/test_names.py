@@ -7,12 +7,8 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 
-FASTER_WHISPER = {
-    "Segment",
-    "Tokenizer",
-    "Word",
-    "WhisperModel",
-}  # classes of it that we have as well
+# classes of it that we have as well
+FASTER_WHISPER = {"Segment", "Tokenizer", "Word", "WhisperModel"}
 RAY = {"Transcriber"}  # what each of its workers has
 LINES = 500
 

@@ -58,7 +58,7 @@ def test_looks_at_everything_on_this_machine(capsys: pytest.CaptureFixture[str])
     found = {check["name"]: check["value"] for check in rows["checks"]}
     assert run.status == 0 and rows["healthy"] is True
     assert found["torch"] == torch.__version__
-    assert metadata.version("openai-whisper") in found["openai-whisper"]
+    assert metadata.version("tiktoken") in found["tiktoken"]
     assert found["decoding audio"].startswith("PyAV works")
     assert found["resampling"].startswith(audio.resampler()[0])
     lines = Run(capsys, "doctor").out.splitlines()
@@ -122,7 +122,7 @@ def test_pyav_raises_and_decodes_wrongly(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not import, is of another version, or is not installed, needed or not."""
     packages = {name: check for name, (_, check) in package_checks().items()}
-    for module, name in (("whisper", "openai-whisper"), ("soxr", "soxr"), ("torchaudio",) * 2):
+    for module, name in (("tiktoken", "tiktoken"), ("soxr", "soxr"), ("torchaudio",) * 2):
         monkeypatch.setitem(sys.modules, module, None)
         check = packages[name]()
         assert check.ok is (None if name == "torchaudio" else False)
