@@ -101,7 +101,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
     monkeypatch.setattr(train, "REPLIES", 3)
     monkeypatch.setattr(train, "KEEP_EVERY", 2)
     torch.save(vars(bank), tmp_path / "words.pt")
-    asked: dict[str, Any] = dict(fsdd=tmp_path, folder=tmp_path, hearing=4, saying=6, rate=4e-3)
+    asked: dict[str, Any] = dict(fsdd=tmp_path, folder=tmp_path, hearing=4, saying=4, rate=4e-3)
     asked |= dict(width=64, layers=(1, 2), real=0.6, start=None, without=None, seed=0)
 
     def run(name: str) -> dict[str, torch.Tensor]:
