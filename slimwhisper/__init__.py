@@ -56,7 +56,8 @@ SPINS = "2000"
 if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
-# `tokenizer`, `utils`, `normalizers` and `timing` are openai-whisper's, for scripts written for it.
+# `utils`, `normalizers` and `timing` are openai-whisper's where that is installed, for scripts
+# written for it.
 __path__ += openai_whisper_path()
 
 # Modules that need torch are imported on first use, so that the command line starts fast and
@@ -65,11 +66,10 @@ if TYPE_CHECKING:
     from slimwhisper.api import SlimWhisper
     from slimwhisper.api import SlimWhisper as Whisper
     from slimwhisper.audio.load import load_audio
+    from slimwhisper.audio.whisper_calls import log_mel_spectrogram, pad_or_trim
     from slimwhisper.checkpoint.load import available_models
-    from slimwhisper.decoding import decode, detect_language
+    from slimwhisper.decoding import DecodingOptions, DecodingResult, decode, detect_language
     from slimwhisper.loading import load_model
-    from slimwhisper.tokens.whisper_package.audio import log_mel_spectrogram, pad_or_trim
-    from slimwhisper.tokens.whisper_package.decoding import DecodingOptions, DecodingResult
     from slimwhisper.transcribe import transcribe
     from slimwhisper.version import __version__ as __version__
 else:  # hidden from type checkers, which would then accept any name

@@ -14,7 +14,7 @@ from typing import Any
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, str], fallback: str | None = None
+    package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The `__getattr__` and `__dir__` of a package.
 
@@ -22,19 +22,19 @@ def lazy_names(
         package: its `__name__`.
         homes: public name -> the module that defines it, with ":name" if it has another name
             there; a module of the package itself -> its own name.
-        fallback: a module of openai-whisper whose other names are available here too, for scripts
-            written for it.
     """
 
     def get(name: str) -> Any:
         if name in homes:
             module, _, attribute = homes[name].partition(":")
-            home = import_module(module)
+            try:
+                home = import_module(module)
+            except ModuleNotFoundError as error:
+                if error.name != module:
+                    raise
+                reason = f"{module} is openai-whisper's: pip install openai-whisper"
+                raise ModuleNotFoundError(reason, name=module) from None
             return home if module == f"{package}.{name}" else getattr(home, attribute or name)
-        if fallback is not None and not name.startswith("__"):
-            other = import_module(f"slimwhisper.tokens.whisper_package.{fallback}")
-            if hasattr(other, name):
-                return getattr(other, name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def names() -> list[str]:

@@ -50,7 +50,7 @@ from slimwhisper.types import (
 if TYPE_CHECKING:
     from slimwhisper.live.listen import Live
     from slimwhisper.live.types import LiveEvent
-    from slimwhisper.tokens.whisper_package.decoding import DecodingOptions, DecodingResult
+    from slimwhisper.windows import DecodingOptions, DecodingResult
 
 logger = logging.getLogger("slimwhisper")
 

@@ -1,19 +1,18 @@
 """`whisper.decoding` with our models: decodes single windows. For scripts written for it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from slimwhisper._lazy import lazy_names
 from slimwhisper.api import SlimWhisper
+from slimwhisper.windows import DecodingOptions, DecodingResult
 
-if TYPE_CHECKING:
-    from slimwhisper.tokens.whisper_package.decoding import DecodingOptions, DecodingResult
+__all__ = ["DecodingOptions", "DecodingResult", "decode", "detect_language"]
 
 
 def decode(
-    model: SlimWhisper, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
-) -> "DecodingResult | list[DecodingResult]":
+    model: SlimWhisper, mel: Tensor, options: DecodingOptions | None = None, **changes: Any
+) -> DecodingResult | list[DecodingResult]:
     """Decode windows of 30 s, as `whisper.decode` does.
 
     Arguments:
@@ -34,6 +33,3 @@ def detect_language(model: SlimWhisper, mel: Tensor, tokenizer: Any = None) -> t
     As `whisper.detect_language`, see `SlimWhisper.detect_language`; `tokenizer` is not needed.
     """
     return model.detect_language(mel)
-
-
-__getattr__, __dir__ = lazy_names(__name__, {}, fallback="decoding")

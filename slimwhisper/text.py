@@ -29,6 +29,18 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
+def format_timestamp(
+    seconds: float, always_include_hours: bool = False, decimal_marker: str = "."
+) -> str:
+    """Seconds -> "01:02.345", or "01:02:03.456" from an hour on."""
+    assert seconds >= 0, "non-negative timestamp expected"
+    minutes, milliseconds = divmod(round(seconds * 1000), 60_000)
+    hours, minutes = divmod(minutes, 60)
+    prefix = f"{hours:02d}:" if always_include_hours or hours else ""
+    whole, rest = divmod(milliseconds, 1000)
+    return f"{prefix}{minutes:02d}:{whole:02d}{decimal_marker}{rest:03d}"
+
+
 def escape_line(text: object) -> str:
     """`text` on one line, with escapes in place of control characters, line ends, changes of
     direction and bytes that are not UTF-8.

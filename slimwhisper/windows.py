@@ -1,8 +1,9 @@
 """Decodes single windows with the engine, as `whisper.decode` and `detect_language` do."""
 
-from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +19,41 @@ from slimwhisper.service.transcriber import Transcriber
 from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import Dims
 
-if TYPE_CHECKING:
-    from slimwhisper.tokens.whisper_package.decoding import DecodingOptions, DecodingResult
+
+@dataclass(frozen=True)
+class DecodingOptions:
+    """The options of `decode`: the fields and defaults of `whisper.DecodingOptions`."""
+
+    task: str = "transcribe"  # or "translate", "lang_id"
+    language: str | None = None  # None: the most likely one
+    temperature: float = 0.0
+    sample_len: int | None = None  # most tokens sampled
+    best_of: int | None = None  # texts sampled, above temperature 0
+    beam_size: int | None = None
+    patience: float | None = None
+    length_penalty: float | None = None
+    prompt: str | list[int] | None = None  # of earlier windows
+    prefix: str | list[int] | None = None  # of this window
+    suppress_tokens: str | Iterable[int] | None = "-1"
+    suppress_blank: bool = True
+    without_timestamps: bool = False
+    max_initial_timestamp: float | None = 1.0
+    fp16: bool = True  # without effect: the model has its dtype
+
+
+@dataclass(frozen=True)
+class DecodingResult:
+    """The text of a window: the fields of `whisper.DecodingResult`."""
+
+    audio_features: Tensor  # [p, d]
+    language: str
+    language_probs: dict[str, float] | None = None
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    avg_logprob: float = math.nan
+    no_speech_prob: float = math.nan
+    temperature: float = math.nan
+    compression_ratio: float = math.nan
 
 
 def run_windows(
@@ -52,13 +86,11 @@ def detect_languages(transcriber: Transcriber, mels: Tensor) -> list[Languages]:
 
 
 def decode_windows(
-    transcriber: Transcriber, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
-) -> "DecodingResult | list[DecodingResult]":
+    transcriber: Transcriber, mel: Tensor, options: DecodingOptions | None = None, **changes: Any
+) -> DecodingResult | list[DecodingResult]:
     """mel [n_mels, 3000] or encoder's output [p, d] -> one result; a batch of B -> B; see
     `slimwhisper.decode`.
     """
-    from slimwhisper.tokens.whisper_package.decoding import DecodingOptions, DecodingResult
-
     requested = replace(options or DecodingOptions(), **changes)
     plain, model = DecodingOptions(), transcriber.model
     # a value that equals whisper's default follows the model's settings, unless `changes` sets it
@@ -104,10 +136,8 @@ def _texts(
     features: Tensor,
     chosen: Options,
     languages: Sequence[str],
-) -> "list[DecodingResult]":
+) -> list[DecodingResult]:
     """The texts of windows [B, p, d], each in its own language."""
-    from slimwhisper.tokens.whisper_package.decoding import DecodingResult
-
     model = transcriber.model
     rules = make_rules(model.dims, chosen, model.vocabulary)
     windows, tokenizers = [], []

@@ -124,6 +124,11 @@ def test_every_option_of_whisper_is_known(random_paths: dict[str, Path]) -> None
 MISSING = {
     "Whisper.install_kv_cache_hooks": "there are no modules to hook: the caches are passed in",
 }
+# modules of which only these names are here: the others decode with whisper's own modules
+OURS = {
+    "decoding": {"DecodingOptions", "DecodingResult", "decode", "detect_language"},
+    "model": {"ModelDimensions", "Whisper"},
+}
 # what scripts do not mean when they say whisper.NAME
 IMPORTED = set("List Optional Union hashlib io os torch tqdm urllib warnings".split())
 
@@ -145,16 +150,16 @@ def test_every_public_name_of_whisper() -> None:
             for n in public(theirs)
             if getattr(vars(theirs)[n], "__module__", None) == theirs.__name__
         }
-        constants = {n for n in public(theirs) if n.isupper()}
+        constants = {n for n in public(theirs) if n.isupper()} - {"F", "TYPE_CHECKING"}
         ours = getattr(slimwhisper, module)
-        expected |= {f"{module}.{n}": ours for n in own | constants}
+        expected |= {f"{module}.{n}": ours for n in OURS.get(module, own | constants)}
     assert slimwhisper.decoding.decode is slimwhisper.decode  # those that need a model are ours
     assert slimwhisper.model.Whisper is slimwhisper.Whisper is slimwhisper.SlimWhisper
     missing = {n for n, home in expected.items() if not hasattr(home, n.rpartition(".")[2])}
     assert missing == MISSING.keys()
     for name in ("_MODELS", "_ALIGNMENT_HEADS"):
         assert getattr(slimwhisper, name) == getattr(openai_whisper, name)
-    assert len(expected) > 100
+    assert len(expected) > 80
 
 
 def head_dump(dims: Any, head: tuple[int, int]) -> bytes:

@@ -20,7 +20,7 @@ from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Segment, Transcript
 
 if TYPE_CHECKING:
-    from whisper.tokenizer import Tokenizer
+    from slimwhisper.tokens.encoding import Tokenizer
 
 POSITIONS_PER_SECOND = FRAMES_PER_SECOND / MEL_FRAMES_PER_POSITION  # of the encoder: audio tokens
 
@@ -89,7 +89,7 @@ class FinishedTranscript:
         return details
 
     def _verbose_json(self) -> dict[str, Any]:
-        from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
+        from slimwhisper.tokens.languages import LANGUAGES
 
         request, transcript = self.request, self.transcript
         language = LANGUAGES.get(transcript.language, transcript.language)

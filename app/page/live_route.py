@@ -11,7 +11,6 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field, model_validator
-from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
@@ -21,6 +20,7 @@ from slimwhisper.app.page.transcripts.results import download
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.requests import compression_ratio
 from slimwhisper.outputs.formats import FORMATS, OutputFormat
+from slimwhisper.tokens.languages import LANGUAGES
 from slimwhisper.types import Segment, Transcript, Word
 
 MAX_SEGMENTS = 20_000  # a day of speech

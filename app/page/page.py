@@ -10,7 +10,6 @@ from typing import Any
 
 import gradio as gr
 from gradio.components import Component
-from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 
 from slimwhisper.app.page.body_check import MAX_TEXT
 from slimwhisper.app.page.cache_costs import cost_table
@@ -21,6 +20,7 @@ from slimwhisper.app.service.models import Models
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.speakers.choice import BACKENDS, MOST_SPEAKERS, missing
+from slimwhisper.tokens.languages import LANGUAGES
 
 ASSETS = Path(__file__).with_name("assets")
 SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."

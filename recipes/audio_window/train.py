@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.random import Generator
-from whisper.decoding import DecodingOptions
 
 import slimwhisper
 from recipes.audio_window.match import (
@@ -50,7 +49,8 @@ def batch(model: SlimWhisper, recordings: Sequence[Path], rng: Generator) -> Bat
         mels.append(spectrogram.window(0, spectrogram.frames))
     mel = torch.stack(mels)
     texts = []
-    for result in model.decode(mel, DecodingOptions()):
+    results = model.decode(mel)
+    for result in results if isinstance(results, list) else [results]:
         tokenizer = model.network.vocabulary.tokenizer(result.language, "transcribe")
         texts.append([*tokenizer.sot_sequence, *result.tokens])
     return Batch(mel, seconds, *padded(texts))

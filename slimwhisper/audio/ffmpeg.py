@@ -24,7 +24,7 @@ from slimwhisper.audio.headers import (
 )
 from slimwhisper.errors import AudioError
 from slimwhisper.text import error_line
-from slimwhisper.tokens.vocabulary import whispers_code
+from slimwhisper.tokens.languages import whispers_code
 from slimwhisper.types import SAMPLE_RATE
 
 ALLOWED = {

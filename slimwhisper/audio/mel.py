@@ -11,6 +11,7 @@ from torch import Tensor
 from slimwhisper.audio.samples import ArraySamples, Samples
 from slimwhisper.audio.threads import use_one_thread
 from slimwhisper.cores import find_cores
+from slimwhisper.mel_filters import mel_filters
 from slimwhisper.types import (
     CHUNK_SECONDS,
     FRAMES_PER_SECOND,
@@ -166,8 +167,6 @@ def log_mel(samples: NDArray[np.float32], n_mels: int, heard: int | None = None)
 @cache
 def _filters_and_window(n_mels: int) -> tuple[Tensor, Tensor]:
     """whisper's filters, [n_mels, 201], and the window of a frame, [FFT_SAMPLES]."""
-    from slimwhisper.tokens.whisper_package.audio import mel_filters
-
     return mel_filters("cpu", n_mels), torch.hann_window(FFT_SAMPLES)
 
 

@@ -18,16 +18,15 @@ from slimwhisper.option_group import TASKS
 from slimwhisper.tokens.openai import is_openai_table, suppressed, with_new_names
 from slimwhisper.tokens.vocabulary import (
     SIZES,
-    TIMESTAMPS,
     Vocabulary,
     get_tokenizer,
     get_vocabulary,
     ranges_of,
 )
-from slimwhisper.types import Dims
+from slimwhisper.types import TIMESTAMPS, Dims
 
 if TYPE_CHECKING:
-    from whisper.tokenizer import Tokenizer
+    from slimwhisper.tokens.encoding import Tokenizer
 
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3}(?:[-_][A-Za-z]{2,8})?)\|>")
 _TIMESTAMP = re.compile(r"<\|\d+\.\d\d\|>")
@@ -93,7 +92,7 @@ def openai_vocabulary(dims: Dims, settings: GenerationSettings) -> Vocabulary | 
     if lists != [None, None]:
         result = replace(base, suppressed=lists[0], suppressed_first=lists[1])
     if settings.is_multilingual is False and base.languages:
-        plain = replace(whispers, language=None, task=None)
+        plain = type(whispers)(whispers.encoding, whispers.num_languages)
         single: dict[str, Any] = {"languages": {}, "tasks": TASKS[:1]}
         result = replace(result, make_tokenizer=lambda *_: plain, **single)
     return result
@@ -185,7 +184,7 @@ def _languages(
     """Token -> code: those of the settings, else Whisper's codes and others between <|start...|>
     and the tasks.
     """
-    from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
+    from slimwhisper.tokens.languages import LANGUAGES
 
     if settings.lang_to_id is not None:
         return {i: code for code, i in sorted(settings.lang_to_id.items(), key=lambda p: p[1])}

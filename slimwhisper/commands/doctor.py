@@ -89,7 +89,7 @@ def print_doctor(results: Mapping[str, Check]) -> None:
 
 
 # requirements whose modules have other names; "": importing it would set torch's threads
-MODULES = {"openai-whisper": "whisper", "safetensors": "safetensors.torch", "silero-vad": ""}
+MODULES = {"safetensors": "safetensors.torch", "silero-vad": ""}
 OPTIONAL = {  # requirements that transcription does not need
     "torchaudio": "not needed, as soxr resamples too; but `transformers` does not import with it: "
     "install torchaudio from the same index as torch, or pip uninstall torchaudio",

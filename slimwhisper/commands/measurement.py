@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import whisper
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -28,8 +27,9 @@ from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.devices import INT8, choose_device, choose_dtype
-from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.model.model import Model
+from slimwhisper.text import install_command
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES
 
@@ -194,6 +194,11 @@ def _whisper_run(
         )
     if OUTPUT in checkpoint.state:
         raise OptionError(f"{checkpoint.name}: openai-whisper has no {OUTPUT}; drop openai-whisper")
+    try:
+        import whisper
+    except ImportError:
+        command = install_command("whisper")
+        raise DependencyError(f"openai-whisper is not installed; {command}") from None
     model = whisper.model.Whisper(whisper.model.ModelDimensions(**asdict(checkpoint.dims)))
     names = model.state_dict().keys()  # without key biases, which have no effect
     state = multiply_factors(checkpoint.state)

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from slimwhisper.tokens.languages import LANGUAGES
 from slimwhisper.tokens.texts import encode_text
 from slimwhisper.tokens.vocabulary import Vocabulary, language_code
-from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 
 if TYPE_CHECKING:
-    from whisper.tokenizer import Tokenizer as WhisperTokenizer
+    from slimwhisper.tokens.encoding import Tokenizer as WhisperTokenizer
 
 _LANGUAGE_CODES = tuple(LANGUAGES)
 

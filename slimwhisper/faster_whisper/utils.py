@@ -5,6 +5,7 @@ import os
 
 from slimwhisper.checkpoint.load import available_models, locate_checkpoint
 from slimwhisper.errors import OptionError
+from slimwhisper.text import format_timestamp
 
 __all__ = ["available_models", "download_model", "format_timestamp", "get_logger"]
 
@@ -36,18 +37,6 @@ def check_hub_arguments(revision: str | None, use_auth_token: str | bool | None)
         )
     if isinstance(use_auth_token, str):
         raise OptionError("use_auth_token: log in with `hf auth login`, or set HF_TOKEN")
-
-
-def format_timestamp(
-    seconds: float, always_include_hours: bool = False, decimal_marker: str = "."
-) -> str:
-    """Seconds -> "01:02.345", or "01:02:03.456" from an hour on."""
-    assert seconds >= 0, "non-negative timestamp expected"
-    minutes, milliseconds = divmod(round(seconds * 1000), 60_000)
-    hours, minutes = divmod(minutes, 60)
-    prefix = f"{hours:02d}:" if always_include_hours or hours else ""
-    whole, rest = divmod(milliseconds, 1000)
-    return f"{prefix}{minutes:02d}:{whole:02d}{decimal_marker}{rest:03d}"
 
 
 def get_logger() -> logging.Logger:

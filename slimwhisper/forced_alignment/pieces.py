@@ -15,8 +15,8 @@ from slimwhisper.subtitles.characters import is_spaceless
 from slimwhisper.tokens.texts import encode_text
 from slimwhisper.types import FRAMES_PER_SECOND, Word
 
-if TYPE_CHECKING:  # it imports numba, which is slow to start
-    from whisper.tokenizer import Tokenizer
+if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
+    from slimwhisper.tokens.encoding import Tokenizer
 
 MARGIN = 0.5  # seconds of audio before and after a piece's words
 LONGEST_PAUSE = 3.0  # seconds without words in a piece

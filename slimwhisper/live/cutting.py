@@ -12,8 +12,8 @@ from slimwhisper.longform.words import time_words
 from slimwhisper.subtitles.endings import ends_sentence
 from slimwhisper.types import FRAMES_PER_SECOND
 
-if TYPE_CHECKING:  # it imports numba, which is slow to start
-    from whisper.tokenizer import Tokenizer
+if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
+    from slimwhisper.tokens.encoding import Tokenizer
 
 
 QUIET_FRAMES = 5  # successive mel frames whose loudness is averaged

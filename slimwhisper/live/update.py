@@ -30,8 +30,8 @@ from slimwhisper.longform.requests import Candidate, attempts_of, choose
 from slimwhisper.longform.words import attach_words
 from slimwhisper.types import FRAMES_PER_SECOND, Segment, Word
 
-if TYPE_CHECKING:  # it imports numba, which is slow to start
-    from whisper.tokenizer import Tokenizer
+if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
+    from slimwhisper.tokens.encoding import Tokenizer
 
 
 class UpdateDecoding:

@@ -16,8 +16,8 @@ from slimwhisper.longform.segments import WindowSpan
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Segment, Transcript
 
-if TYPE_CHECKING:  # it imports numba, which is slow to start
-    from whisper.tokenizer import Tokenizer
+if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
+    from slimwhisper.tokens.encoding import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,9 +104,8 @@ def _rules(
 
 
 if TYPE_CHECKING:  # imported with the first list
-    from whisper.tokenizer import Tokenizer
-
     from slimwhisper.engine.hot_words import HotWords
+    from slimwhisper.tokens.encoding import Tokenizer
 
 
 class Prompts:

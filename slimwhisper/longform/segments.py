@@ -125,8 +125,8 @@ def _next_with_words(segments: Sequence[Segment]) -> Segment | None:
     return next((s for s in segments if s.words), None)
 
 
-if TYPE_CHECKING:  # it imports numba, which is slow to start
-    from whisper.tokenizer import Tokenizer
+if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
+    from slimwhisper.tokens.encoding import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

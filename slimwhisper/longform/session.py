@@ -27,8 +27,8 @@ from slimwhisper.longform.segments import WindowSegments, WindowSpan, cut_at_tim
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
 from slimwhisper.types import FRAMES_PER_SECOND, Dims, Segment, Transcript
 
-if TYPE_CHECKING:  # it imports numba, which is slow to start
-    from whisper.tokenizer import Tokenizer
+if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
+    from slimwhisper.tokens.encoding import Tokenizer
 
 Clip = tuple[int, int]  # mel frames [start, stop)
 LONG_SILENCE = 10 * FRAMES_PER_SECOND  # a model may take what follows it in a window for silence

@@ -1,8 +1,7 @@
 """The times of words, from the text's attention to the audio. No model.
 
-The results equal `whisper`'s to the last digit. Its own functions are not used, as importing them
-starts numba, which compiles for seconds. `time_segments` processes a window; the other functions
-are its steps.
+The results equal `whisper`'s to the last digit. `time_segments` processes a window; the other
+functions are its steps.
 """
 
 from collections import deque
@@ -27,8 +26,8 @@ from slimwhisper.longform.segments import (
 from slimwhisper.tokens.vocabulary import text_only
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Segment, Word
 
-if TYPE_CHECKING:  # it imports numba, which is slow to start
-    from whisper.tokenizer import Tokenizer
+if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
+    from slimwhisper.tokens.encoding import Tokenizer
 
 _MEDIAN_WIDTH = 7  # encoder positions
 _SENTENCE_ENDS = ".。!！?？"

@@ -8,5 +8,4 @@ if not TYPE_CHECKING:  # `whisper.model`, for scripts written for it
     __getattr__, __dir__ = lazy_names(
         __name__,
         {"ModelDimensions": "slimwhisper.types:Dims", "Whisper": "slimwhisper.api"},
-        fallback="model",
     )

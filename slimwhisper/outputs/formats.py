@@ -12,7 +12,7 @@ from slimwhisper.outputs import writers
 from slimwhisper.outputs.layout import SPEAKERS, Layout
 from slimwhisper.outputs.writers import write_ass, write_lrc, write_srt, write_vtt
 from slimwhisper.subtitles.cues import label
-from slimwhisper.text import not_one_of
+from slimwhisper.text import format_timestamp, not_one_of
 from slimwhisper.types import Segment, Transcript
 
 Write = Callable[[Transcript, TextIO, Layout], None]
@@ -82,8 +82,6 @@ def write_transcript(
 
 def segment_line(segment: Segment) -> str:
     """A segment as `whisper` prints it, with its speaker if that is known."""
-    from slimwhisper.tokens.whisper_package.utils import format_timestamp
-
     start, end = format_timestamp(segment.start), format_timestamp(segment.end)
     name = label(segment.speaker).rstrip()  # the text begins with a space
     return f"[{start} --> {end}] {name}{segment.text}"

@@ -1,6 +1,7 @@
 """Writers of transcripts: text, tables, JSON and RTTM; SubRip, WebVTT, SubStation Alpha and LRC.
 
-openai-whisper lays out the cues of each run of one speaker; those of sentences are `subtitles`'.
+The cues of each run of one speaker are laid out as openai-whisper does; those of sentences are
+`subtitles`'.
 WebVTT: https://www.w3.org/TR/webvtt1/. SubStation Alpha, with karaoke by word:
 http://www.tcax.org/docs/ass-specs.htm. LRC is the format of lyrics, with the times of words if they
 are known ("enhanced LRC").
@@ -8,14 +9,15 @@ are known ("enhanced LRC").
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from itertools import groupby
 from typing import TextIO
 
 from slimwhisper.outputs.layout import HIGHLIGHT, RECORDING, SENTENCES, Layout
 from slimwhisper.subtitles.cues import Cue, label, shown, to_cues
-from slimwhisper.types import Segment, Transcript
+from slimwhisper.text import format_timestamp
+from slimwhisper.types import Segment, Transcript, Word
 
 TURN_GAP = 0.5  # seconds between two turns of a speaker; nearer segments are one turn
 
@@ -109,13 +111,69 @@ def _cues(
                 times = f"{cue_clock(start, mark)} --> {cue_clock(end, mark)}"
                 yield cue.speaker, bool(cue.label), times, text
         return
-    from slimwhisper.tokens.whisper_package import utils
-
-    writer = (utils.WriteVTT if vtt else utils.WriteSRT)(output_dir="")
+    mark = "." if vtt else ","
     for speaker, run in runs(shown(transcript)):
-        result = Transcript("", run, transcript.language)
-        for i, (begin, stop, text) in enumerate(writer.iterate_result(result, dict(layout))):
+        for i, (start, end, text) in enumerate(_whisper_cues(run, layout)):
+            begin, stop = (format_timestamp(seconds, not vtt, mark) for seconds in (start, end))
             yield speaker, i == 0 or bool(layout.get(HIGHLIGHT)), f"{begin} --> {stop}", text
+
+
+def _whisper_cues(
+    segments: Sequence[Segment], layout: Layout
+) -> Iterator[tuple[float, float, str]]:
+    """Start, end and text of each cue, laid out as openai-whisper does."""
+    if not segments or segments[0].words is None:
+        yield from ((s.start, s.end, _plain(s.text.strip())) for s in segments)
+        return
+    for words in _subtitles(segments, layout):
+        text = "".join(written for _, written in words)
+        last = words[0][0].start
+        if not layout.get(HIGHLIGHT):
+            yield last, words[-1][0].end, text
+            continue
+        for number, (word, _) in enumerate(words):
+            if round(1000 * last) != round(1000 * word.start):
+                yield last, word.start, text
+            tagged = [
+                re.sub(r"^(\s*)(.*)$", r"\1<u>\2</u>", w) if i == number else w
+                for i, (_, w) in enumerate(words)
+            ]
+            yield word.start, word.end, "".join(tagged)
+            last = word.end
+
+
+def _subtitles(segments: Sequence[Segment], layout: Layout) -> Iterator[list[tuple[Word, str]]]:
+    """The words of each cue, as they are written: a line break comes before the first of a line.
+
+    With both a width and a count of lines, cues go on over the ends of segments, but not over a
+    pause of 3 s.
+    """
+    width, count = layout.get("max_line_width"), layout.get("max_line_count")
+    by_segment, most = width is None or count is None, layout.get("max_words_per_line") or 1000
+    cue: list[tuple[Word, str]] = []
+    length, lines, last = 0, 1, None
+    for segment in segments:
+        words = segment.words or ()
+        for number, word in enumerate(words):
+            last = word.start if last is None else last
+            pause = not by_segment and word.start - last > 3
+            ends = by_segment and bool(cue) and number % most == 0
+            fits = length > 0 and length + len(word.word) <= (width or 1000)
+            last = word.start
+            if fits and not pause and not ends:
+                cue.append((word, word.word))
+                length += len(word.word)
+                continue
+            written = word.word.strip()
+            if ends or (cue and count is not None and (pause or lines >= count)):
+                yield cue
+                cue, lines = [], 1
+            elif length > 0:
+                lines, written = lines + 1, f"\n{written}"
+            cue.append((word, written))
+            length = len(written.strip())
+    if cue:
+        yield cue
 
 
 def _plain(text: str) -> str:

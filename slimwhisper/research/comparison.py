@@ -2,7 +2,9 @@
 
 import argparse
 import logging
+import re
 import time
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +37,7 @@ from slimwhisper.model.model import Model
 from slimwhisper.research.cache_file import as_stored, read_forms
 from slimwhisper.research.pairs import FormPair, MeasuredCache
 from slimwhisper.text import error_line, escape_line
+from slimwhisper.tokens.encoding import UNSPACED
 from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import Transcript
 
@@ -42,8 +45,6 @@ logger = logging.getLogger("slimwhisper")
 edits = Levenshtein.distance  # how many items to insert, delete or replace
 
 REFERENCE = FormPair("kv", "kv")  # of exact decoding
-# written without spaces: their letters are compared, as in the Whisper paper (appendix C)
-UNSPACED = ("zh", "ja", "th", "lo", "my", "yue")
 
 
 class SourceRecording(NamedTuple):
@@ -87,14 +88,19 @@ def _reference(path: Path) -> str | None:
 
 
 def words_of(text: str, language: str) -> list[str]:
-    """A text's words without case and punctuation, by `whisper.normalizers`' basic normalizer.
+    """A text's words without case, punctuation and what is in brackets, as by the basic normalizer
+    of `whisper.normalizers`; in languages without spaces, its letters, as in the Whisper paper
+    (appendix C).
 
-    Not the English one: it would write "one two three" as "123", so that one wrong digit would
-    count as much as three.
+    Not as of the English one: it would write "one two three" as "123", so that one wrong digit
+    would count as much as three.
     """
-    from whisper.normalizers import BasicTextNormalizer
+    import regex  # tiktoken's
 
-    return BasicTextNormalizer(split_letters=language in UNSPACED)(text).split()
+    spoken = re.sub(r"\([^)]+?\)", "", re.sub(r"[<\[][^>\]]*[>\]]", "", text.lower()))
+    letters = unicodedata.normalize("NFKC", spoken)
+    plain = "".join(" " if unicodedata.category(c)[0] in "MSP" else c for c in letters).lower()
+    return (" ".join(regex.findall(r"\X", plain)) if language in UNSPACED else plain).split()
 
 
 @dataclass(frozen=True, slots=True)

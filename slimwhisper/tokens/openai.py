@@ -8,7 +8,7 @@ from slimwhisper.tokens.vocabulary import SIZES, get_tokenizer
 from slimwhisper.types import Dims
 
 if TYPE_CHECKING:
-    from whisper.tokenizer import Tokenizer
+    from slimwhisper.tokens.encoding import Tokenizer
 
 # names that files of 2022 have, or other programs give
 OLD_NAMES = {

@@ -17,7 +17,7 @@ from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims
 
 if TYPE_CHECKING:
-    from whisper.tokenizer import Tokenizer
+    from slimwhisper.tokens.encoding import Tokenizer
 
 MOST_CHARACTERS = 1_000_000  # a second's work, for the few at the end that count
 
@@ -115,7 +115,7 @@ def suppressed_first_tokens(vocabulary: Vocabulary) -> list[int]:
 
 
 if TYPE_CHECKING:
-    from whisper.tokenizer import Tokenizer
+    from slimwhisper.tokens.encoding import Tokenizer
 
 MOST_PHRASES = 10_000
 LONGEST = 200  # characters of a phrase

@@ -1,9 +1,8 @@
 """The tokenizer of a model's folder: `tokenizers` with the interface of `whisper`'s Tokenizer.
 
-Import it only where such a model is loaded: `whisper` and `tokenizers` are slow to import.
+Import it only where such a model is loaded: `tokenizers` is slow to import.
 """
 
-import string
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -13,17 +12,9 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 
 from slimwhisper.errors import CheckpointError
-from slimwhisper.tokens.whisper_package.tokenizer import Tokenizer
+from slimwhisper.tokens.encoding import SPECIAL, Tokenizer
 
 _SECONDS = 0.02  # from one timestamp token to the next
-_SPECIAL = {  # attributes of whisper's Tokenizer
-    "transcribe": "<|transcribe|>",
-    "translate": "<|translate|>",
-    "sot_lm": "<|startoflm|>",
-    "sot_prev": "<|startofprev|>",
-    "no_speech": "<|nospeech|>",
-    "no_timestamps": "<|notimestamps|>",
-}
 
 
 @contextmanager
@@ -61,7 +52,7 @@ class FolderEncoding:
             return str(self.fast.decode(list(tokens), skip_special_tokens=False))
 
 
-class FolderTokenizer(Tokenizer):  # type: ignore[misc]  # whisper has no types
+class FolderTokenizer(Tokenizer):
     """Texts as tokens and back. Tokens that the vocabulary lacks are None, and not in prompts."""
 
     def __init__(
@@ -86,17 +77,18 @@ class FolderTokenizer(Tokenizer):  # type: ignore[misc]  # whisper has no types
         self.timestamp_begin = timestamps.start
         self.all_language_tokens = tuple(self.languages)
         self.all_language_codes = tuple(self.languages.values())
-        for name, token in _SPECIAL.items():  # in place of properties that raise KeyError
+        self.eot = encoding.eot_token
+        for name, token in SPECIAL.items():
             setattr(self, name, self.special_tokens.get(token))
 
     def decode(self, token_ids: Sequence[int], **_: Any) -> str:
         """The text, without special tokens and timestamps."""
-        return self.encoding.decode([t for t in token_ids if self._is_text(t)])
+        return self.encoding.decode([t for t in token_ids if self.is_text(t)])
 
     def decode_with_timestamps(self, token_ids: Sequence[int], **_: Any) -> str:
         """The text, with the names of other tokens."""
         parts: list[str] = []
-        for is_text, group in groupby(token_ids, key=self._is_text):
+        for is_text, group in groupby(token_ids, key=self.is_text):
             tokens = list(group)
             parts += [self.encoding.decode(tokens)] if is_text else map(self._name, tokens)
         return "".join(parts)
@@ -111,24 +103,10 @@ class FolderTokenizer(Tokenizer):  # type: ignore[misc]  # whisper has no types
         """As in `whisper`; none if the vocabulary has no "-"."""
         if not (self.encode(" -") and self.encode(" '")):
             return ()
-        tokens: tuple[int, ...] = super().non_speech_tokens
-        return tokens
+        return super().non_speech_tokens
 
-    def split_tokens_on_spaces(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """Words and the tokens of each: a space, punctuation or a special token begins one."""
-        words: list[str] = []
-        groups: list[list[int]] = []
-        for piece, ids in zip(*self.split_tokens_on_unicode(tokens), strict=True):
-            marks = piece.startswith(" ") or piece.strip() in string.punctuation
-            if not words or marks or not self._is_text(ids[0]):
-                words.append(piece)
-                groups.append(list(ids))
-            else:
-                words[-1] += piece
-                groups[-1] += ids
-        return words, groups
-
-    def _is_text(self, token: int) -> bool:
+    def is_text(self, token: int) -> bool:
+        """Whether a token is text, not special."""
         return any(token in ids for ids in self.texts)
 
     def _name(self, token: int) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from slimwhisper.tokens.vocabulary import TIMESTAMPS, get_tokenizer
-from slimwhisper.types import Dims
+from slimwhisper.tokens.vocabulary import get_tokenizer
+from slimwhisper.types import TIMESTAMPS, Dims
 from tests.support.checkpoints import State, hf_config, random_state, save_hf, tiny_dims
 
 STAMPS = tuple(f"<|{i * 0.02:.2f}|>" for i in range(TIMESTAMPS))

@@ -5,7 +5,6 @@ A fork starts in milliseconds, so that kills hit the job and not the imports.
     python kill_child.py transcribe ...
 """
 
-import importlib
 import os
 import sys
 from pathlib import Path
@@ -16,7 +15,6 @@ import slimwhisper.jobs.job
 from slimwhisper.cli import main
 from tests.support.fake_model import FakeModel, install
 
-importlib.import_module("slimwhisper.tokens.whisper_package.utils")  # the writers
 assert slimwhisper.jobs.job
 install(FakeModel(ahead=8, delay=0.005), lambda target, key, value: target.__setitem__(key, value))
 for line in sys.stdin:

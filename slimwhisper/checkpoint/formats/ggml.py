@@ -62,7 +62,7 @@ def read(path: Path) -> Contents:
 
 
 def _check_filters(file: BinaryFile, n_mels: int) -> None:
-    from slimwhisper.tokens.whisper_package.audio import mel_filters
+    from slimwhisper.mel_filters import mel_filters
 
     shape = file.numbers("2i")
     filters = file.tensor(shape, torch.float32)  # [n_mels, 201]

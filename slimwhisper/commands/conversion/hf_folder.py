@@ -34,7 +34,7 @@ from slimwhisper.tokens.openai import (
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE, Dims
 
 if TYPE_CHECKING:
-    from whisper.tokenizer import Tokenizer
+    from slimwhisper.tokens.encoding import Tokenizer
 
 END, START = "<|endoftext|>", "<|startoftranscript|>"
 NO_TIMESTAMPS, FIRST_TIMESTAMP = "<|notimestamps|>", "<|0.00|>"
@@ -103,7 +103,7 @@ def _pretty(content: Any) -> str:
 
 
 if TYPE_CHECKING:
-    from whisper.tokenizer import Tokenizer
+    from slimwhisper.tokens.encoding import Tokenizer
 
 FFT_SAMPLES = 400  # of a spectrogram's window
 

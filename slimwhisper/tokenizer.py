@@ -1,0 +1,6 @@
+"""`whisper.tokenizer`, for scripts written for it."""
+
+from slimwhisper.tokens.encoding import Tokenizer, get_encoding, get_tokenizer
+from slimwhisper.tokens.languages import LANGUAGES, TO_LANGUAGE_CODE
+
+__all__ = ["LANGUAGES", "TO_LANGUAGE_CODE", "Tokenizer", "get_encoding", "get_tokenizer"]
