@@ -16,7 +16,7 @@ from slimwhisper.cli import build_parser
 from slimwhisper.errors import OptionError
 from slimwhisper.flags import PARSERS, model_arguments
 from slimwhisper.jobs.flags import COMMAND_DEFAULTS, changed, options_of
-from slimwhisper.jobs.journal.identity import identify_job
+from slimwhisper.jobs.journal import identify_job
 from slimwhisper.live.setup import live_options
 from slimwhisper.longform.requests import Prompts
 from slimwhisper.options import Options, make_options

@@ -14,8 +14,8 @@ import pytest
 
 from slimwhisper.errors import ReaderKilledError
 from slimwhisper.files import InputFile
-from slimwhisper.jobs.journal.journal import JOURNAL_NAME
-from slimwhisper.jobs.results.writers import Files
+from slimwhisper.jobs.journal import JOURNAL_NAME
+from slimwhisper.jobs.writers import Files
 from tests.support.fake_model import FakeModel
 from tests.support.folder_job import DONE, GOOD, journal, statuses, written
 

@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from slimwhisper.errors import OutputError
 from slimwhisper.files import Fingerprint, Outcome, Status, open_sink
+from slimwhisper.jobs import journal as logs
 from slimwhisper.jobs.inputs import MERGE, Digests
-from slimwhisper.jobs.journal import logs
-from slimwhisper.jobs.journal.journal import JOURNAL_NAME, Journal
+from slimwhisper.jobs.journal import JOURNAL_NAME, Journal
 from tests.support.fuzz import examples
 from tests.support.memory_store import journal
 

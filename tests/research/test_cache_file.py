@@ -18,7 +18,7 @@ from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.cli import build_parser
 from slimwhisper.disk import WHOLE_TENSOR, weights_digest
 from slimwhisper.errors import CacheError, OptionError, OutputError
-from slimwhisper.jobs.journal.identity import identify_caches
+from slimwhisper.jobs.journal import identify_caches
 from slimwhisper.model.calibration import guarded_plan
 from slimwhisper.model.model import Model
 from slimwhisper.research.cache_file import (

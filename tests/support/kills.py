@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from slimwhisper.jobs.journal.journal import JOURNAL_NAME
+from slimwhisper.jobs.journal import JOURNAL_NAME
 
 NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")  # in JSON
 
