@@ -18,10 +18,10 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.origins import is_loopback
 from slimwhisper.app.page.tempdir import page_folder
 from slimwhisper.app.server import Server, make_app
+from slimwhisper.app.service.host import ServerSettings
 from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import ServerSettings
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.devices import choose_device, choose_dtype

@@ -22,14 +22,13 @@ from slimwhisper.app.api.request import TranscriptionForm
 from slimwhisper.app.api.routes import make_routers
 from slimwhisper.app.connections import Connections, Http, listen, log_exhaustion
 from slimwhisper.app.framing import WebSocket
-from slimwhisper.app.realtime.messages import MAX_MESSAGE
+from slimwhisper.app.realtime.connection import MAX_MESSAGE
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
 from slimwhisper.app.realtime.wyoming import Wyoming
-from slimwhisper.app.service.host import ServerHost
+from slimwhisper.app.service.host import ServerHost, ServerSettings
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import ServerSettings
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.version import __version__
 

@@ -49,10 +49,7 @@ from slimwhisper.kernels.gpu.heads import split_heads_kernel
 from slimwhisper.kernels.gpu.latent import split_latent_kernel
 from slimwhisper.kernels.gpu.norm import add_norm_kernel
 
-KERNELS = {
-    "latent": split_latent_kernel,
-    "heads": split_heads_kernel,
-}
+KERNELS = {"latent": split_latent_kernel, "heads": split_heads_kernel}
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 # capability: bytes of shared memory a block may have
 SHARED = {80: 166_912, 89: 101_376, 90: 232_448}

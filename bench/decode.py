@@ -101,10 +101,8 @@ def time_steps(model: Model, case: dict[str, Any], args: argparse.Namespace, row
             tokens = {"tokens": args.tokens, "before": args.before}
             spent = window_seconds(model, windows, beams, **tokens) * 1000
             rows.add(**elapsed, what="window", **tokens, milliseconds=spent)
-            print(
-                f"{windows:4} windows, {beams} beams: step {step:9.3f} ms, window {spent:9.2f} ms",
-                flush=True,
-            )
+            at = f"{windows:4} windows, {beams} beams"
+            print(f"{at}: step {step:9.3f} ms, window {spent:9.2f} ms", flush=True)
 
 
 def profile_parts(model: Model, case: dict[str, Any], args: argparse.Namespace, rows: Rows) -> None:
@@ -154,14 +152,8 @@ def time_prompts(model: Model, case: dict[str, Any], args: argparse.Namespace, r
                 some = [window(model, 1, tokens - 4)] * windows
                 first, *later = (1000 * s for s in run_seconds(engine, some, 1 + args.repeats))
                 usual = statistics.median(later)
-                rows.add(
-                    **case,
-                    what="start",
-                    batch=windows,
-                    prompt=tokens,
-                    first_ms=first,
-                    milliseconds=usual,
-                )
+                times = {"first_ms": first, "milliseconds": usual}
+                rows.add(**case, what="start", batch=windows, prompt=tokens, **times)
                 print(f"{windows} windows, {tokens:3} tokens: first {first:8.2f} ms, {usual:8.2f}")
 
 

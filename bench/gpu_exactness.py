@@ -86,14 +86,8 @@ def compare_trained(args: argparse.Namespace, rows: Rows) -> int:
         wrong = [path for path, text in expected.items() if found[path] != text]
         for path in wrong:
             print(f"  {path}: {expected[path]!r}, {form}: {found[path]!r}")
-        rows.add(
-            model="digits",
-            **columns,
-            dtype=args.dtype,
-            what="texts",
-            count=len(wrong),
-            of=len(paths),
-        )
+        case = {"model": "digits", **columns, "dtype": args.dtype}
+        rows.add(**case, what="texts", count=len(wrong), of=len(paths))
         print(f"digits, {form}: {len(wrong)} of {len(paths)} texts differ")
         differ += len(wrong)
     return differ

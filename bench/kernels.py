@@ -12,6 +12,7 @@ file at once.
 import argparse
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -76,16 +77,11 @@ class Case:
         """[windows, room, d]."""
         return self.random(self.windows, self.room, self.width)
 
-    def ours(self, latent: Tensor) -> Call:
-        """Our attention to a latent [windows, room, d]."""
+    def ours(self, latent: Tensor, float8: bool = False) -> Call:
+        """Our attention to a latent [windows, room, d], as it is or in float8."""
         queries, stored = self.queries(), Latent(latent)
-        return lambda: self.kernels.latent(queries, stored, self.scale, self.reads)
-
-    def ours_float8(self, latent: Tensor) -> Call:
-        """The same in float8; latent [windows, room, d] in the model's dtype."""
-        queries = self.queries()
-        factors = torch.ones(latent.shape[:2], device=latent.device)
-        stored = Latent(latent.to(FP8), factors)
+        if float8:
+            stored = Latent(latent.to(FP8), torch.ones(latent.shape[:2], device=latent.device))
         return lambda: self.kernels.latent(queries, stored, self.scale, self.reads)
 
     def sdpa(self, latent: Tensor) -> Call:
@@ -120,13 +116,12 @@ class Case:
 
         flushed: bytes that cold inputs rotate through. most: layers.
         """
+        make: Callable[[Tensor], Call] = partial(self.ours, float8="8" in name)
         if "KV" in name:
             heads = self.sdpa_heads if "SDPA" in name else self.our_heads
-            make: Callable[[Tensor], Call] = lambda _: heads()  # noqa: E731
-        else:
-            make = self.sdpa if "SDPA" in name else self.ours
-            if "8" in name:
-                make = self.ours_float8
+            make = lambda _: heads()  # noqa: E731
+        elif "SDPA" in name:
+            make = self.sdpa
         copies = max(math.ceil(flushed / self.bytes_of(name)), 2 if flushed else 1)
         cold = self._seconds([make(self.latent()) for _ in range(copies)], repeats)
         if not name.startswith("E"):  # each layer has its own

@@ -36,7 +36,7 @@ from live_streams import RATE, play_all, score
 from rows import Row, Rows, add_results_flag, listed, spread, stoppable
 from rows import table as markdown
 from serve import ROUTE, held, metrics, started
-from timing import machine
+from timing import children, machine
 
 from slimwhisper.flags import positive
 from slimwhisper.live.types import POLICIES
@@ -76,12 +76,10 @@ def cpu_seconds(pid: int) -> float:
     """What a process, and its children that run, have used so far (Linux)."""
     ticks, waiting = 0, [pid]
     while waiting:
-        one = Path(f"/proc/{waiting.pop()}")
-        fields = (one / "stat").read_text().rpartition(")")[2].split()
+        one = waiting.pop()
+        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
-        waiting += [
-            int(child) for t in one.glob("task/*/children") for child in t.read_text().split()
-        ]
+        waiting += children(one)
     return ticks / 100  # the kernel's USER_HZ
 
 

@@ -9,7 +9,8 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
-from itertools import accumulate
+from itertools import accumulate, takewhile
+from operator import eq
 
 import numpy as np
 from conversations import Spoken, aligned, words_of
@@ -62,7 +63,7 @@ class Shown:
     def show(self, tentative: str) -> None:
         """What follows the committed text now."""
         words = words_of(self.committed + tentative)
-        self.erased += len(self.shown) - common(self.shown, words)
+        self.erased += len(self.shown) - sum(takewhile(bool, map(eq, self.shown, words)))
         self.shown = words
 
     def words(self) -> list[ShownWord]:
@@ -100,12 +101,6 @@ class Score:
             "word_errors": 100 * self.truth_errors / max(self.truth_words, 1),
             "from_offline": 100 * self.offline_errors / max(self.offline_words, 1),
         }
-
-
-def common(a: Sequence[str], b: Sequence[str]) -> int:
-    """How many words both begin with."""
-    different = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
-    return next(different, min(len(a), len(b)))
 
 
 def percentile(values: Sequence[float], p: int) -> float | None:

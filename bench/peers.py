@@ -31,7 +31,7 @@ from peer_engines import OURS, PEERS, name_of
 from peer_engines.case import GROUPS, Case
 from peer_jobs import JOBS
 from peers_processes import rounds_left, take_turns
-from peers_summary import Results, draw, failure, found_in, round_of, summaries, tables
+from peers_summary import Results, draw, found_in, round_of, summaries, tables
 from rows import Row, Rows, add_results_flag, installed, listed, read, stoppable
 from timing import machine
 
@@ -74,7 +74,7 @@ def main() -> None:
                     turns = take_turns(list(compared), Path(folder), missing, args.rounds)
                     for case, number, result in turns:
                         title = {"of": title_of(case), "peer": name_of(case), "round": number}
-                        values = failure(result) if isinstance(result, str) else result
+                        values = {"error": result} if isinstance(result, str) else result
                         row = rows.add(**title, **settings[case], **values)
                         of = case.job or model
                         print(f"{of}, batch {case.batch}, {round_of(row)}", file=sys.stderr)

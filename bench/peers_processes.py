@@ -6,6 +6,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -111,11 +112,24 @@ def convert(case: Case, folder: Path) -> str:
     return answer if isinstance(answer, str) else ""
 
 
-def convert_weights(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> None:
-    """A process: convert, and answer once."""
+@contextmanager
+def answering(pipe: "Connection[Any, Any]") -> Iterator[None]:
+    """What a process does within, until the pipe is closed; an error of another project is its last
+    answer.
+    """
     os.dup2(2, 1)  # what libraries print is not among the results
     warnings.simplefilter("ignore")
     try:
+        yield
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        return
+    except BaseException as error:
+        pipe.send(reason(error))
+
+
+def convert_weights(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> None:
+    """A process: convert, and answer once."""
+    with answering(pipe):
         pipe.recv()
         peer = PEERS[case.engine]
         if case.audio:
@@ -127,19 +141,13 @@ def convert_weights(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> N
         peer.convert(checkpoint, unfinished, case)
         unfinished.rename(path)
         pipe.send({})
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        return
-    except BaseException as error:  # of another project
-        pipe.send(reason(error))
 
 
 def measure(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> None:
     """A process: load an engine, then answer until the pipe is closed, also by the parent's end."""
-    os.dup2(2, 1)
-    warnings.simplefilter("ignore")
     peer = PEERS[case.engine]
     os.environ.update(peer.environment)  # before its package is imported
-    try:
+    with answering(pipe):
         torch.set_num_threads(case.threads)
         audio, start = inputs(case, folder)
         run = peer.load(case, str(folder / file_of(peer, case)), **peer.options)
@@ -154,10 +162,6 @@ def measure(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> None:
         while True:
             pipe.recv()
             pipe.send({"first_text_seconds": first, **measured(case, run, audio, memory)})
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        return
-    except BaseException as error:
-        pipe.send(reason(error))
 
 
 def reason(error: BaseException) -> str:

@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
-from itertools import groupby
 from pathlib import Path
 
 from peer_engines import OURS, PEERS, name_of
@@ -16,11 +15,6 @@ from slimwhisper.research.comparison import edits, words_of
 Results = dict[Case, dict[int, Row]]  # of each case, by round; by -1 why it failed
 MEDIANS = ("hours_an_hour", "seconds_spent", "first_text_seconds", "memory_mb", "peak_mb")
 OTHER_COUNT, SHORT_WINDOW = "†", "‡"
-
-
-def failure(reason: str) -> Row:
-    """The values of a row that could not be measured."""
-    return {"error": reason}
 
 
 def round_of(row: Row) -> str:
@@ -66,9 +60,7 @@ def summary(case: Case, results: Results) -> Row:
     if case.engine.startswith(OURS) and (best := best_other(case, results)):
         theirs = measured(results[best])
         both = sorted(rounds.keys() & theirs.keys())
-        row["best"] = name_of(best) + (
-            "" if best.batch == case.batch else f", {best.batch} at a time"
-        )
+        row["best"] = name_of(best) + f", {best.batch} at a time" * (best.batch != case.batch)
         row["best_hours_an_hour"] = speed(best, results)
         row["ratios"] = [rounds[n]["hours_an_hour"] / theirs[n]["hours_an_hour"] for n in both]
     return row
@@ -87,18 +79,15 @@ def best_other(ours: Case, results: Results) -> Case | None:
     """The fastest case of another project in the same group, with as many tokens. One without
     batches also counts with fewer windows at a time.
     """
-    return max(
-        (
-            case
-            for case, rounds in results.items()
-            if not case.engine.startswith(OURS)
-            and measured(rounds)
-            and compared(case, ours)
-            and all(abs(n - (case.tokens or n)) <= 1 for n in counts(rounds))
-        ),
-        key=lambda case: speed(case, results),
-        default=None,
-    )
+    others = [
+        case
+        for case, rounds in results.items()
+        if not case.engine.startswith(OURS)
+        and measured(rounds)
+        and compared(case, ours)
+        and all(abs(n - (case.tokens or n)) <= 1 for n in counts(rounds))
+    ]
+    return max(others, key=lambda case: speed(case, results), default=None)
 
 
 def compared(theirs: Case, ours: Case) -> bool:
@@ -158,24 +147,18 @@ def tables(rows: Sequence[Row]) -> str:
     parts += [f"{mark} {note}." for mark, note in notes.items() if mark in parts[0]]
     if any(row["ratios"] for row in rows):
         parts += [comparison(rows), means(rows)]
-    failures = (f"- {place(r)}, {r['peer']}: {r['error']}" for r in rows if "error" in r)
+    failed = (row for row in rows if "error" in row)
+    failures = (f"- {', '.join(place(r))} at a time, {r['peer']}: {r['error']}" for r in failed)
     if listed := "\n".join(failures):
         parts.append(f"Failed:\n\n{listed}")
     return "\n\n".join(parts)
 
 
-def place(row: Row) -> str:
-    return f"{row['model']}, {length(row)}, {places(row)} at a time"
-
-
-def length(row: Row) -> str:
-    return row["job"] or ("recordings" if row["audio"] else f"{row['seconds']} s")
-
-
-def places(row: Row) -> str:
-    """The batch; with fewer files than places it says so."""
+def place(row: Row) -> list[str]:
+    """The model, the audio, and the batch; with fewer files than places it says so."""
+    length = row["job"] or ("recordings" if row["audio"] else f"{row['seconds']} s")
     enough = row["job"] or row["files"] >= row["batch"]
-    return str(row["batch"]) if enough else f"{row['files']} of {row['batch']}"
+    return [row["model"], length, f"{row['files']} of " * (not enough) + str(row["batch"])]
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -189,19 +172,11 @@ def table(rows: Sequence[Row]) -> str:
         count = str(least) if least == most else f"{least} to {most}"
         other = asked is not None and (least, most) != (asked, asked)
         short = PEERS[row["engine"]].short_window
-        memory = ("-" if row[k] is None else f"{row[k]:,.0f}" for k in ("memory_mb", "peak_mb"))
-        lines.append(
-            (
-                *(row["model"], length(row), places(row), row["group"]),
-                row["peer"] + (f" {SHORT_WINDOW}" if short else ""),
-                f"{row['hours_an_hour']:,.1f}",
-                f"{row['seconds_spent']:,.1f}",
-                count + (f" {OTHER_COUNT}" if other else ""),
-                f"{1000 * row['first_text_seconds']:,.0f}",
-                *memory,
-                *(row[name] for name in counted),
-            )
-        )
+        line = [*place(row), row["group"], row["peer"] + f" {SHORT_WINDOW}" * short]
+        line += [f"{row['hours_an_hour']:,.1f}", f"{row['seconds_spent']:,.1f}"]
+        line += [count + f" {OTHER_COUNT}" * other, f"{1000 * row['first_text_seconds']:,.0f}"]
+        line += ["-" if row[k] is None else f"{row[k]:,.0f}" for k in ("memory_mb", "peak_mb")]
+        lines.append([*line, *(row[name] for name in counted)])
     return markdown([*head, "peak, MB", *counted], lines)
 
 
@@ -209,15 +184,11 @@ def comparison(rows: Sequence[Row]) -> str:
     """slimwhisper against the best other engine."""
     head = ["model", "audio", "windows at a time", "group", "slimwhisper"]
     head += ["hours of audio per hour", "best other engine", "its hours per hour", "ratio"]
-    lines = [
-        (
-            *(row["model"], length(row), places(row), row["group"], row["peer"]),
-            f"{row['hours_an_hour']:,.1f}",
-            *(row["best"], f"{row['best_hours_an_hour']:,.1f}", spread(row["ratios"])),
-        )
-        for row in rows
-        if row["ratios"]
-    ]
+    lines = []
+    for row in [row for row in rows if row["ratios"]]:
+        speeds = [f"{row[name]:,.1f}" for name in ("hours_an_hour", "best_hours_an_hour")]
+        line = [*place(row), row["group"], row["peer"], speeds[0], row["best"], speeds[1]]
+        lines.append([*line, spread(row["ratios"])])
     return markdown(head, lines)
 
 
@@ -229,26 +200,19 @@ def means(rows: Sequence[Row]) -> str:
 
 
 def draw(rows: Sequence[Row], title: str, path: Path) -> None:
-    """Bars of audio hours per hour, a panel for each model, as PNG and SVG."""
+    """Bars of audio hours per hour, as PNG and SVG."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = [row for row in rows if "error" not in row]
-    panels = [(model, list(group)) for model, group in groupby(rows, lambda row: row["model"])]
-    heights = [len(group) for _, group in panels]
-    size = 8, 0.45 * sum(heights) + 1.2 * len(panels)
-    figure, all_axes = pyplot.subplots(
-        *(len(panels), 1), figsize=size, height_ratios=heights, squeeze=False, layout="constrained"
-    )
-    for (model, group), axes in zip(panels, all_axes.flat, strict=True):
-        names = [f"{row['peer']}, batch {row['batch']}" for row in group][::-1]
-        speeds = [row["hours_an_hour"] for row in group][::-1]
-        colors = ["#c2410c" if name.startswith(OURS) else "#94a3b8" for name in names]
-        bars = axes.barh(names, speeds, color=colors)
-        axes.bar_label(bars, fmt="%.1f", padding=3)
-        axes.set(title=f"{model}: {title}", xlabel="hours of audio in an hour")
-        axes.spines[["top", "right"]].set_visible(False)
+    rows = [row for row in rows if "error" not in row][::-1]
+    figure, axes = pyplot.subplots(figsize=(8, 1.2 + 0.45 * len(rows)), layout="constrained")
+    names = [f"{row['model']}, {row['peer']}, batch {row['batch']}" for row in rows]
+    colors = ["#c2410c" if row["peer"].startswith(OURS) else "#94a3b8" for row in rows]
+    bars = axes.barh(names, [row["hours_an_hour"] for row in rows], color=colors)
+    axes.bar_label(bars, fmt="%.1f", padding=3)
+    axes.set(title=title, xlabel="hours of audio in an hour")
+    axes.spines[["top", "right"]].set_visible(False)
     for suffix in (".png", ".svg"):
         figure.savefig(path.with_suffix(suffix), dpi=120)

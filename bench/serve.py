@@ -23,7 +23,7 @@ import httpx
 import numpy as np
 import torch
 from prometheus_client.parser import text_string_to_metric_families
-from timing import machine, resident_bytes
+from timing import children, machine, resident_bytes
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 
@@ -79,13 +79,10 @@ def metrics(url: str) -> dict[str, float]:
 
 def held(pid: int) -> dict[str, float]:
     """What a process uses: MB of memory, open files, child processes (Linux)."""
-    children = [
-        p for t in Path(f"/proc/{pid}/task").glob("*/children") for p in t.read_text().split()
-    ]
     return {
         "mb": resident_bytes(pid) / 2**20,
         "files": len(list(Path(f"/proc/{pid}/fd").iterdir())),
-        "children": len(children),
+        "children": len(children(pid)),
     }
 
 

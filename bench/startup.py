@@ -61,7 +61,7 @@ def tiny_checkpoint(file: Path) -> None:
     torch.save({"dims": asdict(dims), "model_state_dict": random_state(dims, 0)}, file)
 
 
-def measured(what: str, command: list[str], until: str | None = None) -> dict[str, object]:
+def measure(what: str, *command: str, until: str | None = None) -> None:
     """Run a command; `until`: what the line has that is waited for, besides the end."""
     began, used = time.perf_counter(), os.times()
     first = None
@@ -74,11 +74,11 @@ def measured(what: str, command: list[str], until: str | None = None) -> dict[st
         raise SystemExit(f"{' '.join(command)}: status {process.returncode}")
     ended, now = time.perf_counter() - began, os.times()
     processor = now.children_user + now.children_system - used.children_user - used.children_system
-    times = {"what": what, "first": first, "end": ended, "processor": processor}
-    return {k: round(v, 3) if isinstance(v, float) else v for k, v in times.items()}
+    times = {"first": first and round(first, 3), "end": round(ended, 3)}
+    print(json.dumps({"what": what, **times, "processor": round(processor, 3)}), flush=True)
 
 
-def stages(model: str, wav: Path) -> dict[str, object]:
+def stages(model: str, wav: Path) -> None:
     """Seconds of processor time in each stage of a transcription."""
     command = [sys.executable, "-c", STAGES, str(wav), model]
     lines = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).splitlines()
@@ -86,7 +86,7 @@ def stages(model: str, wav: Path) -> dict[str, object]:
     for row in rows:
         split[row["stage"]] = round(row["cpu"] - before, 3)
         before = row["cpu"]
-    return {"what": f"stages of {Path(model).stem}", **split}
+    print(json.dumps({"what": f"stages of {Path(model).stem}", **split}), flush=True)
 
 
 def main() -> None:
@@ -101,19 +101,17 @@ def main() -> None:
             soundfile.write(file, samples[: 5 * rate], rate, subtype="PCM_16")
         tiny = str(folder / "tiny.pt")
         tiny_checkpoint(Path(tiny))
-        python = [sys.executable, "-c"]
         for _ in range(rounds):
             for what, code in (("import torch", "import torch"), ("import", "import slimwhisper")):
-                print(json.dumps(measured(what, [*python, code])), flush=True)
-            print(json.dumps(measured("--help", [*COMMAND, "--help"])), flush=True)
-            print(json.dumps(measured("doctor", [*COMMAND, "doctor"])), flush=True)
+                measure(what, sys.executable, "-c", code)
+            for what in ("--help", "doctor"):
+                measure(what, *COMMAND, what)
             for model in (tiny, "digits"):
                 for file in (wav, flac):
-                    rest = [str(file), "--model", model, "--language", "en", "-o", str(folder)]
-                    what = f"{Path(model).stem}, {file.suffix[1:]}"
-                    command = [*COMMAND, "transcribe", *rest]
-                    print(json.dumps(measured(what, command, until="-->")), flush=True)
-                print(json.dumps(stages(model, wav)), flush=True)
+                    what, rest = f"{Path(model).stem}, {file.suffix[1:]}", ("-o", str(folder))
+                    asked = (str(file), "--model", model, "--language", "en", *rest)
+                    measure(what, *COMMAND, "transcribe", *asked, until="-->")
+                stages(model, wav)
 
 
 if __name__ == "__main__":

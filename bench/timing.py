@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from slimwhisper.commands.bench import describe_machine
+
 FLUSHED = 256 * 2**20  # bytes: cold inputs are rotated through this much memory
 
 
@@ -67,13 +69,19 @@ def resident_bytes(pid: int) -> int:
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that run (Linux)."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for found in lists for child in found.read_text().split()]
+
+
 def machine(device: torch.device) -> dict[str, object]:
     """The machine and versions, printed with every result."""
     match: dict[str, object] = {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
-        "processor": _processor(),
+        "processor": describe_machine(0, None)["cpu"],
     }
     if device.type == "cuda":
         import triton
@@ -95,10 +103,3 @@ def _driver() -> str:
     args = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     versions = subprocess.run(args, capture_output=True, text=True).stdout.split()
     return versions[0] if versions else ""
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()

@@ -17,6 +17,8 @@ import json
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ DTYPES = ("float16", "float32")
 WINDOWS, POSITIONS = 64, 1500
 SMALLEST = 101_376  # bytes of shared memory per block on every device since 8.0
 
+HEADS_SHAPES = ((128, 2), (64, 3), (64, 2), (32, 2), (16, 2))  # positions per tile, stages
 # (positions per tile, stages, warps, slices, columns per load), likely best first
 SLICED_SHAPES = ((32, 3, 8, 8, 256), (32, 2, 8, 8, 256), (16, 3, 8, 8, 256), (16, 2, 8, 8, 256))
 WHOLE_SHAPES = (
@@ -44,12 +47,10 @@ FLOAT32_SHAPES = ((32, 2, 8, 1, 128), (16, 2, 8, 1, 128), (16, 1, 8, 1, 128))
 
 def candidates(kernel: str, dtype: str, width: int) -> Iterator[Configuration]:
     """Configurations worth compiling."""
+    make = partial(Configuration, kernel, dtype, width, shared=0, registers=0)
     if kernel == "heads":
-        for block_q in (16, 32):
-            for block_t, stages in ((128, 2), (64, 3), (64, 2), (32, 2), (16, 2)):
-                yield Configuration(
-                    kernel, dtype, width, width, 1, block_q, block_t, stages, 4, 0, 0
-                )
+        for block_q, (block_t, stages) in product((16, 32), HEADS_SHAPES):
+            yield make(width, 1, block_q, block_t, stages, 4)
         return
     whole = width & -width  # the largest power of two that divides it
     whole_precision = dtype == "float32"  # no tensor cores: small tiles
@@ -61,19 +62,8 @@ def candidates(kernel: str, dtype: str, width: int) -> Iterator[Configuration]:
         shapes = WHOLE_SHAPES
     for block_q in (b for b in (16, 32, 64) if b <= most):
         for block_t, stages, warps, slices, block_d in shapes:
-            yield Configuration(
-                kernel,
-                dtype,
-                width,
-                min(block_d, whole),
-                slices if whole >= block_d else 1,
-                block_q,
-                block_t,
-                stages,
-                warps,
-                0,
-                0,
-            )
+            sliced = slices if whole >= block_d else 1
+            yield make(min(block_d, whole), sliced, block_q, block_t, stages, warps)
 
 
 def compiled(candidate: Configuration) -> Configuration | None:

@@ -14,7 +14,7 @@ import soundfile
 
 from recipes.digits.catalogue import WORDS
 from recipes.digits.sequences import SpokenDigit, segments, spelled
-from recipes.digits.voices import RATE, Samples, espeak, flite, trimmed
+from recipes.digits.voices import RATE, Samples, speak, trimmed
 
 HERE = Path(__file__).parent
 MAN, WOMAN, BRITON, GIRL = "rms", "en-us+Alicia", "en-gb+m6", "en-us+f4"
@@ -38,7 +38,11 @@ CODECS = {
 def spoken(voice: str, digit: int) -> Samples:
     """A digit's word without silence around it: float32 [n], 16 kHz."""
     word = WORDS[digit]
-    return trimmed(flite(word, voice) if "+" not in voice else espeak(word, voice, speed=150))
+    language, _, variant = voice.partition("+")
+    if not variant:
+        return trimmed(speak("flite", word, voice=voice, stretch=1.0))
+    settings = {"variant": variant, "pitch": 50, "speed": 150}
+    return trimmed(speak("espeak", word, voice=language, **settings))
 
 
 def joined(

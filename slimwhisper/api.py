@@ -296,16 +296,15 @@ class SlimWhisper(LoadedModel):
             OptionError, and DependencyError without silero-vad, immediately; AudioError for pieces
             that are not such audio.
         """
-        from slimwhisper.live.listen import Live, listen, listen_async
+        from slimwhisper.live.listen import Live, listen_async
         from slimwhisper.live.setup import live_options
 
         chosen = live_options(**options)
         model = self if chosen.window is None else self.shortened(chosen.window)
-        if source is None:
-            return Live(model.transcriber, chosen)
+        live = Live(model.transcriber, chosen)
         if isinstance(source, AsyncIterable):
-            return listen_async(Live(model.transcriber, chosen), source)
-        return listen(model.transcriber, chosen, source)
+            return listen_async(live, source)
+        return live if source is None else live.listen(source)
 
     def shortened(self, seconds: float) -> "SlimWhisper":
         """A model with the same weights, not copied, whose windows are shorter: several times

@@ -25,13 +25,14 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield load
 
 
-def ratios(summary: Any, *rows: tuple[str, str, int, float]) -> dict[str, tuple[str, float]]:
+def ratios(bench: Any, *rows: tuple[str, str, int, float]) -> dict[str, tuple[str, float]]:
     """The best other engine beside each of ours: rows of (engine, dtype, at a time, speed)."""
     case = {"model": "tiny", "files": 8, "tokens": 50, "threads": 2, "audio": None}
     numbers = dict.fromkeys(("seconds_spent", "first_text_seconds", "memory_mb", "peak_mb"), 1.0)
     numbers |= {"texts": None, "sampled": 400, "fewest_tokens": 50, "most_tokens": 50}
+    summary, make = bench("peers_summary"), bench("peer_engines.case").Case
     results = {
-        summary.Case(engine=e, dtype=d, batch=b, **case): {0: numbers | {"hours_an_hour": speed}}
+        make(engine=e, dtype=d, batch=b, **case): {0: numbers | {"hours_an_hour": speed}}
         for e, d, b, speed in rows
     }
     found = summary.summaries(results)
@@ -41,7 +42,7 @@ def ratios(summary: Any, *rows: tuple[str, str, int, float]) -> dict[str, tuple[
 def test_the_best_other_engine_is_compared_with(bench: Any) -> None:
     """Of the same group of dtypes, at as many windows at a time, or fewer without batches."""
     assert ratios(
-        bench("peers_summary"),
+        bench,
         *(("slimwhisper", "float32", 8, 60.0), ("slimwhisper", "int8", 8, 100.0)),
         *(("faster-whisper", "float32", 8, 10.0), ("transformers", "bfloat16", 8, 20.0)),
         *(("whisper.cpp", "q5_0", 1, 40.0), ("whisper.cpp", "q8_0", 64, 500.0)),

@@ -2,7 +2,6 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +9,10 @@ import torch
 import whisper
 
 import slimwhisper
-from recipes.audio_window import match
+from recipes import training
 from recipes.audio_window import train as short_windows
 from recipes.digits import train
-from recipes.digits.model import Student, dimensions
+from recipes.digits.model import Student, dimensions, encode
 from recipes.digits.sequences import (
     END,
     IGNORED,
@@ -26,7 +25,6 @@ from recipes.digits.sequences import (
     SpokenDigit,
     answer,
 )
-from recipes.digits.train import EncodedWindows
 from recipes.digits.voices import RATE, Bank, to_int16
 from slimwhisper.checkpoint.load import load_checkpoint
 from tests.support.spoken import SAMPLES
@@ -44,6 +42,10 @@ def bank() -> Bank:
         voices=torch.arange(30) // 10,
         names=["fsdd:a", "fsdd:b", "flite:c"],
     )
+
+
+def at(seconds: float) -> int:
+    return TIME + round(seconds * 50)
 
 
 def test_answers_with_times() -> None:
@@ -99,18 +101,19 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
     """Stopped in the encoder's half, and then in the decoder's."""
     monkeypatch.setattr(train, "WINDOWS", {6: 2, 12: 1, 30: 1})
     monkeypatch.setattr(train, "REPLIES", 3)
-    monkeypatch.setattr(train, "KEEP_EVERY", 2)
+    monkeypatch.setattr(training, "KEEP_EVERY", 2)
     torch.save(vars(bank), tmp_path / "words.pt")
-    asked: dict[str, Any] = dict(fsdd=tmp_path, folder=tmp_path, hearing=4, saying=4, rate=4e-3)
-    asked |= dict(width=64, layers=(1, 2), real=0.6, start=None, without=None, seed=0)
+    asked = argparse.Namespace(fsdd=tmp_path, folder=tmp_path, hearing=4, saying=4, rate=4e-3)
+    asked.width, asked.layers, asked.real, asked.seed = 64, (1, 2), 0.6, 0
 
     def run(name: str) -> dict[str, torch.Tensor]:
-        train.train(argparse.Namespace(name=name, **asked))
+        asked.name = name
+        train.train(asked)
         saved = torch.load(tmp_path / f"{name}.pt", weights_only=True)
         return saved["model_state_dict"]  # type: ignore[no-any-return]
 
-    for owner, name in ((train, "encoder_batch"), (EncodedWindows, "batch")):
-        batch = getattr(owner, name)
+    for name in ("encoder_batch", "decoder_batch"):
+        batch = getattr(train, name)
 
         def until(*given, batch=batch):  # type: ignore[no-untyped-def]
             if given[-1] == 3:
@@ -118,7 +121,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
             return batch(*given)
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(owner, name, until)
+            patch.setattr(train, name, until)
             run("stopped")
     resumed, whole = run("stopped"), run("whole")
     for name, tensor in whole.items():
@@ -126,36 +129,41 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
 
 
 @pytest.mark.slow
-def test_short_windows_are_learned(digits_path: Path, tmp_path: Path) -> None:
+def test_short_windows_are_learned(bank: Bank, digits_path: Path, tmp_path: Path) -> None:
     """The states come closer to whisper's of whole windows; a stopped run goes on; the file that
     is written says that windows may be short.
     """
-    model = slimwhisper.load_model(digits_path, audio_window="full", device="cpu")
-    rng, recordings = np.random.default_rng(0), [SAMPLES / "phone-number.wav"]
-    batch = short_windows.batch(model, recordings, rng)
-    assert (batch.tokens[:, 0] == TOKEN_IDS[SOT]).all()
-    mel, tokens = torch.zeros(2, 80, 3000), torch.tensor([[50257, 530, 734]] * 2)
+    example = short_windows.digits_batch(Composer(bank), np.random.default_rng(1))
+    assert 100 <= example["short"].shape[2] <= 3000 and example["mel"].shape[1:] == (80, 3000)
+    ours = slimwhisper.load_model(digits_path, audio_window="full", device="cpu")
+    recordings, rng = [SAMPLES / "phone-number.wav"], np.random.default_rng(0)
+    said = short_windows.model_batch(ours, recordings, rng)
+    assert (said["tokens"][:, 0] == TOKEN_IDS[SOT]).all()
+    assert not said["mel"][..., said["short"].shape[2] :].any()
+
+    teacher, state = whisper.load_model(str(digits_path), "cpu"), tmp_path / "short.state"
+    mel = torch.zeros(2, 80, 3000)
     mel[..., :200] = torch.randn(2, 80, 200).mul(0.2)
-    batch = match.Batch(mel, 2, tokens, torch.ones(2, 3, dtype=torch.bool))
-    teacher, state = match.read(digits_path), tmp_path / "short.state"
+    batch = short_windows.batch_of(list(mel), 2, [[50257, 530, 734], [50257]])
+    assert batch["counted"].tolist() == [[True] * 3, [True, False, False]]
     with torch.no_grad():
         audio = teacher.encoder(mel)
-        torch.testing.assert_close(match.encode(teacher.encoder, mel), audio)
-        logits = match.last_states(teacher.decoder, tokens, audio)
-        logits = logits @ teacher.decoder.token_embedding.weight.T
-        torch.testing.assert_close(logits, teacher.decoder(tokens, audio))
+        torch.testing.assert_close(encode(teacher.encoder, mel), audio)
+        states = short_windows.states_of(teacher, batch["tokens"], audio)
+        logits = states @ teacher.decoder.token_embedding.weight.T
+        torch.testing.assert_close(logits, teacher.decoder(batch["tokens"], audio))
     steps = list[int]()
 
-    def batch_of(step: int) -> match.Batch:
+    def make(step: int) -> short_windows.Batch:
         steps.append(step)
         return batch
 
-    match.fit(teacher, batch_of, 2, 4e-3, state)
-    student = match.fit(teacher, batch_of, 5, 4e-3, state)
-    assert steps == list(range(1, 6))
+    short_windows.learn(teacher, make, 2, 4e-3, state)
+    student = short_windows.learn(teacher, make, 5, 4e-3, state)
+    assert steps == list(range(5))
     with torch.no_grad():
-        before, after = (match.losses(m, teacher, batch) for m in (teacher, student))
+        before, after = (short_windows.losses(m, teacher, batch) for m in (teacher, student))
     assert after["text"] < 0.9 * before["text"], (before, after)
-    match.write(match.blend(student, teacher, 0.5), tmp_path / "short.pt")
+    short_windows.write(short_windows.blend(student, teacher, 0.5), tmp_path / "short.pt")
     assert load_checkpoint(tmp_path / "short.pt").settings.audio_window == "auto"
     assert whisper.load_model(tmp_path / "short.pt").dims == teacher.dims

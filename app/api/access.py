@@ -28,8 +28,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from slimwhisper.app.api.errors import APIError, as_api_error, disk_is_full, no_room, too_large
 from slimwhisper.app.api.origins import SAFE_METHODS, AllowedOrigins, is_navigation
 from slimwhisper.app.api.paths import UNKNOWN, UPLOAD, AllowedUsers, PathRule, route_path, rule_for
+from slimwhisper.app.service.host import ServerSettings
 from slimwhisper.app.service.jobs import STOPPING, StoppingError
-from slimwhisper.app.service.settings import ServerSettings
 
 # the page's paths after their first two parts have the secret addresses of results and uploads
 PATH = re.compile(r"(/+(?:page|gradio_api)/+[^/?=%]*)[/=%][^?]*")

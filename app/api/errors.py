@@ -71,8 +71,8 @@ RESPONSES: dict[type[SlimWhisperError], tuple[int, str, str | None, int | None]]
 }
 
 
-def as_api_error(error: SlimWhisperError | APIError) -> APIError:
-    """The response to an error of this package."""
+def as_api_error(error: Exception) -> APIError:
+    """The response to an error of this package; any other is an internal one."""
     if isinstance(error, APIError):
         return error
     for kind, (status, code, param, retry) in RESPONSES.items():

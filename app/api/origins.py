@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.service.settings import ServerSettings
+from slimwhisper.app.service.host import ServerSettings
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 NAME_AND_PORT = re.compile(r"(\[[0-9a-f:.]+\]|[^@:/?#\[\]\s]+)(?::[0-9]*)?")

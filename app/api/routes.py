@@ -26,11 +26,11 @@ from slimwhisper.app.api.references import REFERENCES, open_path, reference_labe
 from slimwhisper.app.api.request import TranscriptionRequest, display_name, read_request
 from slimwhisper.app.api.response import Deltas, FinishedTranscript
 from slimwhisper.app.service.host import ServerHost
-from slimwhisper.app.service.jobs import Event, Job, JobFailed, JobFinished, JobProgress
+from slimwhisper.app.service.jobs import Event, Job
 from slimwhisper.app.service.models import openai_model
 from slimwhisper.app.service.service import Service
 from slimwhisper.errors import OptionError
-from slimwhisper.tokens.vocabulary import Vocabulary
+from slimwhisper.service.source import Failed, Finished, Progress
 
 DISCONNECT_POLL = 0.5  # seconds between checks that the client is still connected
 PARAMS = {  # the form's field for an option
@@ -77,13 +77,13 @@ class PendingTranscription:
                 raise APIError(504, f"not transcribed within {self._timeout:g} s", "timeout")
             with suppress(TimeoutError):
                 event = await asyncio.wait_for(self._events.get(), DISCONNECT_POLL)
-                if isinstance(event, JobFailed):
-                    raise failure(self._transcription, event)
+                if isinstance(event, Failed):
+                    raise failure(self._transcription, event.error)
                 return event
 
     async def full_response(self) -> Response:
         """The response, after the job has ended. Raises APIError."""
-        while not isinstance(event := await self.next(), JobFinished):
+        while not isinstance(event := await self.next(), Finished):
             pass
         return self._result(event).response()
 
@@ -91,24 +91,22 @@ class PendingTranscription:
         """OpenAI's server-sent events: one delta per segment, then the whole text."""
         deltas = Deltas(self._transcription)
         try:
-            while not isinstance(event := await self.next(), JobFinished):
-                for segment in event.segments if isinstance(event, JobProgress) else ():
-                    yield _sse(deltas.next(segment, self._vocabulary))
+            while not isinstance(event := await self.next(), Finished):
+                for segment in event.news[0] if isinstance(event, Progress) else ():
+                    assert self.job.recording is not None
+                    yield _sse(deltas.next(segment, self.job.recording.vocabulary))
             for content in self._result(event).last_events():
                 yield _sse(content)
         except APIError as error:
             yield _sse(error.body())
         yield "data: [DONE]\n\n"
 
-    @property
-    def _vocabulary(self) -> Vocabulary:
-        """The vocabulary of the model that transcribes."""
-        assert self.job.recording is not None
-        return self.job.recording.vocabulary
-
-    def _result(self, event: JobFinished) -> FinishedTranscript:
-        transcript, seconds = event.transcript, event.seconds
-        return FinishedTranscript(self._transcription, transcript, seconds, self._vocabulary)
+    def _result(self, event: Finished) -> FinishedTranscript:
+        recording = self.job.recording
+        assert recording is not None
+        return FinishedTranscript(
+            self._transcription, event.result, recording.seconds, recording.vocabulary
+        )
 
 
 class EventStream(StreamingResponse):
@@ -127,13 +125,13 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-def failure(transcription: TranscriptionRequest, event: JobFailed) -> APIError:
+def failure(transcription: TranscriptionRequest, error: Exception) -> APIError:
     """The response to a job's error, with a known speaker's field in place of the file's path."""
-    api_error = as_api_error(event.error)
+    api_error = as_api_error(error)
     for name, path in transcription.options.get("known_speakers", ()):
         if path in str(api_error):
             return refused(f"{REFERENCES}[]", str(api_error).replace(path, reference_label(name)))
-    if isinstance(event.error, OptionError):  # it begins with the option's name
+    if isinstance(error, OptionError):  # it begins with the option's name
         api_error.param = PARAMS.get(str(api_error).partition(" ")[0].rstrip(":"))
     return api_error
 

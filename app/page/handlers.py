@@ -10,14 +10,14 @@ from pydantic import Field, ValidationError, create_model, model_validator
 
 from slimwhisper.app.api.fields import option_fields
 from slimwhisper.app.api.request import display_name
-from slimwhisper.app.page.request_body import first_problem
+from slimwhisper.app.page.posts import first_problem
 from slimwhisper.app.page.run import Run
 from slimwhisper.app.page.tempdir import FILES
 from slimwhisper.app.page.transcripts.results import PageResults
+from slimwhisper.app.service.host import ServerSettings
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import ServerSettings
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.forced_alignment.script import as_lines

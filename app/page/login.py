@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.origins import network_of
 from slimwhisper.app.page.gradio_internals import Gradio
-from slimwhisper.app.service.settings import ServerSettings
+from slimwhisper.app.service.host import ServerSettings
 
 MAX_TRIES, WITHIN = 10, 60.0  # wrong passwords of an address, and the seconds in which they count
 MAX_ADDRESSES = 10_000  # whose attempts are counted

@@ -12,16 +12,15 @@ from starlette.types import Scope
 from slimwhisper.app.page.body_check import GradioBodyCheck
 from slimwhisper.app.page.gradio_internals import Blocks, Gradio
 from slimwhisper.app.page.handlers import Handlers
-from slimwhisper.app.page.live_route import MakeKey, make_live_router
 from slimwhisper.app.page.login import Check, login_check, login_message, make_login_router
 from slimwhisper.app.page.page import ASSETS, asset, make_page
+from slimwhisper.app.page.posts import MakeKey, make_edit_router, make_live_router
 from slimwhisper.app.page.tempdir import FILES
-from slimwhisper.app.page.transcripts.edit_route import make_edit_router
 from slimwhisper.app.page.transcripts.results import PageResults, make_results_router
 from slimwhisper.app.page.uploads import Uploads, make_uploads_router
+from slimwhisper.app.service.host import ServerSettings
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import ServerSettings
 
 STYLES = ("page.css", "player.css", "editing.css", "live.css")
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif")

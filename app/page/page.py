@@ -15,7 +15,7 @@ from slimwhisper.app.page.body_check import MAX_TEXT
 from slimwhisper.app.page.cache_costs import cost_table
 from slimwhisper.app.page.gradio_internals import Blocks
 from slimwhisper.app.page.handlers import MOST_BEAMS, Handlers
-from slimwhisper.app.page.live_route import live_formats
+from slimwhisper.app.page.posts import live_formats
 from slimwhisper.app.service.models import Models
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.cache.forms import PRESETS

@@ -16,18 +16,11 @@ from slimwhisper.app.api.errors import as_api_error
 from slimwhisper.app.page.transcripts.edits import Edits
 from slimwhisper.app.page.transcripts.results import PageResult, PageResults
 from slimwhisper.app.page.transcripts.views import outline, segment_view
-from slimwhisper.app.service.jobs import (
-    Event,
-    Job,
-    JobFailed,
-    JobFinished,
-    JobProgress,
-    JobStarted,
-    ModelChoice,
-)
+from slimwhisper.app.service.jobs import Event, Job, JobStarted, ModelChoice
 from slimwhisper.app.service.service import Service
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError
+from slimwhisper.service.source import Failed, Finished, Progress
 from slimwhisper.trust import REASONS
 
 UPDATE = 0.3  # seconds between two updates
@@ -56,7 +49,7 @@ class RunPart:
         """Whether it is done, has failed or was stopped."""
         return self.state in ENDED
 
-    def fail(self, error: SlimWhisperError) -> None:
+    def fail(self, error: Exception) -> None:
         """Show an error's message, without the recording's name."""
         message = str(as_api_error(error)).removeprefix(f"{self.name}: ")
         self.state, self.message = "failed", message[:1].upper() + message[1:]
@@ -72,12 +65,12 @@ class RunPart:
                 pass
             case JobStarted(seconds=seconds):
                 self.state, self.seconds = "working", seconds
-            case JobProgress(segments=segments, done=done):
+            case Progress(_, (segments, done)):
                 self.done = done
                 self.segments += map(segment_view, segments)
                 self.text += "".join(segment.text for segment in segments)
-            case JobFinished(transcript=transcript, seconds=seconds):
-                self.state, self.done, self.seconds = "done", seconds, seconds
+            case Finished(_, transcript):
+                self.state, self.done = "done", self.seconds
                 self.language, self.text = transcript.language, transcript.text
                 spans = transcript.unscripted
                 self.unscripted = [[span.start, span.end, span.text] for span in spans]
@@ -85,7 +78,7 @@ class RunPart:
                 assert self.job is not None and self.result is not None
                 self.result.edits = Edits(transcript)
                 self.result.sentences = bool(self.job.options.get("sentences"))
-            case JobFailed(error=error):
+            case Failed(_, error):
                 self.fail(error)
 
     def view(self, service: Service) -> dict[str, Any]:

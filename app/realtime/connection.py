@@ -1,6 +1,8 @@
 """Serves one websocket of `/v1/realtime`: reads the client's events, sends the server's."""
 
 import asyncio
+import base64
+import binascii
 import json
 import logging
 import time
@@ -11,7 +13,7 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from slimwhisper.app.api.errors import APIError, as_api_error, internal_error
-from slimwhisper.app.api.fields import refused, unsupported
+from slimwhisper.app.api.fields import json_object, refused, unsupported
 from slimwhisper.app.framing import Allowance
 from slimwhisper.app.realtime.conversation import (
     Conversation,
@@ -20,7 +22,6 @@ from slimwhisper.app.realtime.conversation import (
     make_id,
     server_event,
 )
-from slimwhisper.app.realtime.messages import audio_of, event_id_of, parse_event
 from slimwhisper.app.realtime.session import (
     SessionConfig,
     from_beta,
@@ -35,6 +36,8 @@ from slimwhisper.live.types import LiveEvent, StreamFailed
 
 logger = logging.getLogger("slimwhisper.serve")
 
+MAX_MESSAGE = 1 << 20  # characters of an event
+MAX_ID = 512  # characters of its event_id
 MAX_EVENTS = 200  # of the client per second; further ones are read later
 MAX_UNREAD = 2000  # events of the server that the client has not read
 CLOSING = 5.0  # seconds for a client to read its last events
@@ -258,3 +261,35 @@ class Connection:
             except SlimWhisperError as error:
                 self.end(SessionEnd(TRY_LATER, as_api_error(error)))
         self._emit(server_event(reply_type, session=self._session_object(unknown)))
+
+
+def parse_event(message: dict[str, Any]) -> dict[str, Any]:
+    """A websocket's message as an event. Raises APIError."""
+    text = message.get("text")
+    if text is None:
+        raise refused(None, "send events as text, not as binary messages", "invalid_message")
+    if len(text) > MAX_MESSAGE:
+        reason = "the event is larger than 1 MiB; send less audio at a time"
+        raise APIError(413, reason, "too_large")
+    event = json_object(text, "the message")
+    if not isinstance(event.get("type"), str):
+        reason = "an event is a JSON object with a type"
+        raise refused("type", reason, "missing_required_parameter")
+    return event
+
+
+def event_id_of(event: dict[str, Any]) -> str | None:
+    """The id that the client gave an event."""
+    event_id = event.get("event_id")
+    return event_id if isinstance(event_id, str) and len(event_id) <= MAX_ID else None
+
+
+def audio_of(event: dict[str, Any]) -> bytes:
+    """The bytes of an `input_audio_buffer.append`. Raises APIError."""
+    audio = event.get("audio")
+    if not isinstance(audio, str):
+        raise refused("audio", "audio must be text in base64", "missing_required_parameter")
+    try:
+        return base64.b64decode(audio, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise refused("audio", f"audio is not base64: {error}", "invalid_base64") from None

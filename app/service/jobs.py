@@ -1,21 +1,27 @@
-"""The service's jobs, the events they report, and its limits."""
+"""The service's jobs, the events they report, and its limits; and their queue, where users take
+turns at having a recording read.
+"""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
+from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.recordings.transcribe import AnyRecording
 from slimwhisper.service.shared_engine import Submission
-from slimwhisper.types import Segment, Transcript
+from slimwhisper.service.source import Failed, Finished, Progress
 
 logger = logging.getLogger("slimwhisper.serve")
 
+AHEAD = 2 * WORKERS  # recordings read ahead, whatever their size
+AHEAD_BYTES = 32 << 20  # up to this size, more are read ahead, so that a step can fill all slots
 STOPPING = "the server is shutting down; try again in a minute"
 
 
@@ -55,37 +61,14 @@ class Limits:
     reading: float = 600.0  # seconds to decode a file
 
 
-@dataclass(frozen=True, slots=True)
-class JobStarted:
+class JobStarted(NamedTuple):
     """The recording has been read and is about to be transcribed."""
 
     seconds: float  # of audio
 
 
-@dataclass(frozen=True, slots=True)
-class JobProgress:
-    """New segments, and how much of the recording is done."""
-
-    segments: list[Segment]
-    done: float  # seconds of audio
-
-
-@dataclass(frozen=True, slots=True)
-class JobFinished:
-    """The recording has been transcribed."""
-
-    transcript: Transcript
-    seconds: float  # of audio
-
-
-@dataclass(frozen=True, slots=True)
-class JobFailed:
-    """The job ended with an error."""
-
-    error: SlimWhisperError
-
-
-Event = JobStarted | JobProgress | JobFinished | JobFailed
+# new segments, and how many seconds are done; the transcript; or a SlimWhisperError
+Event = JobStarted | Progress | Finished | Failed
 
 
 class JobState(StrEnum):
@@ -139,3 +122,73 @@ class Job:
             except Exception:
                 if not self.ended:
                     logger.exception("on_samples failed")
+
+
+class Jobs:
+    """The jobs in flight, in the order of the queue.
+
+    Changing it needs the service's lock; reading it does not.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: dict[Job, None] = {}
+        self.cancelled: set[Job] = set()  # since the service last looked
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(list(self._jobs))
+
+    def enqueue(self, job: Job) -> None:
+        """Put a job at the end of the queue."""
+        job.state = JobState.WAITING
+        self._jobs.pop(job, None)
+        self._jobs[job] = None
+
+    def drop(self, job: Job) -> None:
+        """Remove a job that has ended. No effect if it was removed before."""
+        self._jobs.pop(job, None)
+
+    def in_state(self, state: JobState) -> list[Job]:
+        """The jobs in a state."""
+        return [job for job in self if job.state is state]
+
+    def states(self) -> dict[str, int]:
+        """The number of jobs in each state."""
+        return {s.value: len(self.in_state(s)) for s in JobState if s is not JobState.ENDED}
+
+    def position(self, job: Job) -> int:
+        """A job's position in the queue, from 1; 0 if it is no longer waiting."""
+        waiting = self.in_state(JobState.WAITING)
+        return 1 + waiting.index(job) if job in waiting else 0
+
+    def next_to_read(self, slots: int, admit: Callable[[Job], bool]) -> list[Job]:
+        """The jobs to read next, all for one model.
+
+        Users with the fewest jobs in progress come first. A different model has to wait until all
+        jobs for the current one have ended. admit: reserves room for a job's recording, and returns
+        whether there is room.
+        """
+        chosen: list[Job] = []
+        waiting = self.in_state(JobState.WAITING)
+        busy = [job for job in self if job.state is not JobState.WAITING]
+        while waiting and _may_read(busy, slots) and (busy or waiting)[0].model == waiting[0].model:
+            users = Counter(job.user for job in busy)
+            same = [job for job in waiting if job.model == waiting[0].model]
+            job = next(filter(admit, sorted(same, key=lambda job: users[job.user])), None)
+            if job is None:
+                break
+            job.state = JobState.READING
+            waiting.remove(job)
+            busy.append(job)
+            chosen.append(job)
+        return chosen
+
+
+def _may_read(busy: list[Job], slots: int) -> bool:
+    """Whether to read one more recording, besides those of `busy` that are being read."""
+    ahead = [job for job in busy if job.state is JobState.READING]
+    if len(ahead) < AHEAD:
+        return True
+    return len(ahead) < slots and sum(job.size for job in ahead) < AHEAD_BYTES

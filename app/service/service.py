@@ -11,29 +11,24 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.counts import RequestCounts
 from slimwhisper.app.service.engines import Engines
-from slimwhisper.app.service.fair_queue import Jobs
 from slimwhisper.app.service.jobs import (
     STOPPING,
     BusyError,
     Job,
-    JobFailed,
-    JobFinished,
-    JobProgress,
+    Jobs,
     JobStarted,
     JobState,
     Limits,
     ModelChoice,
     StoppingError,
 )
-from slimwhisper.app.service.live_stream import Listener, LiveStream
 from slimwhisper.app.service.reading import NoRoomError, Reading
-from slimwhisper.app.service.streams import Streams
+from slimwhisper.app.service.streams import Listener, LiveStream, Streams
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.longform.requests import search_of
@@ -256,32 +251,31 @@ class Service:
             return
         job.recording, job.state = recording, JobState.RUNNING
         job.emit(JobStarted(recording.seconds))
-        search, receive = search_of(recording.options), partial(self._receive, job)
-        call = self.engines.transcriber.call(search, emit=receive)
-        job.submission = call.submit(RecordingSource(recording))
+        call = self.engines.transcriber.call(search_of(recording.options), emit=self._receive)
+        job.submission = call.submit(RecordingSource(recording), job)
 
-    def _receive(self, job: Job, event: Event) -> None:
-        if job.ended:
-            return
+    def _receive(self, event: Event) -> None:
         match event:
-            case Progress(_, (segments, done)):
-                job.emit(JobProgress(segments, done))
-            case Finished(_, transcript):
+            case Progress(job) | Finished(job) | Failed(job) if job.ended:
+                pass
+            case Progress(job):
+                job.emit(event)
+            case Finished(job, transcript):
                 self._end(job, transcript)
-            case Failed(_, error, of_engine):
+            case Failed(job, error, of_engine):
                 if of_engine:
                     logger.error("the engine failed", exc_info=error)
                 self._end(job, wrap_unexpected(error))
 
     def _end(self, job: Job, outcome: Transcript | SlimWhisperError | None) -> None:
         """Remove a job and emit its outcome; None: it was cancelled, which emits nothing."""
-        seconds = job.recording.seconds if job.recording is not None else 0.0
         with self._changed:
             if job.ended:
                 return
             if isinstance(outcome, Transcript):
+                assert job.recording is not None
                 self.counts.finished += 1
-                self.counts.audio_seconds += seconds
+                self.counts.audio_seconds += job.recording.seconds
             elif outcome is not None:
                 self.counts.failed += 1
             else:
@@ -293,9 +287,9 @@ class Service:
             self.engines.transcriber.cancel(submission)
         job.submission = None  # a reference to the job must not keep the engine alive
         if isinstance(outcome, Transcript):
-            job.emit(JobFinished(outcome, seconds))
+            job.emit(Finished(job, outcome))
         elif outcome is not None:
-            job.emit(JobFailed(outcome))
+            job.emit(Failed(job, outcome))
 
     def _fail(self, jobs: Iterable[Job], error: SlimWhisperError) -> None:
         for job in jobs:

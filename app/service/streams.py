@@ -1,56 +1,153 @@
-"""The service thread's side of live streams."""
+"""The live streams of a service: their own side, for those who feed them, and the service's."""
 
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Condition
+
+import numpy as np
+from numpy.typing import NDArray
 
 from slimwhisper.app.service.counts import RequestCounts
 from slimwhisper.app.service.engines import Engines
 from slimwhisper.app.service.jobs import BusyError, Limits, ModelChoice
-from slimwhisper.app.service.live_stream import PIECE, Listener, LiveStream
 from slimwhisper.audio.vad import SpeechStream
 from slimwhisper.engine.requests import Search
-from slimwhisper.errors import SlimWhisperError, wrap_unexpected
-from slimwhisper.live.stream import Stream, process_streams
+from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
+from slimwhisper.live.stream import Stream, as_samples, process_streams
 from slimwhisper.live.types import LiveEvent, LiveOptions, StreamFailed, TextUpdate
+from slimwhisper.service.shared_engine import Submission
 from slimwhisper.service.source import Event, Failed
 from slimwhisper.types import SAMPLE_RATE
 
 logger = logging.getLogger("slimwhisper.serve")
 
+# Called on the service's thread; None: the end, after the last `UtteranceEnded` or `StreamFailed`
+Listener = Callable[[LiveEvent | None], None]
+# samples and their arrival time, or a call
+Item = tuple[NDArray[np.float32], float] | Callable[[Stream], None]
+
+PIECE = SAMPLE_RATE  # samples that a stream processes before the next stream's turn
 MIN_COST = PIECE // 100  # samples that a call, or a shorter piece, counts as
 ARRIVALS = 4096  # pieces whose arrival times are stored: of 20 ms each, 80 s
 
 
-class ServedStream:
-    """A live stream whose model is loaded: its state machine, attached to an engine."""
+class LiveStream:
+    """A stream, as `Service.open_stream` returns it. Any thread may call; no call blocks.
 
-    def __init__(self, live: LiveStream, engines: Engines) -> None:
-        """Raises OptionError."""
-        network, self._transcriber = engines.network(live.options.window), engines.transcriber
-        self.stream = Stream(network.dims, network.vocabulary, live.options, network.settings)
-        call = self._transcriber.call(Search(), emit=self._receive, model=network)
-        self._submission = call.submit(self.stream)
+    Calls after `finish`, or after the end, have no effect.
+    """
+
+    def __init__(
+        self,
+        engines: Engines,
+        limits: Limits,
+        changed: Condition,
+        model: ModelChoice,
+        options: LiveOptions,
+        listener: Listener,
+    ) -> None:
+        """changed: held where the stream changes, notified when it has work."""
+        self.model, self.options, self.listener = model, options, listener
+        self._engines, self._limits, self._changed = engines, limits, changed
+        self._inbox: deque[Item] = deque()
+        self._appended = 0  # samples
+        self._decoded = 0.0  # seconds of audio that updates have decoded, or that are silence
+        self.finished = self.closed = False
+        self.final_error: SlimWhisperError | None = None  # emitted last
+        # for the service's thread, once the model is loaded
+        self.stream: Stream | None = None
         self.error: SlimWhisperError | None = None  # what ended it
-        self._live = live
+        self._submission: Submission | None = None
         self._fed = 0  # samples
         self._arrivals: deque[tuple[float, float]] = deque(maxlen=ARRIVALS)  # seconds fed, when
-        self._reported = 0, 0  # updates, merged updates
 
-    def _receive(self, event: Event) -> None:
-        if isinstance(event, Failed):
-            self.error = wrap_unexpected(event.error)
+    # -- from any thread ---------------------------------------------------------------------
 
-    def drop(self) -> None:
-        """Discard its updates."""
-        self._transcriber.cancel(self._submission)
+    @property
+    def backlog(self) -> float:
+        """Seconds of audio that no update has decoded yet; silence counts until it is processed. A
+        caller that can stop reading does so when it grows.
+        """
+        return self._appended / SAMPLE_RATE - self._decoded
+
+    def append(self, samples: NDArray[np.float32]) -> None:
+        """Queue audio: samples float32 [n] at 16 kHz, in [-1, 1], which must not change afterwards.
+
+        Raises AudioError for anything else, BusyError if too much waits (`Limits.backlog`); then
+        none of it is queued.
+        """
+        samples, now, limit = as_samples(samples), time.monotonic(), self._limits.backlog
+        count = len(samples)
+        with self._changed:
+            if self.finished or self.closed:
+                return
+            if self.backlog + count / SAMPLE_RATE > limit:
+                waiting = f"more than {limit:g} s of the stream's audio are waiting"
+                raise BusyError(f"{waiting}; send audio no faster than it is spoken")
+            self._inbox += ((samples[i : i + PIECE], now) for i in range(0, count, PIECE))
+            self._appended += count
+            self._changed.notify()
+
+    def commit(self) -> None:
+        """End the utterance now."""
+        self._call(Stream.commit)
+
+    def clear(self) -> None:
+        """Discard the audio and text that are not committed."""
+        self._call(Stream.clear)
+
+    def change(self, options: LiveOptions) -> None:
+        """Other options, from the next utterance on. Raises OptionError."""
+        self._engines.check_stream(self.model, options)
+        if options.window != self.options.window:
+            raise OptionError("window: cannot change within a stream; open another stream")
+        self._call(lambda stream: stream.change(options))
+
+    def finish(self) -> None:
+        """End the last utterance, then the stream; the listener gets None last."""
+        with self._changed:
+            self._call(Stream.finish)
+            self.finished = True
+
+    def close(self) -> None:
+        """Drop the stream immediately. The listener gets no more events and no None, except one
+        event that may already be on its way.
+        """
+        with self._changed:
+            self.closed = True
+            self._inbox.clear()
+            self._changed.notify()
+
+    def _call(self, method: Callable[[Stream], None]) -> None:
+        with self._changed:
+            if not (self.finished or self.closed):
+                self._inbox.append(method)
+                self._changed.notify()
+
+    # -- on the service's thread -------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the service's thread has work for it."""
+        return bool(self.stream is None or self._inbox or self.closed)
 
     def drain_inbox(self) -> None:
-        """Pass the inbox to the state machine, up to `PIECE` samples."""
+        """Pass the inbox to the state machine, up to `PIECE` samples; load the model at first.
+        Raises SlimWhisperError.
+        """
+        if self.stream is None:
+            self._engines.load_for_users(self.model)
+            network = self._engines.network(self.options.window)
+            stream = Stream(network.dims, network.vocabulary, self.options, network.settings)
+            call = self._engines.transcriber.call(Search(), emit=self._receive, model=network)
+            self.stream, self._submission = stream, call.submit(stream)
         budget = PIECE
-        while budget > 0 and (item := self._live.next_item()) is not None:
+        while budget > 0 and self._inbox:
+            with self._changed:  # `close` may have emptied it
+                item = self._inbox.popleft() if self._inbox else Stream.report
             budget -= MIN_COST
             if callable(item):
                 item(self.stream)
@@ -61,24 +158,49 @@ class ServedStream:
             self._fed += len(samples)
             self._arrivals.append((self._fed / SAMPLE_RATE, when))
 
-    def events(self) -> list[LiveEvent]:
-        """The new events, after voice activity was found in all that was fed."""
-        self._live.mark_processed(self._fed, self.stream.backlog)
-        return self.stream.events()
+    def _receive(self, event: Event) -> None:
+        if isinstance(event, Failed):
+            self.error = wrap_unexpected(event.error)
 
-    def count(self, counts: RequestCounts) -> None:
-        """Add the updates since the last call."""
-        counts.updates += self.stream.updates - self._reported[0]
-        counts.merged_updates += self.stream.merged - self._reported[1]
-        self._reported = self.stream.updates, self.stream.merged
+    def events(self, counts: RequestCounts) -> list[LiveEvent]:
+        """The new events, after voice activity was found in all that was fed; they are counted."""
+        assert self.stream is not None
+        self._decoded = self._fed / SAMPLE_RATE - self.stream.backlog
+        events = self.stream.events()
+        for event in events:
+            if isinstance(event, TextUpdate) and event.committed:
+                while len(self._arrivals) > 1 and self._arrivals[0][0] < event.heard:
+                    self._arrivals.popleft()
+                counts.commit_latency.observe(time.monotonic() - self._arrivals[0][1])
+        self._count(counts)
+        return events
 
-    def arrival(self, seconds: float) -> float:
-        """The time.monotonic() at which the stream's audio up to `seconds` had arrived; `seconds`
-        never decreases from call to call.
-        """
-        while len(self._arrivals) > 1 and self._arrivals[0][0] < seconds:
-            self._arrivals.popleft()
-        return self._arrivals[0][1]
+    def _count(self, counts: RequestCounts) -> None:
+        """Count the updates since the last call."""
+        if (stream := self.stream) is not None:
+            counts.updates, stream.updates = counts.updates + stream.updates, 0
+            counts.merged_updates, stream.merged = counts.merged_updates + stream.merged, 0
+
+    def emit(self, event: LiveEvent | None) -> None:
+        """Call the listener. An error of it closes this stream, and no other."""
+        if self.closed:
+            return
+        try:
+            self.listener(event)
+        except Exception as error:
+            logger.debug("a stream's listener failed: %s", error)
+            self.close()
+
+    def end(self, error: SlimWhisperError | None, counts: RequestCounts) -> None:
+        """Discard its updates, and emit its end, after an error if there is one."""
+        if self._submission is not None:
+            self._engines.transcriber.cancel(self._submission)
+        self._count(counts)
+        self.stream = self._submission = None
+        if error is not None:
+            self.emit(StreamFailed(error))
+        self.emit(None)
+        self.close()
 
 
 class Streams:
@@ -90,7 +212,7 @@ class Streams:
         """changed: held where `open` changes, notified when a stream has work."""
         self._engines, self._counts = engines, counts
         self.limits, self.changed = limits, changed
-        self.open: dict[LiveStream, ServedStream | None] = {}  # None: its model is not loaded yet
+        self.open: list[LiveStream] = []
         self._expected: LiveOptions | None = None  # of streams to warm up for
 
     # -- from any thread ---------------------------------------------------------------------
@@ -114,9 +236,8 @@ class Streams:
         if count >= self.limits.streams:
             self._counts.refused += 1
             raise BusyError(f"{count} live streams are open; try again in a minute")
-        shared = (self._engines, self.limits, self.changed)
-        stream = LiveStream(*shared, model, options, listener)
-        self.open[stream] = None
+        stream = LiveStream(self._engines, self.limits, self.changed, model, options, listener)
+        self.open.append(stream)
         self.changed.notify()
         return stream
 
@@ -125,8 +246,7 @@ class Streams:
     @property
     def waiting(self) -> bool:
         """Whether a stream has work for this thread."""
-        ready = all(served and not stream.has_work for stream, served in self.open.items())
-        return self._expected is not None or not ready
+        return self._expected is not None or any(stream.has_work for stream in self.open)
 
     def drain_inboxes(self) -> None:
         """Begin new streams, and process the inboxes of all."""
@@ -134,69 +254,42 @@ class Streams:
         if expected is not None:
             with suppress(SlimWhisperError):
                 self._engines.warm_up(expected)
-        for stream in list(self.open):
-            served = self.open[stream]
+        for stream in self.open.copy():
             try:
                 if stream.closed:
                     self.end(stream, None)
-                    continue
-                if served is None:
-                    self._engines.load_for_users(stream.model)
-                    served = ServedStream(stream, self._engines)
-                    self.open[stream] = served
-                served.drain_inbox()
+                else:
+                    stream.drain_inbox()
             except Exception as error:
                 self.end(stream, wrap_unexpected(error))
-        process_streams([served.stream for served in self.open.values() if served])
+        process_streams([live.stream for live in self.open if live.stream is not None])
 
     def emit_events(self) -> None:
         """Pass new events to the listeners, and remove the streams that have ended."""
-        for stream, served in list(self.open.items()):
-            if served is None or stream.closed:
+        for live in self.open.copy():
+            if live.stream is None or live.closed:
                 continue
-            served.count(self._counts)
-            for event in served.events():
-                if isinstance(event, TextUpdate) and event.committed:
-                    latency = time.monotonic() - served.arrival(event.heard)
-                    self._counts.commit_latency.observe(latency)
-                self._emit(stream, event)
-            if served.error is not None:
-                self.end(stream, served.error)
-            elif served.stream.ended:
-                self.end(stream, stream.final_error)
-
-    def _emit(self, stream: LiveStream, event: LiveEvent | None) -> None:
-        """Call a listener. An error of it closes its stream, and no other."""
-        if stream.closed:
-            return
-        try:
-            stream.listener(event)
-        except Exception as error:
-            logger.debug("a stream's listener failed: %s", error)
-            stream.close()
+            for event in live.events(self._counts):
+                live.emit(event)
+            if live.error is not None:
+                self.end(live, live.error)
+            elif live.stream.ended:
+                self.end(live, live.final_error)
 
     def end(self, stream: LiveStream, error: SlimWhisperError | None) -> None:
         """Remove a stream, and emit its end, after an error if there is one."""
-        if stream not in self.open:
-            return
         with self.changed:
-            served = self.open.pop(stream)
-        if served is not None:
-            served.drop()
-            served.count(self._counts)
-        if error is not None:
-            self._emit(stream, StreamFailed(error))
-        self._emit(stream, None)
-        stream.close()
+            self.open.remove(stream)
+        stream.end(error, self._counts)
 
     def fail(self, error: SlimWhisperError) -> None:
         """End all streams."""
-        for stream in list(self.open):
+        for stream in self.open.copy():
             self.end(stream, error)
 
     def finish(self, error: SlimWhisperError) -> None:
         """Finish the streams that still accept audio; the error is emitted after their texts."""
-        for stream in list(self.open):
+        for stream in self.open.copy():
             if not stream.finished:
                 stream.final_error = error
                 stream.finish()

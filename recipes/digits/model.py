@@ -1,13 +1,21 @@
 """Whisper's modules for training: only the embedding rows in use, and heads for further losses."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from types import MethodType
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from whisper.model import ModelDimensions, MultiHeadAttention, TextDecoder, Whisper, sinusoids
+from whisper.model import (
+    AudioEncoder,
+    ModelDimensions,
+    MultiHeadAttention,
+    TextDecoder,
+    Whisper,
+    sinusoids,
+)
 
 from recipes.digits.sequences import END, IGNORED, TIME, TOKEN_IDS
 
@@ -15,23 +23,42 @@ VOCABULARY = 51_864
 # the beginnings of their parts' names
 HALVES = {"encoder": ("encoder.", "digit_heads.", "edge_"), "decoder": ("decoder.", "rows")}
 DROPOUT = 0.1  # of what each encoder layer adds
+WHISPER = ("encoder.", "decoder.")  # the beginnings of the names that a checkpoint has
 UNUSED = math.log(VOCABULARY - len(TOKEN_IDS))  # the joint logit of the unused rows, each of 0
 
 
 def dimensions(width: int, layers: tuple[int, int]) -> ModelDimensions:
     """Whisper's English-only dimensions, heads 64 wide; a small encoder has narrower ones."""
-    return ModelDimensions(
-        n_mels=80,
-        n_audio_ctx=1500,
-        n_audio_state=width,
-        n_audio_head=min(width // 32, max(4, width // 64)),
-        n_audio_layer=layers[0],
-        n_vocab=VOCABULARY,
-        n_text_ctx=448,
-        n_text_state=width,
-        n_text_head=width // 64,
-        n_text_layer=layers[1],
-    )
+    audio = {"n_audio_ctx": 1500, "n_audio_state": width, "n_audio_layer": layers[0]}
+    text = {"n_text_ctx": 448, "n_text_state": width, "n_text_layer": layers[1]}
+    heads = {"n_audio_head": min(width // 32, max(4, width // 64)), "n_text_head": width // 64}
+    return ModelDimensions(n_mels=80, n_vocab=VOCABULARY, **audio, **text, **heads)
+
+
+def encode(
+    encoder: AudioEncoder, mel: Tensor, offsets: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
+    """mel [B, n_mels, 2 q], q up to 1500 -> the encoder's output [B, q, d].
+
+    offsets [B] int64: the first position of each window; None: 0. dropout: of what a layer adds.
+    """
+    x = F.gelu(encoder.conv2(F.gelu(encoder.conv1(mel)))).transpose(1, 2)
+    positions = torch.arange(x.shape[1], device=x.device)
+    positions = positions if offsets is None else offsets[:, None] + positions
+    x = (x + encoder.positional_embedding[positions]).to(x.dtype)
+    for block in encoder.blocks:
+        x = x + F.dropout(block(x) - x, dropout) if dropout else block(x)
+    return encoder.ln_post(x)
+
+
+def last_states(decoder: TextDecoder, embedded: Tensor, audio: Tensor) -> Tensor:
+    """Tokens' embeddings [B, T, d], the encoder's output [B, q, d] -> the states [B, T, d] from
+    which come the logits.
+    """
+    x = embedded + decoder.positional_embedding[: embedded.shape[1]]
+    for block in decoder.blocks:
+        x = block(x.to(audio.dtype), audio, mask=decoder.mask)
+    return decoder.ln(x)
 
 
 class Student(nn.Module):
@@ -65,13 +92,7 @@ class Student(nn.Module):
 
         The positions of window b start at offsets[b].
         """
-        x = F.gelu(self.encoder.conv1(mel))
-        x = F.gelu(self.encoder.conv2(x)).transpose(1, 2)
-        positions = offsets[:, None] + torch.arange(x.shape[1])
-        x = (x + self.encoder.positional_embedding[positions]).to(x.dtype)
-        for block in self.encoder.blocks:
-            x = x + F.dropout(block(x) - x, DROPOUT, self.training)
-        return self.encoder.ln_post(x)
+        return encode(self.encoder, mel, offsets, DROPOUT if self.training else 0.0)
 
     def decode(self, tokens: Tensor, audio: Tensor) -> Tensor:
         """tokens [B, T], audio [B, S, width] -> logits [B, T, rows + 1].
@@ -79,12 +100,7 @@ class Student(nn.Module):
         The last logit stands for all unused rows.
         """
         rows = F.pad(self.rows, (0, 0, 0, 1))  # UNKNOWN: zeros
-        x = rows[tokens] + self.decoder.positional_embedding[: tokens.shape[1]]
-        x = x.to(audio.dtype)
-        for block in self.decoder.blocks:
-            x = block(x, audio, mask=self.decoder.mask)
-        x = self.decoder.ln(x)
-        logits = x.float() @ self.rows.T
+        logits = last_states(self.decoder, rows[tokens], audio).float() @ self.rows.T
         return F.pad(logits, (0, 1), value=UNUSED)
 
     def train_only(self, half: str) -> None:
@@ -93,7 +109,7 @@ class Student(nn.Module):
             parameter.requires_grad_(name.startswith(HALVES[half]))
 
     def hearing_losses(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Cross entropies [] of the digit, the two digits before, and the edges at each position.
+        """Weighted cross entropies [] of the digit, those before, and the edges at each position.
 
         batch: mel [B, 80, frames], offsets [B], labels [B, 3, frames / 2], edges [B, frames / 2].
         """
@@ -105,19 +121,19 @@ class Student(nn.Module):
             for i in range(3)
         )
         return {
-            "digit": digit,
-            "before": torch.stack(before).mean().nan_to_num(),  # no word in the batch: no loss
-            "edge": F.cross_entropy(edges, batch["edges"]),
+            "digit": 0.5 * digit,
+            "before": 0.3 * torch.stack(before).mean().nan_to_num(),  # no word in the batch: 0
+            "edge": 0.3 * F.cross_entropy(edges, batch["edges"]),
         }
 
     def saying_losses(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Cross entropy [] of the tokens, and [] of misplaced attention.
+        """Cross entropy [] of the tokens, and [] of misplaced attention, weighted.
 
         batch: tokens and targets [B, T], spans [B, T, 2], the encoder's output audio [B, S, width].
         """
         logits, targets = self.decode(batch["tokens"], batch["audio"]), batch["targets"]
         token = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
-        return {"token": token, "guide": self._misplaced(batch["spans"])}
+        return {"token": token, "guide": 0.3 * self._misplaced(batch["spans"])}
 
     def _misplaced(self, spans: Tensor) -> Tensor:
         """-log of the attention that falls where it should, mean over the guided heads, [].
@@ -148,29 +164,17 @@ class Student(nn.Module):
 
     def checkpoint(self) -> dict[str, object]:
         """OpenAI's format: {"dims", "model_state_dict"}, float16, unused embedding rows zero."""
-        state = {
-            name: value
-            for name, value in self.state_dict().items()
-            if name.startswith(("encoder.", "decoder."))
-        }
         embedding = torch.zeros(VOCABULARY, self.dims.n_text_state)
         embedding[list(TOKEN_IDS)] = self.rows.detach()
-        state["decoder.token_embedding.weight"] = embedding
-        return {
-            "dims": asdict(self.dims),
-            "model_state_dict": {k: v.half().contiguous() for k, v in state.items()},
-        }
+        state = {"decoder.token_embedding.weight": embedding, **self.state_dict()}
+        kept = {k: v.half().contiguous() for k, v in state.items() if k.startswith(WHISPER)}
+        return {"dims": asdict(self.dims), "model_state_dict": kept}
 
 
 SHARPNESS = 1.5  # of the initial attention to near positions
-# How far (in positions of 20 ms) each head of a layer initially looks back or ahead: nearby sounds,
+# How far (in positions of 20 ms) the heads of a layer initially look back and ahead: nearby sounds,
 # then the previous and the next word.
-DISTANCES = (
-    (2.0, -2.0, 5.0, -5.0),
-    (4.0, -4.0, 9.0, -9.0),
-    (8.0, -8.0, 30.0, -30.0),
-    (12.0, -12.0, 45.0, -45.0),
-)
+DISTANCES = ((2.0, 5.0), (4.0, 9.0), (8.0, 30.0), (12.0, 45.0))
 
 
 def attend(
@@ -187,32 +191,41 @@ def attend(
     return (seen.softmax(-1).to(v.dtype) @ v).transpose(1, 2).flatten(2), self.scores
 
 
+def look(
+    attention: MultiHeadAttention, places: Sequence[tuple[Tensor, Tensor]], top: float
+) -> None:
+    """Set query and key weights with which each head looks at another position from the start.
+
+    places: for each head, the weights [2 w, width] that read w sines of the position and then its w
+    cosines, and by what angles [w] the position looked at is earlier. top: of the query.
+    """
+    for weight in (attention.query.weight, attention.key.weight):
+        nn.init.normal_(weight, std=0.02)
+    for head, (waves, angles) in enumerate(places):
+        cos, sin = angles.cos().diag(), angles.sin().diag()
+        back = torch.cat([torch.cat([cos, -sin], 1), torch.cat([sin, cos], 1)])
+        first = head * (len(attention.key.weight) // attention.n_head)
+        attention.key.weight[first : first + len(waves)] += SHARPNESS * waves
+        attention.query.weight[first : first + len(waves)] += top * back @ waves
+
+
 def look_nearby(attention: MultiHeadAttention, layer: int) -> None:
-    """Set query and key weights with which each head looks near its own position from the start.
+    """Have each head look near its own position from the start.
 
     The sinusoids of two positions p, q have the product sum cos(w (p - q)); rotated by w d it peaks
     at p - q = d. Learning this takes most of a small model's training time.
     """
-    width, heads = attention.query.weight.shape[0], attention.n_head
-    size = width // heads
-    half, pairs = width // 2, size // 2
+    width, heads, places = len(attention.key.weight), attention.n_head, []
+    half = width // 2
     speeds = torch.exp(-math.log(10_000) / (half - 1) * torch.arange(half))
-    nn.init.normal_(attention.query.weight, std=0.02)
-    nn.init.normal_(attention.key.weight, std=0.02)
     for head in range(heads):
-        distance = DISTANCES[min(layer, len(DISTANCES) - 1)][head % 4]
+        distance = DISTANCES[min(layer, len(DISTANCES) - 1)][head % 4 // 2] * (-1) ** head
         first = int((speeds > 2 / max(abs(distance), 3)).sum())
-        chosen = torch.linspace(first, first + half // 2, pairs).round().long().clamp(max=half - 1)
-        turn = speeds[chosen] * distance
-        for j, i in enumerate(chosen.tolist()):
-            row = head * size + 2 * j
-            cos, sin = float(turn[j].cos()), float(turn[j].sin())
-            attention.key.weight[row, i] += SHARPNESS  # sin
-            attention.key.weight[row + 1, half + i] += SHARPNESS  # cos
-            attention.query.weight[row, i] += cos
-            attention.query.weight[row, half + i] += sin
-            attention.query.weight[row + 1, half + i] += cos
-            attention.query.weight[row + 1, i] -= sin
+        chosen = torch.linspace(first, first + half // 2, half // heads).round().long()
+        chosen = chosen.clamp(max=half - 1)
+        waves = torch.eye(width)[torch.cat([chosen, half + chosen])]
+        places.append((waves, -distance * speeds[chosen]))
+    look(attention, places, 1.0)
 
 
 def look_back(decoder: TextDecoder) -> None:
@@ -222,23 +235,14 @@ def look_back(decoder: TextDecoder) -> None:
     which are rare in training, then work like early ones.
     """
     positions, width = decoder.positional_embedding.shape
-    waves = min(width // 8, 32)  # a head of 64 holds a sine and a cosine of each
-    speeds = torch.logspace(math.log10(2.5), math.log10(0.02), waves)
+    count = min(width // 8, 32)  # a head of 64 holds a sine and a cosine of each
+    speeds = torch.logspace(math.log10(2.5), math.log10(0.02), count)
     angles = torch.arange(positions)[:, None] * speeds
-    basis = torch.linalg.qr(torch.randn(width, 2 * waves)).Q.T  # sin, then cos
-    decoder.positional_embedding.copy_(1.5 * torch.cat([angles.sin(), angles.cos()], 1) @ basis)
+    waves = torch.linalg.qr(torch.randn(width, 2 * count)).Q.T  # sin, then cos
+    decoder.positional_embedding.copy_(1.5 * torch.cat([angles.sin(), angles.cos()], 1) @ waves)
     for layer, block in enumerate(decoder.blocks[:2]):
-        attention = block.attn
-        size = width // attention.n_head
-        nn.init.normal_(attention.query.weight, std=0.02)
-        nn.init.normal_(attention.key.weight, std=0.02)
-        for head in range(attention.n_head):
-            turn = speeds * (1, 2 + layer)[head % 2]
-            cos, sin = turn.cos().diag(), turn.sin().diag()
-            back = torch.cat([torch.cat([cos, -sin], 1), torch.cat([sin, cos], 1)])
-            rows = slice(head * size, head * size + 2 * waves)
-            attention.key.weight[rows] += SHARPNESS * basis
-            attention.query.weight[rows] += SHARPNESS * back @ basis
+        places = [(waves, speeds * (1, 2 + layer)[i % 2]) for i in range(block.attn.n_head)]
+        look(block.attn, places, SHARPNESS)
 
 
 def disturbed(tokens: Tensor, targets: Tensor, rate: float, generator: torch.Generator) -> Tensor:

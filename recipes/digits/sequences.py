@@ -24,7 +24,6 @@ PAUSE = 0.5  # seconds
 LONGEST = 6.0  # seconds, about
 PROMPT_SHARE = 0.6  # of the windows
 NO_TIMES_SHARE = 0.3  # of the answers
-RECORDED = ("fsdd:", "people:")
 OFTEN = {"fsdd": 2.0, "rhvoice": 3.0, "pico": 3.0}  # how often a voice is drawn; others: 1
 TOKEN_IDS = (  # of Whisper's English vocabulary: " zero" to " nine", the special ones, the times
     *(6632, 530, 734, 1115, 1440, 1936, 2237, 3598, 3624, 5193),
@@ -69,10 +68,7 @@ class Reply:
 
 
 def arrange(
-    rng: Generator,
-    lengths: Sequence[float],
-    lead: float,
-    pauses: float,
+    rng: Generator, lengths: Sequence[float], lead: float, pauses: float
 ) -> list[tuple[float, float]]:
     """Times (start, end) of words of these lengths, with random gaps and, at a rate, pauses."""
     times: list[tuple[float, float]] = []
@@ -80,8 +76,7 @@ def arrange(
     for length in lengths:
         if times:
             pause = rng.random() < pauses
-            gap = PAUSE + 0.1 + min(rng.exponential(0.6), 4.0) if pause else rng.uniform(0, 0.35)
-            at += gap
+            at += PAUSE + 0.1 + min(rng.exponential(0.6), 4.0) if pause else rng.uniform(0, 0.35)
         times.append((at, at + length))
         at += length
     return times
@@ -104,36 +99,30 @@ def spelled(words: Iterable[SpokenDigit]) -> str:
     return " ".join(WORDS[word.digit] for word in words)
 
 
-def time_token(seconds: float) -> int:
-    """The row of a time's token, rounded to 0.1 s."""
-    return TIME + min(round(seconds * 10) * 5, 1500)
-
-
 def answer(
     words: Sequence[SpokenDigit], length: float, offset: float = 0.0, times: bool = True
 ) -> tuple[list[int], list[tuple[float, float]]]:
     """Tokens for a window of `length` seconds, and the time span that determines each."""
     tokens: list[int] = []
     spans: list[tuple[float, float]] = []
+
+    def say_time(seconds: float, before: float, after: float) -> None:  # rounded to 0.1 s
+        if times:
+            tokens.append(TIME + min(round((seconds + offset) * 10) * 5, 1500))
+            spans.append((seconds - before, seconds + after))
+
     shown = [w for w in words if w.start < length - 0.03]
     if not times:  # a word counts only if most of it is there
         shown = [w for w in shown if w.end - length < 0.4 * (w.end - w.start)]
     for segment in segments(shown):
         whole = [w for w in segment if not times or w.end < length + 0.03]
         if whole:
-            first, last = whole[0].start, whole[-1].end
-            if times:
-                tokens.append(time_token(first + offset))
-                spans.append((first - 0.06, first + 0.1))
+            say_time(whole[0].start, 0.06, 0.1)
             tokens += [word.digit for word in whole]
             spans += [(word.start, word.end) for word in whole]
-            if times:
-                tokens.append(time_token(last + offset))
-                spans.append((last - 0.1, last + 0.06))
+            say_time(whole[-1].end, 0.1, 0.06)
         if len(whole) < len(segment):
-            start = segment[len(whole)].start
-            tokens.append(time_token(start + offset))
-            spans.append((start - 0.06, start + 0.1))
+            say_time(segment[len(whole)].start, 0.06, 0.1)
     return [*tokens, END], [*spans, (0.0, 0.0)]
 
 
@@ -155,21 +144,12 @@ def labelled(words: Sequence[SpokenDigit], positions: int) -> tuple[Tensor, Tens
 class Composer:
     """Random windows from a bank of words."""
 
-    def __init__(
-        self, bank: Bank, real: float = 0.6, without: str | None = None, people: bool = True
-    ) -> None:
-        """real: share of windows of real speech. without: a speaker of FSDD to leave out. people:
-        whether to use the recordings of `catalogue.PEOPLE`.
-        """
-        groups: dict[str, list[int]] = {}
-        for i, voice in enumerate(bank.voices.tolist()):
-            groups.setdefault(bank.names[voice].split("+")[0], []).append(i)
-        self.bank = bank
-        groups.pop(f"fsdd:{without}", None)
-        groups = {k: v for k, v in groups.items() if people or not k.startswith("people:")}
-        self.voices = [np.array(words) for words in groups.values()]
-        recorded = np.array([name.startswith(RECORDED) for name in groups])
-        self.weights = np.array([OFTEN.get(name.split(":")[0], 1.0) for name in groups])
+    def __init__(self, bank: Bank, real: float = 0.6) -> None:
+        """real: share of windows of real speech."""
+        self.bank, kinds = bank, [name.split(":")[0] for name in bank.names]
+        self.voices = [np.flatnonzero(bank.voices.numpy() == i) for i in range(len(kinds))]
+        self.weights = np.array([OFTEN.get(kind, 1.0) for kind in kinds])
+        recorded = np.array([kind == "fsdd" for kind in kinds])
         for some, share in ((recorded, real), (~recorded, 1 - real)):
             self.weights[some] *= share / max(self.weights[some].sum(), 1.0)
         self.weights /= self.weights.sum()
@@ -189,11 +169,9 @@ class Composer:
         offset = 0.0 if start else rng.uniform(0, 30 - seconds)
         offset = round(offset * 10) / 10
         quiet = rng.random() < 0.06
-        words, audio = (
-            ([], np.zeros(round(content * RATE), np.float32))
-            if quiet
-            else (self._speech(rng, content, cut=content == seconds))
-        )
+        words, audio = list[SpokenDigit](), np.zeros(round(content * RATE), np.float32)
+        if not quiet:
+            words, audio = self._speech(rng, content, cut=content == seconds)
         audio = background(rng, audio, quiet)
         mel = self._mel(rng, audio, round(seconds * 100), quiet)
         labels, edges = labelled(words, mel.shape[1] // 2)

@@ -1,7 +1,7 @@
 """The words that training joins: real recordings and synthetic speech, float32 [n] at 16 kHz.
 
-Recordings are from the Free Spoken Digit Dataset and from programs that speak numbers. RHVoice,
-SVOX Pico, flite, festival and espeak-ng speak each digit; pitch, formants and speed are varied.
+Recordings are from the Free Spoken Digit Dataset. The programs of catalogue.toml speak each digit;
+pitch, formants and speed are varied.
 """
 
 import itertools
@@ -9,11 +9,11 @@ import random
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from multiprocessing import Pool
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -22,18 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recipes.digits.catalogue import (
-    ACCENTS,
-    FESTIVAL,
-    FLITE,
-    PEOPLE,
-    PICO,
-    RHVOICE,
-    SPEAKERS,
-    SPELLED,
-    VARIANTS,
-    WORDS,
-)
+from recipes.digits.catalogue import CATALOGUE, SPEAKERS, SPELLED, WORDS
 
 RATE = 16_000
 TEST_INDICES = range(5)  # FSDD's own test recordings of each digit and speaker
@@ -61,6 +50,17 @@ class Bank:
         return cls(**torch.load(path, weights_only=True, mmap=True))
 
 
+@dataclass(frozen=True)
+class Take:
+    """A word to read or to speak."""
+
+    digit: int
+    voice: str  # its name in the bank
+    source: Path | dict[str, Any]  # a recording, or the arguments of `speak`
+    changed: int  # how many changed voices it also gets
+    seed: int  # of the changes
+
+
 def trimmed(x: Samples) -> Samples:
     """Without the parts at both ends that are more than 38 dB below the loudest 20 ms."""
     step = RATE // 100
@@ -71,15 +71,16 @@ def trimmed(x: Samples) -> Samples:
 
 
 def read(path: Path) -> Samples:
-    """An audio file's first channel [n] at 16 kHz; .au is raw 8 kHz mu-law, as in saytime."""
-    bare = {"format": "RAW", "subtype": "ULAW", "samplerate": 8000, "channels": 1}
-    given = bare if path.suffix == ".au" else {}
-    x, rate = soundfile.read(path, dtype="float32", always_2d=True, **given)
+    """An audio file's first channel [n] at 16 kHz."""
+    x, rate = soundfile.read(path, dtype="float32", always_2d=True)
     return x[:, 0] if rate == RATE else np.asarray(soxr.resample(x[:, 0], rate, RATE))
 
 
 def fsdd_recordings(folder: Path) -> list[tuple[Path, int, str, int]]:
-    """(file, digit, speaker, index) of each recording of the Free Spoken Digit Dataset."""
+    """(file, digit, speaker, index) of each recording of the Free Spoken Digit Dataset.
+
+    Raises SystemExit if the folder has none.
+    """
     recordings = []
     for path in sorted(folder.glob("*.wav")):
         match = re.fullmatch(r"(\d)_([a-z]+)_(\d+)", path.stem)
@@ -90,24 +91,24 @@ def fsdd_recordings(folder: Path) -> list[tuple[Path, int, str, int]]:
     return recordings
 
 
-def recorded(person: str) -> list[tuple[int, Path]]:
-    """(digit, file) of one of PEOPLE; scid's, a chess program's, are 1 to 8."""
-    pattern, captcha = PEOPLE[person], files("captcha")
+def fsdd_words(
+    folder: Path, *, test: bool, speaker: str | None = None
+) -> list[tuple[int, Samples]]:
+    """(digit, samples [n]) of FSDD's test recordings, or of the others; of one speaker or all."""
     return [
-        (digit, Path(pattern.format(digit=digit, word=word, captcha=captcha)))
-        for digit, word in enumerate(WORDS)
-        if person != "scid" or digit in range(1, 9)
+        (digit, trimmed(read(path)))
+        for path, digit, who, index in fsdd_recordings(folder)
+        if (index in TEST_INDICES) == test and speaker in (None, who)
     ]
 
 
-def changed(x: Samples, rng: random.Random, strength: float = 1.0) -> Samples:
+def changed(x: Samples, rng: random.Random) -> Samples:
     """The same in another voice: formants, pitch, pitch range and speed changed (Praat)."""
     import parselmouth  # used only here
 
-    formants = 1.17 ** rng.uniform(-strength, strength)
-    pitch = 1.35 ** rng.uniform(-strength, strength)
-    spread = 1.6 ** rng.uniform(-strength, strength)
-    slowness = 1.3 ** rng.uniform(-strength, strength)
+    formants, pitch, spread, slowness = (
+        most ** rng.uniform(-1, 1) for most in (1.17, 1.35, 1.6, 1.3)
+    )
     sound = parselmouth.Sound(np.pad(x, RATE // 20), RATE)
     try:
         track = sound.to_pitch(pitch_floor=70, pitch_ceiling=500).selected_array["frequency"]
@@ -123,114 +124,44 @@ def changed(x: Samples, rng: random.Random, strength: float = 1.0) -> Samples:
     return trimmed(new.astype(np.float32))
 
 
-def flite(text: str, voice: str, stretch: float = 1.0) -> Samples:
-    """`text` as flite speaks it."""
-    return _spoken(
-        lambda out: (
-            *("flite", "-voice", voice, "--setf", f"duration_stretch={stretch}"),
-            *("-t", text, "-o", out),
-        )
-    )
-
-
-def espeak(text: str, voice: str, pitch: int = 50, speed: int = 160) -> Samples:
-    """`text` as espeak-ng speaks it; `voice` such as en-us+f2."""
-    return _spoken(
-        lambda out: ("espeak-ng", "-v", voice, "-p", str(pitch), "-s", str(speed), "-w", out, text)
-    )
-
-
-def rhvoice(text: str, voice: str, rate: int = 100, pitch: int = 100) -> Samples:
-    """`text` as RHVoice speaks it; rate and pitch in percent."""
-    return _spoken(
-        lambda out: ("RHVoice-test", "-p", voice, "-r", str(rate), "-t", str(pitch), "-o", out),
-        text.encode(),
-    )
-
-
-def pico(text: str, language: str) -> Samples:
-    """`text` as SVOX Pico speaks it; `language` such as en-GB."""
-    return _spoken(lambda out: ("pico2wave", "-l", language, "-w", out, text))
-
-
-def festival(text: str, voice: str) -> Samples:
-    """`text` as festival speaks it; `voice` such as ked_diphone."""
-    return _spoken(lambda out: ("text2wave", "-eval", f"(voice_{voice})", "-o", out), text.encode())
-
-
-def _spoken(command, text: bytes = b"") -> Samples:  # type: ignore[no-untyped-def]
+def speak(program: str, text: str, **settings: object) -> Samples:
+    """`text` as a program of catalogue.toml speaks it; settings: what its command has."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "word.wav"
-        subprocess.run(command(str(out)), input=text, check=True, capture_output=True)
+        command = CATALOGUE["programs"][program].split()
+        given = [part.format(text=text, out=out, **settings) for part in command]
+        subprocess.run(given, input=text.encode(), check=True, capture_output=True)
         return read(out)
 
 
-Job = tuple[str, int, str, int, float]
-
-
-def _jobs(fsdd: Path, seed: int) -> Iterator[tuple[object, ...]]:
-    """What to speak or read: (kind, digit, voice, seed, variants, parameters...)."""
+def takes(fsdd: Path, seed: int) -> Iterator[Take]:
+    """All words to read or to speak."""
+    rng = random.Random(seed)
     for path, digit, speaker, index in fsdd_recordings(fsdd):
         if speaker in SPEAKERS and index not in TEST_INDICES:
-            yield "read", digit, f"fsdd:{speaker}", hash_of(seed, path.stem), 6, path
-    rng = random.Random(seed)
-    for person in PEOPLE:
-        for digit, path in recorded(person):
-            yield "read", digit, f"people:{person}", rng.getrandbits(32), 60, path
-    for digit, word in enumerate(WORDS):
-        texts: tuple[str, ...] = (word, f"{word}?", f"{word},")
-        for language, voices in RHVOICE.items():
-            spellings = texts if language == "en" else (SPELLED[language].split()[digit], word)
-            paces = itertools.product(voices, spellings, (80, 100, 125), (85, 100, 115))
-            for voice, text, rate, pitch in paces:
-                name = f"rhvoice:{voice}"
-                yield "rhvoice", digit, name, rng.getrandbits(32), 3, text, voice, rate, pitch
-        for language, voices in PICO.items():
-            spellings = texts if language == "en" else (SPELLED[language].split()[digit],)
-            for voice, text in itertools.product(voices, spellings):
-                yield "pico", digit, f"pico:{voice}", rng.getrandbits(32), 30, text, voice
-        for voice, text, stretch in itertools.product(FLITE, texts, (0.85, 1.0, 1.25)):
-            yield "flite", digit, f"flite:{voice}", rng.getrandbits(32), 3, text, voice, stretch
-        for text in texts:
-            yield "festival", digit, "festival:ked", rng.getrandbits(32), 8, text, "ked_diphone"
-        for voice, language in FESTIVAL.items():
-            text, name = SPELLED[language].split()[digit], f"festival:{voice}"
-            yield "festival", digit, name, rng.getrandbits(32), 12, text, voice
-        for language, spelled in SPELLED.items():
-            for _ in range(12):
-                voice = f"{language}+{rng.choice(VARIANTS)}"
-                numbers = rng.randint(20, 80), rng.randint(110, 200)
-                name = f"espeak:{voice}"
-                yield "espeak", digit, name, 0, 0, spelled.split()[digit], voice, *numbers
-        for _ in range(150):
-            accent, variant = rng.choice(ACCENTS), rng.choice(VARIANTS)
-            numbers = rng.randint(20, 80), rng.randint(110, 220)
-            name = f"espeak:{accent}+{variant}"
-            yield "espeak", digit, name, 0, 0, word, f"{accent}+{variant}", *numbers
+            yield Take(digit, f"fsdd:{speaker}", path, 6, rng.getrandbits(32))
+    for entry in CATALOGUE["synthetic"]:
+        program, settings = entry["program"], entry.get("settings", {})
+        choices = [
+            dict(zip(settings, values, strict=True))
+            for values in itertools.product(*settings.values())
+        ]
+        voices = [(where, name) for where, names in entry["voices"].items() for name in names]
+        for (language, voice), (digit, word) in itertools.product(voices, enumerate(WORDS)):
+            foreign = (SPELLED[language][digit],)
+            for text in (word, f"{word}?", f"{word},") if language == "en" else foreign:
+                for choice in rng.sample(choices, entry.get("draws", len(choices))):
+                    source = {"program": program, "text": text, "voice": voice, **choice}
+                    name, more = f"{program}:{voice}", rng.getrandbits(32)
+                    yield Take(digit, name, source, entry["changed"], more)
 
 
-def hash_of(seed: int, text: str) -> int:
-    """A number that depends only on these two."""
-    return int.from_bytes(f"{seed}:{text}".encode()[-8:], "little")
-
-
-def _make(job: tuple[object, ...]) -> tuple[int, str, list[NDArray[np.int16]]]:
+def _make(take: Take) -> tuple[int, str, list[NDArray[np.int16]]]:
     """Digit, voice, and the word with its variants, each [n] int16."""
-    kind, digit, voice, seed, variants, *given = job
-    word = trimmed(MAKERS[str(kind)](*given))
-    rng = random.Random(int(str(seed)))
-    words = [word, *(changed(word, rng) for _ in range(int(str(variants))))]
-    return int(str(digit)), str(voice), [to_int16(w) for w in words if len(w) > RATE // 10]
-
-
-MAKERS: dict[str, Callable[..., Samples]] = {
-    "read": read,
-    "rhvoice": rhvoice,
-    "pico": pico,
-    "flite": flite,
-    "festival": festival,
-    "espeak": espeak,
-}
+    source, rng = take.source, random.Random(take.seed)
+    word = trimmed(read(source) if isinstance(source, Path) else speak(**source))
+    words = [word, *(changed(word, rng) for _ in range(take.changed))]
+    return take.digit, take.voice, [to_int16(w) for w in words if len(w) > RATE // 10]
 
 
 def to_int16(x: Samples) -> NDArray[np.int16]:
@@ -241,13 +172,12 @@ def to_int16(x: Samples) -> NDArray[np.int16]:
 def make_bank(fsdd: Path, seed: int = 0) -> Bank:
     """All training words of the real speakers and the synthetic voices, about 300 MB."""
     with Pool() as pool:
-        made = pool.map(_make, list(_jobs(fsdd, seed)), chunksize=16)
+        made = pool.map(_make, list(takes(fsdd, seed)), chunksize=16)
     flat = [(digit, voice, word) for digit, voice, words in made for word in words]
     names = sorted({voice for _, voice, _ in flat})
-    lengths = torch.tensor([len(word) for _, _, word in flat])
     return Bank(
         samples=torch.from_numpy(np.concatenate([word for _, _, word in flat])),
-        starts=torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]),
+        starts=torch.tensor([0, *itertools.accumulate(len(word) for _, _, word in flat)]),
         digits=torch.tensor([digit for digit, _, _ in flat]),
         voices=torch.tensor([names.index(voice) for _, voice, _ in flat]),
         names=names,

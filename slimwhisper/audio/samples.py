@@ -6,10 +6,10 @@ import tempfile
 import threading
 import weakref
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import accumulate
-from typing import BinaryIO, Protocol, cast
+from typing import IO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from slimwhisper.types import SAMPLE_RATE
 
 MAX_CHANNELS = 8  # of an array, or of a file that is split
 SPOOL_SECONDS = 600  # longer recordings are stored on disk
-WRITE_SAMPLES = 1 << 20  # per write
 SAMPLE_BYTES = 2  # of int16
 
 
@@ -87,13 +86,13 @@ class StoredSamples:
 
         Raises AudioError if the disk is full, and whatever `pieces` raises.
         """
-        self._array = np.zeros(0, np.int16)
-        self._file: BinaryIO | None = None
+        self._file = tempfile.SpooledTemporaryFile(
+            round(SPOOL_SECONDS * SAMPLE_RATE) * SAMPLE_BYTES
+        )
+        self._close_file = weakref.finalize(self, _close, self._file)
         self._lock = threading.Lock()  # of the file's position
         self._length, self.channels = 0, 1
         self.silences: list[Span] = []  # in samples of one channel
-        pending: list[NDArray[np.int16]] = []
-        capacity = SPOOL_SECONDS * SAMPLE_RATE
         try:
             for piece in pieces:
                 if piece.ndim == 2:
@@ -103,17 +102,11 @@ class StoredSamples:
                     before = self.silences and self.silences[-1][1] == start
                     start = self.silences.pop()[0] if before else start
                     self.silences.append((start, self._length // self.channels + len(piece)))
-                pending.append(piece.reshape(-1))
                 self._length += piece.size
-                capacity -= piece.size
-                if capacity < 0:
-                    self._write(name, pending)
-                    pending.clear()
-                    capacity = WRITE_SAMPLES
-            if self._file is not None:
-                self._write(name, pending)
-            elif pending:
-                self._array = np.concatenate(pending)
+                with _disk_errors(name):
+                    self._file.write(piece.tobytes())
+            with _disk_errors(name):
+                self._file.flush()  # a full disk is noticed here
         except BaseException:
             self.close()
             raise
@@ -125,36 +118,28 @@ class StoredSamples:
         """[stop - start] float32, converted from int16."""
         start = max(start, 0)
         count = max(min(stop, self._length) - start, 0)
-        if self._file is None:
-            values = self._array[start : start + count]
-        else:
-            with self._lock:
-                self._file.seek(SAMPLE_BYTES * start)
-                data = self._file.read(SAMPLE_BYTES * count)
-            values = np.frombuffer(data, np.int16, count)
+        with self._lock:
+            self._file.seek(SAMPLE_BYTES * start)
+            data = self._file.read(SAMPLE_BYTES * count)
+        values = np.frombuffer(data, np.int16, count)
         return np.multiply(values, np.float32(1 / 32768), dtype=np.float32)
 
     def close(self) -> None:
-        self._array = np.zeros(0, np.int16)
-        if self._file is not None:
-            self._close_file()
+        self._close_file()
 
-    def _write(self, name: str, pieces: Iterable[NDArray[np.int16]]) -> None:
-        """Append pieces [n] int16 to the file."""
-        try:
-            if self._file is None:
-                self._file = cast(BinaryIO, tempfile.TemporaryFile())
-                self._close_file = weakref.finalize(self, _close, self._file)
-            for piece in pieces:
-                self._file.write(piece.tobytes())
-            self._file.flush()  # a full disk is noticed here
-        except OSError as error:
-            hour = 3600 * SAMPLE_RATE * SAMPLE_BYTES / 1e6
-            raise AudioError(
-                f"{name}: no space for its samples in {tempfile.tempdir or 'a temporary folder'} "
-                f"({error.strerror or error}): {hour:.0f} MB for each hour of audio; free space "
-                "there, or set TMPDIR to a folder with space"
-            ) from error
+
+@contextmanager
+def _disk_errors(name: str) -> Iterator[None]:
+    """OSError -> AudioError."""
+    try:
+        yield
+    except OSError as error:
+        hour = 3600 * SAMPLE_RATE * SAMPLE_BYTES / 1e6
+        raise AudioError(
+            f"{name}: no space for its samples in {tempfile.tempdir or 'a temporary folder'} "
+            f"({error.strerror or error}): {hour:.0f} MB for each hour of audio; free space "
+            "there, or set TMPDIR to a folder with space"
+        ) from error
 
 
 class Excerpts:
@@ -223,6 +208,6 @@ class Excerpts:
         return max(start, self._starts[region]) + offset, stop + offset
 
 
-def _close(file: BinaryIO) -> None:
+def _close(file: IO[bytes]) -> None:
     with suppress(OSError):  # a full disk has been reported
         file.close()

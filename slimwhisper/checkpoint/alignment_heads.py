@@ -44,7 +44,7 @@ def parse_head_pairs(pairs: Any, dims: Dims) -> Heads | None:
     """The heads of a folder's "alignment_heads", [layer, head] each; None if they are not valid."""
     try:
         valid = [(int(layer), int(head)) for layer, head in pairs]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     layers, heads = range(dims.n_text_layer), range(dims.n_text_head)
     if not valid or any(layer not in layers or head not in heads for layer, head in valid):

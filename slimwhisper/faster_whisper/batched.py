@@ -1,19 +1,14 @@
 """faster-whisper's `BatchedInferencePipeline`."""
 
 from collections.abc import Iterable
+from inspect import Parameter, Signature, signature
+from itertools import chain
 from typing import Any
 
 from slimwhisper.devices import check_batch_size
 from slimwhisper.errors import OptionError
 from slimwhisper.faster_whisper.arguments import for_the_model, options_of, vad_options
-from slimwhisper.faster_whisper.model import (
-    APPEND,
-    PREPEND,
-    SUPPRESS,
-    TEMPERATURES,
-    Audio,
-    WhisperModel,
-)
+from slimwhisper.faster_whisper.model import WhisperModel
 from slimwhisper.faster_whisper.types import Segment, TranscriptionInfo, VadOptions
 from slimwhisper.types import CHUNK_SECONDS
 
@@ -29,59 +24,37 @@ UNUSED = {  # arguments without an effect here, as there: the values used instea
 }
 
 
+OTHERS = {"without_timestamps": True, "vad_filter": True, "clip_timestamps": None, "batch_size": 8}
+
+
+def _signature() -> Signature:
+    """That of `WhisperModel.transcribe` with the defaults in `OTHERS`; the batch's size comes
+    before the hot words.
+    """
+    names = signature(WhisperModel.transcribe).parameters
+    batch = Parameter("batch_size", Parameter.POSITIONAL_OR_KEYWORD, annotation=int)
+    rows = chain.from_iterable([batch, p] if n == "hotwords" else [p] for n, p in names.items())
+    return Signature([p.replace(default=OTHERS.get(p.name, p.default)) for p in rows])
+
+
 class BatchedInferencePipeline:
     """Decodes the pieces of one recording side by side, without the text before each."""
 
     def __init__(self, model: WhisperModel) -> None:
         self.model = model
 
-    def transcribe(
-        self,
-        audio: Audio,
-        language: str | None = None,
-        task: str = "transcribe",
-        log_progress: bool = False,
-        beam_size: int = 5,
-        best_of: int = 5,
-        patience: float = 1,
-        length_penalty: float = 1,
-        repetition_penalty: float = 1,
-        no_repeat_ngram_size: int = 0,
-        temperature: float | list[float] | tuple[float, ...] = TEMPERATURES,
-        compression_ratio_threshold: float | None = 2.4,
-        log_prob_threshold: float | None = -1.0,
-        no_speech_threshold: float | None = 0.6,
-        condition_on_previous_text: bool = True,
-        prompt_reset_on_temperature: float = 0.5,
-        initial_prompt: str | Iterable[int] | None = None,
-        prefix: str | None = None,
-        suppress_blank: bool = True,
-        suppress_tokens: list[int] | None = SUPPRESS,
-        without_timestamps: bool = True,
-        max_initial_timestamp: float = 1.0,
-        word_timestamps: bool = False,
-        prepend_punctuations: str = PREPEND,
-        append_punctuations: str = APPEND,
-        multilingual: bool = False,
-        vad_filter: bool = True,
-        vad_parameters: dict[str, Any] | VadOptions | None = None,
-        max_new_tokens: int | None = None,
-        chunk_length: int | None = None,
-        clip_timestamps: list[dict[str, float]] | None = None,
-        hallucination_silence_threshold: float | None = None,
-        batch_size: int = 8,
-        hotwords: str | None = None,
-        language_detection_threshold: float | None = 0.5,
-        language_detection_segments: int = 1,
-    ) -> tuple[Iterable[Segment], TranscriptionInfo]:
+    def transcribe(self, *given: Any, **named: Any) -> tuple[Iterable[Segment], TranscriptionInfo]:
         """As `WhisperModel.transcribe`, of which it leaves out what faster-whisper leaves out: the
         arguments in `UNUSED`, and all temperatures but the first.
 
         clip_timestamps: dictionaries of "start" and "end", in seconds. batch_size: windows
         decoded together.
         """
-        arguments, whisper = locals() | UNUSED, self.model.whisper
-        arguments = for_the_model(arguments, whisper)
+        call = SIGNATURE.bind(self, *given, **named)
+        call.apply_defaults()
+        whisper = self.model.whisper
+        arguments = for_the_model(call.arguments | UNUSED, whisper)
+        vad_filter, vad_parameters = arguments["vad_filter"], arguments["vad_parameters"]
         if isinstance(arguments["temperature"], list | tuple):
             arguments["temperature"] = list(arguments["temperature"])[:1]
         clips = [second for clip in arguments["clip_timestamps"] or () for second in _edges(clip)]
@@ -96,7 +69,8 @@ class BatchedInferencePipeline:
                 vad_parameters = vad_parameters | {"max_speech_duration_s": CHUNK_SECONDS}
             vad = vad_options(arguments | {"vad_parameters": vad_parameters}, defaults)
         options = options_of(arguments, vad, whisper) | {"parallel": vad is not None}
-        result = self.model.begin(audio, arguments, options, vad, check_batch_size(batch_size))
+        slots = check_batch_size(arguments["batch_size"])
+        result = self.model.begin(call.arguments["audio"], arguments, options, vad, slots)
         if vad is None and not clips and result[1].duration > CHUNK_SECONDS:
             result[0].close()
             raise OptionError(
@@ -104,6 +78,10 @@ class BatchedInferencePipeline:
                 f"{CHUNK_SECONDS} s"
             )
         return result
+
+
+SIGNATURE = _signature()
+vars(BatchedInferencePipeline)["transcribe"].__signature__ = SIGNATURE
 
 
 def _edges(clip: dict[str, float]) -> tuple[float, float]:

@@ -1,8 +1,7 @@
 """faster-whisper's tokenizer, over ours."""
 
 from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slimwhisper.tokens.languages import LANGUAGES
 from slimwhisper.tokens.texts import encode_text
@@ -82,26 +81,13 @@ class Tokenizer:
         codes = self._vocabulary.languages
         return next((t for t, code in codes.items() if code == self.language_code), None)
 
-    @property
-    def transcribe(self) -> int:
-        return self._inner.transcribe
-
-    @property
-    def translate(self) -> int:
-        return self._inner.translate
-
-    @property
-    def sot_lm(self) -> int:
-        return self._inner.sot_lm
+    def __getattr__(self, name: str) -> Any:
+        """All else is as in openai-whisper: tokens of tasks, and how texts are split."""
+        return getattr(self._inner, name)
 
     @property
     def sot_sequence(self) -> list[int]:
         return list(self._inner.sot_sequence)
-
-    @cached_property
-    def non_speech_tokens(self) -> tuple[int, ...]:
-        """Of symbols that are not spoken."""
-        return tuple(self._inner.non_speech_tokens)
 
     def encode(self, text: str) -> list[int]:
         return encode_text(self._inner, text)
@@ -109,17 +95,3 @@ class Tokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """The text; other tokens are left out."""
         return self.tokenizer.decode(tokens)
-
-    def decode_with_timestamps(self, tokens: Sequence[int]) -> str:
-        return self._inner.decode_with_timestamps(list(tokens))
-
-    def split_to_word_tokens(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        return self._inner.split_to_word_tokens(list(tokens))
-
-    def split_tokens_on_unicode(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """Pieces of whole characters, and the tokens of each."""
-        return self._inner.split_tokens_on_unicode(list(tokens))
-
-    def split_tokens_on_spaces(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """Words, and the tokens of each."""
-        return self._inner.split_tokens_on_spaces(list(tokens))

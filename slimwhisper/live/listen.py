@@ -8,8 +8,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from slimwhisper.audio.vad import FRAME
 from slimwhisper.engine.requests import Search
@@ -25,77 +24,20 @@ MAX_BACKLOG = 30.0  # seconds of audio read from an asynchronous source ahead of
 POLL = 0.02  # seconds
 
 
-def listen(
-    transcriber: Transcriber, options: LiveOptions, source: Iterable[ArrayLike]
-) -> Iterator[LiveEvent]:
-    """The events of the audio in `source`. Each update runs as soon as it is due, so events do not
-    depend on how the audio is split into pieces. Errors: see `SlimWhisper.live`.
-    """
-    live = _Served(transcriber, options)
+class Live:
+    """A stream that any thread may feed, and that one thread iterates for its events.
 
-    def events() -> Iterator[LiveEvent]:
-        with live.call:
-            for piece in source:
-                samples = as_samples(piece)
-                for start in range(0, len(samples), FRAME):  # at most one block at a time
-                    with transcriber.paused():
-                        live.stream.append(samples[start : start + FRAME])
-                    yield from live.decode()
-            with transcriber.paused():
-                live.stream.finish()
-            yield from live.decode()
-
-    return events()
-
-
-class _Served:
-    """A stream, and its place in the engine: for one window at a time.
-
+    An update that becomes due while another runs waits and takes the newest audio, so a slow
+    machine makes fewer of them. The stream has its place in the engine, for one window at a time.
     Calls of other threads may make its steps, too, so its state is read between two of them.
     """
 
     def __init__(self, transcriber: Transcriber, options: LiveOptions) -> None:
         """Raises OptionError, DependencyError."""
         model = transcriber.model
-        self.stream = Stream(model.dims, model.vocabulary, options, model.settings)
-        self.call = transcriber.call(Search(), 1)
-        self.transcriber = transcriber
+        self._transcriber, self._call = transcriber, transcriber.call(Search(), 1)
+        self._stream = Stream(model.dims, model.vocabulary, options, model.settings)
         self._submission: Submission | None = None
-
-    def take(self) -> tuple[list[LiveEvent], bool]:
-        """The new events, and whether updates are due or run; then steps bring more. Raises what
-        has ended the stream.
-        """
-        with self.transcriber.paused():
-            if self._submission is None:
-                self._submission = self.call.submit(self.stream)
-            for event in self.call.events:
-                assert isinstance(event, Failed)
-                raise event.error
-            pending = self.stream.due is not None or bool(self._submission.running)
-            return self.stream.events(), pending
-
-    def decode(self) -> Iterator[LiveEvent]:
-        """Run the updates that are due, one after the other. Raises what ends one."""
-        pending = True
-        while pending:
-            events, pending = self.take()
-            yield from events
-            if pending:
-                self.transcriber.step()
-
-
-class Live:
-    """A stream that any thread may feed, and that one thread iterates for its events.
-
-    An update that becomes due while another runs waits and takes the newest audio, so a slow
-    machine makes fewer of them.
-    """
-
-    def __init__(self, transcriber: Transcriber, options: LiveOptions) -> None:
-        self._transcriber = transcriber
-        self._served = _Served(transcriber, options)
-        self._stream = self._served.stream
         self._commands: SimpleQueue[Callable[[], Any]] = SimpleQueue()
         self._closed = self._finished = self._iterated = False
         self._queued, self._undecoded = 0, 0.0
@@ -108,9 +50,16 @@ class Live:
         if self._finished:
             raise OptionError("the stream is finished; open another stream for more audio")
         copied = as_samples(samples).copy()
+
+        def take() -> None:
+            with self._lock:
+                self._queued -= len(copied)
+            self._stream.append(copied)
+            self._undecoded = self._stream.backlog
+
         with self._lock:
             self._queued += len(copied)
-        self._commands.put(partial(self._append, copied))
+        self._commands.put(take)
 
     def commit(self) -> None:
         """End the utterance now."""
@@ -142,30 +91,58 @@ class Live:
         if self._iterated:
             raise OptionError("a live stream can be iterated only once; open another stream")
         self._iterated = True
-        stream = self._stream
-        with self._served.call:
+        with self._call:
             while not self._closed:
                 while not self._commands.empty():
                     self._run(self._commands.get())
-                events, pending = self._served.take()
-                self._undecoded = stream.backlog
+                events, pending = self._take()
+                self._undecoded = self._stream.backlog
                 yield from events
                 if pending and not self._closed:
                     self._transcriber.step()
-                elif stream.ended:
+                elif self._stream.ended:
                     return
                 elif not events:  # only a command changes anything now
                     self._run(self._commands.get())
+
+    def listen(self, source: Iterable[ArrayLike]) -> Iterator[LiveEvent]:
+        """The events of the audio in `source`. Each update runs as soon as it is due, so events do
+        not depend on how the audio is split into pieces. Errors: see `SlimWhisper.live`.
+        """
+        with self._call:
+            for piece in source:
+                samples = as_samples(piece)
+                for start in range(0, len(samples), FRAME):  # at most one block at a time
+                    self._run(partial(self._stream.append, samples[start : start + FRAME]))
+                    yield from self._decode()
+            self._run(self._stream.finish)
+            yield from self._decode()
 
     def _run(self, command: Callable[[], Any]) -> None:
         with self._transcriber.paused():
             command()
 
-    def _append(self, samples: NDArray[np.float32]) -> None:
-        with self._lock:
-            self._queued -= len(samples)
-        self._stream.append(samples)
-        self._undecoded = self._stream.backlog
+    def _take(self) -> tuple[list[LiveEvent], bool]:
+        """The new events, and whether updates are due or run; then steps bring more. Raises what
+        has ended the stream.
+        """
+        with self._transcriber.paused():
+            if self._submission is None:
+                self._submission = self._call.submit(self._stream)
+            for event in self._call.events:
+                assert isinstance(event, Failed)
+                raise event.error
+            pending = self._stream.due is not None or bool(self._submission.running)
+            return self._stream.events(), pending
+
+    def _decode(self) -> Iterator[LiveEvent]:
+        """Run the updates that are due, one after the other."""
+        pending = True
+        while pending:
+            events, pending = self._take()
+            yield from events
+            if pending:
+                self._transcriber.step()
 
 
 async def listen_async(live: Live, source: AsyncIterable[ArrayLike]) -> AsyncIterator[LiveEvent]:

@@ -1,5 +1,6 @@
-"""The server's fixtures."""
+"""The server's fixtures: one without a key, which most tests share, and those of a test's own."""
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ import pytest
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.tempdir import page_folder
-from slimwhisper.app.service.jobs import ModelChoice
+from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.service import Service
 from slimwhisper.errors import CheckpointError
 from tests.support.live import Begin, Live, start, stop
+from tests.support.page_calls import clear_page
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def no_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """All servers here speak plain HTTP; reading the certificates takes httpx 20 ms a request."""
     with pytest.MonkeyPatch.context() as patched:
@@ -25,17 +27,33 @@ def no_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def model() -> SlimWhisper:
     return slimwhisper.load_model("digits")
 
 
-@pytest.fixture(scope="module")
-def live(model: SlimWhisper) -> Iterator[Live]:
-    """A server."""
-    running = start(model)
+@pytest.fixture(scope="package")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where pages keep their files; all temporary files are beside it, and no one else's."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("server")))
+        with page_folder() as found:
+            yield found
+
+
+@pytest.fixture(scope="package")
+def keyless(model: SlimWhisper, folder: Path) -> Iterator[Live]:
+    """A server with a page, without a key, on this machine's own address."""
+    origins = ("https://app.example",)
+    running = start(model, Limits(seconds=600), page=folder, cache="slim", allow_origins=origins)
     yield running
     stop(running)
+
+
+@pytest.fixture
+def live(keyless: Live) -> Live:
+    """A server."""
+    return keyless
 
 
 @pytest.fixture
@@ -55,13 +73,6 @@ def make(model: SlimWhisper) -> Iterator[Callable[..., Service]]:
     yield service
     for each in made:
         each.close()
-
-
-@pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    """Where pages keep their files."""
-    with page_folder() as found:
-        yield found
 
 
 @pytest.fixture
@@ -88,20 +99,24 @@ def begin_page(begin: Begin, folder: Path) -> Begin:
     return begins
 
 
+@pytest.fixture(scope="module")
+def page_server(
+    model: SlimWhisper, folder: Path, keyless: Live, request: pytest.FixtureRequest
+) -> Iterator[Live]:
+    """A server with a page; with the module's SETTINGS, if it has any."""
+    settings = getattr(request.module, "SETTINGS", None)
+    running = start(model, page=folder, cache="slim", **settings) if settings else keyless
+    yield running
+    if settings:
+        stop(running)
+
+
 @pytest.fixture
 def client(page_server: Live) -> Iterator[httpx.Client]:
-    """A client of a server with a page."""
+    """A client of a server with a page, which keeps nothing of it."""
     with httpx.Client(base_url=page_server.url, timeout=60) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def page_server(model: SlimWhisper, folder: Path, request: pytest.FixtureRequest) -> Iterator[Live]:
-    """A server with a page, for all tests of a module; with the module's SETTINGS."""
-    settings = getattr(request.module, "SETTINGS", {})
-    running = start(model, page=folder, cache="slim", **settings)
-    yield running
-    stop(running)
+    clear_page(page_server)
 
 
 @pytest.fixture(scope="module")
@@ -121,14 +136,10 @@ def show(
     and no script has failed."""
     from tests.support.browser import BrowserPage
 
-    opened: list[BrowserPage] = []
+    kind, opened = getattr(request.module, "BROWSER_PAGE", BrowserPage), list[BrowserPage]()
 
     def opens(**context: Any) -> BrowserPage:
-        opened.append(
-            getattr(request.module, "BROWSER_PAGE", BrowserPage)(
-                browser, page_server.url, **context
-            )
-        )
+        opened.append(kind(browser, page_server.url, **context))
         return opened[-1]
 
     yield opens

@@ -32,20 +32,16 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # OpenAI's -> what they
     ({"keywords": ["Lagrange", "Ann Lee"]}, {"hotwords": "Lagrange, Ann Lee"}),
     ({"prompt": "one two"}, {"initial_prompt": "one two"}),
     ({"temperature": 0.5}, {"temperature": 0.5}),
-    ({"temperature": 0.0}, {}),
     ({"response_format": "vtt"}, {}),
     ({"stream": True}, {}),
-    ({"stream": False}, {}),
     ({"include": ["logprobs"]}, {"token_logprobs": True}),
     ({"chunking_strategy": "auto"}, {"parallel": True}),
     ({"chunking_strategy": VAD}, {"parallel": True, "vad_threshold": 0.6, **PADDING}),
     ({"timestamp_granularities": ["word", "segment"], **VERBOSE}, {"word_timestamps": True}),
     ({"response_format": "diarized_json", **KNOWN}, {"diarize": "embedding"}),
-    ({"response_format": "rttm"}, {"diarize": "embedding"}),
     ({"extra_body": {"sentences": "true"}, "response_format": "srt"}, {"sentences": True}),
     ({"extra_body": {"on_failure": "last"}}, {"on_failure": "last"}),
     ({"extra_body": {"speech_only": "false"}}, {"speech_only": False}),
-    ({"extra_body": {"channels": "split"}}, {"channels": "split"}),
     (
         {
             "extra_body": {"channels": "split", "channel_names": ["Ann", "Bo"]},
@@ -54,11 +50,7 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # OpenAI's -> what they
         {"channels": "split", "channel_names": ("Ann", "Bo")},
     ),
     ({"extra_body": {"hot_words": "Ann\t4\n\nBo Li\n"}}, {"hot_words": ("Ann\t4", "Bo Li")}),
-    (
-        {"extra_body": {"hot_words": "Ann", "hot_word_bonus": "3.5"}},
-        {"hot_words": ("Ann",), "hot_word_bonus": 3.5},
-    ),
-    ({"extra_body": {"hot_word_bonus": "0"}}, {"hot_word_bonus": 0.0}),
+    ({"extra_body": {"hot_word_bonus": "3.5"}}, {"hot_word_bonus": 3.5}),
     ({"extra_body": {"audio_track": "en"}}, {"audio_track": "en"}),
 ]
 
@@ -102,14 +94,11 @@ def test_the_documentation_names_every_field() -> None:
         assert f"`{name}`" in page, name
 
 
-@pytest.mark.parametrize("name", [*get_args(AudioModel), "gpt-4o-transcribe-2025-03-20"])
-def test_openais_models_are_the_servers(name: str) -> None:
-    found = wanted(("model", name))
-    assert (found.model.name, found.openai_model) == ("digits", openai_model(name))
-    assert found.headers() == {"X-Slimwhisper-Model": "digits"}
-
-
-def test_a_chunking_strategy_in_json() -> None:
+def test_openais_models_are_the_servers() -> None:
+    for name in (*get_args(AudioModel), "gpt-4o-transcribe-2025-03-20"):
+        found = wanted(("model", name))
+        assert (found.model.name, found.openai_model) == ("digits", openai_model(name))
+        assert found.headers() == {"X-Slimwhisper-Model": "digits"}
     text = '{"type": "server_vad", "threshold": 0.6, "silence_duration_ms": 500}'
     options = wanted(("chunking_strategy", text)).options
     assert options["parallel"] and options["vad_threshold"] == 0.6
@@ -144,21 +133,17 @@ def test_what_cannot_be_honoured_is_refused(fields: Any, field: str, message: st
     assert error.param == field
 
 
-def test_a_translation_is_not_diarized() -> None:
-    with pytest.raises(APIError, match="translation"):
-        wanted(*DIARIZED.items(), task="translate")
-
-
-def test_what_is_not_installed_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_diarized(monkeypatch: pytest.MonkeyPatch) -> None:
     def lacks(backend: str, use: str) -> None:
         raise DependencyError(f"{use} needs {backend}: pip install it")
 
+    with pytest.raises(APIError, match="translation"):
+        wanted(*DIARIZED.items(), task="translate")
     monkeypatch.setattr(request, "require", lacks)
     with pytest.raises(APIError, match="diarized_json needs embedding: pip install it, on the ser"):
         wanted(*DIARIZED.items())
-    assert wanted(("model", "gpt-4o-transcribe-diarize")).options.get("diarize") is None, (
-        "plain JSON needs no speakers"
-    )
+    plain = wanted(("model", "gpt-4o-transcribe-diarize"))
+    assert plain.options.get("diarize") is None, "plain JSON needs no speakers"
 
 
 def test_unknown_fields_are_named_in_a_header() -> None:

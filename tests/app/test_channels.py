@@ -20,6 +20,8 @@ from tests.support.page_calls import upload
 from tests.support.service_jobs import Upload
 from tests.support.spoken import SAMPLES
 
+SPEECH = "/v1/audio/transcriptions"
+
 
 @pytest.fixture(scope="module")
 def talk() -> Call:
@@ -45,39 +47,26 @@ def lines(talk: Call, *names: str) -> list[str]:
     return [f"{names[turn[0][0]]}: {' '.join(word for _, word in turn)}" for turn in turns]
 
 
-@pytest.mark.slow
-def test_openais_form(live: Live, talk: Call, stereo: bytes) -> None:
+def test_openais_form_and_whisper_cpps(live: Live, talk: Call, stereo: bytes) -> None:
+    """The deltas of a stream are the whole text, as without channels."""
     fields = {"channels": "split", "channel_names[]": ["agent", "customer"], "model": "digits"}
+    words = [word for _, word in talk.words]
 
-    def asked(format: str) -> httpx.Response:
-        answer = sent(live, "/v1/audio/transcriptions", stereo, response_format=format, **fields)
+    def asked(format: str, **more: str) -> httpx.Response:
+        answer = sent(live, SPEECH, stereo, response_format=format, **fields, **more)
         assert answer.status_code == 200, answer.text
         return answer
 
-    spoken = [("agent" if channel == 0 else "customer") for channel, _ in talk.words[::3]]
-    assert asked("json").json()["text"].split() == [word for _, word in talk.words]
+    streamed = asked("json", stream="true").text.splitlines()
+    events = [json.loads(row[6:]) for row in streamed if row.startswith("data: {")]
+    assert "".join(event.get("delta", "") for event in events) == events[-1]["text"]
+    assert events[-1]["text"].split() == words
     assert asked("text").text.splitlines() == lines(talk, "agent", "customer")
-    verbose = asked("verbose_json").json()
-    assert [s["speaker"] for s in verbose["segments"] if s["text"]] == spoken
+    spoken = [("agent" if channel == 0 else "customer") for channel, _ in talk.words[::3]]
     diarized = asked("diarized_json").json()
     assert [s["speaker"] for s in diarized["segments"]] == spoken
-    assert "<v agent>" in asked("vtt").text and "customer: " in asked("srt").text
-    assert asked("rttm").text.count("SPEAKER recording 1 ") == len(spoken)
-
-
-@pytest.mark.parametrize("format", ["json", "text"])
-def test_a_stream(live: Live, talk: Call, stereo: bytes, format: str) -> None:
-    """The deltas are the whole text, as without channels."""
-    fields = {"channels": "split", "model": "digits", "stream": "true"}
-    route = "/v1/audio/transcriptions"
-    answer = sent(live, route, stereo, response_format=format, **fields)
-    events = [json.loads(row[6:]) for row in answer.text.splitlines() if row.startswith("data: {")]
-    assert "".join(event.get("delta", "") for event in events) == events[-1]["text"]
-    assert events[-1]["text"].split() == [word for _, word in talk.words]
-
-
-def test_whisper_cpps_form(live: Live, talk: Call, stereo: bytes) -> None:
-    for format in ("json", "text", "verbose_json"):
+    assert "<v agent>" in asked("vtt").text
+    for format in ("text", "verbose_json"):
         answer = sent(live, "/inference", stereo, diarize="true", response_format=format)
         text = answer.text if format == "text" else answer.json()["text"]
         assert text.strip().splitlines() == lines(talk, "speaker 0", "speaker 1")
@@ -88,16 +77,15 @@ def test_whisper_cpps_form(live: Live, talk: Call, stereo: bytes) -> None:
 
 def test_what_is_refused(live: Live, stereo: bytes) -> None:
     mono = (SAMPLES / "phone-number.wav").read_bytes()
-    route = "/v1/audio/transcriptions"
     for answer, message in (
-        (sent(live, route, mono, channels="split"), "call.wav: has one channel"),
+        (sent(live, SPEECH, mono, channels="split"), "call.wav: has one channel"),
         (sent(live, "/inference", mono, diarize="true"), "call.wav: has one channel"),
-        (sent(live, route, stereo, channels="both"), "channels 'both': choose split"),
+        (sent(live, SPEECH, stereo, channels="both"), "channels 'both': choose split"),
         (
-            sent(live, route, stereo, channels="split", **{"channel_names[]": ["a", "b", "c"]}),
+            sent(live, SPEECH, stereo, channels="split", **{"channel_names[]": ["a", "b", "c"]}),
             "call.wav: has 2 channels, but channel_names has 3",
         ),
-        (sent(live, route, stereo, **{"channel_names[]": ["a", "b"]}), "also needs channels"),
+        (sent(live, SPEECH, stereo, **{"channel_names[]": ["a", "b"]}), "also needs channels"),
     ):
         error = answer.json()["error"]
         assert answer.status_code == 400 and message in error["message"], error

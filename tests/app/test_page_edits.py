@@ -3,15 +3,15 @@
 import re
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
 from slimwhisper.app.page.run import RunPart
-from slimwhisper.app.service.jobs import Event, JobFinished
+from slimwhisper.app.service.jobs import Event
 from slimwhisper.outputs.formats import FORMATS
+from slimwhisper.service.source import Finished
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.browser import BrowserPage
 from tests.support.live import Live
@@ -48,20 +48,20 @@ def all_are_dressed(monkeypatch: pytest.MonkeyPatch) -> None:
     update = RunPart.update
 
     def dress(part: RunPart, event: Event) -> None:
-        finished = isinstance(event, JobFinished)
-        update(part, replace(event, transcript=dressed()) if finished else event)
+        update(part, Finished(None, dressed()) if isinstance(event, Finished) else event)
 
     monkeypatch.setattr(RunPart, "update", dress)
 
 
-@pytest.fixture(params=[WIDE, PHONE], ids=["desktop", "phone"])
+@pytest.fixture
 def shown(show: Open, request: pytest.FixtureRequest) -> Iterator[BrowserPage]:
     """Two transcripts, shown; in the end, nothing stands out."""
-    opened = show(viewport=request.param)
+    size = PHONE if "speakers" in request.node.name else WIDE
+    opened = show(viewport=size)
     opened.go(DOOR, FLIGHT)
     opened.ended(2)
     yield opened
-    assert opened.page.evaluate("document.documentElement.scrollWidth") <= request.param["width"]
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= size["width"]
 
 
 def downloads(shown: BrowserPage, *formats: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,18 +15,19 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from slimwhisper.app.page.live_route import (
-    MAX_SEGMENTS,
-    MAX_TOKENS,
-    MAX_WORDS,
-    LiveTranscript,
-    live_formats,
-    make_live_router,
-)
 from slimwhisper.app.page.mount import Assets
 from slimwhisper.app.page.page import ASSETS
-from slimwhisper.app.page.request_body import MAX_TEXT, RequestBody
-from slimwhisper.app.page.transcripts.edit_route import EditRequest, make_edit_router
+from slimwhisper.app.page.posts import (
+    MAX_SEGMENTS,
+    MAX_TEXT,
+    MAX_TOKENS,
+    MAX_WORDS,
+    EditRequest,
+    LiveTranscript,
+    live_formats,
+    make_edit_router,
+    make_live_router,
+)
 from slimwhisper.app.page.transcripts.edits import Edits
 from slimwhisper.app.page.transcripts.results import PageResults, make_results_router
 from slimwhisper.app.server import add_error_handlers
@@ -123,26 +125,20 @@ def test_a_registered_format_is_downloaded(site: Site) -> None:
 
 
 def test_what_is_kept_and_for_how_long(tmp_path: Path) -> None:
-    results = PageResults(tmp_path / "kept", max_bytes=30, keep=3600, max_count=3)
+    """Whatever becomes of the upload; how much of it: attack/test_uploads.py."""
+    results = PageResults(tmp_path / "kept", max_bytes=30, keep=3600)
     source = tmp_path / "a.wav"
     source.write_bytes(b"0123456789")
     first, second = (results.add(source, "a.wav", "g") for _ in range(2))
     source.unlink()
-    assert first.path.read_bytes() == b"0123456789", "whatever becomes of the upload"
+    assert first.path.read_bytes() == b"0123456789"
     assert results.find(first.token) is first and len(first.token) >= 32
-    source.write_bytes(b"0123456789")
-    second.edits = Edits(transcript())
-    for _ in range(2):
-        results.add(source, "b.wav", "g")
-    assert not first.path.exists() and results.find_group("g") == [second]
+    first.edits = Edits(transcript())
+    assert results.find_group("g") == [first], "of what has a transcript"
+    first.since = second.since = time.monotonic() - 4000
+    assert results.find_group("g") == list(results.folder.iterdir()) == []
     with pytest.raises(HTTPException, match="no longer available"):
         results.find(first.token)
-    source.write_bytes(b"x" * 100)
-    large = results.add(source, "c.wav", "h")
-    assert list(results.entries) == [p.name for p in results.folder.iterdir()] == [large.token]
-    large.since -= 4000
-    results.remove_old()
-    assert list(results.folder.iterdir()) == [] and results.find_group("g") == []
 
 
 def test_corrections_are_in_every_download(site: Site) -> None:
@@ -246,28 +242,17 @@ def test_words_and_details_of_a_live_transcript(site: Site) -> None:
     assert "words" not in mixed["segments"][0], "all or nothing"
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("end", "soon", "segments.0.end"),
-        ("end", 0.1, "the end is before"),
-        ("end", 1e300, "segments.0.end"),
-        ("end", float("inf"), ""),
-        ("start", -1, "segments.0.start"),
-        ("text", "x" * (MAX_TEXT + 1), "segments.0.text"),
-        ("words", WORDS[0] * (MAX_WORDS // 2 + 1), "words"),
-        ("tokens", [-1], "tokens.0"),
-        ("tokens", [1] * (MAX_TOKENS + 1), "tokens"),
-        ("avg_logprob", "low", "avg_logprob"),
-    ],
-)
-def test_segments_that_are_refused(site: Site, field: str, value: object, message: str) -> None:
-    body = {"language": "en", "segments": [{**SAID[0], field: value}]}
-    assert message in site.refused(400, f"{FILE}.srt", body)
-
-
 def test_live_transcripts_that_are_refused(site: Site) -> None:
     body: dict[str, Any] = {"language": "en", "segments": SAID}
+    for field, value, message in (
+        *(("end", "soon", "segments.0.end"), ("end", 0.1, "the end is before")),
+        *(("end", 1e300, "segments.0.end"), ("end", float("inf"), "")),
+        *(("start", -1, "segments.0.start"), ("text", "x" * (MAX_TEXT + 1), "segments.0.text")),
+        *(("words", WORDS[0] * (MAX_WORDS // 2 + 1), "words"), ("tokens", [-1], "tokens.0")),
+        *(("tokens", [1] * (MAX_TOKENS + 1), "tokens"), ("avg_logprob", "low", "avg_logprob")),
+    ):
+        wrong = {**body, "segments": [{**SAID[0], field: value}]}
+        assert message in site.refused(400, f"{FILE}.srt", wrong), field
     many = [{"start": 0, "end": 0, "text": ""}] * (MAX_SEGMENTS + 1)
     for change in ({"language": "xx"}, {"segments": many}, {"path": "/etc/passwd"}):
         assert next(iter(change)) in site.refused(400, f"{FILE}.srt", body | change)
@@ -276,25 +261,19 @@ def test_live_transcripts_that_are_refused(site: Site) -> None:
         assert site.client.post(f"{FILE}.{format}", json={}).status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("kind", "body"),
-    [
+def test_only_the_first_mistake_is_looked_for(site: Site) -> None:
+    """In 8 MB, there could be millions, of a kB each."""
+    for kind, body in (
         (EditRequest, {"texts": [1] * 9}),
         (LiveTranscript, {"language": "en", "segments": [1] * 9}),
         *(
             (LiveTranscript, {"language": "en", "segments": [{**SEGMENT, **wrong}]})
             for wrong in ({"words": [1] * 9}, {"tokens": ["x"] * 9})
         ),
-    ],
-)
-def test_only_the_first_mistake_is_looked_for(kind: type[RequestBody], body: Any) -> None:
-    """In 8 MB, there could be millions, of a kB each."""
-    with pytest.raises(ValidationError) as raised:
-        kind.model_validate_json(json.dumps(body))
-    assert raised.value.error_count() == 1
-
-
-def test_bodies_of_too_many_values(site: Site) -> None:
+    ):
+        with pytest.raises(ValidationError) as raised:
+            kind.model_validate_json(json.dumps(body))
+        assert raised.value.error_count() == 1
     for path in (site.edit, f"{FILE}.srt"):
         assert " mistakes" in site.refused(400, path, {str(name): 1 for name in range(200)})
         said = site.refused(400, path, b'{"texts": [' + b"[]," * 500_000 + b"1]}")

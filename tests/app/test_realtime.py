@@ -1,15 +1,34 @@
-"""What a stream tells, as events of OpenAI's Realtime API."""
+"""OpenAI's Realtime API without a server: fields, events, secrets and audio of a session."""
 
+import time
 from typing import Any
 
+import av
+import numpy as np
 import pytest
+import soxr
+from hypothesis import given
+from hypothesis import strategies as st
 
-from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.errors import APIError, as_api_error
+from slimwhisper.app.realtime import client_secrets
+from slimwhisper.app.realtime.audio_input import SoundDecoder, SoundFormat
+from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request
 from slimwhisper.app.realtime.conversation import Conversation
-from slimwhisper.app.realtime.session import START, update_session
-from slimwhisper.errors import OptionError
+from slimwhisper.app.realtime.session import (
+    LOGPROBS,
+    START,
+    TENTATIVE,
+    WORDS,
+    from_beta,
+    session_object,
+    update_session,
+)
+from slimwhisper.app.service.models import Models
+from slimwhisper.errors import AudioError, CheckpointError, OptionError
 from slimwhisper.live.types import (
     LiveEvent,
+    LiveOptions,
     SpeechStarted,
     SpeechStopped,
     StreamFailed,
@@ -17,120 +36,289 @@ from slimwhisper.live.types import (
     UtteranceEnded,
 )
 from slimwhisper.types import Segment, Word
+from tests.support.fuzz import examples
 from tests.support.realtime import PATH, checked, sound
+from tests.support.refusals import TABLES
+
+# -- events --------------------------------------------------------------------------------------
 
 WORD = Word(" five", 0.25, 0.5, 0.875)
-WORD_SHOWN = {"word": " five", "start": 0.25, "end": 0.5, "probability": 0.875}
-NO_TURNS = sound(turn_detection=None)
+BY_HAND = sound(turn_detection=None)
+# what the client does (append SECONDS, commit, clear) and the stream tells (start UTTERANCE SECONDS
+# CALLS, text UTTERANCE WORDS, stop UTTERANCE SECONDS, end UTTERANCE WORDS, fail) -> what the client
+# is told, by item
+PAUSES = (
+    "start 0 0, text 0 five, text 0  five, stop 0 1.5, end 0 five five, "
+    "start 1 2, text 1 six, stop 1 3, end 1 six"
+)
+CONVERSATIONS: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {},
+        PAUSES,
+        "A speech_started 0, A delta five, A delta  five, A speech_stopped 1500, "
+        "A committed after -, A added, A done, A segment five five, A completed five five 1.5, "
+        "B speech_started 2000, B delta six, B speech_stopped 3000, "
+        "B committed after A, B added, B done, B segment six, B completed six 1.0",
+    ),
+    # each commit is answered before the stream tells what was said
+    (
+        BY_HAND,
+        "append 0.25, commit, append 0.5, commit, start 0 0, stop 0 0.25, end 0, "
+        "start 1 0.3 1, text 1 five, stop 1 0.75, end 1 five",
+        "A committed after -, A added, A done, B committed after A, B added, B done, "
+        "A completed  0.25, B delta five, B segment five, B completed five 0.5",
+    ),
+    (  # while somebody speaks
+        BY_HAND,
+        "append 1, start 0 0, commit, text 0 five, stop 0 1, end 0 five",
+        "A committed after -, A added, A done, A delta five, A segment five, A completed five 1.0",
+    ),
+    # a stream may tell of utterances long after the client has cleared or committed them
+    (
+        BY_HAND,
+        "append 1, clear, append 1, commit, append 1, start 0 0.2, stop 0 0.5, end 0, "
+        "start 1 0.6, stop 1 1, end 1, start 2 1 1, text 2 five, stop 2 2, end 2 five",
+        "- cleared, A committed after -, A added, A done, "
+        "A delta five, A segment five, A completed five 1.0",
+    ),
+    # every item that has not ended is told so
+    (
+        BY_HAND,
+        "append 1, commit, start 1 1 1, text 1 five, fail",
+        "A committed after -, A added, A done, B delta five, B failed, A failed, - error",
+    ),
+]
 
 
-def conversation(**session: Any) -> Conversation:
-    return Conversation(update_session(START, {"type": "transcription", **session})[0])
+def live_event(kind: str, number: int, rest: str) -> LiveEvent:
+    match kind:
+        case "start":
+            at, _, calls = rest.partition(" ")
+            return SpeechStarted(number, float(at), int(calls or 0))
+        case "text":
+            return TextUpdate(number, rest, " six", (WORD,))
+        case "stop":
+            return SpeechStopped(number, float(rest))
+        case "end":
+            segment = Segment(0, 0, 0.0, 1.0, rest, [], 0.0, -0.1, 1.0, 0.0, words=[WORD])
+            return UtteranceEnded(number, (segment,), rest, "en")
+    return StreamFailed(OptionError("no memory is left"))
 
 
-def told(to: Conversation, *events: LiveEvent) -> list[dict[str, Any]]:
-    return [checked(found) for event in events for found in to.events(event)]
+def told(script: str, session: dict[str, Any]) -> list[dict[str, Any]]:
+    """The events that a client gets, each of which is OpenAI's."""
+    to = Conversation(update_session(START, {"type": "transcription", **session})[0])
+    found: list[dict[str, Any]] = []
+    for step in script.split(", "):
+        kind, _, rest = step.partition(" ")
+        if kind == "append":
+            to.append(float(rest))
+        elif kind in ("commit", "clear"):
+            found += to.commit() if kind == "commit" else to.clear()
+        else:
+            number, _, rest = rest.partition(" ")
+            found += to.events(live_event(kind, int(number or 0), rest))
+    return [checked(event) for event in found]
 
 
-def utterance(
-    number: int, start: float, end: float, *texts: str, calls: int = 0
-) -> list[LiveEvent]:
-    """As a stream tells it, from its beginning to its end."""
-    updates = [TextUpdate(number, text, " six", (WORD,)) for text in texts]
-    text = "".join(texts)
-    segment = Segment(0, 0, start, end, text, [], 0.0, -0.1, 1.0, 0.0, words=[WORD])
-    ended = UtteranceEnded(number, (segment,), text, "en")
-    return [SpeechStarted(number, start, calls), *updates, SpeechStopped(number, end), ended]
+@pytest.mark.parametrize(("session", "script", "expected"), CONVERSATIONS)
+def test_conversations(session: dict[str, Any], script: str, expected: str) -> None:
+    events = told(script, session)
+    assert len({event["event_id"] for event in events}) == len(events)
+    letters: dict[str | None, str] = {None: "-"}
+    lines = []
+    for event in events:
+        item = event.get("item_id", event.get("item", {}).get("id"))
+        letter = letters.setdefault(item, chr(64 + len(letters)))
+        kind = event["type"].rpartition(".")[2]
+        before = "after " + letters.get(event.get("previous_item_id"), "?")
+        seconds = event.get("usage", {}).get("seconds")
+        said = event.get("transcript", event.get("delta", event.get("text")))
+        at = event.get("audio_start_ms", event.get("audio_end_ms"))
+        more = [before if kind == "committed" else None, said, at, seconds]
+        lines.append(" ".join([letter, kind, *(str(x) for x in more if x is not None)]))
+    assert ", ".join(lines) == expected
 
 
-def test_an_utterance_with_server_vad() -> None:
-    to = conversation()
-    found = told(to, *utterance(0, 0.0, 1.5, "five", " five"))
-    assert [event["type"].removeprefix("conversation.item.") for event in found] == [
-        "input_audio_buffer.speech_started",
-        "input_audio_transcription.delta",
-        "input_audio_transcription.delta",
-        "input_audio_buffer.speech_stopped",
-        "input_audio_buffer.committed",
-        "added",
-        "done",
-        "input_audio_transcription.segment",
-        "input_audio_transcription.completed",
-    ]
-    item = found[0]["item_id"]
-    assert all(event.get("item_id", item) == item for event in found)
-    assert found[0]["audio_start_ms"] == 0 and found[3]["audio_end_ms"] == 1500
-    assert [event["delta"] for event in found[1:3]] == ["five", " five"]
-    assert found[4]["previous_item_id"] is None and found[5]["item"]["id"] == item
-    assert found[-1]["transcript"] == "five five"
-    assert found[-1]["usage"] == {"type": "duration", "seconds": 1.5}
-    assert len({event["event_id"] for event in found}) == len(found)
-    second = told(to, *utterance(1, 2.0, 3.0, "five"))
-    committed = next(e for e in second if e["type"].endswith("committed"))
-    assert committed["previous_item_id"] == item and committed["item_id"] != item
-
-
-def test_manual_commits_of_speech_and_of_silence() -> None:
-    """Each is answered before the stream tells what was said."""
-    to = conversation(**NO_TURNS)
-    committed = []
-    for seconds in (0.25, 0.5):
-        to.append(seconds)
-        committed.append(to.commit()[0]["item_id"])
-    found = told(to, *utterance(0, 0.0, 0.25), *utterance(1, 0.3, 0.75, "five", calls=1))
-    ends = [event for event in found if event["type"] == f"{PATH}.completed"]
-    assert [end["item_id"] for end in ends] == committed
-    assert [end["transcript"] for end in ends] == ["", "five"]
-    assert [end["usage"]["seconds"] for end in ends] == [0.25, 0.5]
-    with pytest.raises(APIError, match="0 ms") as raised:
-        to.commit()
-    assert raised.value.code == "input_audio_buffer_commit_empty"
-
-
-def test_a_commit_while_somebody_speaks() -> None:
-    to = conversation(**NO_TURNS)
-    to.append(1.0)
-    begun, *rest = utterance(0, 0.0, 1.0, "five")
-    assert told(to, begun) == []
-    item = to.commit()[0]["item_id"]
-    assert {event["item_id"] for event in told(to, *rest)} == {item}
-
-
-def test_what_the_client_does_is_matched_with_what_the_stream_tells_later() -> None:
-    """A stream may tell of utterances long after the client has cleared or committed them."""
-    to = conversation(**NO_TURNS)
-    to.append(1.0)
-    assert [event["type"] for event in to.clear()] == ["input_audio_buffer.cleared"]
-    to.append(1.0)
-    (committed, *_) = to.commit()
-    to.append(1.0)
-    assert told(to, *utterance(0, 0.2, 0.5), *utterance(1, 0.6, 1.0)) == []
-    found = told(to, *utterance(2, 1.0, 2.0, "five", calls=1))
-    assert {e["item_id"] for e in found} == {committed["item_id"]}
-    assert found[-1]["transcript"] == "five" and found[-1]["usage"]["seconds"] == 1.0
-    _, third, *_ = told(to, *utterance(3, 2.0, 2.5, "six", calls=2))
-    assert third["type"] == "input_audio_buffer.committed"
-    assert third["previous_item_id"] == committed["item_id"] != third["item_id"]
-
-
-def test_words_and_tentative_text_on_request() -> None:
-    wanted = [f"item.input_audio_transcription.{n}" for n in ("words", "tentative", "details")]
-    found = told(conversation(include=wanted), *utterance(0, 0.0, 1.0, "five"))
-    by_kind = {event["type"].removeprefix(f"{PATH}."): event for event in found}
-    assert by_kind["delta"]["words"] == by_kind["segment"]["words"] == [WORD_SHOWN]
-    tentative, segment = by_kind["tentative"], by_kind["segment"]
+def test_optional_events_and_fields() -> None:
+    names = ("tentative", "words", "details")
+    asked = {"include": [f"item.input_audio_transcription.{name}" for name in names]}
+    script = "start 0 0, text 0 five, stop 0 1.5, end 0 five"
+    found = {e["type"].removeprefix(f"{PATH}."): e for e in told(script, asked)}
+    shown = {"word": " five", "start": 0.25, "end": 0.5, "probability": 0.875}
+    assert found["delta"]["words"] == found["segment"]["words"] == [shown]
+    tentative, segment = found["tentative"], found["segment"]
     assert (tentative["text"], tentative["content_index"]) == (" six", 0)
     assert (segment["tokens"], segment["avg_logprob"], segment["no_speech_prob"]) == ([], -0.1, 0)
     assert {"temperature", "compression_ratio"} <= segment.keys()
+    plain = {e["type"] for e in told(script, {})}
+    assert f"{PATH}.tentative" not in plain and f"{PATH}.segment" in plain
 
 
-def test_a_stream_that_fails() -> None:
-    """Every item that has not ended is told so."""
-    to = conversation(**NO_TURNS)
-    to.append(1.0)
-    (committed, *_) = to.commit()
-    begun = utterance(1, 1.0, 2.0, "five", calls=1)[:2]
-    *failed, error = told(to, *begun, StreamFailed(OptionError("no memory is left")))
-    assert {event["type"] for event in failed[1:]} == {f"{PATH}.failed"}
-    assert committed["item_id"] in {event["item_id"] for event in failed} and len(failed) == 3
-    assert error["type"] == "error" and error["error"]["message"] == "no memory is left"
+def test_a_commit_needs_audio() -> None:
+    with pytest.raises(APIError, match="50 ms") as raised:
+        told("append 0.05, commit", BY_HAND)
+    assert raised.value.code == "input_audio_buffer_commit_empty"
+
+
+# -- a session's fields --------------------------------------------------------------------------
+
+MODELS = Models("digits")
+TURNS = {"type": "server_vad", "threshold": 0.25, "prefix_padding_ms": 100}
+GIVEN = {
+    "model": "gpt-4o-transcribe",
+    "language": "de",
+    "prompt": "Numbers.",
+    "delay": "low",
+    "keywords": ["Zürich", "Bern"],
+    "task": "translate",
+}
+
+
+def test_every_field_reaches_the_stream() -> None:
+    format = {"type": "audio/pcm", "rate": 16000}
+    session = sound(format=format, transcription=GIVEN, turn_detection=TURNS, noise_reduction=None)
+    config, unknown = update_session(START, {"type": "transcription", **session})
+    shown = session_object(config, "sess_1")["audio"]["input"]
+    assert shown["transcription"] == GIVEN and shown["format"] == format and unknown == []
+    assert shown["turn_detection"] == {**TURNS, "silence_duration_ms": 500}
+    assert (config.format.coding, config.format.rate) == ("PCM_16", 16_000)
+    wanted: dict[str, Any] = {"task": "translate", "language": "de", "prompt": "Numbers."}
+    wanted |= {"hotwords": "Zürich, Bern", "update": 0.75}
+    wanted |= {"vad_threshold": 0.25, "prefix_padding_ms": 100}
+    assert config.options(LiveOptions()) == LiveOptions(**wanted)
+    # what is not named stays
+    change = {"type": "transcription", **sound(transcription={"language": None})}
+    kept = update_session(config, {**change, "include": [WORDS]})[0]
+    assert kept.options(LiveOptions()).words and kept.options(LiveOptions()).language is None
+    assert kept.options(LiveOptions()).vad_threshold == 0.25
+    for name in ("gpt-realtime", "gpt-realtime-mini-2025-10-06", "gpt-4o-mini-realtime-preview"):
+        given = {"type": "transcription", **sound(transcription={"model": name})}
+        assert update_session(START, given)[0].choice(MODELS).name == "digits"
+
+
+def test_what_is_not_served_is_ignored_and_named() -> None:
+    """Values of OpenAI's guide, and unknown ones; the rest of the update is applied."""
+    turns = {"type": "semantic_vad", "eagerness": "low", "silence_duration_ms": 300}
+    given = {"type": "transcription", "include": [LOGPROBS, TENTATIVE], "speed": 2} | sound(
+        noise_reduction={"type": "near_field"}, turn_detection=turns, transcription=GIVEN
+    )
+    config, unknown = update_session(START, given)
+    assert config.options(LiveOptions()).language == "de"
+    shown = session_object(config, "sess_1", unknown=unknown)
+    found, where = shown["audio"]["input"], "session.audio.input"
+    assert found["noise_reduction"] is None and shown["include"] == [TENTATIVE]
+    assert found["turn_detection"]["type"] == "server_vad"
+    assert found["turn_detection"]["silence_duration_ms"] == 300
+    assert {warning.partition(": ")[0] for warning in shown["warnings"]} == {
+        "unknown field 'session.speed' was ignored",
+        "unknown field 'session.audio.input.turn_detection.eager' was ignored",
+        f"{where}.turn_detection.type was ignored",
+        f"{where}.noise_reduction was ignored",
+        "session.include was ignored",
+    }
+    secret = read_request({"session": given})
+    assert secret[0] == config and secret[2] == unknown
+
+
+@pytest.mark.parametrize(
+    ("session", "param", "message"),
+    [
+        *TABLES["realtime_sessions"],
+        (sound(transcription=None), ".transcription", "nothing to do"),
+        (sound(transcription={"prompt": "x" * 10_001}), ".prompt", "at most 10000"),
+    ],
+)
+def test_what_is_refused_says_why(session: dict[str, Any], param: str, message: str) -> None:
+    with pytest.raises((APIError, CheckpointError)) as raised:
+        update_session(START, {"type": "transcription", **session})[0].choice(MODELS)
+    error = as_api_error(raised.value)
+    assert message in str(error) and (error.param or "").endswith(param)
+    assert error.body()["error"]["type"] == "invalid_request_error"
+
+
+def test_the_beta_is_understood() -> None:
+    session = {
+        "input_audio_format": "g711_ulaw",
+        "input_audio_transcription": {"model": "whisper-1", "language": "en"},
+        "turn_detection": {"type": "server_vad", "silence_duration_ms": 300},
+    }
+    config, unknown = update_session(START, from_beta(session))
+    assert session_object(config, "sess_1")["audio"]["input"]["format"] == {"type": "audio/pcmu"}
+    assert config.options(LiveOptions()).silence_duration_ms == 300 and unknown == []
+
+
+# -- client secrets ------------------------------------------------------------------------------
+
+
+def test_a_secret_is_ours_whole_and_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    found = ClientSecrets(lambda: now[0])
+    before = int(time.time())
+    german = {"type": "transcription", **sound(transcription={"language": "de"})}
+    value, expires_at = found.issue(read_request({"session": german})[0], 60)
+    assert before + 60 <= expires_at <= time.time() + 60
+    assert ClientSecrets(lambda: now[0]).session(value) is None, "another server's"
+    for place in range(len(value)):
+        other = "A" if value[place] != "A" else "B"
+        assert found.session(f"{value[:place]}{other}{value[place + 1 :]}") is None
+    assert [found.session(odd) for odd in ("", "ek_", "ek_.", "é.é", value[:-1])] == [None] * 5
+    now[0] = 1059.9
+    for wall in (0.0, time.time() + 10**6):
+        monkeypatch.setattr(client_secrets.time, "time", lambda wall=wall: wall)
+        session = found.session(value)
+        assert session is not None and session.audio.input.transcription.language == "de"
+    now[0] = 1060.1
+    assert found.session(value) is None
+
+
+def test_how_long_a_secret_lasts() -> None:
+    body = {"expires_after": {"anchor": "created_at", "seconds": 7200}, "x": 1}
+    assert read_request(body) == (START, 7200, ["x"])
+    assert read_request({})[1] == 600
+    for wrong, message in (
+        *(({"anchor": "now"}, "anchor 'now'"), ({"seconds": 9}, "greater than or equal to 10")),
+        *(({"seconds": True}, "a valid integer"), ({"seconds": 10.5}, "a valid integer")),
+    ):
+        with pytest.raises(APIError, match=message) as raised:
+            read_request({"expires_after": wrong})
+        assert raised.value.status == 400
+
+
+# -- audio ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("coding", "theirs"), [("ULAW", "pcm_mulaw"), ("ALAW", "pcm_alaw")])
+def test_g711_is_ffmpegs(coding: str, theirs: str) -> None:
+    codec = av.CodecContext.create(theirs, "r")
+    codec.sample_rate, codec.layout = 8000, "mono"
+    every_byte = bytes(range(256))
+    (frame,) = codec.decode(av.Packet(every_byte))
+    found = SoundDecoder(SoundFormat(coding, 16_000)).decode(every_byte)
+    assert frame.format.name == "s16" and found.dtype == np.float32
+    np.testing.assert_array_equal(found, frame.to_ndarray()[0] / np.float32(32768))
+
+
+@examples(20)
+@given(st.sampled_from([8_000, 16_000, 24_000, 44_100]), st.lists(st.integers(0, 16_000)))
+def test_pieces_give_what_the_whole_gives(rate: int, cuts: list[int]) -> None:
+    """And again after a flush, which leaves nothing of what was before."""
+    speech = np.random.default_rng(0).normal(0, 3000, rate // 2).astype("<i2")
+    whole = speech / np.float32(32768)
+    if rate != 16_000:
+        whole = soxr.resample(whole, rate, 16_000, quality="HQ")
+    decoder = SoundDecoder(SoundFormat("PCM_16", rate))
+    for _ in range(2):
+        parts = np.split(speech, sorted(min(cut, len(speech)) for cut in cuts))
+        found = [decoder.decode(part.tobytes()) for part in parts]
+        np.testing.assert_allclose(np.concatenate([*found, decoder.flush()]), whole, atol=1e-4)
+
+
+def test_channels_wide_samples_and_halves_of_samples() -> None:
+    wide = np.array([[1 << 30, -(1 << 30)], [1 << 30, 1 << 30]], "<i4")
+    found = SoundDecoder(SoundFormat("PCM_32", 16_000, 2)).decode(wide.tobytes())
+    np.testing.assert_array_equal(found, np.float32([0, 0.5]))
+    wrong = ((SoundFormat(), 3), (SoundFormat(channels=2), 6), (SoundFormat("PCM_32"), 6))
+    for format, size in wrong:
+        with pytest.raises(AudioError, match=f"{size} bytes"):
+            SoundDecoder(format).decode(bytes(size))

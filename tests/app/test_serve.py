@@ -25,7 +25,6 @@ from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.cli import build_parser, main
 from tests.support.live import (
     Begin,
-    Live,
     connected,
     eventually,
     free_port,
@@ -75,29 +74,24 @@ def test_a_second_sigint_waits_no_longer(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Requests are refused as at a first one, those whose body still comes among them."""
-    live, go = begin(), held_readers(monkeypatch)
+    live, go, deadlines = begin(), held_readers(monkeypatch), list[float | None]()
+    assert sys.getswitchinterval() <= 0.001, "the engine needs Python's lock often in a step"
     head = b"POST /inference HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
     form = b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x"
     with ThreadPoolExecutor() as pool, connected(live, head + form) as half:
         files = {"file": (SAMPLES / "phone-number.wav").read_bytes()}
         whole = pool.submit(live.post, files=files)
         assert eventually(lambda: live.service.in_flight == 1)
-        for _ in range(2):
-            live.server.handle_exit(signal.SIGINT, None)
+        for _ in range(2):  # the second SIGTERM does not change the patience
+            live.server.handle_exit(signal.SIGTERM, None)
+            deadlines.append(live.service._deadline)
+        live.server.handle_exit(signal.SIGINT, None)
         assert whole.result().json()["error"]["code"] == "stopping"
-        assert whole.result().status_code == 503
+        assert whole.result().status_code == 503 and deadlines[0] == deadlines[1]
         go.set()
         assert rest(half).startswith(b"HTTP/1.1 503 ")
     live.thread.join(20)
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
-
-
-def test_a_second_sigterm_does_not_change_the_patience(begin: Begin) -> None:
-    live = begin(patience=5.0)
-    live.server.handle_exit(signal.SIGTERM, None)
-    deadline = live.service._deadline
-    live.server.handle_exit(signal.SIGTERM, None)
-    assert live.service._deadline == deadline
 
 
 def test_ports_are_checked_before_anything_is_loaded(
@@ -129,23 +123,13 @@ def test_strangers_are_warned_of_and_a_model_that_does_not_load_ends_it(
     assert "--wyoming: anyone who can reach 0.0.0.0" in caplog.text
 
 
-def test_threads_hand_over_pythons_lock_soon(live: Live) -> None:
-    """The engine needs it hundreds of times in a step."""
-    assert live.url and sys.getswitchinterval() <= 0.001
-
-
-def test_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("SLIMWHISPER_API_KEY", "secret")
     a = build_parser().parse_args(["serve", "--auth", "ann:a:b", "--unload-after", "60"])
     assert (a.api_key, a.auth, a.unload_after) == ("secret", ("ann", "a:b"), 60)
     for wrong in (["--auth", "ann"], ["--queue", "0"], ["--timeout", "-1"], ["--max-upload", "x"]):
         with pytest.raises(SystemExit):
             build_parser().parse_args(["serve", *wrong])
-
-
-def test_discovery_needs_a_port_and_a_package(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
     assert main(["serve", "--model", "digits", "--discover"]) == 2
     assert "add --wyoming PORT" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "zeroconf", None)
@@ -166,8 +150,28 @@ def tls(tmp_path: Path) -> tuple[str, str]:
 
 
 def test_https_and_wss(begin: Begin, tls: tuple[str, str]) -> None:
+    """Also once asyncio has forgotten a connection, as it was closed twice: the check of all
+    connections must not end the server.
+    """
     context = ssl.create_default_context(cafile=tls[0])
-    address = begin(tls=tls).url.removeprefix("http://")
+    live = begin(tls=tls)
+    address = live.url.removeprefix("http://")
+    connections: Any = live.server.server_state
+    checked = threading.Event()
+
+    def close_and_sweep(connection: Any) -> None:
+        for _ in range(2):
+            connection.transport.close()
+        connections.sweep()
+        checked.set()
+
+    with connected(live) as plain:
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as client:
+            client.sendall(b"GET")
+            assert eventually(lambda: len(connections.connections) == 1)
+            (one,) = connections.connections
+            one.loop.call_soon_threadsafe(close_and_sweep, one)
+            assert checked.wait(20)
     models = httpx.get(f"https://{address}/v1/models", verify=context).json()
     assert models["data"][0]["id"] == "digits"
     url = f"wss://{address}/v1/realtime?model=gpt-realtime"
@@ -178,32 +182,6 @@ def test_https_and_wss(begin: Begin, tls: tuple[str, str]) -> None:
             return json.loads(await session.recv())
 
     assert asyncio.run(first_event())["type"] == "session.created"
-
-
-def test_a_tls_connection_that_was_closed_twice(begin: Begin, tls: tuple[str, str]) -> None:
-    """asyncio forgets its connection; the check of all connections must not end the server."""
-    context = ssl.create_default_context(cafile=tls[0])
-    live = begin(tls=tls)
-    address = live.url.removeprefix("http://")
-    host, port = address.split(":")
-    connections: Any = live.server.server_state
-    checked = threading.Event()
-
-    def close_and_sweep() -> None:
-        (open_one,) = connections.connections
-        for _ in range(2):
-            open_one.transport.close()
-        connections.sweep()
-        checked.set()
-
-    with socket.create_connection((host, int(port))) as plain:
-        with context.wrap_socket(plain, server_hostname=host) as client:
-            client.sendall(b"GET")
-            assert eventually(lambda: len(connections.connections) == 1)
-            (one,) = connections.connections
-            one.loop.call_soon_threadsafe(close_and_sweep)
-            assert checked.wait(20)
-    assert httpx.get(f"https://{address}/health", verify=context).status_code == 200
 
 
 def test_certificates_that_are_of_no_use(
@@ -219,21 +197,16 @@ def test_certificates_that_are_of_no_use(
         assert message in capsys.readouterr().err
 
 
-def test_a_cache_chosen_on_the_page() -> None:
-    flags = ["--model", "digits", "--cross-cache", "kv", "--device", "cpu"]
-    a = build_parser().parse_args(["serve", *flags])
-    for cache, forms in ((None, ("kv", "x")), ("slim", ("e", "x")), ("baseline", ("kv", "kv"))):
-        assert load_choice(a, ModelChoice("digits", cache)).forms == forms
-
-
-def test_adapter_and_draft_belong_to_the_servers_own_model(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_models_that_are_chosen_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache replaces the flags'; an adapter and a draft belong to the server's own model."""
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr("slimwhisper.loading.load_model", lambda **given: asked.append(given))
-    flags = ["--model", "tiny", "--adapter", "me/other", "--draft", "less"]
+    flags = ["--model", "tiny", "--adapter", "me/other", "--draft", "less", "--cross-cache", "kv"]
     a = build_parser().parse_args(["serve", *flags])
-    for choice in (ModelChoice("tiny"), ModelChoice("tiny", "slim"), ModelChoice("digits")):
+    for choice in (ModelChoice("tiny"), ModelChoice("tiny", "baseline"), ModelChoice("digits")):
         load_choice(a, choice)
-    assert [given["adapter"] for given in asked] == ["me/other"] * 2 + [None]
-    assert [given["draft"] for given in asked] == ["less", "less", None]
+    names = ("adapter", "draft", "cache", "cross_cache")
+    assert [[given[name] for name in names] for given in asked] == [
+        *(["me/other", "less", "slim", "kv"], ["me/other", "less", "baseline", None]),
+        [None, None, "slim", "kv"],
+    ]

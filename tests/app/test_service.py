@@ -2,24 +2,27 @@
 
 import os
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
 import jiwer
 import pytest
 import soundfile as sf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slimwhisper.app.command import job_defaults
-from slimwhisper.app.service import fair_queue
-from slimwhisper.app.service.fair_queue import AHEAD
 from slimwhisper.app.service.jobs import (
+    AHEAD,
+    AHEAD_BYTES,
     BusyError,
     Event,
-    JobFailed,
-    JobFinished,
-    JobProgress,
+    Job,
+    Jobs,
     JobStarted,
     Limits,
+    ModelChoice,
     ModelError,
     StoppingError,
 )
@@ -28,7 +31,9 @@ from slimwhisper.cli import build_parser
 from slimwhisper.engine.engine import Engine
 from slimwhisper.errors import OptionError
 from slimwhisper.loading import load_model
-from tests.support.live import eventually, held_engines, held_readers
+from slimwhisper.service.source import Failed, Finished, Progress
+from tests.support.fuzz import examples
+from tests.support.live import eventually, held_engines
 from tests.support.paths import BROKEN
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.service_jobs import PHONE, Make, Upload
@@ -46,13 +51,13 @@ def test_all_short_samples_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) 
     texts = []
     for name, events in ends.items():
         started, *progress, last = events
-        assert isinstance(started, JobStarted) and isinstance(last, JobFinished)
-        assert started.seconds == last.seconds > 3
-        assert all(isinstance(p, JobProgress) for p in progress)
-        assert [s for p in progress for s in p.segments] == list(last.transcript.segments), name
-        done = [p.done for p in progress]
-        assert done == sorted(done) and done[-1] == pytest.approx(last.seconds, abs=0.1)
-        texts.append(last.transcript.text.strip())
+        assert isinstance(started, JobStarted) and isinstance(last, Finished)
+        assert started.seconds > 3
+        assert all(isinstance(p, Progress) for p in progress)
+        assert [s for p in progress for s in p.news[0]] == list(last.result.segments), name
+        done = [p.news[1] for p in progress]
+        assert done == sorted(done) and done[-1] == pytest.approx(started.seconds, abs=0.1)
+        texts.append(last.result.text.strip())
     assert jiwer.wer([truth["text"] for truth in truths.values()], texts) <= 0.01
     counts = service.counts
     assert counts.finished == len(truths) and counts.failed == 0 and service.in_flight == 0
@@ -70,18 +75,23 @@ def test_claps_have_no_text_by_default(make: Make, tmp_path: Path) -> None:
 
 
 def test_requests_differ_and_a_bad_one_harms_no_other(make: Make) -> None:
-    service = make()
+    """Nor does one for another model; an idle model is unloaded."""
+    service = make(unload_after=0.2)
+    assert service.engines.loaded is None
     plain, beams = Upload(service), Upload(service, beam_size=2, temperature=0.0)
     broken, wrong = Upload(service, BROKEN), Upload(service, language="klingon")
     words, unknown = Upload(service, word_timestamps=True), Upload(service, model="gigantic")
+    other, again = Upload(service, model="other"), Upload(service)
     assert "broken.m4a: not audio" in str(broken.error)
     assert isinstance(wrong.error, OptionError)
     error = unknown.error
     assert isinstance(error, ModelError) and "gigantic cannot be loaded at the moment" in str(error)
-    assert plain.text == beams.text
+    assert plain.text == beams.text == other.text == again.text
     last = words.last
-    assert isinstance(last, JobFinished) and last.transcript.segments[0].words
+    assert isinstance(last, Finished) and last.result.segments[0].words
     assert service.counts.failed == 3
+    assert eventually(lambda: service.engines.loaded is None) and service.engines.model is None
+    assert Upload(service).text
 
 
 def test_a_full_queue_refuses(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +115,7 @@ def test_cancelled_jobs_leave_at_once(make: Make, monkeypatch: pytest.MonkeyPatc
     emitted: list[Event] = []
     while not long.events.empty():
         emitted.append(long.events.get())
-    assert not any(isinstance(e, JobFinished | JobFailed) for e in emitted)
+    assert not any(isinstance(e, Finished | Failed) for e in emitted)
     service.cancel(running.job)  # too late: nothing happens
     assert service.counts.cancelled == 1
 
@@ -119,28 +129,6 @@ def test_a_job_that_is_cancelled_as_it_begins(make: Make, caplog: pytest.LogCapt
     assert eventually(lambda: service.counts.cancelled == 1)
     assert Upload(service).text
     assert "could not be read" not in caplog.text
-
-
-def test_users_take_turns(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred files of one user do not keep another waiting."""
-    service = make(batch_size=1)
-    order: list[str] = []
-    many = [Upload(service, user="many") for _ in range(12)]
-    for h in many:
-        h.job.listener = lambda e: order.append("many") if isinstance(e, JobFinished) else None
-    one = Upload(service, user="one")
-    assert one.text
-    assert order.count("many") < 12 - 2
-    assert service.jobs.position(many[-1].job) >= 0
-
-
-def test_models_are_switched_and_unloaded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = make(unload_after=0.2)
-    assert service.engines.loaded is None
-    first, second, third = Upload(service), Upload(service, model="other"), Upload(service)
-    assert first.text == second.text == third.text
-    assert eventually(lambda: service.engines.loaded is None) and service.engines.model is None
-    assert Upload(service).text
 
 
 def test_shutting_down(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +146,37 @@ def test_shutting_down(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         Upload(patient)
 
 
+@examples(100)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xxxy"), st.integers(0, 40))),
+    st.integers(0, 20),
+)
+def test_whose_recording_is_read_next(asked: list[tuple[str, str, int]], slots: int) -> None:
+    """Those of one model, by turns of the users; a few, or as many small ones as a step can take,
+    so that a hundred files of one user do not keep another waiting.
+    """
+    queue, waiting = Jobs(), list[Job]()
+    for user, model, megabytes in asked:
+        waiting.append(Job(Path("gone"), "a", ModelChoice(model), {}, user, print))
+        waiting[-1].size = megabytes << 20
+        queue.enqueue(waiting[-1])
+    chosen = queue.next_to_read(slots, lambda job: True)
+    assert [queue.position(job) for job in chosen] == [0] * len(chosen)
+    for number, job in enumerate(chosen):
+        same = [other for other in waiting if other.model == waiting[0].model]
+        users = Counter(before.user for before in chosen[:number])
+        assert job is min(
+            (o for o in same if o not in chosen[:number]), key=lambda o: users[o.user]
+        )
+        if number >= AHEAD:
+            assert number < slots and sum(o.size for o in chosen[:number]) < AHEAD_BYTES
+    left = [job for job in waiting if job not in chosen]
+    if left and left[0].model == waiting[0].model:
+        many = len(chosen) >= slots or sum(job.size for job in chosen) >= AHEAD_BYTES
+        assert len(chosen) >= AHEAD and many
+    assert not queue.next_to_read(slots, lambda job: False)
+
+
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_process_that_was_forked(make: Make) -> None:
     """It has none of the service's threads, so that nothing would ever be transcribed in it."""
@@ -172,27 +191,6 @@ def test_a_process_that_was_forked(make: Make) -> None:
     assert Upload(service).text
 
 
-@pytest.mark.parametrize(
-    ("max_bytes", "ahead"), [(1 << 20, 6), pytest.param(1, AHEAD, marks=pytest.mark.slow)]
-)
-def test_small_recordings_are_read_ahead(
-    make: Make, monkeypatch: pytest.MonkeyPatch, max_bytes: int, ahead: int
-) -> None:
-    """As many as there are slots, so that a step can fill them; large ones a few at a time."""
-    go = held_readers(monkeypatch)
-    monkeypatch.setattr(fair_queue, "AHEAD_BYTES", max_bytes)
-    service = make(batch_size=6)
-    first = Upload(service, "door-code.mp3")  # the slots are known once the model is loaded
-    go.set()
-    first.until_the_end()
-    go.clear()
-    uploads = [Upload(service, "door-code.mp3") for _ in range(9)]
-    assert eventually(lambda: service.jobs.states()["reading"] >= ahead)
-    assert service.jobs.states() == {"waiting": 9 - ahead, "reading": ahead, "running": 0}
-    go.set()
-    assert {h.text for h in uploads} == {"four zero seven seven"}
-
-
 @pytest.mark.slow
 def test_a_gpu_that_is_not_the_current_one() -> None:
     names = [PHONE, "countdown.flac"]
@@ -200,10 +198,7 @@ def test_a_gpu_that_is_not_the_current_one() -> None:
         model = load_model("digits", "cuda:1", dtype="float32")
         service = Service(lambda _: model, batch_size=4)
         uploads = {name: Upload(service, name, user=name) for name in names}
-        texts = {name: each.text for name, each in uploads.items()}
+        for name, each in uploads.items():
+            assert jiwer.wer(EXPECTED[name]["text"], each.text) == 0
         service.close()
-    for name, text in texts.items():
-        assert jiwer.wer(EXPECTED[name]["text"], text) == 0
-    kernels = model.network.plan.kernels
-    assert kernels.failures == {} and kernels.used["latent", "triton"] > 0
     assert gpu.counts.kernels["graph"] > 0

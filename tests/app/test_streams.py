@@ -118,7 +118,7 @@ def test_commit_clear_and_change(begin: Make, audio: np.ndarray) -> None:
     assert [e.text.strip() for e in ended if e.text] == [SPOKEN, SPOKEN]
     emitted = "".join(e.committed for e in events if isinstance(e, TextUpdate))
     assert emitted == "".join(e.text for e in ended)
-    assert opened.events.empty() and nothing_left(service)
+    assert opened.events.empty() and eventually(lambda: nothing_left(service))
     calls = {e.utterance: e.calls for e in events if isinstance(e, SpeechStarted)}
     assert [calls[e.utterance] for e in ended if e.text] == [1, 2]
     assert ended[-2].segments[0].words is None and ended[-1].segments[0].words
@@ -137,14 +137,17 @@ def test_a_server_is_ready_before_its_first_stream(begin: Make, audio: np.ndarra
     assert ready.free == ready.slots
 
 
-def test_who_is_refused(begin: Make) -> None:
-    service = begin(limits=Limits(streams=2))
-    with pytest.raises(OptionError, match="klingon"):
-        OpenedStream(service, language="klingon")
-    with pytest.raises(OptionError, match="policy"):
-        OpenedStream(service, policy="none")
-    with pytest.raises(OptionError, match="window"):
-        OpenedStream(service, window=29.0 + 2)
+def test_who_is_refused(begin: Make, audio: np.ndarray) -> None:
+    """At once; or, what only a loaded model knows, as the stream's error."""
+    service = begin(first=None, limits=Limits(streams=2))
+    assert isinstance(OpenedStream(service, "gigantic").error, ModelError)
+    assert isinstance(OpenedStream(service, language="klingon").error, OptionError)
+    good = OpenedStream(service)
+    good.say(audio)
+    assert good.text == SPOKEN
+    for wrong in ({"language": "klingon"}, {"policy": "none"}, {"window": 31.0}):
+        with pytest.raises(OptionError, match=next(iter(wrong))):
+            OpenedStream(service, **wrong)
     first = OpenedStream(service)
     for call in (lambda: OpenedStream(service, "other"), lambda: Upload(service, model="other")):
         with pytest.raises(BusyError, match="busy with another model"):
@@ -158,17 +161,6 @@ def test_who_is_refused(begin: Make) -> None:
     service.stop()
     with pytest.raises(StoppingError):
         OpenedStream(service)
-
-
-def test_a_model_that_cannot_be_loaded(begin: Make, audio: np.ndarray) -> None:
-    service = begin(first=None)
-    opened = OpenedStream(service, "gigantic")
-    assert isinstance(opened.error, ModelError)
-    late = OpenedStream(service, language="klingon")  # only a loaded model shows it
-    assert isinstance(late.error, OptionError)
-    good = OpenedStream(service)
-    good.say(audio)
-    assert good.text == SPOKEN
 
 
 def test_a_model_with_streams_is_not_unloaded(begin: Make) -> None:
@@ -229,43 +221,38 @@ def test_a_hundred_streams_leave_nothing(begin: Make, audio: np.ndarray) -> None
     assert {t.name for t in threading.enumerate()} == threads
 
 
-def test_a_listener_that_fails_closes_its_stream(begin: Make, audio: np.ndarray) -> None:
-    service = begin()
+def test_what_fails_is_alone_or_all_that_is_in_an_engine(
+    begin: Make, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listener closes its stream; an engine ends who is in it, and later ones get another."""
+    service, step = begin(), SharedEngine.step
     calls: list[Any] = []
 
-    def fails(event: Any) -> None:
+    def gone(event: Any) -> None:
         calls.append(event)
         raise ConnectionError("gone")
 
-    bad, good = service.open_stream(DIGITS, LiveOptions(), fails), OpenedStream(service)
-    bad.append(audio)
-    good.say(audio)
-    assert good.text == SPOKEN
-    assert eventually(lambda: nothing_left(service))
-    assert len(calls) == 1
-
-
-def test_a_failing_engine_fails_who_is_in_it(
-    begin: Make, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service = begin()
-    step, go = SharedEngine.step, threading.Event()
-
     def fails(self: Any) -> Any:
-        go.wait(60)
         monkeypatch.setattr(SharedEngine, "step", step)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(SharedEngine, "step", fails)
+    def good() -> str:
+        opened = OpenedStream(service)
+        opened.say(audio)
+        return opened.text
+
+    service.open_stream(DIGITS, LiveOptions(), gone).append(audio)
+    assert good() == SPOKEN and eventually(lambda: nothing_left(service))
+    assert len(calls) == 1
+    go = held_engines(monkeypatch)
     opened, quiet, upload = OpenedStream(service), OpenedStream(service), Upload(service, SAMPLE)
     assert eventually(lambda: upload.job.recording is not None)
     opened.stream.append(audio)
+    monkeypatch.setattr(SharedEngine, "step", fails)
     go.set()
     for each in (opened, quiet, upload):
         assert "unexpected OutOfMemoryError: CUDA out of memory" in str(each.error)
-    again = OpenedStream(service)
-    again.say(audio)
-    assert again.text == SPOKEN and Upload(service, SAMPLE).text
+    assert good() == SPOKEN and Upload(service, SAMPLE).text
 
 
 @pytest.mark.parametrize("patience", [60.0, 0.0])

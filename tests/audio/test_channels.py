@@ -8,7 +8,6 @@ import soundfile
 import torch
 from numpy.typing import NDArray
 
-from slimwhisper.audio import samples as samples_module
 from slimwhisper.audio.channels import Mix
 from slimwhisper.audio.formats import ReadOptions
 from slimwhisper.audio.load import load_channels, load_samples
@@ -22,8 +21,7 @@ def everything(samples: Samples) -> NDArray[np.float32]:
     return samples.read(0, len(samples))
 
 
-@pytest.mark.parametrize("rate", [8_000, 16_000, 44_100])
-@pytest.mark.parametrize("channels", range(2, 9))
+@pytest.mark.parametrize(("rate", "channels"), [(8_000, 2), (16_000, 3), (44_100, 8)])
 def test_a_channel_is_as_alone(tmp_path: Path, rate: int, channels: int) -> None:
     path = write(tmp_path / "all.wav", rate, channels)
     audio, _ = soundfile.read(path, dtype="int16")
@@ -41,10 +39,9 @@ def test_a_channel_is_as_alone(tmp_path: Path, rate: int, channels: int) -> None
 
 
 @needs_ffmpeg
-@pytest.mark.parametrize("suffix", ["flac", "mp3", "m4a", "opus", "mkv"])
-def test_compressed_files_have_channels(tmp_path: Path, suffix: str) -> None:
+def test_compressed_files_have_channels(tmp_path: Path) -> None:
     wav = write(tmp_path / "a.wav", 16_000, 2)
-    path = convert(wav, tmp_path / f"a.{suffix}")
+    path = convert(wav, tmp_path / "a.m4a")
     for channel, original in zip(
         load_channels(path).values(), load_channels(wav).values(), strict=True
     ):
@@ -53,28 +50,6 @@ def test_compressed_files_have_channels(tmp_path: Path, suffix: str) -> None:
             np.corrcoef(ours[d : 29_000 + d], theirs[:29_000])[0, 1] for d in range(0, 900, 1)
         )
         assert best > 0.9
-
-
-def test_all_kinds_of_sources_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "a.wav", 22_050, 2)
-    expected = [everything(c) for c in load_channels(path).values()]
-    readers = Readers(1)
-    try:
-        with path.open("rb") as file:
-            sources = [
-                load_channels(path.read_bytes(), ("a", "b")),
-                load_channels(file, ("a", "b")),
-                load_channels(path, ("a", "b"), readers=readers),
-            ]
-        monkeypatch.setattr(samples_module, "SPOOL_SECONDS", 0.5)
-        sources.append(load_channels(path, ("a", "b"), readers=readers))
-        assert sources[-1]["a"]._stored._file is not None  # type: ignore[attr-defined]
-        for found in sources:
-            assert list(found) == ["a", "b"]
-            for channel, array in zip(found.values(), expected, strict=True):
-                np.testing.assert_array_equal(everything(channel), array)
-    finally:
-        readers.close()
 
 
 def test_the_longest_recording_counts_all_channels(tmp_path: Path) -> None:

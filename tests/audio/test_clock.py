@@ -1,11 +1,6 @@
 """Times are the file's clock: where sound starts late, or has gaps, there is silence."""
 
-import io
-import os
 import struct
-import threading
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +10,8 @@ from numpy.typing import NDArray
 from slimwhisper import load_model
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio import frames
-from slimwhisper.audio.load import load_audio, load_channels, load_samples
-from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.samples import Excerpts, Samples, StoredSamples, silence
-from slimwhisper.audio.streams import pipe_pieces
-from slimwhisper.errors import AudioError
-from slimwhisper.faster_whisper import decode_audio
+from slimwhisper.audio.load import load_audio
+from slimwhisper.audio.samples import Excerpts, StoredSamples, silence
 from tests.support.paths import SAMPLES
 from tests.support.recordings import ffmpeg, needs_ffmpeg, write
 
@@ -72,74 +63,18 @@ def spoken(samples: NDArray[np.float32]) -> list[tuple[float, float]]:
     return [(a / 16_000, b / 16_000) for a, b in zip(starts, ends, strict=True)]
 
 
-def whole(samples: Samples) -> NDArray[np.float32]:
-    return samples.read(0, len(samples))
-
-
-def piped(path: Path) -> NDArray[np.float32]:
-    out, into = os.pipe()
-
-    def send() -> None:
-        with os.fdopen(into, "wb") as file:
-            file.write(path.read_bytes())
-
-    threading.Thread(target=send).start()
-    try:
-        return np.concatenate(list(pipe_pieces(out, "pipe")))
-    finally:
-        os.close(out)
-
-
 @pytest.mark.parametrize("suffix", LATE)
 def test_sound_that_starts_late(tmp_path: Path, suffix: str) -> None:
     start, end = spoken(load_audio(late(tmp_path, suffix)))[-1]  # a codec's delay may come first
     assert start == pytest.approx(4, abs=0.12) and end == pytest.approx(6, abs=0.15)
 
 
-def by_readers(path: Path) -> NDArray[np.float32]:
-    with closing(Readers(1)) as readers:
-        return whole(readers.read(path))
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda path: load_audio(path.read_bytes()),
-        lambda path: load_audio(io.BytesIO(path.read_bytes())),
-        lambda path: whole(load_samples(path)),
-        by_readers,
-        piped,
-        lambda path: decode_audio(str(path)),
-        lambda path: decode_audio(str(path), split_stereo=True)[1],
-    ],
-    ids=["bytes", "object", "samples", "readers", "pipe", "faster-whisper", "its stereo"],
-)
-def test_every_reader_has_the_silence(
-    tmp_path: Path, read: Callable[[Path], NDArray[np.float32]]
-) -> None:
-    path = late(tmp_path, "mkv")
-    assert np.allclose(spoken(read(path)), spoken(load_audio(path)), atol=0.05)
-
-
-def test_channels_are_late_together(tmp_path: Path) -> None:
-    path = tmp_path / "late.mkv"
-    stereo = write(tmp_path / "b.wav", 16_000, 2)
-    ffmpeg(*FILM, "-itsoffset", "4", "-i", stereo, "-map", "0", "-map", "1", "-c:a", "flac", path)
-    for channel in load_channels(path).values():
-        assert spoken(whole(channel))[0][0] == pytest.approx(4, abs=0.12)
-
-
-@pytest.mark.parametrize("suffix", sorted({*GAP} - {"ogg"}))
+@pytest.mark.parametrize("suffix", GAP)
 def test_a_gap_is_silence(tmp_path: Path, suffix: str) -> None:
-    (_, end), (start, last) = spoken(load_audio(with_gap(tmp_path, suffix, 6)))
-    assert end == pytest.approx(1, abs=0.1) and start == pytest.approx(7, abs=0.1)
+    *_, (_, end), (start, last) = spoken(load_audio(with_gap(tmp_path, suffix, 6)))
     assert last == pytest.approx(8, abs=0.1)
-
-
-def test_a_gap_of_an_ogg_file(tmp_path: Path) -> None:
-    """Its clock is that of pages, so the gap may be earlier."""
-    *_, (_, last) = spoken(load_audio(with_gap(tmp_path, "ogg", 6)))
-    assert last == pytest.approx(8, abs=0.1)
+    if suffix != "ogg":  # its clock is that of pages, so the gap may be earlier
+        assert (end, start) == pytest.approx((1, 7), abs=0.1)
 
 
 def test_an_avi_states_its_start(tmp_path: Path) -> None:
@@ -155,8 +90,6 @@ def test_an_avi_states_its_start(tmp_path: Path) -> None:
     ("suffix", "options"),
     [
         ("m4a", ("-c:a", "aac", "-ar", "8000")),  # 0.13 s of delay
-        ("mp3", ("-c:a", "libmp3lame", "-ar", "8000")),
-        ("mkv", ("-c:a", "aac", "-ar", "8000")),
         ("ts", ("-c:a", "aac", "-output_ts_offset", "40000")),
         ("ogg", ("-c:a", "libopus")),
         ("webm", ("-c:a", "libopus", "-output_ts_offset", "0.08")),
@@ -173,7 +106,7 @@ def test_delays_and_jitter_add_nothing(
     np.testing.assert_array_equal(samples, load_audio(path))
 
 
-@pytest.mark.parametrize("suffix", ["webm", "m4a", "ts"])
+@pytest.mark.parametrize("suffix", ["webm", "ts"])
 def test_a_clock_that_jumps_by_hours(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str
 ) -> None:
@@ -200,12 +133,6 @@ def test_a_jump_past_the_stated_end_is_not_filled(
     assert "its clock jumps" in caplog.text
 
 
-def test_silence_counts_for_the_longest_recording(tmp_path: Path) -> None:
-    path, readers = with_gap(tmp_path, "webm", 100), Readers(1, seconds=60)
-    with closing(readers), pytest.raises(AudioError, match="longer than the limit of 1 min"):
-        readers.read(path)
-
-
 # Texts
 
 
@@ -218,7 +145,7 @@ PHONE = SAMPLES / "phone-number.wav"  # three segments; the second begins at 3 s
 
 
 @pytest.mark.parametrize(
-    ("options", "loaders"), [({}, 0), ({"speech_only": True}, 1), ({"vad_filter": True}, 0)]
+    ("options", "loaders"), [({"speech_only": True}, 1), ({"vad_filter": True}, 0)]
 )
 def test_the_first_text_of_a_film(
     tmp_path: Path, model: SlimWhisper, options: dict[str, bool], loaders: int
@@ -235,7 +162,7 @@ def test_the_first_text_of_a_film(
         assert one.start == pytest.approx(other.start + 4, abs=0.15)
 
 
-@pytest.mark.parametrize("seconds", [3, 9, 12, 25, 100])
+@pytest.mark.parametrize("seconds", [3, 12, 100])
 def test_texts_after_a_gap(tmp_path: Path, model: SlimWhisper, seconds: float) -> None:
     path = with_gap(tmp_path, "webm", seconds, 2.6, PHONE)
     plain, late = model.transcribe(PHONE)["segments"], model.transcribe(path)["segments"]

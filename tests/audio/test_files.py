@@ -1,6 +1,5 @@
 """Files give the samples of `whisper.load_audio`, from every kind of source and on every path."""
 
-import io
 import os
 import re
 import subprocess
@@ -15,8 +14,7 @@ from whisper.audio import load_audio as whisper_load_audio
 
 from slimwhisper.audio import sources
 from slimwhisper.audio.ffmpeg import decode
-from slimwhisper.audio.headers import plain_samples
-from slimwhisper.audio.load import as_waveform, load_audio
+from slimwhisper.audio.load import load_audio
 from tests.support.recordings import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, sound, write
 
 
@@ -51,8 +49,8 @@ def assert_same(path, **options):
 @pytest.mark.parametrize(
     ("rate", "channels", "suffix", "subtype"),
     [
-        *((r, c, "wav", "PCM_16") for r in (8000, 16000, 22050, 44100, 48000) for c in (1, 2)),
-        *((r, c, "flac", "PCM_16") for r, c in ((8000, 2), (16000, 1), (44100, 2))),
+        *((r, c, "wav", "PCM_16") for r, c in ((8000, 2), (16000, 1), (16000, 2), (48000, 1))),
+        (44100, 2, "flac", "PCM_16"),
         *((22050, 2, "wav", subtype) for subtype in ("PCM_U8", "PCM_24", "FLOAT", "ULAW")),
     ],
 )
@@ -61,10 +59,9 @@ def test_lossless_as_ffmpeg(tmp_path, rate, channels, suffix, subtype):
 
 
 @needs_ffmpeg
-@pytest.mark.parametrize("rate, channels", [(8000, 1), (44100, 2)])
 @pytest.mark.parametrize("suffix", ["mp3", "ogg", "opus", "m4a", "aac", "mkv", "mp4"])
-def test_lossy_as_ffmpeg(tmp_path, suffix, rate, channels):
-    wav = write(tmp_path / "a.wav", rate, channels)
+def test_lossy_as_ffmpeg(tmp_path, suffix):
+    wav = write(tmp_path / "a.wav", 44100, 2)
     picture = ["-f", "lavfi", "-i", "testsrc=size=32x32:rate=5:duration=3", "-c:v", "mpeg4"]
     codec = {"ogg": ["-c:a", "libvorbis"], "mkv": ["-c:a", "aac"], "mp4": picture}
     assert_same(convert(wav, tmp_path / f"a.{suffix}", *codec.get(suffix, [])))
@@ -108,19 +105,6 @@ def test_parameters_change_midstream(tmp_path):
 # Sources
 
 
-@pytest.mark.parametrize("rate", [16000, 22050])
-def test_path_bytes_and_file_object_agree(tmp_path, rate):
-    path = write(tmp_path / "a.wav", rate)
-    expected = load_audio(path)
-    assert expected.size == int(SECONDS * 16000)
-    np.testing.assert_array_equal(load_audio(str(path)), expected)
-    np.testing.assert_array_equal(load_audio(path.read_bytes()), expected)
-    np.testing.assert_array_equal(as_waveform(io.BytesIO(path.read_bytes())), expected)
-    with path.open("rb") as file:
-        np.testing.assert_array_equal(load_audio(file), expected)
-        assert not file.closed
-
-
 def test_named_pipe(tmp_path):
     data = write(tmp_path / "a.wav", 8000, seconds=0.5).read_bytes()
     reader, writer = os.pipe()
@@ -132,36 +116,32 @@ def test_named_pipe(tmp_path):
     os.close(reader)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["a b", "quo'te\"", "new\nline", "日本é", "-i", "%d", "%03d*", "file:a", "http:", "a?[b]"],
-)
 @pytest.mark.parametrize("rate", [16000, 8000])
-def test_odd_names(tmp_path, monkeypatch, name, rate):
+def test_odd_names(tmp_path, monkeypatch, rate):
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / f"{name}.wav", rate, seconds=0.5)
-    assert load_audio(f"{name}.wav").size == 8000
+    for name in ("quo'te\"", "new\nline", "日本é", "-i", "%d", "%03d*", "file:a", "http:", "a?[b]"):
+        write(tmp_path / f"{name}.wav", rate, seconds=0.5)
+        assert load_audio(f"{name}.wav").size == 8000
 
 
 @needs_ffmpeg
-@pytest.mark.parametrize("as_bytes", [False, True])
-def test_mp3_behind_a_large_cover_picture(tmp_path, as_bytes):
+def test_mp3_behind_a_large_cover_picture(tmp_path):
     path = tmp_path / "a.mp3"
     ffmpeg("-i", write(tmp_path / "a.wav", 44100), "-id3v2_version", "0", path)
     expected = load_audio(path)
     size = 3_000_000
     tag = b"ID3\x04\0\0" + bytes((size >> shift) & 127 for shift in (21, 14, 7, 0)) + bytes(size)
     path.write_bytes(tag + path.read_bytes())
-    actual = load_audio(path.read_bytes() if as_bytes else path)
-    np.testing.assert_array_equal(actual, expected)
+    for source in (path, path.read_bytes()):
+        np.testing.assert_array_equal(load_audio(source), expected)
 
 
 @needs_ffmpeg
 def test_tags_that_are_not_utf8(tmp_path):
     path = tmp_path / "a.mkv"
     ffmpeg("-i", write(tmp_path / "a.wav"), "-c:a", "flac", "-metadata", "title=QQQQ", path)
-    path.write_bytes(path.read_bytes().replace(b"QQQQ", b"\xff\xfe\xe9\xe8"))
-    assert load_audio(path).size == SECONDS * 16000
+    data = path.read_bytes().replace(b"QQQQ", b"\xff\xfe\xe9\xe8")
+    assert load_audio(data).size == SECONDS * 16000
 
 
 # The fast path
@@ -180,20 +160,3 @@ def test_fast_path_runs_in_blocks_and_equals_pyav(tmp_path, monkeypatch):
         sizes = [len(piece) for piece in sources.pieces_of("a.wav", file)]
     assert sizes == [999] * 32 + [32]
     np.testing.assert_array_equal(load_audio(path), fast)
-
-
-@pytest.mark.parametrize(
-    "rate, channels, suffix, subtype",
-    [
-        (8000, 1, "wav", "PCM_16"),
-        (16000, 2, "wav", "PCM_16"),
-        (16000, 1, "wav", "PCM_24"),
-        (16000, 1, "wav", "IMA_ADPCM"),
-        (16000, 1, "flac", "PCM_16"),
-    ],
-)
-def test_fast_path_leaves_others_to_pyav(tmp_path, rate, channels, suffix, subtype):
-    path = write(tmp_path / f"a.{suffix}", rate, channels, subtype=subtype)
-    with path.open("rb") as file:
-        assert plain_samples(file) is None
-        assert file.tell() == 0

@@ -1,10 +1,7 @@
 """Headers that state another size of the samples than there is: all that is there is read."""
 
-import os
 import struct
-import threading
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +9,7 @@ import pytest
 import soundfile
 
 from slimwhisper.audio.load import load_audio
-from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.streams import pipe_pieces
 from slimwhisper.errors import AudioError
-from slimwhisper.faster_whisper import decode_audio
 from tests.support.paths import SAMPLES
 from tests.support.recordings import convert, ffmpeg, needs_ffmpeg, sound, write
 
@@ -47,40 +41,32 @@ def with_size(data: bytes, suffix: str, change: Callable[[int], int]) -> bytes:
 
 
 @pytest.mark.parametrize("rate", [16_000, 22_050])
-@pytest.mark.parametrize(
-    "change",
-    [lambda size: size // 4 * 2, lambda size: 3 * size, lambda size: 1_000],
-    ids=["half", "thrice", "wrapped"],
-)
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_all_that_is_there_is_read(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    suffix: str,
-    change: Callable[[int], int],
-    rate: int,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str, rate: int
 ) -> None:
-    data = recording(tmp_path, suffix, rate)
+    """Of a header that states half, thrice, or what is left of a size that is too large for it."""
+    data, path = recording(tmp_path, suffix, rate), tmp_path / f"b.{suffix}"
     expected = load_audio(data)
-    path = tmp_path / f"b.{suffix}"
-    path.write_bytes(with_size(data, suffix, change))
-    np.testing.assert_array_equal(load_audio(path), expected)
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith(f"{path}: its header states ") and "\n" not in line
+    for change in (lambda size: size // 4 * 2, lambda size: 3 * size, lambda size: 1_000):
+        caplog.clear()
+        path.write_bytes(with_size(data, suffix, change))
+        np.testing.assert_array_equal(load_audio(path), expected)
+        (line,) = caplog.messages
+        assert line.startswith(f"{path}: its header states ") and "\n" not in line
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-@pytest.mark.parametrize("unknown", [0, -1])
 def test_a_size_that_is_not_known(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str, unknown: int
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str
 ) -> None:
     """As recorders that write to a pipe leave it."""
     data = recording(tmp_path, suffix, 22_050)
-    expected = load_audio(data)
     _, code, more = FORMATS[suffix]
     largest = (1 << 8 * struct.calcsize(code)) - 1
-    size = (lambda _: -more) if unknown == 0 else (lambda _: largest - more)
-    np.testing.assert_array_equal(load_audio(with_size(data, suffix, size)), expected)
+    for stated in (0, largest, *((0x7FFFFFFF, 0x80000000, 0x7FFFF000) if suffix == "wav" else ())):
+        changed = with_size(data, suffix, lambda _: stated - more)  # noqa: B023
+        np.testing.assert_array_equal(load_audio(changed), load_audio(data))
     assert not caplog.records
 
 
@@ -116,40 +102,6 @@ def test_a_file_that_ends_within_a_sample_is_truncated(tmp_path: Path, suffix: s
     with pytest.raises(AudioError, match=r"truncated: 1\.\d of 6\.0 s"):
         load_audio(data)
     assert len(load_audio(data, allow_truncated=True)) > 16_000
-
-
-def test_every_reader_reads_all(tmp_path: Path) -> None:
-    """And the warning comes from the reader's process, once."""
-    data = recording(tmp_path, "wav", 16_000)
-    path = tmp_path / "half.wav"
-    path.write_bytes(with_size(data, "wav", lambda size: size // 2))
-    expected, warnings = load_audio(data), list[str]()
-    with closing(Readers(1)) as readers:
-        samples = readers.read(path, "half.wav", on_warning=warnings.append)
-    np.testing.assert_array_equal(samples.read(0, len(samples)), expected)
-    assert warnings == [
-        "half.wav: its header states 96,000 bytes of samples, but there are 192,000; these are read"
-    ]
-    np.testing.assert_array_equal(decode_audio(str(path)), expected)
-    assert len(decode_audio(str(path), sampling_rate=8_000)) == pytest.approx(48_000, abs=10)
-
-
-@pytest.mark.parametrize("change", [lambda size: size // 2, lambda size: 2 * size])
-def test_a_pipe_is_read_to_its_end(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[int], int]
-) -> None:
-    data = recording(tmp_path, "wav", 16_000)
-    out, into = os.pipe()
-
-    def send() -> None:
-        with os.fdopen(into, "wb") as file:
-            file.write(with_size(data, "wav", change))
-
-    threading.Thread(target=send).start()
-    with os.fdopen(out, "rb"):
-        samples = np.concatenate(list(pipe_pieces(out, "pipe")))
-    np.testing.assert_array_equal(samples, load_audio(data))
-    assert "header" in caplog.text
 
 
 # Headers that no recording of people has
@@ -196,18 +148,6 @@ def test_mostly_noise_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     noise = np.random.default_rng(0).bytes(200_000)
     assert load_audio(data[:8_000] + noise).size > 8_000
     assert caplog.messages == ["audio data: damaged: most of it is not audio that can be decoded"]
-
-
-@needs_ffmpeg
-def test_a_packet_that_does_not_decode_counts_once(tmp_path: Path) -> None:
-    path = convert(write(tmp_path / "a.wav", 44_100), tmp_path / "a.flac")
-    data = bytearray(path.read_bytes())
-    data[9_000:] = np.random.default_rng(0).bytes(len(data) - 9_000)
-    with pytest.raises(AudioError) as raised:
-        load_audio(bytes(data))
-    if "packets" in str(raised.value):
-        broken, packets = (int(w) for w in str(raised.value).split() if w.isdigit())
-        assert broken <= packets
 
 
 @needs_ffmpeg

@@ -6,10 +6,13 @@ from concurrent.futures import Future, wait
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from whisper.audio import log_mel_spectrogram, pad_or_trim
 
 from slimwhisper.audio.mel import KEPT_BLOCKS, Spectrogram, calibration_mel, first_window
 from slimwhisper.audio.samples import ArraySamples
+from tests.support.fuzz import examples
 from tests.support.sounds import noise_bursts
 
 LENGTHS = [1, 159, 160, 199, 200, 201, 479_799, 479_800, 479_999, 480_000, 480_001, 95 * 16_000]
@@ -68,18 +71,22 @@ def test_every_frame_is_whispers(n, n_mels):
     assert_close(first_window(waveform, n_mels), expected[:, :3000])
 
 
-def test_windows_in_any_order():
+@pytest.fixture(scope="module")
+def pieces():
+    """A recording of 200 s, its spectrogram, and whisper's."""
     waveform = recording(200 * 16_000 + 77)
-    expected = whispers(waveform)
-    spectrogram = Spectrogram(ArraySamples(waveform), 80)
-    rng = np.random.default_rng(1)
-    starts = [*rng.integers(0, spectrogram.frames, 30), 2999, 3000, 3001, 0, spectrogram.frames - 1]
-    for start in map(int, starts):
-        for most in (3000, int(rng.integers(1, 3000))):
-            frames = min(most, spectrogram.frames - start)  # as whisper.transcribe asks
-            actual = spectrogram.window(start, frames)
-            assert_close(actual, pad_or_trim(expected[:, start : start + frames], 3000))
-            assert not actual[:, frames:].any()
+    return Spectrogram(ArraySamples(waveform), 80), whispers(waveform)
+
+
+@examples(60)
+@given(st.integers(0, 20_000) | st.sampled_from((2999, 3000, 3001)), st.integers(1, 3000))
+def test_windows_in_any_order(pieces, start, most):
+    """However the recording is cut, as by whisper.transcribe."""
+    spectrogram, expected = pieces
+    start = min(start, spectrogram.frames - 1)
+    frames = min(most, spectrogram.frames - start)
+    actual = spectrogram.window(start, frames)
+    assert_close(actual, pad_or_trim(expected[:, start : start + frames], 3000))
 
 
 @pytest.mark.parametrize("n", [5_000, 0])
@@ -94,42 +101,30 @@ def test_silence_has_the_recordings_floor(n):
     assert not spectrogram.window(5_000, 3000).any()
 
 
-@pytest.mark.parametrize(
-    # the last block of a long one hears the end of the last content frames; then each once more
-    ("seconds", "at_first", "later"),
-    [(119, 4, 0), (300, 11, 10)],
-)
-def test_blocks_are_computed_once_or_kept_at_the_end(seconds, at_first, later, long):
-    samples = WatchedSamples(long[: seconds * 16_000])
+def test_blocks_are_computed_ahead_and_few_are_kept(long):
+    """In other threads, once unless they are far apart; and the bits are the same without."""
+    samples = WatchedSamples(long)
     spectrogram = Spectrogram(samples, 80)
-    assert len(samples.threads) == at_first
-    for start in range(0, spectrogram.frames, 700):
-        spectrogram.window(start, min(3000, spectrogram.frames - start))
-    assert len(samples.threads) == at_first + later
-    assert len(spectrogram._blocks) == KEPT_BLOCKS == 4
-    assert samples.longest <= 480_400
-
-
-def forwards(spectrogram, ready=False):
-    """Windows as a session asks for them; `ready`: only when what comes next has been computed."""
+    first = len(samples.threads)
+    assert set(samples.threads) == {threading.current_thread()}
     windows = []
     for start in range(0, spectrogram.frames, 2_300):
         windows.append(spectrogram.window(start, min(3000, spectrogram.frames - start)))
-        if ready:
-            wait([b for b in spectrogram._blocks.values() if isinstance(b, Future)])
-    return windows
-
-
-def test_what_comes_next_is_computed_in_other_threads(long):
-    samples = WatchedSamples(long)
-    actual = forwards(Spectrogram(samples, 80), ready=True)
-    assert samples.threads[11] is threading.current_thread()  # the first block
-    assert len(samples.threads[12:]) == 9
-    assert threading.current_thread() not in samples.threads[12:]
-    # the same bits as without other threads
+        wait([b for b in spectrogram._blocks.values() if isinstance(b, Future)])
+        assert len(spectrogram._blocks) <= KEPT_BLOCKS
+    again = samples.threads[first:]
+    assert len(again) == 10 and again.count(threading.current_thread()) == 1, "the first block"
+    assert samples.longest <= 480_400, "none is read as a whole"
     alone = Spectrogram(ArraySamples(long), 80)
     alone._prepare = lambda start: None
-    assert all(map(torch.equal, actual, forwards(alone)))
+    for start, window in zip(range(0, alone.frames, 2_300), windows, strict=True):
+        assert torch.equal(window, alone.window(start, min(3000, alone.frames - start)))
+    short = WatchedSamples(long[: 119 * 16_000])
+    spectrogram = Spectrogram(short, 80)
+    reads = len(short.threads)
+    for start in range(0, spectrogram.frames, 700):
+        spectrogram.window(start, min(3000, spectrogram.frames - start))
+    assert len(short.threads) == reads, "all blocks are kept"
 
 
 def test_closing_waits_for_other_threads(long):

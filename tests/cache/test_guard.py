@@ -76,25 +76,6 @@ def test_forms_without_an_inverse_never_fall_back(condition: float, dtype: torch
         assert record.error <= 2 * record.baseline_error
 
 
-@pytest.mark.slow
-def test_the_condition_alone_does_not_decide() -> None:
-    """One weak direction among 768 does little harm where 128 ever weaker ones do."""
-    dims = tiny_dims(width=768, heads=12, text_layers=1, multilingual=False)
-    state = random_state(dims, seed=0)
-    for name in ("attn.key", "attn.value", "cross_attn.key", "cross_attn.value"):
-        key = f"decoder.blocks.0.{name}.weight"
-        u, s, vh = torch.linalg.svd(state[key].double())
-        flat = torch.full_like(s, float(s.mean()))
-        flat[-1] /= 40
-        state[key] = (u * flat @ vh).float()
-    inspect = inspector(Checkpoint("one weak direction", dims, state))
-    for attention, form in INVERSE:
-        _, record = inspect(attention, form, torch.bfloat16)
-        assert record.condition == pytest.approx(40, rel=0.02)
-        assert not record.fell_back
-    assert conditioned(40)("self", "k", torch.bfloat16)[1].fell_back
-
-
 def test_weights_that_overflow_half_precision_are_refused() -> None:
     _, record = conditioned(5e9)("cross", "k", torch.float16)
     assert record.largest > 65_504
@@ -167,11 +148,6 @@ def test_measured_error_is_that_of_rounding() -> None:
     for form in ("kv", "e"):
         error, baseline = measure(block, fold(block, form), source, torch.float32)
         assert error == pytest.approx(baseline)
-
-
-def test_no_attention_pattern_hides_a_wrong_key() -> None:
-    """`v` rebuilds keys: their error counts even where a flat softmax would forgive it."""
-    block = Attention.from_state(checkpoint(1e4).state, "decoder.blocks.0.attn.", 2)
-    source = torch.randn(50, 128, generator=torch.Generator().manual_seed(0))
-    error, baseline = measure(block, fold(block, "v"), source, torch.float32)
-    assert error > 100 * baseline
+    own = Attention.from_state(checkpoint(1e4).state, "decoder.blocks.0.attn.", 2)
+    error, baseline = measure(own, fold(own, "v"), source[:50], torch.float32)
+    assert error > 100 * baseline, "of rebuilt keys, where a flat softmax would forgive it too"

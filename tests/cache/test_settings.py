@@ -39,22 +39,22 @@ def test_parsed_and_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "name"),
     [
-        ("q=3", "'q=3' is not a setting; give for example r=16,share=0.25,k=all,noise=true"),
-        ("r", "'r' is not a setting"),
+        ("q=3", "'q=3'"),
+        ("r", "'r'"),
         ("r=1,r=2", "r is given twice"),
-        ("r=x", "r=x is not a whole number"),
-        ("r=all", "r=all is not a whole number"),
-        ("k=1.5", "k=1.5 is not a whole number or all"),
-        ("share=much", "share=much is not a number"),
-        ("noise=1", "noise=1 is neither true nor false"),
-        ("r=0", "r=0: give at least 1"),
+        ("r=all", "r=all"),
+        ("k=1.5", "k=1.5"),
+        ("share=much", "share=much"),
+        ("noise=1", "noise=1"),
+        ("r=0", "r=0"),
     ],
 )
-def test_one_line_for_what_makes_no_sense(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}"):
+def test_one_line_for_what_makes_no_sense(text: str, name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name}") as caught:
         parse_form(f"sample:{text}")
+    assert "\n" not in str(caught.value)
 
 
 def test_specs_of_forms() -> None:

@@ -35,35 +35,22 @@ def by_hand(weight: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
     ("settings", "scaling"),
     [
         ({}, 6 / 2),
-        ({"lora_alpha": 3.5}, 3.5 / 2),
         ({"lora_alpha": -1}, -1 / 2),
-        ({"fan_in_fan_out": True}, 3),  # Whisper has nothing for which this holds
-        (
-            {"init_lora_weights": "gaussian", "target_modules": ".*(q|v)_proj", "rank_pattern": {}},
-            3,
-        ),
+        ({"init_lora_weights": "gaussian", "target_modules": ".*(q|v)_proj"}, 3),
     ],
 )
-@pytest.mark.parametrize("pickled", [False, True])
 def test_formula(
-    folder: Path,
-    tmp_path: Path,
-    state: State,
-    settings: dict[str, Any],
-    scaling: float,
-    pickled: bool,
+    folder: Path, tmp_path: Path, state: State, settings: dict[str, Any], scaling: float
 ) -> None:
     factors = query_and_value_factors(DIMS)
-    adapter = save_adapter(tmp_path / "a", factors, pickled, **settings)
+    adapter = save_adapter(tmp_path / "a", factors, **settings)
     found = load_checkpoint(folder, adapter=adapter).state
     a, b = factors[f"{QUERY}.lora_A.weight"], factors[f"{QUERY}.lora_B.weight"]
     wanted = by_hand(state[f"{OURS}.weight"], a, b, scaling)
     assert found[f"{OURS}.weight"].dtype == torch.float32
     assert torch.equal(found[f"{OURS}.weight"], wanted.float())
     changed = {n for n in state if not torch.equal(found[n], state[n])}
-    parts = ("attn.query.weight", "attn.value.weight")
-    assert changed == {n for n in state if n.endswith(parts)}
-    assert len(changed) == 6
+    assert changed == {n for n in state if n.endswith(("attn.query.weight", "attn.value.weight"))}
 
 
 def test_half_precision_is_kept_out_of_the_sum(tmp_path: Path, state: State) -> None:
@@ -133,19 +120,14 @@ CASES: list[d.Case] = [
     ("adapter", damage, said)
     for damage, *said in (
         (d.link_out(ADAPTER), ADAPTER, "outside its folder"),
-        (d.link_out(CONFIG), CONFIG, "outside its folder"),
         (d.remove(ADAPTER), ADAPTER, PICKLE, "again"),
         (d.remove(CONFIG), CONFIG, "again"),
         (d.cut(ADAPTER, -100), ADAPTER, "again"),
         # settings
         (adapter(peft_type="IA3"), "IA3", "PEFT"),
         (adapter(use_qalora=True), "use_qalora", "PEFT"),
-        (adapter(use_rslora=True), "use_rslora", "PEFT"),
-        (adapter(use_dora=True), "use_dora", "PEFT"),
-        (adapter(new_config={"a": 1}), "new_config", "PEFT"),
         (adapter(init_lora_weights="pissa_niter_4"), "pissa", "PEFT"),
         (adapter(rank_pattern={"(a+)+": 2}), "rank_pattern", "PEFT"),
-        (adapter(r="2"), CONFIG, "'2'"),
         (adapter(r=0), CONFIG, "r is 0"),
         (adapter(r=10**400, lora_alpha=1.5), CONFIG, "r is 1"),
         (adapter(r=4), ADAPTER, "rank 2", "4"),
@@ -156,16 +138,12 @@ CASES: list[d.Case] = [
         (adapter(add={B: d.NAN[:, None].expand(8, 2).clone()}), B, "NaN"),
         (adapter(add={A: torch.full((2, 8), 3e38), B: torch.full((8, 2), 3e38)}), "infinity"),
         (adapter(B), QUERY, "lora_B.weight"),
-        (adapter(A, B), QUERY, "incomplete"),
         (adapter(add=pair(QUERY.removeprefix("model."))), "q_proj", "second"),
-        (adapter(add={f"{QUERY}.hada_w1": d.NAN}), "hada_w1", "PEFT"),
         (adapter(add={"proj_out.weight": torch.ones(9, 8)}), "proj_out", "PEFT"),
         (adapter(add=pair("model.decoder.embed_tokens", 51_865)), "embed_tokens", "PEFT"),
-        (adapter(add=pair("model.decoder.embed_positions", 448)), "no linear", "PEFT"),
         (adapter(add=CONV), "conv2", "PEFT"),
         # another model's
         (of_another(n_text_layer=2), "layers.1", "another model"),
-        (of_another(n_text_layer=0), "decoder.layers.0", "another model"),
         (of_another(n_text_state=16), "[16, 16]", "[8, 8]", "another"),
     )
 ]

@@ -15,8 +15,6 @@ from tests.support.checkpoints import random_state, save_hf, save_openai, tiny_d
 OFFICIAL = {  # (layers, heads) of each decoder
     "tiny": (4, 6),
     "base.en": (6, 8),
-    "small": (12, 12),
-    "medium": (24, 16),
     "large-v3": (32, 20),
     "turbo": (4, 20),
 }
@@ -64,6 +62,7 @@ def test_unknown_weights_use_the_upper_half() -> None:
         (None, None),
         ([], None),
         ([[4, 0]], None),
+        ([[float("inf"), 0]], None),
         (3, None),
     ],
 )

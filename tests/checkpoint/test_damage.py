@@ -32,9 +32,12 @@ from tests.support.fuzz import examples
 CONFIG, GGML = "config.json", "ggml.bin"
 STATE = c.random_state(DIMS, seed=1)
 KINDS = ("whole", "shards", "pickle", "openai", "openai-old", "ggml", "ct2")
-LINKS = (("whole", WEIGHTS), ("shards", SECOND), ("pickle", PICKLE), ("shards", INDEX))
+LINKS = (
+    *(("whole", WEIGHTS), ("shards", SECOND), ("pickle", PICKLE), ("shards", INDEX)),
+    *(("whole", CONFIG), ("ct2", "model.bin"), ("ct2", "vocabulary.json")),
+)
 CASES: list[d.Case] = [
-    *((kind, d.link_out(name), (name, "outside")) for kind, name in (*LINKS, ("whole", CONFIG))),
+    *((kind, d.link_out(name), (name, "outside")) for kind, name in LINKS),
     ("whole", d.link_to_itself(WEIGHTS), (WEIGHTS,)),
     ("whole", d.remove(WEIGHTS), (PICKLE, "again")),
     ("whole", d.remove(CONFIG), (CONFIG, "give")),
@@ -137,25 +140,21 @@ JSON = st.recursive(
     max_leaves=5,
 )
 SIZES = [key for key, value in hf_config(DIMS).items() if isinstance(value, int)]
+OPENAIS = [key for key in asdict(DIMS) if key != "n_text_state"]  # config.json has one width
 
 
-@examples(40)
-@given(st.sampled_from(SIZES), JSON)
-def test_any_size_of_a_config(sound: Path, key: str, value: Any) -> None:
-    with copied(sound / "whole") as folder:
-        (folder / CONFIG).write_text(json.dumps(hf_config(DIMS) | {key: value}))
-        same = value == hf_config(DIMS)[key] and not isinstance(value, bool)
-        assert (not refused(folder)) is same or (key.endswith("heads") and value in (1, 2, 4, 8))
-
-
-@examples(40)
-@given(st.sampled_from(list(asdict(DIMS))), JSON)
-def test_any_dims_of_openais(sound: Path, key: str, value: Any) -> None:
-    with copied(sound / "openai") as folder:
-        content = {"dims": asdict(DIMS) | {key: value}, "model_state_dict": STATE}
-        torch.save(content, folder / OPENAI)
-        same = value == getattr(DIMS, key) and not isinstance(value, bool)
-        assert (not refused(folder)) is same or (key.endswith("head") and value in (1, 2, 4, 8))
+@examples(60)
+@given(st.sampled_from(list(zip(SIZES, OPENAIS, strict=True))), JSON, st.booleans())
+def test_any_size(sound: Path, keys: tuple[str, str], value: Any, in_json: bool) -> None:
+    with copied(sound / ("whole" if in_json else "openai")) as folder:
+        if in_json:
+            (folder / CONFIG).write_text(json.dumps(hf_config(DIMS) | {keys[0]: value}))
+        else:
+            dims = asdict(DIMS) | {keys[1]: value}
+            torch.save({"dims": dims, "model_state_dict": STATE}, folder / OPENAI)
+        same = value == hf_config(DIMS)[keys[0]] and not isinstance(value, bool)
+        heads = keys[0].endswith("heads") and value in (1, 2, 4, 8)
+        assert (not refused(folder)) is same or heads
 
 
 @examples(40)

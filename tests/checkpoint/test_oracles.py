@@ -87,19 +87,13 @@ MERGED: dict[str, dict[str, Any]] = {
     "every linear layer": {"target_modules": [*ATTENTION, "fc1", "fc2"], "r": 3, "lora_alpha": 7},
     "encoder only, an expression": {"target_modules": r".*encoder\.layers.*\.(q_proj|fc1)"},
     "one layer": {"target_modules": ["fc1"], "layers_to_transform": [1]},
-    "fan in, fan out": {"target_modules": ["fc1"], "fan_in_fan_out": True},
-    "Gaussian start": {"target_modules": ["q_proj"], "init_lora_weights": "gaussian"},
 }
 REFUSED: dict[str, dict[str, Any]] = {
     "alpha_pattern": {"target_modules": ["q_proj"], "alpha_pattern": {"q_proj": 3}},
-    "use_rslora": {"target_modules": ["k_proj"], "r": 5, "use_rslora": True},
     "bias": {"target_modules": ["q_proj"], "bias": "all"},
-    "lora_bias": {"target_modules": ["v_proj", "fc2"], "lora_bias": True},
     "use_dora": {"target_modules": ["q_proj", "fc2"], "use_dora": True},
     "modules_to_save": {"target_modules": ["v_proj"], "modules_to_save": ["layer_norm"]},
-    "trainable_token_indices": {"target_modules": ["q_proj"], "trainable_token_indices": [7]},
     "conv1": {"target_modules": ["conv1"]},
-    "embed_tokens": {"target_modules": ["embed_tokens"]},
     "proj_out": {"target_modules": ["proj_out"]},
 }
 
@@ -137,11 +131,9 @@ def untied(model: Any, noise: bool) -> None:
 CASES: dict[str, tuple[Dims, dict[str, Any]]] = {
     "plain": (DIMS, {}),
     "shards": (DIMS, {"max_shard_size": "200KB"}),
-    "half": (DIMS, {"dtype": torch.float16}),
     "bfloat16": (DIMS, {"dtype": torch.bfloat16}),
     "untied": (DIMS, {"untie": True}),
     "untied in name only": (DIMS, {"untie": False}),
-    "untied in shards": (DIMS, {"untie": True, "max_shard_size": "2MB"}),
     "other heads and layers": (replace(DIMS, n_audio_head=4, n_audio_layer=3, n_text_layer=1), {}),
     "long text": (replace(DIMS, n_text_ctx=700), {}),
     "half a window": (replace(DIMS, n_audio_ctx=750), {}),

@@ -7,13 +7,9 @@ import pytest
 
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Languages, Search, Window
-from slimwhisper.kernels.graphs import Graphs
 from slimwhisper.model.model import Model
 from slimwhisper.types import MEL_FRAMES_PER_POSITION
-from tests.support.pretend.cuda import pretend_cuda
-from tests.support.pretend.models import CUDA, made, requests
 from tests.support.windows import (
-    CPU,
     SEARCHES,
     SHORT,
     VOCABULARY,
@@ -95,26 +91,3 @@ def test_languages_of_short_windows() -> None:
     windows = [replace(w, prompt=(sot,), sot_index=0, rules=None) for w in cut(short_windows(6))]
     engine = Engine(model, VOCABULARY, 6)
     assert all(isinstance(answer, Languages) for answer in engine.run(windows))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
-def test_on_a_gpu() -> None:
-    """What was recorded for whole windows is recorded again with lengths."""
-    asked, frames = requests(6), [100, 500, 300, 100, 200, 500]
-    model = made(("e", "x"), CPU)
-    whole = model.dims.window_frames
-    short = cut(asked, [n * whole // 500 // 2 * 2 for n in frames])
-    cpu = Engine(model, VOCABULARY, 3, None, 4)
-    expected = [run(cpu, dict(enumerate(each))) for each in (asked, short)]
-    with pretend_cuda(count=2):
-        engine = Engine(made(("e", "x"), CUDA), VOCABULARY, 3, None, 4)
-        graphs = engine.group_runners[0].graphs
-        assert isinstance(graphs, Graphs)
-        first = run(engine, dict(enumerate(asked)))
-        recorded = dict(graphs.recorded)
-        second = run(engine, dict(enumerate(short)))
-        assert recorded and not set(recorded.values()) & set(graphs.recorded.values())
-        assert graphs.failure is None and graphs.recorded
-    for found, answers in zip((first, second), expected, strict=True):
-        assert_same([found[i][0] for i in range(6)], [answers[i][0] for i in range(6)])

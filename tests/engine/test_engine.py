@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from slimwhisper.cache.rows import PAGE
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import (
     Align,
     Alignment,
@@ -28,6 +32,7 @@ from slimwhisper.model.model import Guard, Model
 from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.fuzz import examples
 from tests.support.reference import set_spectrum
 from tests.support.windows import (
     CPU,
@@ -48,45 +53,51 @@ SEVERAL = [*SEARCHES[:2], SEARCHES[4], (Search(beams=4, patience=0.5), (0.0,))]
 
 
 @pytest.mark.parametrize(("search", "temperatures"), SEVERAL)
+@examples(5)
+@given(order=st.permutations(range(5)), slots=st.integers(2, 5))
 def test_results_do_not_depend_on_neighbours(
-    model: Model, search: Search | None, temperatures: Sequence[float]
+    model: Model,
+    search: Search | None,
+    temperatures: tuple[float, ...],
+    order: list[int],
+    slots: int,
 ) -> None:
+    """Nor on the order in which windows come, or on how many are decoded together."""
+    requests, alone = each_alone(model, search, temperatures)
+    found = decode(model, [requests[i] for i in order], slots, search)
+    assert_same(found, [alone[i] for i in order])
+
+
+@cache
+def each_alone(
+    model: Model, search: Search | None, temperatures: tuple[float, ...]
+) -> tuple[list[Window], list[Decoded]]:
     requests = short_windows(5, temperatures=temperatures)
     alone = [decode(model, [r], 1, search)[0] for r in requests]
-    assert_same(decode(model, requests, 3, search), alone)
-    assert_same(decode(model, requests, 5, search, backwards=True), alone)
     assert len({d.tokens for d in alone}) == 5
     assert [d.temperature for d in alone] == [r.attempt.temperature for r in requests]
+    return requests, alone
 
 
 @pytest.mark.parametrize(("search", "temperatures"), [SEARCHES[0], SEARCHES[4]])
 def test_looking_less_often_changes_nothing(
-    model: Model, search: Search | None, temperatures: Sequence[float]
+    model: Model,
+    search: Search | None,
+    temperatures: Sequence[float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A text that has ended stays as it is until somebody looks: no question at every token."""
     requests = [*short_windows(4, temperatures=temperatures), *short_windows(2, 40, temperatures)]
+    looks, counts, take = list[int](), list[int](), GroupRunner.snapshot
+    monkeypatch.setattr(GroupRunner, "snapshot", lambda *a: (looks.append(1), take(*a))[1])
     expected = decode(model, requests, 3, search, check_every=1)
     for every in (5, 64):
+        counts.append(len(looks))
+        looks.clear()
         found = decode(model, requests, 3, search, check_every=every)
         assert [f.tokens for f in found] == [e.tokens for e in expected]
         assert [f.avg_logprob for f in found] == pytest.approx([e.avg_logprob for e in expected])
-
-
-def test_between_looks_nobody_asks_the_device(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = Engine(model, VOCABULARY, 2, check_every=5)
-    snapshots: list[int] = []
-    (runner,) = engine.group_runners
-    take_snapshot = runner.snapshot
-    monkeypatch.setattr(runner, "snapshot", lambda *a: snapshots.append(1) or take_snapshot(*a))
-    owner, steps = Asker(), 0
-    engine.submit(owner, short_windows(1, sample_len=40)[0])
-    while not engine.idle:
-        step(engine)
-        steps += 1
-    assert len(owner.answers[0].tokens) > 10
-    assert len(snapshots) <= 1 + steps // 5 + 1  # after the prompt, every fifth token, at the limit
+    assert counts[0] > 2 * counts[1] > 2 * len(looks)
 
 
 def test_no_row_waits_for_another_s_end(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +291,7 @@ def test_windows_wait_for_pages(
     """
     requests = [
         replace(w, rules=replace(w.rules, sample_len=100))  # type: ignore[type-var]
-        for w in short_windows(10, temperatures=temperatures)
+        for w in short_windows(9, temperatures=temperatures)
     ]
     expected = decode(model, requests, 3, search)
     pages = (search or Search()).least_pages(SHORT.n_text_ctx)

@@ -25,7 +25,6 @@ BASE: dict[str, Any] = {
     "no_speech_threshold": None,
     "temperature": LADDER,
 }
-SEARCHES: list[dict[str, Any]] = [{}, {"best_of": 3}, {"beam_size": 3, "best_of": 2}]
 
 
 class Watch:
@@ -34,24 +33,17 @@ class Watch:
     def __init__(self, model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> None:
         self.encoded = 0
         self.started: list[float] = []  # the temperature of each text begun
-        self.rows = 0  # decoder rows, over all steps
-        network = model.network
-        encoder, step, start = network.encoder, network.decoder.step, GroupRunner.start
+        encoder, start = model.network.encoder, GroupRunner.start
 
         def encode(mels: torch.Tensor) -> torch.Tensor:
             self.encoded += len(mels)
             return encoder(mels)
 
-        def one_step(tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
-            self.rows += len(tokens)
-            return step(tokens, *rest)
-
         def begin(runner: GroupRunner, first: int, tickets: Sequence[Ticket], *rest: Any) -> None:
             self.started += [t.window.attempt.temperature for t in tickets]
             start(runner, first, tickets, *rest)
 
-        monkeypatch.setattr(network, "encoder", encode)
-        monkeypatch.setattr(network.decoder, "step", one_step)
+        monkeypatch.setattr(model.network, "encoder", encode)
         monkeypatch.setattr(GroupRunner, "start", begin)
 
 
@@ -98,15 +90,9 @@ def test_who_fails_is_tried_again_and_others_are_not_touched(
     assert len(watch.started) == sum(tries)
     for rung, heat in enumerate(LADDER):
         assert watch.started.count(heat) == sum(n > rung for n in tries)
-    # each row of a step is a text's next token: the first comes with the prompt
-    assert watch.rows <= sum(tries) * (BASE["sample_len"] - 1)
 
 
-@pytest.mark.parametrize(
-    "search",
-    SEARCHES[::2],
-    ids=lambda b: ",".join(b) or "one",
-)
+@pytest.mark.parametrize("search", [{}, {"beam_size": 3, "best_of": 2}])
 def test_when_all_fail_at_once_no_window_is_lost(
     model: SlimWhisper, monkeypatch: pytest.MonkeyPatch, search: dict[str, Any]
 ) -> None:

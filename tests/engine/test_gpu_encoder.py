@@ -14,108 +14,63 @@ from slimwhisper.engine.passes import AsyncEncoder
 from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.kernels.graphs import stream_of
 from tests.support.pretend.cuda import pretend_cuda
-from tests.support.pretend.device import Forbidden
 from tests.support.pretend.models import made, requests
 from tests.support.windows import CPU, VOCABULARY, Asker, step
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:divide by zero"),  # the interpreter's log(0)
-]
 
-
-def encoded(slots: int, windows: int) -> list[tuple[int, bool, int]]:
-    """The batches of an engine's encoder: windows, whether half of the GPU encodes them, and how
-    many rows are free then. All windows are the same.
-    """
-    engine = Engine(made(("e", "x"), torch.device("cuda"), layers=1), VOCABULARY, slots)
-    assert (engine.batch_size, engine.slots) == (slots, slots + 2 * ENCODE_BATCH)
-    owner, batches = Asker(), list[tuple[int, bool, int]]()
-    begin, group = engine.runner.encoder.begin, engine.scheduler.main_group
-
-    def noted(tickets: Sequence[Ticket], mels: Sequence[Tensor], beside: bool) -> None:
-        batches.append((len(tickets), beside, group.room))
-        begin(tickets, mels, beside)
-
-    engine.runner.encoder.begin = noted  # type: ignore[method-assign]
-    (window,) = requests(1)
-    for _ in range(windows):
-        engine.submit(owner, window)
-    while not engine.idle:
-        step(engine)
-        assert len(group.tickets) <= slots
-    assert len(owner.answers) == windows
-    return batches
-
-
-def test_windows_are_encoded_together_before_there_are_rows() -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(("slots", "windows"), [(2, 40), (16, 60)])
+def test_windows_are_encoded_together(slots: int, windows: int) -> None:
+    """As many as a batch holds, before there are rows, on half of the GPU while none is free."""
+    batches = list[tuple[int, bool, int]]()
     with pretend_cuda():
-        assert [count for count, *_ in encoded(2, 40)] == [12, 12, 12, 4]
+        engine = Engine(made(("e", "x"), torch.device("cuda"), layers=1), VOCABULARY, slots)
+        assert (engine.batch_size, engine.slots) == (slots, slots + 2 * ENCODE_BATCH)
+        owner, begin, group = Asker(), engine.runner.encoder.begin, engine.scheduler.main_group
+
+        def noted(tickets: Sequence[Ticket], mels: Sequence[Tensor], beside: bool) -> None:
+            batches.append((len(tickets), beside, group.room))
+            begin(tickets, mels, beside)
+
+        engine.runner.encoder.begin = noted  # type: ignore[method-assign]
+        for window in requests(1) * windows:
+            engine.submit(owner, window)
+        while not engine.idle:
+            step(engine)
+            assert len(group.tickets) <= slots
+    counts = [count for count, *_ in batches]
+    assert len(owner.answers) == sum(counts) == windows and max(counts) == ENCODE_BATCH
+    assert len(counts) <= -(-windows // ENCODE_BATCH) + 2
+    assert any(beside for _, beside, _ in batches) or slots == 2
+    assert all(room == 0 for _, beside, room in batches if beside)
 
 
-def test_a_stream_waits_for_what_it_reads() -> None:
-    with pretend_cuda():
-        stream, x = torch.cuda.Stream(), torch.zeros(3, device="cuda")
-        with torch.cuda.stream(stream), pytest.raises(Forbidden, match="another stream"):
-            x + 1
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            x + 1
-
-
-def test_the_encoder_is_recorded_for_each_number_of_windows() -> None:
-    """And what it found is kept when the next batch runs in the same memory."""
+@pytest.mark.parametrize("divides", [True, False])
+def test_batches_are_recorded_by_size_and_half(divides: bool) -> None:
+    """What was found is kept when the next batch runs in the same memory, on either half."""
     asked = requests(5)
-    mels = torch.stack([w.mel for w in asked if w.mel is not None])
-    expected = made(("e", "x"), CPU).encoder(mels)
-    with pretend_cuda(count=2) as gpu:
+    mels = [w.mel for w in asked if w.mel is not None]
+    expected = made(("e", "x"), CPU).encoder(torch.stack(mels))
+    with pretend_cuda(count=2, divides=divides) as gpu:
         encoder = AsyncEncoder(made(("e", "x")), 3)
         for turn in range(3):  # directly, recorded, replayed
             with gpu.counting() as counts:
-                for some in (slice(0, 3), slice(3, 5)):
+                for some, beside in ((slice(0, 3), False), (slice(3, 5), True)):
                     tickets = [Ticket(i, w, i, slot=i) for i, w in enumerate(asked)][some]
-                    encoder.begin(tickets, list(mels[some]))
-            assert counts.kernels["conv1d"] == (0 if turn == 2 else 4)
-            assert not counts.reads
+                    encoder.begin(tickets, mels[some], beside)
+            assert counts.kernels["conv1d"] == (0 if turn == 2 else 4) and not counts.reads
             found: dict[int, Tensor] = {}
             while len(found) < 5:
                 for tickets, features in encoder.completed(wait=True):
                     found |= {t.slot: f.cpu() for t, f in zip(tickets, features, strict=True)}
             for slot, features in found.items():
                 torch.testing.assert_close(features, expected[slot])
-        whole = made(("e", "x"), CPU).dims.window_frames
-        assert sorted(encoder.graphs["encoder"].recorded) == [(2, whole), (3, whole)]
-        assert encoder.graphs["encoder"].failure is None
-
-
-@pytest.mark.parametrize("divides", [True, False])
-def test_half_of_the_gpu_encodes_what_no_row_waits_for(divides: bool) -> None:
-    """The same buffers serve both halves, one after the other, and the graphs of both."""
-    asked = requests(4)
-    mels = [w.mel for w in asked if w.mel is not None]
-    expected = made(("e", "x"), CPU).encoder(torch.stack(mels))
-    with pretend_cuda(divides=divides):
-        encoder = AsyncEncoder(made(("e", "x")), 2)
-        for _ in range(3):
-            for first, beside in ((0, False), (2, True)):
-                some = slice(first, first + 2)
-                tickets = [Ticket(i, w, i, slot=i) for i, w in enumerate(asked)][some]
-                encoder.begin(tickets, mels[some], beside)
-            found = [f.cpu() for _ in range(2) for _, f in encoder.completed(wait=True)]
-            torch.testing.assert_close(torch.cat(found), expected)
+        assert not any(graphs.failure for graphs in encoder.graphs.values())
         recorded = {role: len(graphs.recorded) for role, graphs in encoder.graphs.items()}
-        assert recorded == ({"encoder": 1, "beside": 1} if divides else {"encoder": 1})
+        assert recorded == ({"encoder": 1, "beside": 1} if divides else {"encoder": 2})
         if divides:
-            streams = [stream_of(torch.device("cuda", 0), role) for role in ("encoder", "beside")]
+            streams = [stream_of(torch.device("cuda", 1), role) for role in ("encoder", "beside")]
             assert streams[0].number != streams[1].number  # type: ignore[attr-defined]
-
-
-def test_the_encoder_leaves_half_of_the_gpu_to_full_rows() -> None:
-    """While rows are free it has all of it."""
-    with pretend_cuda():
-        batches = encoded(16, 60)
-    assert {beside for _, beside, _ in batches} == {True, False}
-    assert all(room == 0 for _, beside, room in batches if beside)
 
 
 def test_how_many_windows_are_encoded_ahead() -> None:
@@ -135,16 +90,15 @@ def test_others_decode_while_a_window_is_encoded() -> None:
     first, second = requests(2)
     rules = replace(first.rules, sample_len=30)  # type: ignore[type-var]
     with pretend_cuda() as gpu:
-        model = made(("e", "x"), torch.device("cuda"))
-        engine = Engine(model, VOCABULARY, 2, None, 4)
+        engine = Engine(made(("e", "x"), torch.device("cuda")), VOCABULARY, 2, None, 4)
         owners = Asker(), Asker()
         engine.submit(owners[0], replace(first, rules=rules))
         step(engine)
         engine.submit(owners[1], second)
         with gpu.counting() as counts:
             step(engine)
-        assert counts.kernels["conv1d"] == 2 and len(engine.group_runners[0].group.tickets) == 1
-        assert counts.kernels["graph"] == 2  # it, and a step beside it
+        assert counts.kernels["conv1d"] == 2 and counts.kernels["graph"] == 2
+        assert len(engine.group_runners[0].group.tickets) == 1
         assert engine.slots - engine.free == 2
         engine.stop(owners[1:])
         assert engine.slots - engine.free == 1

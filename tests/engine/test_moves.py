@@ -1,10 +1,10 @@
-"""Windows end, and the last ones take their rows: all at once, as one after the other."""
+"""Windows end, and the last ones take their rows: moves of rows are a permutation."""
 
-import random
 from typing import Any
 
-import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from slimwhisper.engine.group_runner import GroupRunner
@@ -13,6 +13,7 @@ from slimwhisper.engine.rows import RowState
 from slimwhisper.engine.sampling import GreedySampler
 from slimwhisper.engine.scheduler import Move, RowGroup, Ticket
 from slimwhisper.kernels.dispatch import Kernels
+from tests.support.fuzz import examples
 from tests.support.windows import CPU, DIMS, VOCABULARY
 
 NONE = torch.zeros(0, dtype=torch.int64)
@@ -32,40 +33,43 @@ def runner_of(width: int, group: RowGroup) -> GroupRunner:
     return GroupRunner(unused, VOCABULARY, group, unused, sampler, state, None, unused)
 
 
-@pytest.mark.parametrize("width", [1, 3])
-@pytest.mark.parametrize("count", [1, 2, 5, WINDOWS])
-@pytest.mark.parametrize("seed", range(4))
-def test_windows_move_together_as_one_by_one(width: int, count: int, seed: int) -> None:
-    rng, group = random.Random(seed), RowGroup(width, WINDOWS)
+@examples(60)
+@given(
+    width=st.sampled_from([1, 3]),
+    leaving=st.lists(st.integers(0, WINDOWS - 1), unique=True, min_size=1),
+    preempted=st.sets(st.integers(0, WINDOWS - 1)),
+)
+def test_windows_move_together(width: int, leaving: list[int], preempted: set[int]) -> None:
+    """All at once as one by one; who stays has its own rows, and who is preempted its tokens."""
+    group = RowGroup(width, WINDOWS)
     for number in range(WINDOWS):
         group.add(Ticket(number, Window(None, (1, 2), 0, RULES), number))
         group.tickets[-1].count = 3 + number
-    together, alone = runner_of(width, group), runner_of(width, group)
-    firsts = together.state.texts.sampled[::width].tolist()
-    moves, saved = list[Move](), dict[int, Ticket]()
-    for ticket in rng.sample(group.tickets, count):
-        if rng.random() < 0.5:  # preempted: it keeps its tokens
-            saved[ticket.number] = ticket
-        moves.append(Move(group, *group.remove(ticket), saved.get(ticket.number)))
-    for move in moves:
-        alone.move([move])
-    kept = {number: ticket.resume for number, ticket in saved.items()}
-    assert kept == {n: tuple(firsts[n][: 3 + n]) for n in saved}
-    for ticket in saved.values():
-        ticket.resume = ()
-    together.move(moves)
-    assert {number: ticket.resume for number, ticket in saved.items()} == kept
+    tickets, runners = list(group.tickets), [runner_of(width, group) for _ in range(3)]
+    before, together, alone = (runner.state for runner in runners)
+    saved = [tickets[n] for n in leaving if n in preempted]
+    moves = [
+        Move(group, *group.remove(tickets[n]), tickets[n] if n in preempted else None)
+        for n in leaving
+    ]
+    kept = []
+    for runner, parts in ((runners[1], [moves]), (runners[2], [[move] for move in moves])):
+        for part in parts:
+            runner.move(part)
+        kept.append([ticket.resume for ticket in saved])
+        for ticket in saved:
+            ticket.resume = ()
+    firsts = before.texts.sampled[::width].tolist()
+    assert kept == [[tuple(firsts[t.number][: 3 + t.number]) for t in saved]] * 2
+    order = torch.tensor([ticket.number for ticket in group.tickets], dtype=torch.int64)
+    rows = (order[:, None] * width + torch.arange(width)).flatten()
 
-    def live(runner: GroupRunner) -> list[Tensor]:
-        rows, windows = len(group.tickets) * width, len(group.tickets)
-        by_row = [t[:rows] for t in runner.state.by_row()]
-        return [*by_row, *(t[:windows] for t in runner.state.by_window())]
+    def same(found: list[Tensor], expected: list[Tensor], index: Tensor) -> None:
+        for ours, theirs in zip(found, expected, strict=True):
+            assert torch.equal(ours[: len(index)], theirs[index])
 
-    for a, b in zip(live(together), live(alone), strict=True):
-        assert torch.equal(a, b)
-    for state in (together.state, alone.state):
-        rows = len(group.tickets) * width
-        assert (state.table[rows:] == 999).all() and (state.locations.ids[rows:] == 9 * width).all()
-    order = [ticket.number for ticket in group.tickets]
-    expected = runner_of(width, group).state.texts.last.view(WINDOWS, width)[order]
-    assert torch.equal(together.state.texts.last.view(WINDOWS, width)[: len(order)], expected)
+    for state in (together, alone):
+        same([*state.by_row()], [*before.by_row()], rows)
+        same([*state.by_window()], [*before.by_window()], order)
+        assert (state.table[len(rows) :] == 999).all()
+        assert (state.locations.ids[len(rows) :] == 9 * width).all()

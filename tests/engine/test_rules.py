@@ -1,11 +1,13 @@
 """The vectorised logit rules against openai-whisper's own filters, one row at a time."""
 
-import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from whisper.decoding import ApplyTimestampRules, SuppressBlank, SuppressTokens
 
 from slimwhisper.engine.filters import (
@@ -22,15 +24,11 @@ from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.options import Options
+from slimwhisper.tokens.languages import OTHER_NAMES
 from slimwhisper.tokens.texts import numerals, suppressed_tokens
-from slimwhisper.tokens.vocabulary import (
-    OTHER_NAMES,
-    Vocabulary,
-    get_tokenizer,
-    get_vocabulary,
-    language_code,
-)
+from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, language_code
 from tests.support.checkpoints import tiny_dims
+from tests.support.fuzz import examples
 
 DIMS = tiny_dims()
 TOKENIZER = get_tokenizer(DIMS)
@@ -45,99 +43,66 @@ BEHIND = replace(  # 35 words that a fine-tune added
 )
 
 
-def sampled_sequences() -> list[list[int]]:
-    """What rows may have sampled: none, text, one stamp, pairs, stamps and text in turn."""
-    text, stamp = 100, BEGIN
-    return [
-        [],
-        [stamp + 0],
-        [stamp + 3, stamp + 3],
-        [text],
-        [text, text],
-        [stamp + 3, text],
-        [stamp + 3, text, stamp + 40],
-        [stamp + 3, text, stamp + 40, stamp + 40],
-        [stamp + 3, text, stamp + 40, stamp + 41, text],
-        [text, stamp + 1500],
-        [stamp, text, stamp + 1499, stamp + 1499],
-        [text, text, stamp + 7, text],
-    ]
-
-
-def random_sequences(rng: random.Random, count: int) -> list[list[int]]:
-    """Text and stamps in any order, most of them no model's own: the rules must hold all the same.
+@st.composite
+def sequences(draw: st.DrawFn) -> list[int]:
+    """What a row may have sampled: text and stamps in any order, most of them no model's own.
 
     Stamps do not decrease; of others whisper only looks at the last.
     """
-    sequences = []
-    for _ in range(count):
-        sequence: list[int] = []
-        at = 0
-        for _ in range(rng.randint(0, 9)):
-            if rng.random() < 0.5:
-                at = min(1500, at + rng.choice([0, 0, 1, rng.randint(0, 700)]))
-                sequence.append(BEGIN + at)
-            else:
-                sequence.append(rng.randrange(VOCABULARY.eot))
-        sequences.append(sequence)
-    return sequences
+    at, sequence = 0, list[int]()
+    for more in draw(st.lists(st.none() | st.sampled_from([0, 0, 1, 3, 40, 700]), max_size=9)):
+        at = min(1500, at + (more or 0))
+        sequence.append(100 if more is None else BEGIN + at)
+    return sequence
 
 
 State = tuple[torch.Tensor, ...]
 
 
-def state_of(sequences: list[list[int]], limit: int, enabled: list[bool]) -> State:
+def state_of(rows: Sequence[list[int]], limit: int, enabled: Sequence[bool]) -> State:
     """Of `apply_timestamp_rules`; rows advanced one token at a time, as the engine does it."""
-    rows: list[State] = []
-    for sequence, on in zip(sequences, enabled, strict=True):
+    states: list[State] = []
+    for sequence, on in zip(rows, enabled, strict=True):
         rules = replace(make_rules(DIMS, Options()), timestamps=on, max_initial_timestamp=limit)
         state: State = tuple(torch.tensor([*t]) for t in STAMPS.along(rules, ()))
         for token in sequence:
             state = STAMPS.after(state, torch.tensor([token]))
-        rows.append((*state, torch.tensor([len(sequence)])))
-    return tuple(torch.cat(t) for t in zip(*rows, strict=True))
+        states.append((*state, torch.tensor([len(sequence)])))
+    return tuple(torch.cat(t) for t in zip(*states, strict=True))
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("stamp_bonus", [0.0, 4.0, -4.0])
-@pytest.mark.parametrize("limit", [50, None])
-def test_timestamp_rules_are_whispers(seed: int, stamp_bonus: float, limit: int | None) -> None:
+@examples(80)
+@given(
+    rows=st.lists(st.tuples(sequences(), st.booleans()), min_size=1, max_size=12),
+    limit=st.sampled_from([50, None]),
+    bonus=st.sampled_from([0.0, 4.0, -4.0]),
+    behind=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_timestamp_rules_are_whispers(
+    rows: list[tuple[list[int], bool]], limit: int | None, bonus: float, behind: bool, seed: int
+) -> None:
+    """Rows without them are left alone. Words behind the timestamps are text, as if they stood
+    before <|endoftext|>: whisper's filter, with the columns in that order.
+    """
+    vocabulary = BEHIND if behind else VOCABULARY
     generator = torch.Generator().manual_seed(seed)
-    sequences = sampled_sequences() + random_sequences(random.Random(seed), 28)
-    logits = torch.randn(len(sequences), VOCABULARY.size, generator=generator) * 3
-    logits[:, BEGIN:] += stamp_bonus
-    expected = logits.clone()
-    begin = 3
-    reference = ApplyTimestampRules(TOKENIZER, begin, max_initial_timestamp_index=limit)
-    for row, sequence in enumerate(sequences):
-        tokens = torch.tensor([[TOKENIZER.sot] * begin + sequence])
-        reference.apply(expected[row : row + 1], tokens)
-    latest = VOCABULARY.size if limit is None else limit
-    state = state_of(sequences, latest, [True] * len(sequences))
-    apply_timestamp_rules(logits, state, VOCABULARY)
-    assert torch.equal(logits, expected)
-    assert torch.isneginf(expected).any(dim=1).all()
-
-
-def test_words_behind_the_timestamps_are_text() -> None:
-    """As if they stood before <|endoftext|>: whisper's filter, with the columns in that order."""
-    generator = torch.Generator().manual_seed(5)
-    words = BEHIND.texts[1]
-    sequences = sampled_sequences() + random_sequences(random.Random(5), 12)
-    logits = torch.randn(len(sequences), BEHIND.size, generator=generator) * 3
-    logits[::2, words.start :] += 6
-    # whisper's tokens, without as many of its own first words as there are behind
-    order = [*range(len(words), words.start)]
-    moved = torch.cat([logits[:, words.start :], logits[:, order]], dim=1)
-    hidden = logits[:, : len(words)].amax(dim=1)
-    logits[:, : len(words)] = NEVER
-    assert hidden.isfinite().all()
-    reference = ApplyTimestampRules(TOKENIZER, 1, max_initial_timestamp_index=50)
-    for row, sequence in enumerate(sequences):
+    logits = torch.randn(len(rows), vocabulary.size, generator=generator) * 3
+    logits[:, BEGIN : DIMS.n_vocab] += bonus
+    more = vocabulary.size - DIMS.n_vocab
+    logits[::2, DIMS.n_vocab :] += 6
+    logits[:, :more] = NEVER  # in the reference's place of the words behind
+    before = logits.clone()
+    moved = torch.cat([logits[:, DIMS.n_vocab :], logits[:, more : DIMS.n_vocab]], dim=1)
+    reference = ApplyTimestampRules(TOKENIZER, 1, max_initial_timestamp_index=limit)
+    for row, (sequence, _) in enumerate(rows):
         reference.apply(moved[row : row + 1], torch.tensor([[TOKENIZER.sot, *sequence]]))
-    apply_timestamp_rules(logits, state_of(sequences, 50, [True] * len(sequences)), BEHIND)
-    assert torch.equal(logits[:, words.start :], moved[:, : len(words)])
-    assert torch.equal(logits[:, order], moved[:, len(words) :])
+    latest = VOCABULARY.size if limit is None else limit
+    texts, enabled = zip(*rows, strict=True)
+    apply_timestamp_rules(logits, state_of(texts, latest, enabled), vocabulary)
+    for row, on in enumerate(enabled):
+        expected = torch.cat([moved[row, more:], moved[row, :more]]) if on else before[row, more:]
+        assert torch.equal(logits[row, more:], expected)
 
 
 def test_a_word_behind_the_timestamps_is_no_timestamp() -> None:
@@ -145,18 +110,6 @@ def test_a_word_behind_the_timestamps_is_no_timestamp() -> None:
     *_, last, before_last, latest, _ = state_of([[BEGIN + 3]], 50, [True])
     _, _, *state = stamps.after((last, last, last, before_last, latest), word)
     assert [t.item() for t in state] == [False, True, 3]
-
-
-def test_rows_without_timestamps_are_left_alone() -> None:
-    sequences = sampled_sequences()
-    logits = torch.randn(
-        len(sequences), VOCABULARY.size, generator=torch.Generator().manual_seed(0)
-    )
-    before = logits.clone()
-    enabled = [i % 2 == 0 for i in range(len(sequences))]
-    apply_timestamp_rules(logits, state_of(sequences, 50, enabled), VOCABULARY)
-    for row, on in enumerate(enabled):
-        assert torch.equal(logits[row], before[row]) == (not on)
 
 
 @pytest.mark.parametrize("wanted", ["-1", "", None, "5,6", (7, 8), "-1,9"])
@@ -271,23 +224,14 @@ def test_bad_suppress_tokens(wanted: str | tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("code", "names"),
     [
-        ("en", "en EN en-US en_GB en_US.UTF-8 eng English english(US) <|en|>"),
-        ("de", "de-CH de-AT DE_de deu ger German Deutsch"),
-        ("pt", "pt-BR pt_PT por Portuguese"),
-        ("zh", "zh-CN zh-TW zh-Hant-TW zho chi cmn cmn-Hans-CN Mandarin"),
-        ("fr", "fr_FR fr-CA fra fre"),
+        ("en", "en EN en-US en_GB en_US.UTF-8 en.UTF-8 eng English english(US) <|en|>"),
+        ("de", "de-CH DE_de deu ger German Deutsch gsw-CH"),
+        ("zh", "zh-CN zh-Hant-TW zho chi cmn-Hans-CN Mandarin"),
         ("es", "spa es-419 Castilian"),
-        ("ja", "jpn ja-JP jp"),
         ("he", "iw iw-IL heb <|iw|>"),
         ("jw", "jw jv jav <|jv|> Javanese"),
-        ("id", "in ind"),
-        ("yi", "ji yid"),
         ("no", "nb nb-NO nob nor"),
-        ("tl", "fil fil-PH tgl"),
         ("fa", "fas per farsi prs"),
-        ("ar", "arz ary-MA"),
-        ("de", "gsw gsw-CH"),
-        ("en", "en.UTF-8 en_US.UTF-8"),
         ("haw", "haw haw-US Hawaiian"),
     ],
 )
@@ -311,14 +255,11 @@ def test_every_language_has_its_own_codes_of_three_letters() -> None:
 @pytest.mark.parametrize(
     ("name", "known", "message"),
     [
-        ("Germann", VOCABULARY, "did you mean german\\?"),
-        ("Duetsch", VOCABULARY, "did you mean deutsch or dutch\\?"),
-        ("xx", VOCABULARY, "use a code such as 'en'"),
-        ("sp", VOCABULARY, "use a code such as 'en'"),  # no code is like another
-        ("kmr", VOCABULARY, "use a code such as 'en'"),
-        ("en,de", VOCABULARY, "use a code such as 'en'"),
+        ("Germann", VOCABULARY, "german"),
+        ("Duetsch", VOCABULARY, "deutsch or dutch"),
+        ("sp", VOCABULARY, "sp.*code such as"),  # no code is like another
+        ("en,de", VOCABULARY, "en,de.*code such as"),
         ("de", ENGLISH, "English-only"),
-        ("yue", VOCABULARY, "'yue' is not in this model; choose large-v3, or another model"),
         ("Cantonese", VOCABULARY, "'yue' is not in this model"),
     ],
 )
@@ -333,30 +274,31 @@ def test_a_models_own_code_comes_first() -> None:
     assert language_code("ZH-tw", known) == "zh-TW" and language_code("zh-CN", known) == "zh"
 
 
+SAMPLED = [
+    *([], [BEGIN], [BEGIN + 3] * 2, [100], [100] * 2, [BEGIN + 3, 100]),
+    *([BEGIN + 3, 100, BEGIN + 40], [BEGIN + 3, 100, *[BEGIN + 40] * 2], [100, BEGIN + 1500]),
+    *([BEGIN + 3, 100, BEGIN + 40, BEGIN + 41, 100], [BEGIN, 100, *[BEGIN + 1499] * 2]),
+]
+
+
 @pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
 @pytest.mark.parametrize("path", ["triton", "c"])
 @pytest.mark.parametrize(
-    ("seed", "vocabulary", "rules", "stamp_bonus"),
-    [
-        *((0, VOCABULARY, True, bonus) for bonus in (4.0, -4.0)),
-        *((2, BEHIND, True, 4.0), (2, BEHIND, False, 0.0)),
-    ],
+    ("vocabulary", "rules", "stamp_bonus"),
+    [(VOCABULARY, True, 4.0), (VOCABULARY, True, -4.0), (BEHIND, True, 4.0), (BEHIND, False, 0.0)],
 )
 def test_the_kernel_chooses_as_the_rules_do(
-    seed: int, vocabulary: Vocabulary, rules: bool, stamp_bonus: float, path: str
+    vocabulary: Vocabulary, rules: bool, stamp_bonus: float, path: str
 ) -> None:
     """Every state, rows without timestamps, strides, logits that are all banned on one side."""
     if path == "c" and library() is None:
         pytest.skip("kernels/cpu is not compiled here")
     gpu = path == "triton" and torch.cuda.is_available()
     device = torch.device("cuda" if gpu else "cpu")
-    generator = torch.Generator().manual_seed(seed)
-    sequences = sampled_sequences() + random_sequences(random.Random(seed), 3)
-    rows = len(sequences)
+    generator, rows = torch.Generator().manual_seed(0), len(SAMPLED)
     enabled = [rules and i % 5 != 4 for i in range(rows)]
-    state = state_of(sequences, 50 if seed else DIMS.n_vocab, enabled)
+    *state, counts = (t.to(device) for t in state_of(SAMPLED, 50, enabled))
     stamps = Timestamps(1, vocabulary, device)
-    *state, counts = (t.to(device) for t in state)
     texts = Texts(counts, counts, {stamps: tuple(state)} if rules else {})
     wide = torch.randn(rows, vocabulary.size + 7, generator=generator).to(device) * 3
     logits = wide[:, : vocabulary.size]

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from slimwhisper.cache.rows import PAGE, PagePool
 from slimwhisper.engine.requests import Attempt, Decoded, Retry, Rules, Search, Window
 from slimwhisper.engine.scheduler import Plan, Results, RowGroup, Scheduler, Ticket, TicketState
+from tests.support.fuzz import examples
 
 CONTEXT = 64
 NONE = torch.zeros(0, dtype=torch.int64)
@@ -27,9 +30,10 @@ class Script:
     """Does what a plan says, with numbers in place of tensors, and checks every page."""
 
     def __init__(
-        self, scheduler: Scheduler, rng: random.Random, ends: float = 0.0, synchronous: float = 1.0
+        self, scheduler: Scheduler, seed: int, ends: float = 0.0, synchronous: float = 1.0
     ) -> None:
-        self.scheduler, self.rng, self.ends, self.synchronous = scheduler, rng, ends, synchronous
+        self.scheduler, self.ends, self.synchronous = scheduler, ends, synchronous
+        self.rng = random.Random(seed)
         self.tables: dict[tuple[RowGroup, int], list[int | None]] = {}  # by group and row
         self.started: Counter[Any] = Counter()
 
@@ -58,13 +62,10 @@ class Script:
             results.answers.append((ticket, Decoded()))
         encoding = list(self.scheduler.tickets(TicketState.ENCODING))
         results.encoded = [t for t in encoding if self.rng.random() < 0.7]
-        answered = [ticket for ticket, _ in self.scheduler.update(results)]
-        self.check()
-        return answered
+        return [ticket for ticket, _ in self.scheduler.update(results)]
 
     def _start(self, group: RowGroup, index: int, ticket: Ticket) -> None:
-        ticket.count = len(ticket.draft) if group.resumable else 0
-        ticket.count += 1
+        ticket.count = 1 + (len(ticket.draft) if group.resumable else 0)
         for i in range(group.width):
             table: list[int | None] = [None] * (CONTEXT // PAGE)
             for number, pages in enumerate(ticket.pages):
@@ -87,16 +88,6 @@ class Script:
         elif group.width > 1 and self.rng.random() < 0.3:
             results.read_pages.append((ticket, [self.tables[row][:whole] for row in rows]))
 
-    def check(self) -> None:
-        """Each page in use is one window's, and what rows read is theirs."""
-        pool, groups = self.scheduler.pool, self.scheduler.groups
-        decoding = [(group, t) for group in groups for t in group.tickets]
-        owned = [page for _, t in decoding for pages in t.pages for page in pages]
-        assert len(owned) == len(set(owned)) == pool.used <= pool.peak <= pool.count
-        slots = [t.slot for t in self.scheduler.by_slot.values()]
-        assert len(set(slots)) == len(slots) <= self.scheduler.slots
-        assert {t for _, t in decoding} == set(self.scheduler.tickets(TicketState.DECODING))
-
 
 def make(
     search: Search, slots: int, pages: int, lookahead: int = 0, rows: int = 0, batched: bool = False
@@ -106,44 +97,91 @@ def make(
     return Scheduler(slots, PagePool(pages), CONTEXT, search, main, batched)
 
 
-@pytest.mark.parametrize(
-    ("search", "batched"),
-    [
-        *((Search(), True), (Search(samples=3), False)),
-        *((Search(beams=2), True), (Search(beams=3, samples=2), False)),
-    ],
-    ids=str,
-)
-def test_no_page_is_lost_in_any_order(search: Search, batched: bool) -> None:
-    """10,000 random submissions, retries, stops and steps, with pages for two windows."""
-    rng = random.Random(2 if batched else 0)
-    width = max(search.beams or 1, search.samples)
-    scheduler = make(search, 6, 2 * width * CONTEXT // PAGE, batched=batched)
-    script, answered, given_up = Script(scheduler, rng, 0.005, 0.5), [], set()
-    for _ in range(10_000):
-        if rng.random() < 0.3 and len(scheduler.waiting) < 5:
-            scheduler.submit(object(), window(rng.randint(1, 40), rng.randint(1, 60)))
-        if rng.random() < 0.02 and scheduler.by_slot:
-            given_up.add(rng.choice(list(scheduler.by_slot.values())).owner)
-            scheduler.stop(given_up)
-        if rng.random() < 0.8:
-            answered += script.step()
-        while answered and rng.random() < 0.7:
-            ticket = answered.pop(rng.randrange(len(answered)))
-            again = rng.choice([0.0, 0.5, None, None])
-            scheduler.reply(ticket, None if again is None else Retry(Attempt(again)))
-    assert scheduler.preemptions > 3
-    while not scheduler.idle:
-        for ticket in script.step() + answered:
-            scheduler.reply(ticket, None)
-        answered = []
-    assert scheduler.pool.used == 0 and scheduler.free == 6
+SLOTS = 6
+SEARCHES = [Search(), Search(samples=3), Search(beams=2), Search(beams=3, samples=2)]
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Submissions, retries, stops and steps, with pages for two windows."""
+
+    @initialize(
+        search=st.sampled_from(SEARCHES),
+        batched=st.booleans(),
+        lookahead=st.sampled_from([0, 0, 7]),
+        seed=st.integers(0, 99),
+    )
+    def begin(self, search: Search, batched: bool, lookahead: int, seed: int) -> None:
+        pages = 2 * max(search.beams or 1, search.samples) * CONTEXT // PAGE
+        lookahead = 0 if search.beams else lookahead
+        self.scheduler = make(search, SLOTS, pages, lookahead, batched=batched)
+        self.script = Script(self.scheduler, seed, 0.005, 0.5)
+        self.answered: list[Ticket] = []
+        self.given_up: set[object] = set()
+        self.submitted: list[object] = []  # owners
+
+    @rule(prompts=st.lists(st.integers(1, 40), max_size=4), length=st.integers(1, 60))
+    def submit(self, prompts: list[int], length: int) -> None:
+        for prompt in prompts:
+            self.submitted.append(object())
+            self.scheduler.submit(self.submitted[-1], window(prompt, length))
+
+    @rule(count=st.integers(1, 12))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            self.answered += self.script.step()
+            self.whole()
+
+    @precondition(lambda self: self.scheduler.by_slot)
+    @rule(index=st.integers(0, SLOTS - 1))
+    def stop(self, index: int) -> None:
+        tickets = list(self.scheduler.by_slot.values())
+        self.given_up.add(tickets[index % len(tickets)].owner)
+        self.scheduler.stop(self.given_up)
+
+    @precondition(lambda self: self.answered)
+    @rule(index=st.integers(0, SLOTS), heat=st.sampled_from([0.0, 0.5, None, None]))
+    def reply(self, index: int, heat: float | None) -> None:
+        ticket = self.answered.pop(index % len(self.answered))
+        self.scheduler.reply(ticket, None if heat is None else Retry(Attempt(heat)))
+
+    @invariant()
+    def whole(self) -> None:
+        """Each page in use is one window's, no slot is taken twice, slots are given in order."""
+        pool, groups = self.scheduler.pool, self.scheduler.groups
+        decoding = [(group, t) for group in groups for t in group.tickets]
+        owned = [page for _, t in decoding for pages in t.pages for page in pages]
+        assert len(owned) == len(set(owned)) == pool.used <= pool.peak <= pool.count
+        assert all(len(group.tickets) <= group.capacity for group in groups)
+        slots = [t.slot for t in self.scheduler.by_slot.values()]
+        answered = [t.slot for t in self.answered if t.state is TicketState.ANSWERED]
+        assert len(set(slots)) == len(slots) <= SLOTS and {*answered} <= {*slots}
+        assert {t for _, t in decoding} == set(self.scheduler.tickets(TicketState.DECODING))
+        waiting = [t.number for t in self.scheduler.waiting]
+        assert waiting == sorted(waiting)
+        assert not waiting or all(t.number < waiting[0] for t in self.scheduler.by_slot.values())
+
+    def teardown(self) -> None:
+        """Everything ends: whoever was not given up has been decoded."""
+        for _ in range(5_000):
+            if self.scheduler.idle:
+                break
+            for ticket in self.answered + self.script.step():
+                self.scheduler.reply(ticket, None)
+            self.answered = []
+            self.whole()
+        assert self.scheduler.idle and self.scheduler.pool.used == 0
+        assert self.scheduler.free == SLOTS
+        assert {*self.submitted} - self.given_up <= {*self.script.started}
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = examples(40)
 
 
 def test_the_oldest_window_is_never_held_up() -> None:
     """Pages for two windows: all five come to their end, the first one first."""
     scheduler = make(Search(), 5, 2 * CONTEXT // PAGE)
-    script, ended = Script(scheduler, random.Random(1)), []
+    script, ended = Script(scheduler, 1), []
     owners = [object() for _ in range(5)]
     for owner in owners:
         scheduler.submit(owner, window(20, 40))
@@ -158,9 +196,8 @@ def test_the_oldest_window_is_never_held_up() -> None:
 def test_pages_grow_with_the_text() -> None:
     """One page more for each 16 tokens; a prompt's whole pages are shared by its beams."""
     scheduler = make(Search(beams=4), 1, 100)
-    script = Script(scheduler, random.Random(0))
+    script, used = Script(scheduler, 0), []
     scheduler.submit(object(), window(33, 20))
-    used = []
     for _ in range(16):
         script.step()
         (ticket,) = scheduler.by_slot.values()
@@ -175,7 +212,7 @@ def test_texts_of_a_full_gpu_start_together(batched: bool, together: int) -> Non
     """While all rows are in use and windows wait, one row that is free waits for two more."""
     rows, count = 24, 90
     scheduler = make(Search(), rows + 9, 1000, rows=rows, batched=batched)
-    script, starts, plan = Script(scheduler, random.Random(0), 0.05, 0.0), [], scheduler.plan
+    script, starts, plan = Script(scheduler, 0, 0.05, 0.0), [], scheduler.plan
     for _ in range(count):
         scheduler.submit(object(), window(4, 40))
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from slimwhisper.engine import passes
 from slimwhisper.engine.engine import LIVE_PREFETCH, Engine
-from slimwhisper.engine.passes import encoder
 from slimwhisper.engine.requests import Decoded
 from slimwhisper.engine.scheduler import Results
 from slimwhisper.model.model import Model
@@ -36,7 +36,7 @@ def in_a_thread(body: Callable[[], Result]) -> Result:
 
 @pytest.fixture
 def four(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder, "usual_threads", lambda: 4)
+    monkeypatch.setattr(passes, "usual_threads", lambda: 4)
 
 
 def watched(model: Model, names: list[str]) -> Model:
@@ -129,7 +129,7 @@ def test_an_encoder_that_fails_is_reported(four: None) -> None:
 
 
 def test_one_thread_cannot_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder, "usual_threads", lambda: 1)
+    monkeypatch.setattr(passes, "usual_threads", lambda: 1)
 
     def body() -> None:
         engine = Engine(short_model(), VOCABULARY, 1)

@@ -2,29 +2,38 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+import slimwhisper
+from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.cli import build_parser
 from slimwhisper.engine.drafting import (
     MAX_DRAFT,
+    TIMED_FIRST,
     Acceptance,
     Choose,
     DraftContext,
     Drafter,
+    DraftLengthController,
     DraftModel,
+    expected_tokens,
     load_draft,
 )
-from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.group_runner import GroupRunner
+from slimwhisper.engine.engine import Engine, make_engine
 from slimwhisper.engine.requests import Answer, Decoded, Request, Search, Window
 from slimwhisper.errors import OptionError
+from slimwhisper.jobs.flags import options_of
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
-from tests.support.pretend.cuda import pretend_cuda
+from tests.support.paths import SAMPLES
 from tests.support.windows import (
     CPU,
     SEED,
@@ -38,6 +47,7 @@ from tests.support.windows import (
 )
 
 LENGTH = 30
+DOOR = SAMPLES / "door-code.mp3"
 
 
 class Guesses:
@@ -45,25 +55,27 @@ class Guesses:
 
     cost = 0.01
 
-    def __init__(self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> None:
-        self.prompts, self.texts = [tuple(p) for p in prompts], texts
-        self.wrong: Callable[[int, int], bool] = lambda text, index: False
-        self.read: list[int] = []  # tokens of a row, by call
+    def __init__(
+        self,
+        windows: Sequence[Window],
+        texts: Sequence[Decoded],
+        wrong: Callable[[int, int], bool],
+    ) -> None:
+        self.prompts, self.wrong = [w.prompt for w in windows], wrong
+        self.texts = [[*t.tokens, VOCABULARY.eot, VOCABULARY.eot] for t in texts]
 
     def begin(self, prompts: Tensor, rows: Rows) -> None:
         for row in prompts.tolist():
             assert any(tuple(row[: len(p)]) == p for p in self.prompts)
 
     def guess(self, context: DraftContext, choose: Choose) -> Tensor:
-        self.read.append(context.tokens.shape[1])
         guesses = []
         firsts = [prompt[0] for prompt in self.prompts]
         for i, first in enumerate(context.texts[:, 0].tolist()):
             text = firsts.index(first)
             index = int(context.positions[i, -1]) + 1 - len(self.prompts[text])
-            text_and_end = [*self.texts[text], VOCABULARY.eot, VOCABULARY.eot]
-            expected = text_and_end[min(index, len(text_and_end) - 1)]
-            guesses.append(expected + 1 if self.wrong(text, index) else expected)
+            expected = self.texts[text][min(index, len(self.texts[text]) - 1)]
+            guesses.append(expected + self.wrong(text, index))
         return torch.tensor(guesses)
 
     def nbytes(self) -> int:
@@ -73,10 +85,9 @@ class Guesses:
 @pytest.fixture(scope="module")
 def windows() -> list[Window]:
     """Each with a prompt of its own."""
-    requests = short_windows(6, LENGTH)
     return [
         replace(w, prompt=(900 + i, *w.prompt), sot_index=w.sot_index + 1)
-        for i, w in enumerate(requests)
+        for i, w in enumerate(short_windows(6, LENGTH))
     ]
 
 
@@ -85,113 +96,113 @@ def plain(model: Model, windows: list[Window]) -> list[Decoded]:
     return decode(model, windows, 3)
 
 
-def speculate(
-    model: Model,
-    windows: Sequence[Window],
-    slots: int,
-    drafter: Callable[[None], Drafter] | None = None,
-    draft: Model | None = None,
-    cost: float = 0.01,
-    search: Search | None = None,
-    then: Callable[[int, Answer], Request | None] = lambda *_: None,
-    timed: bool = True,
-    runners: list[GroupRunner] | None = None,
-) -> tuple[dict[int, list[Answer]], Acceptance]:
-    """All answers, and the acceptance counts. timed: whether times decide on draft lengths."""
+class Speculation:
+    """Windows decoded with a drafter: all answers, the acceptance counts, and the drafter."""
 
-    def make(cross: object, rows: int, pages: int) -> Drafter:
-        if drafter is not None:
-            return drafter(None)
-        result = DraftModel(draft or model, model, cross, rows, pages)  # type: ignore[arg-type]
-        result.cost = cost
-        return result
+    def __init__(
+        self,
+        model: Model,
+        windows: Sequence[Window],
+        slots: int,
+        drafter: Drafter | None = None,
+        draft: Model | None = None,
+        then: Callable[[int, Answer], Request | None] = lambda *_: None,
+        timed: bool = True,
+    ) -> None:
+        """draft: the model of the drafter. timed: whether times decide on draft lengths."""
 
-    engine = Engine(model, VOCABULARY, slots, search, draft=make)
-    speculation = engine.group_runners[0].speculation
-    if runners is not None:
-        runners += engine.group_runners
-    assert speculation is not None
-    speculation.draft_lengths.timed &= timed
-    return run(engine, dict(enumerate(windows)), then), speculation.acceptance
+        def make(cross: Any, rows: int, pages: int) -> Drafter:
+            if drafter is not None:
+                return drafter
+            made = DraftModel(draft or model, model, cross, rows, pages)
+            made.cost = 0.01
+            return made
+
+        engine = Engine(model, VOCABULARY, slots, draft=make)
+        (self.runner,) = engine.group_runners
+        assert self.runner.speculation is not None
+        self.runner.speculation.draft_lengths.timed &= timed
+        done = run(engine, dict(enumerate(windows)), then)
+        answers = [done[i][0] for i in range(len(done))]
+        self.texts = [answer for answer in answers if isinstance(answer, Decoded)]
+        self.stats: Acceptance = self.runner.speculation.acceptance
+        self.drafter: Any = self.runner.speculation.drafter
 
 
-def only(answers: dict[int, list[Answer]]) -> list[Decoded]:
-    return [a for i in range(len(answers)) if isinstance(a := answers[i][0], Decoded)]
-
-
-def test_the_same_texts_wherever_it_is_wrong(
-    model: Model, windows: list[Window], plain: list[Decoded]
-) -> None:
-    texts = [p.tokens for p in plain]
-    for wrong in (
+@pytest.mark.parametrize(
+    "wrong",
+    [
         lambda text, index: False,
         lambda text, index: True,
-        lambda text, index: index % 4 == 3,
         lambda text, index: (text + index) % 3 == 0,
         lambda text, index: text % 2 == 0,
-    ):
-        guesses = Guesses([w.prompt for w in windows], texts)
-        guesses.wrong = wrong
-        answers, stats = speculate(model, windows, 3, lambda _, g=guesses: g, timed=False)
-        assert_same(only(answers), plain)
-        assert stats.drafted and stats.accepted <= stats.drafted
-        if not any(wrong(t, i) for t in range(6) for i in range(LENGTH)):
-            assert stats.accepted == stats.drafted
-            assert stats.drafted_steps < sum(map(len, texts)) / 3 / (MAX_DRAFT / 2)
-
-
-def test_each_text_accepts_its_own_number_of_tokens(
-    model: Model, windows: list[Window], plain: list[Decoded]
+    ],
+    ids=["never", "always", "at times", "some"],
+)
+def test_the_same_texts_wherever_it_is_wrong(
+    model: Model, windows: list[Window], plain: list[Decoded], wrong: Callable[[int, int], bool]
 ) -> None:
     """Beside a text whose guesses are never right, the others end as early as without it."""
-    guesses = Guesses([w.prompt for w in windows[:3]], [p.tokens for p in plain[:3]])
-    guesses.wrong = lambda text, index: text == 1
     done: list[int] = []
-    speculate(model, windows[:3], 3, lambda _: guesses, then=lambda tag, _: done.append(tag))
-    assert done[-1] == 1 and len(plain[1].tokens) == len(plain[2].tokens)
-
-
-def test_a_model_drafts_on_the_same_encoder_output(
-    model: Model, windows: list[Window], plain: list[Decoded]
-) -> None:
-    """Drafting for itself, it is always right: its cache follows the text, lengths and moves."""
-    runners: list[GroupRunner] = []
-    answers, stats = speculate(model, windows, 2, runners=runners)
-    assert_same(only(answers), plain)
-    assert stats.accepted == stats.drafted > 0
-    assert runners[0].speculation is not None
-    drafter = runners[0].speculation.drafter
-    assert isinstance(drafter, DraftModel) and not drafter.cache.cross.stores
-    other = Model(
-        Checkpoint("other", SHORT, random_state(SHORT, seed=2)), CPU, torch.float32, ("e", "x")
+    found = Speculation(
+        model,
+        windows,
+        3,
+        Guesses(windows, plain, wrong),
+        timed=False,
+        then=lambda tag, _: done.append(tag),
     )
-    answers, stats = speculate(model, windows, 3, draft=other)
-    assert_same(only(answers), plain)
-    assert stats.accepted < stats.drafted
+    assert_same(found.texts, plain)
+    stats, every = found.stats, [wrong(t, i) for t in range(6) for i in range(LENGTH)]
+    assert stats.drafted and stats.accepted <= stats.drafted
+    if not any(every):
+        assert stats.accepted == stats.drafted
+        tokens = sum(len(p.tokens) for p in plain)
+        assert stats.drafted_steps < tokens / 3 / (MAX_DRAFT / 2)
+    elif wrong(0, 1) and not wrong(1, 1):
+        assert done[0] == 1
 
 
-@pytest.mark.parametrize("forms", [("kv", "x"), ("k", "k"), ("hybrid", "x")])
-def test_it_keeps_the_encoder_output_where_the_model_does_not(
+@pytest.mark.parametrize("forms", [("e", "x"), ("kv", "x"), ("k", "k"), ("hybrid", "x")])
+def test_a_model_drafts_on_the_same_encoder_output(
     forms: tuple[str, str], model: Model, windows: list[Window]
 ) -> None:
-    other = short_model(forms=forms)
-    runners: list[GroupRunner] = []
-    answers, stats = speculate(other, windows, 2, draft=model, runners=runners)
-    assert_same(only(answers), decode(other, windows, 2))
-    assert stats.accepted > 0.9 * stats.drafted > 0, "of the same weights"
-    assert runners[0].speculation is not None
-    drafter = runners[0].speculation.drafter
-    assert isinstance(drafter, DraftModel)
-    cross = drafter.cache.cross
-    assert cross.layers[0].store is runners[0].cache.cross.stores[-1], "put with the model's"
+    """Of the same weights, it is right: its cache follows the text, lengths and moves. Where the
+    model does not keep the output, it does.
+    """
+    other = model if forms == ("e", "x") else short_model(forms=forms)
+    expected = decode(other, windows, 2)
+    found = Speculation(other, windows, 2, draft=model)
+    assert_same(found.texts, expected)
+    assert found.stats.accepted > 0.9 * found.stats.drafted > 0
+    cross = found.drafter.cache.cross
+    if other is model:
+        assert found.stats.accepted == found.stats.drafted and not cross.stores
+    else:
+        assert cross.layers[0].store is found.runner.cache.cross.stores[-1], "put with the model's"
 
 
-def test_random_texts_are_those_of_their_seeds(model: Model) -> None:
-    requests = short_windows(6, 20, (0.7, 0.0, 1.0))
-    expected = decode(model, requests, 3)
-    answers, stats = speculate(model, requests, 3)
-    assert_same(only(answers), expected)
-    assert stats.accepted == stats.drafted, "the draft draws with the same numbers"
+def test_a_model_that_is_often_wrong(
+    model: Model, windows: list[Window], plain: list[Decoded]
+) -> None:
+    state = random_state(SHORT, seed=2)
+    other = Model(Checkpoint("other", SHORT, state), CPU, torch.float32, ("e", "x"))
+    found = Speculation(model, windows, 3, draft=other)
+    assert_same(found.texts, plain)
+    assert found.stats.accepted < found.stats.drafted
+
+
+def test_texts_of_seeds_and_up_to_the_last_token_of_the_context(model: Model) -> None:
+    """The draft draws with the same numbers."""
+    long = tuple(range(1000, 1000 + SHORT.n_text_ctx - 9))
+    full = [replace(w, prompt=(*long, *w.prompt[-2:])) for w in short_windows(2, 20)]
+    for asked in (short_windows(6, 20, (0.7, 0.0, 1.0)), full):
+        expected = decode(model, asked, 3)
+        found = Speculation(model, asked, 3)
+        assert_same(found.texts, expected)
+        assert found.stats.accepted == found.stats.drafted > 0
+    lengths = [len(w.prompt) + len(d.tokens) for w, d in zip(full, expected, strict=True)]
+    assert max(lengths) == SHORT.n_text_ctx + 1
 
 
 def test_log_probabilities_and_an_expected_text(
@@ -202,65 +213,113 @@ def test_log_probabilities_and_an_expected_text(
         for i, (w, p) in enumerate(zip(windows, plain, strict=True))
     ]
     expected = decode(model, [replace(w, logprobs=True) for w in windows], 3)
-    answers, _ = speculate(model, requests, 3)
-    for i, (decoded, other) in enumerate(zip(only(answers), expected, strict=True)):
+    found = Speculation(model, requests, 3).texts
+    for i, (decoded, other) in enumerate(zip(found, expected, strict=True)):
         assert decoded.tokens == other.tokens and decoded.drafted == min(3 * i, len(other.tokens))
         assert decoded.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
-def test_up_to_the_last_token_of_the_context(model: Model) -> None:
-    long = tuple(range(1000, 1000 + SHORT.n_text_ctx - 9))
-    requests = [replace(w, prompt=(*long, *w.prompt[-2:])) for w in short_windows(2, 20)]
-    expected = decode(model, requests, 2)
-    answers, stats = speculate(model, requests, 2)
-    assert_same(only(answers), expected)
-    assert stats.drafted
-    assert max(len(w.prompt) + len(d.tokens) for w, d in zip(requests, expected, strict=True)) == (
-        SHORT.n_text_ctx + 1
-    )
-
-
-@pytest.mark.slow
-def test_on_a_gpu_with_graphs(windows: list[Window]) -> None:
-    cuda = torch.device("cuda", 1)
-    requests = [replace(w, rules=short_windows(1, 24)[0].rules) for w in windows[:2]]
-    expected = decode(short_model(), requests, 2)
-    with pretend_cuda(count=2):
-        model = short_model(cuda)
-        runners: list[GroupRunner] = []
-        answers, stats = speculate(model, requests, 2, runners=runners)
-    assert_same(only(answers), expected)
-    assert stats.accepted == stats.drafted
-    (runner,) = runners
-    assert runner.graphs is not None and runner.graphs.replays and runner.graphs.failure is None
-    assert model.plan.kernels.failures == {} and model.plan.kernels.used["latent", "triton"]
-
-
 def test_what_may_draft(model: Model) -> None:
-    state = random_state(SHORT, SEED)
+    state, fewer = random_state(SHORT, SEED), replace(SHORT, n_text_layer=1)
     target = Checkpoint("large.pt", SHORT, state)
-    fewer = replace(SHORT, n_text_layer=1)
-    draft = Checkpoint(
-        "small.pt",
-        fewer,
-        {k: v for k, v in state.items() if "blocks.1." not in k or k.startswith("encoder")},
-    )
+    kept = {k: v for k, v in state.items() if "blocks.1." not in k or k.startswith("encoder")}
+    draft = Checkpoint("small.pt", fewer, kept)
     drafter_model = load_draft(draft, target, model)
     assert drafter_model.encoder is model.encoder and drafter_model.dims.n_text_layer == 1
     assert drafter_model.int8 and not model.int8, "guesses need not be exact"
+    other = load_draft(draft, target, short_model(forms=("kv", "x")))
+    assert [*map(str, other.forms)] == ["e", "x"]
     name = "encoder.ln_post.weight"
-    changed = replace(draft, state={**draft.state, name: state[name] + 1})
     wide = replace(tiny_dims(text_layers=1), n_audio_ctx=SHORT.n_audio_ctx)
-    for wrong, message in (
-        (changed, r"small\.pt .*large\.pt.*ln_post\.weight"),
-        (replace(draft, dims=wide), "vocabulary"),
-        (replace(draft, dims=replace(fewer, n_audio_layer=3)), "n_audio_layer"),
+    for wrong, forms, message in (
+        (replace(draft, state=kept | {name: state[name] + 1}), ("e", "x"), r"small.*ln_post"),
+        (replace(draft, dims=wide), ("e", "x"), "vocabulary"),
+        (replace(draft, dims=replace(fewer, n_audio_layer=3)), ("e", "x"), "n_audio_layer"),
+        (draft, ("sparse", "x"), "cross_cache e"),
     ):
         with pytest.raises(OptionError, match=message):
-            load_draft(wrong, target, model)
-    assert [*map(str, load_draft(draft, target, short_model(forms=("kv", "x"))).forms)] == [
-        "e",
-        "x",
+            load_draft(wrong, target, model if forms[0] == "e" else short_model(forms=forms))
+
+
+# -- how many tokens are drafted ------------------------------------------------------------------
+
+
+def chosen_lengths(seconds: dict[int, float], rate: float, steps: int = 200) -> list[int]:
+    """The lengths chosen for one text, whose steps take so long by the length of the draft."""
+    lengths, chosen = DraftLengthController(0.1, timed=True), []
+    for _ in range(steps):
+        length = lengths.choose(np.array([rate]), 7)
+        lengths.record(1, length, seconds[length])
+        chosen.append(length)
+    return chosen
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("cost", [0.3, 1.0])
+def test_it_finds_the_best_length(rate: float, cost: float) -> None:
+    """From the measured times of steps alone; none, where drafts do not pay."""
+    seconds = {k: 1 + cost * k for k in (0, 1, 2, 3, 5, 7)}
+    speed = {k: float(expected_tokens(np.array([rate]), k) / seconds[k]) for k in seconds}
+    chosen = chosen_lengths(seconds, rate)
+    assert chosen[: len(TIMED_FIRST)] == list(TIMED_FIRST)
+    assert np.mean([speed[k] for k in chosen[50:]]) > 0.95 * max(speed.values())
+
+
+def test_one_slow_step_is_not_held_against_a_length_for_ever() -> None:
+    lengths, rates, chosen = DraftLengthController(0.1, timed=True), np.array([0.9]), []
+    for step in range(800):
+        length = lengths.choose(rates, 3)
+        slow = 5 if length == 3 and step < 10 else 1  # other work on the machine
+        lengths.record(1, length, slow * (1 + 0.05 * length))
+        chosen.append(length)
+    assert 3 not in chosen[20:40]
+    assert chosen[-50:].count(3) > 40
+
+
+def test_without_times_the_cost_decides() -> None:
+    cheap, dear = DraftLengthController(0.01, timed=False), DraftLengthController(2.0, timed=False)
+    assert cheap.choose(np.array([0.9]), 7) == cheap.choose(np.array([0.9] * 7), 7) == 7
+    assert cheap.choose(np.array([0.9]), 3) == 2, "as many as there is room for"
+    assert dear.choose(np.array([0.9]), 7) == 0
+
+
+# -- the option -----------------------------------------------------------------------------------
+
+
+def test_beams_and_drafts() -> None:
+    """No beams by default; those that are asked for are refused later, with a reason."""
+    for more, beams in (([], 5), (["--draft", "x"], None), (["--draft=x", "--beam_size=3"], 3)):
+        arguments = build_parser().parse_args(["transcribe", "a.wav", "--model", "digits", *more])
+        assert options_of(arguments).get("beam_size") == beams
+
+
+def transcribe_words(model: SlimWhisper) -> list[Any]:
+    """(tokens, words) of each segment."""
+    segments = model.transcribe(DOOR, temperature=0.0, word_timestamps=True)["segments"]
+    return [
+        (s["tokens"], [(w["word"], w["start"], w["end"]) for w in s["words"]]) for s in segments
     ]
-    with pytest.raises(OptionError, match="choose cross_cache e"):
-        load_draft(draft, target, short_model(forms=("sparse", "x")))
+
+
+def test_a_draft_of_one_layer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Most of its guesses are wrong; the text is the model's own, and so are its words' times."""
+    full = torch.load(Path(slimwhisper.__file__).parent / "models/digits.pt", weights_only=True)
+    others = tuple(f"decoder.blocks.{i}." for i in (1, 2, 3))
+    state = {n: t for n, t in full["model_state_dict"].items() if not n.startswith(others)}
+    small = {"dims": {**full["dims"], "n_text_layer": 1}, "model_state_dict": state}
+    torch.save(small, tmp_path / "draft.pt")
+    model = slimwhisper.load_model("digits", draft=tmp_path / "draft.pt")
+    assert transcribe_words(model) == transcribe_words(slimwhisper.load_model("digits"))
+    speculation = model.transcriber.engines[-1].group_runners[0].speculation
+    assert speculation is not None and speculation.acceptance.drafted
+    with caplog.at_level("WARNING", logger="slimwhisper"):
+        engines = [make_engine(model.network, Search(), slots) for slots in (7, 8, 8)]
+    drafted = [engine.group_runners[0].speculation is not None for engine in engines]
+    assert drafted == [True, False, False]
+    assert caplog.text.count("batch_size 8: ") == 1 and "draft.pt" in caplog.text
+    with pytest.raises(OptionError, match=r"beams: .*draft\.pt"):
+        model.transcribe(DOOR, beam_size=2)
+    state["encoder.conv1.bias"] = state["encoder.conv1.bias"] + 1
+    torch.save(small, tmp_path / "other.pt")
+    with pytest.raises(OptionError, match=r"conv1\.bias"):
+        slimwhisper.load_model("digits", draft=tmp_path / "other.pt")

@@ -21,7 +21,7 @@ from slimwhisper.longform.segments import WindowSpan
 from slimwhisper.recordings.fine_words import with_fine_times
 from slimwhisper.types import Segment, Word
 from tests.support.paths import SAMPLES, SHARED
-from tests.support.spoken import EXPECTED, joined, sequence, spoken_words
+from tests.support.spoken import EXPECTED, sequence, spoken_words
 
 PHONE = SAMPLES / "phone-number.wav"
 LINES = [segment["text"] for segment in EXPECTED[PHONE.name]["segments"]]
@@ -33,19 +33,15 @@ def model() -> SlimWhisper:
 
 
 def timed_sequence(count: int, seed: int) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Words, their borders [count, 2] in seconds, and the audio."""
+    """Words, their borders [count, 2] in seconds, and the audio: as `sequence` makes it."""
     rng = np.random.default_rng(seed)
     parts = [spoken_words()[i][1] for i in rng.integers(len(spoken_words()), size=count)]
     words, audio = sequence(count, np.random.default_rng(seed))
-    rng = np.random.default_rng(seed)
-    rng.integers(len(spoken_words()), size=count)
-    at, borders = 0.0, []
-    for part in parts:
-        at += int(rng.uniform(0.1, 0.8) * RATE) / RATE
-        borders.append((at, at + len(part) / RATE))
-        at += len(part) / RATE
-    assert joined(parts, np.random.default_rng(0)).shape and round(at * RATE) == len(audio)
-    return words, np.array(borders), audio
+    gaps = [int(rng.uniform(0.1, 0.8) * RATE) for _ in parts]
+    stops = np.cumsum([gap + len(part) for gap, part in zip(gaps, parts, strict=True)])
+    assert stops[-1] == len(audio)
+    starts = stops - [len(part) for part in parts]
+    return words, np.stack([starts, stops], axis=1) / RATE, audio
 
 
 def lines_of(words: list[str], size: int = 6) -> list[str]:
@@ -203,18 +199,10 @@ def test_the_command_overwrites_neither_text_nor_audio(
     assert "phone-number.txt: would be overwritten" in capsys.readouterr().err
     assert main(["align", str(PHONE), str(tmp_path / "none.txt"), "--model", "digits"]) == 2
     assert "none.txt: cannot be read" in capsys.readouterr().err
-
-
-def test_the_command_checks_its_folder_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     (tmp_path / "file").touch()
-    script = tmp_path / "script.txt"
-    script.write_text("five")
     given = ["align", str(PHONE), str(script), "--model", "missing.pt", "-o"]
     assert main([*given, str(tmp_path / "file")]) == 1, "before the model is loaded"
-    error = capsys.readouterr().err
-    assert "file: cannot be written to" in error and error.count("\n") == 1
+    assert "file: cannot be written to" in capsys.readouterr().err
 
 
 def test_a_word_that_no_context_holds(model: SlimWhisper) -> None:

@@ -1,20 +1,9 @@
 """What the tests of the functions in C share."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
-
-
-@pytest.fixture(params=[1, 3])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Of PyTorch, and so of C."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def variant(name: str) -> Library:
@@ -25,13 +14,13 @@ def variant(name: str) -> Library:
     return Library(NATIVE, name != "narrow", dtype)
 
 
-@pytest.fixture(params=["wide", "narrow"])
+@pytest.fixture(params=["wide", "narrow"], scope="session")
 def c(request: pytest.FixtureRequest) -> Library:
     """Of float32."""
     return variant(request.param)
 
 
-@pytest.fixture(params=["wide", "narrow", "bfloat16"])
+@pytest.fixture(params=["wide", "narrow", "bfloat16"], scope="session")
 def any_c(request: pytest.FixtureRequest) -> Library:
     """Of each dtype."""
     return variant(request.param)

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from slimwhisper.kernels import encoder_rows as encoder_rows_module
+from slimwhisper.kernels import blocks as blocks_module
 from slimwhisper.kernels import linear as linear_module
 from slimwhisper.kernels.blocks import PART, BlockWeights, Layer, Pair, encoder_rows
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
@@ -17,6 +19,8 @@ from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import Quantized, Tiled, linear, quantize
 from slimwhisper.model.encoder import Encoder
 from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.compiled import THREADS, noise, threads_of
+from tests.support.fuzz import examples
 
 KINDS = pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
 CPU = torch.device("cpu")
@@ -32,13 +36,9 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     variant = Library(NATIVE, wide=request.param == "wide")
     if "encoder_rows" not in variant.functions:
         pytest.skip("an encoder's rows are computed in C on x86")
-    for user in (encoder_rows_module, linear_module):
+    for user in (blocks_module, linear_module):
         monkeypatch.setattr(user, "library", lambda *_: variant)
     return variant
-
-
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def block(d: int, wide: int, int8: bool = True) -> BlockWeights:
@@ -56,10 +56,15 @@ def assert_equal(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
         assert torch.equal(mine, theirs)
 
 
-@pytest.mark.parametrize("rows", [9, 95, 97, 200, 401])
-@pytest.mark.parametrize(("d", "wide"), [(16, 48), (144, 576), (384, PART)])
-def test_as_the_layers_one_by_one(threads: int, rows: int, d: int, wide: int) -> None:
+@examples(15)
+@given(
+    rows=st.sampled_from([9, 95, 97, 200, 401]),
+    shape=st.sampled_from([(16, 48), (144, 576), (384, PART)]),
+    threads=THREADS,
+)
+def test_as_the_layers_one_by_one(rows: int, shape: tuple[int, int], threads: int) -> None:
     """In int8, bit for bit, before the first block, between two, and after the last."""
+    d, wide = shape
     one, last = block(d, wide), (noise(d, seed=5), noise(d, seed=6))
     x, attended = noise(1, rows, d), noise(1, rows, d, seed=1)
     add_norm = Kernels(CPU, torch.float32).add_norm
@@ -69,18 +74,24 @@ def test_as_the_layers_one_by_one(threads: int, rows: int, d: int, wide: int) ->
     expected = [linear(normed, *w) for w in (one.query, one.key, one.value)]
 
     first, between, end = encoder_rows([one, one], last)
-    found = between(x, attended)
-    assert_equal([x, *found], [total, *expected])
-    assert_equal([*first(x, None), x], [*expected, total])
-    (result,) = end(noise(1, rows, d), attended)
+    with threads_of(threads):
+        found = between(x, attended)
+        assert_equal([x, *found], [total, *expected])
+        assert_equal([*first(x, None), x], [*expected, total])
+        (result,) = end(noise(1, rows, d), attended)
     assert_equal([result], [add_norm(total, None, *last)[1]])
 
 
-@KINDS
-@pytest.mark.parametrize("rows", [1, 2, 97, 203])
-@pytest.mark.parametrize(("d", "wide"), [(64, 256), (32, PART + 16), (32, 3 * PART), (400, 80)])
-def test_against_float64(threads: int, rows: int, d: int, wide: int, int8: bool) -> None:
+@examples(25)
+@given(
+    rows=st.sampled_from([1, 2, 97, 203]),
+    shape=st.sampled_from([(64, 256), (32, PART + 16), (32, 3 * PART), (400, 80)]),
+    threads=THREADS,
+    int8=st.booleans(),
+)
+def test_against_float64(rows: int, shape: tuple[int, int], threads: int, int8: bool) -> None:
     """With hidden values in several parts too."""
+    d, wide = shape
     one, last = block(d, wide, int8), (noise(d, seed=5), noise(d, seed=6))
     x, attended = noise(rows, d), noise(rows, d, seed=1)
 
@@ -99,9 +110,10 @@ def test_against_float64(threads: int, rows: int, d: int, wide: int, int8: bool)
     total = total + product(F.gelu(product(norm(total, one.mlp_norm), one.up)), one.down)
     expected = [product(norm(total, one.norm), w) for w in (one.query, one.key, one.value)]
     added = x.clone()
-    found = between(added, attended)
-    again = [*first(added.clone(), None)]
-    (result,) = end(x.clone(), attended)
+    with threads_of(threads):
+        found = between(added, attended)
+        again = [*first(added.clone(), None)]
+        (result,) = end(x.clone(), attended)
     pairs = [(added, total), (result, norm(total, last)), *zip(found, expected, strict=True)]
     for mine, exact in pairs:
         assert 0 < (mine - exact).norm() / exact.norm() < (0.02 if int8 else 1e-6)
@@ -137,7 +149,7 @@ def test_which_encoders_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Encoder(state, DIMS, CPU, torch.bfloat16).rows
     wide = PART + 16
     assert not encoder_rows([block(32, 64)], (noise(wide), noise(wide)))
-    for user in (encoder_rows_module, linear_module):
+    for user in (blocks_module, linear_module):
         monkeypatch.setattr(user, "library", lambda *_: None)
     assert not Encoder(state, DIMS, CPU, torch.float32).rows
     assert not Encoder(state, DIMS, CPU, torch.float32, int8=True).rows

@@ -1,106 +1,75 @@
-"""Steps that are recorded once and replayed: the same texts, nothing read back, no stale number."""
+"""Bodies that are recorded once and replayed: what a GPU forbids, and what breaks a capture."""
 
 import gc
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters import WIDTH
 from slimwhisper.engine.requests import Decoded, Search
 from slimwhisper.kernels.graphs import MAX_FAILURES, CUDAGraphs, Graphs, stream_of
 from slimwhisper.kernels.memory import bucket_of
 from tests.support.pretend.cuda import pretend_cuda
-from tests.support.pretend.models import assert_recorded_like_a_cpu, made, requests
+from tests.support.pretend.device import Forbidden
 from tests.support.windows import (
-    CPU,
     SEARCHES,
     VOCABULARY,
     assert_same,
     decode,
     random_model,
     run,
-    short_model,
-    short_windows,
     windows,
 )
 
 CUDA = torch.device("cuda", 0)
+OTHER = torch.device("cuda", 1)
 # weights whose texts stay the same where rounding changes logits by 2e-5 of the largest
 NO_NEAR_TIE = 6
 
 
-@pytest.mark.parametrize(("search", "temperatures"), [SEARCHES[0], SEARCHES[-1]])
-def test_replayed_steps_give_the_same(search: Search | None, temperatures: Sequence[float]) -> None:
-    """Slots are refilled, texts end at different times, rows draw and do not."""
-    graphs = assert_recorded_like_a_cpu(requests(3, temperatures), search)
-    assert graphs.replays > 2 * len(graphs.recorded), "few are recorded, many replayed"
-    assert len(graphs.recorded) <= 2 * 2 * 2 * 4  # buckets, drawing or not, timestamps, extents
+class Sometimes:
+    """A recorder that fails so many times."""
 
+    failing = 0
 
-@pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv")])
-def test_rows_share_whole_pages(forms: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beams and samples that go on as copies copy a page at most; the audio stays in its slot."""
-    search, temperatures = SEARCHES[-1]
-    asked = [*short_windows(4, temperatures=temperatures), *short_windows(1, 60, temperatures)]
-    expected = decode(short_model(forms=forms), asked, 3, search)
-    engine = Engine(short_model(forms=forms), VOCABULARY, 3, search, 4)
-    copied: list[int] = []
-    copy = engine.runner.pages.copy
-
-    def counted(pages: Tensor, sources: Tensor) -> None:
-        copied.append(len(pages))
-        copy(pages, sources)
-
-    monkeypatch.setattr(engine.runner.pages, "copy", counted)
-    done = run(engine, dict(enumerate(asked)))
-    assert_same([done[i][0] for i in range(len(asked))], expected)
-    assert 0 < max(copied) <= 3 * 3, "a page for each beam of three windows"
-    assert engine.pool.used == 0
-
-
-def test_more_banned_tokens_are_recorded_again() -> None:
-    """Their buffers move: what was recorded is forgotten."""
-    first, second = requests(2)
-    more = torch.arange(WIDTH + 5)
-    window = replace(second, rules=replace(second.rules, suppress=more))  # type: ignore[type-var]
-    with pretend_cuda():
-        engine = Engine(made(("e", "x"), CUDA), VOCABULARY, 1, None, 1)
-        run(engine, {0: first})
-        graphs = engine.group_runners[0].graphs
-        assert graphs is not None
-        before = dict(graphs.recorded)
-        assert before
-        (answer,) = run(engine, {1: window})[1]
-        assert not set(before.values()) & set(graphs.recorded.values())
-    assert isinstance(answer, Decoded) and not set(answer.tokens) & set(more.tolist())
-    assert_same([answer], decode(made(("e", "x"), CPU), [window], 1))
-
-
-def test_what_cannot_be_recorded_runs_anew_each_time(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken:
-        def record(self, body: Callable[[], None]) -> Callable[[], None]:
+    def record(self, body: Callable[[], None]) -> Callable[[], None]:
+        self.failing -= 1
+        if self.failing >= 0:
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        return body
 
-    ran: list[int] = []
-    graphs = Graphs(Broken())
+
+def test_a_failure_ends_graphs_of_its_key_only_and_after_three(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With one warning; what cannot be recorded runs anew each time."""
+    recorder, ran = Sometimes(), list[str]()
+    graphs = Graphs(recorder)
+
+    def run(key: str, times: int, failing: int) -> None:
+        recorder.failing = failing
+        for _ in range(times):
+            graphs.run(key, lambda: ran.append(key))
+
     with caplog.at_level(logging.WARNING):
-        for i in range(4):
-            graphs.run("key", lambda i=i: ran.append(i))
-    assert ran == [0, 1, 2, 3] and graphs.replays == 0
+        run("first", 5, 2)
+        assert graphs.replays == 2
+        run("second", 9, 100)
+        assert recorder.failing == 100 - MAX_FAILURES
+        run("third", 3, 0)
+    assert ran == ["first"] * 5 + ["second"] * 9 + ["third"] * 3
+    assert graphs.recorded.keys() == {"first", "third"}
     (record,) = caplog.records
-    assert "a CUDA graph cannot be recorded, so its step is slower: RuntimeError" in record.message
+    assert "cannot be recorded" in record.message and "more" not in record.message
 
 
 def test_buckets() -> None:
-    assert [bucket_of(n, 64) for n in (1, 2, 3, 5, 8, 9, 16, 17, 63, 64)] == [
-        *(1, 2, 4, 8, 8, 16, 16, 24, 64, 64)
-    ]
+    found = [bucket_of(n, 64) for n in (1, 2, 3, 5, 8, 9, 16, 17, 63, 64)]
+    assert found == [1, 2, 4, 8, 8, 16, 16, 24, 64, 64]
     assert bucket_of(9, 11) == 11 and bucket_of(3, 3) == 3
 
 
@@ -121,14 +90,88 @@ def test_cuda_graphs(
     assert_same(found, decode(random_model(seed=NO_NEAR_TIE), asked, 3, search))
 
 
-def streams_of(graphs: Graphs) -> set[int]:
-    """The numbers of the streams that its graphs were captured on."""
-    return {recorded._graph.stream.number for recorded in graphs.recorded.values()}
+# -- on a pretend GPU ------------------------------------------------------------------------------
+
+
+def record(graphs: Graphs, body: Callable[[], Any], times: int = 2) -> None:
+    for _ in range(times):
+        graphs.run("key", body)
+
+
+def test_what_a_gpu_forbids() -> None:
+    with pretend_cuda(count=2) as gpu:
+        x, stream = torch.zeros(3, device=CUDA), torch.cuda.Stream()
+        with pytest.raises(Forbidden, match="host and a GPU"):
+            x + torch.zeros(3)
+        with pytest.raises(Forbidden, match="two GPUs"):
+            x + torch.zeros(3, device=OTHER)
+        with gpu.counting() as counts:
+            assert x.sum().item() == 0
+        assert counts.reads.total() == 1
+        with torch.cuda.stream(stream), pytest.raises(Forbidden, match="another stream"):
+            x + 1
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            x + 1
+        with pytest.raises(Forbidden, match="not allowed"):
+            record(Graphs(CUDAGraphs(CUDA)), lambda: x.add_(float(x.sum())))
+
+
+def test_graphs_after_discard_are_recorded_in_a_new_pool() -> None:
+    with pretend_cuda(count=2):
+        graphs, x = Graphs(CUDAGraphs(OTHER)), torch.zeros(3, device=OTHER)
+        record(graphs, lambda: x.add_(1))
+        graphs.discard()
+        record(graphs, lambda: x.add_(1), 2)
+        graphs.run("key", lambda: x.add_(1))
+        assert graphs.failure is None and x.tolist() == [5, 5, 5]
+
+
+def test_other_threads_and_no_garbage_beside_a_capture() -> None:
+    seen: list[bool] = []
+    with pretend_cuda():
+        graphs = Graphs(CUDAGraphs(CUDA))
+        x, y = torch.zeros(3, device=CUDA), torch.zeros(3, device=CUDA)
+
+        def body() -> None:
+            x.add_(1)
+            seen.append(gc.isenabled())
+            other = threading.Thread(target=lambda: y.copy_(torch.ones(3)))
+            other.start()
+            other.join()
+
+        record(graphs, body, 3)
+        assert graphs.failure is None and x.tolist() == [3, 3, 3] and y.tolist() == [1, 1, 1]
+    assert seen == [True, False] and gc.isenabled()
+
+
+def test_a_capture_that_cannot_be_ended_leaves_its_stream() -> None:
+    with pretend_cuda() as gpu:
+        graphs, x = Graphs(CUDAGraphs(CUDA)), torch.zeros(3, device=CUDA)
+        gpu.breaks = True
+        record(graphs, lambda: x.add_(1))
+        assert graphs.failure is not None and "invalid" in graphs.failure
+        assert gpu.stream.number == 0 and not gpu.capturing
+
+
+def test_memory_that_runs_out_is_reported() -> None:
+    """A graph is not given up for a way that needs more."""
+
+    class Full:
+        def record(self, body: Callable[[], None]) -> Callable[[], None]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        record(Graphs(Full()), lambda: None)
 
 
 def test_graphs_of_other_roles_and_engines_have_other_capture_streams() -> None:
     """However many were captured, in two threads, since torch has 32 streams of a priority."""
     found: list[Graphs] = []
+
+    def streams_of(graphs: Graphs) -> set[int]:
+        """The numbers of the streams that its graphs were captured on."""
+        return {recorded._graph.stream.number for recorded in graphs.recorded.values()}
 
     def work() -> None:
         for role in ("decoder", "encoder"):
@@ -150,49 +193,7 @@ def test_graphs_of_other_roles_and_engines_have_other_capture_streams() -> None:
         first = streams[0]
         del found[0]  # its stream is free, and its graphs are gone
         for _ in range(40):  # a dropped engine's stream is used again, and no other
-            graphs = Graphs(CUDAGraphs(CUDA))
-            x = torch.zeros(3, device=CUDA)
-            for _ in range(2):
-                graphs.run("key", lambda x=x: x.add_(1))
+            graphs, x = Graphs(CUDAGraphs(CUDA)), torch.zeros(3, device=CUDA)
+            record(graphs, lambda x=x: x.add_(1))
             assert streams_of(graphs) == first
             del graphs
-
-
-def test_no_garbage_is_collected_in_a_capture() -> None:
-    seen: list[bool] = []
-    with pretend_cuda():
-        graphs = Graphs(CUDAGraphs(CUDA))
-        for _ in range(2):
-            graphs.run("key", lambda: seen.append(gc.isenabled()))
-    assert seen == [True, False] and gc.isenabled()
-
-
-def test_a_failure_ends_graphs_of_its_key_only_and_after_three() -> None:
-    class Sometimes:
-        failing = 0
-
-        def record(self, body: Callable[[], None]) -> Callable[[], None]:
-            self.failing -= 1
-            if self.failing >= 0:
-                raise RuntimeError("invalidated")
-            return body
-
-    recorder, count = Sometimes(), 0
-
-    def body() -> None:
-        nonlocal count
-        count += 1
-
-    graphs = Graphs(recorder)
-    recorder.failing = 2
-    for _ in range(5):
-        graphs.run("first", body)
-    assert count == 5 and graphs.replays == 2 and "first" in graphs.recorded
-    recorder.failing = 100
-    for _ in range(9):
-        graphs.run("second", body)
-    assert recorder.failing == 100 - MAX_FAILURES and "second" not in graphs.recorded
-    recorder.failing = 0
-    for _ in range(3):
-        graphs.run("third", body)
-    assert "third" in graphs.recorded and count == 17

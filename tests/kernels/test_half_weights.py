@@ -7,8 +7,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.cache.fold import Folded
 from slimwhisper.checkpoint.random_weights import random_checkpoint
-from slimwhisper.kernels.attention import ALL
-from slimwhisper.kernels.blocks import LatentBlock, MLPBlock
 from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
 from slimwhisper.kernels.linear import Plain, Weight, in_half, linear, quantize
@@ -16,7 +14,6 @@ from slimwhisper.model.model import Model
 from tests.support.windows import CPU, DIMS, decode, windows
 
 pytestmark = pytest.mark.skipif(library() is None, reason="kernels/cpu is not compiled here")
-ROWS = [1, 2, 3, 4, 5, 9, 66]
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -32,42 +29,15 @@ def matrix_of(weight: Weight) -> Tensor:
     return weight.matrix
 
 
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize(("width", "depth"), [(1, 16), (7, 48), (51, 384), (20, 1552)])
-def test_products(c: Library, threads: int, rows: int, width: int, depth: int) -> None:
-    x, weight, bias = noise(rows, depth) / 3, noise(width, depth, seed=1), noise(width, seed=2)
-    addend = x[:, :1].expand(-1, width)
-    expected, found = (c.linear(x, w, bias, addend) for w in (weight, weight.half()))
+@pytest.mark.parametrize("rows", [1, 4, 9, 66])
+def test_edges(c: Library, rows: int) -> None:
+    """The smallest numbers and the largest, bit for bit."""
+    x, weight, bias = noise(rows, 48) / 3, noise(7, 48, seed=1), noise(7, seed=2)
+    expected, found = (c.linear(x, w, bias) for w in (weight, weight.half()))
     assert expected is not None and found is not None and torch.equal(found, expected)
-
-
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("transpose", [False, True])
-def test_every_heads_own_product(c: Library, threads: int, rows: int, transpose: bool) -> None:
-    maps, x = noise(3, 80, 96, seed=1), noise(rows, 3, 96 if transpose else 80) / 3
-    expected, found = (c.multiply_heads(x, m, transpose) for m in (maps, maps.half()))
+    maps, x = noise(3, 80, 96, seed=1), noise(rows, 3, 80) / 3
+    expected, found = (c.multiply_heads(x, m) for m in (maps, maps.half()))
     assert expected is not None and found is not None and torch.equal(found, expected)
-
-
-@pytest.mark.parametrize("rows", [1, 3, 9])
-def test_blocks(c: Library, threads: int, rows: int) -> None:
-    shapes = ((96, 96), (3, 32, 96), (3, 32, 96), (96, 96), (96,), (96,))
-    weights = [noise(*shape, seed=i) for i, shape in enumerate(shapes)]
-    halves = [w.half() if w.ndim > 1 else w for w in weights]
-    x, latent = noise(rows, 1, 96, seed=8) / 3, noise(rows, 40, 96, seed=9)
-    expected, found = (LatentBlock.of(c, *w) for w in (weights, halves))
-    assert expected is not None and found is not None
-    attended = expected(x, latent, ALL, rows)
-    assert attended is not None and torch.equal(attended, found(x, latent, ALL, rows))
-    assert LatentBlock.of(c, *halves[:3], *weights[3:]) is None, "of both kinds"
-    assert LatentBlock.of(c, *(w.half() for w in weights)) is None, "biases are in float32"
-
-    weights = [noise(*s, seed=i) for i, s in enumerate(((160, 96), (96, 160), (160,), (96,)))]
-    halves = [w.half() if w.ndim > 1 else w for w in weights]
-    one, other = (MLPBlock.of(c, *w) for w in (weights, halves))
-    assert one is not None and other is not None
-    hidden = one(x)
-    assert hidden is not None and torch.equal(hidden, other(x))
 
 
 def test_which_weights() -> None:

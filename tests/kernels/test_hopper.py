@@ -1,7 +1,6 @@
 """The CUDA kernel for Hopper: against its reference on such a GPU; compiled on any machine."""
 
 import itertools
-import logging
 
 import pytest
 import torch
@@ -9,8 +8,6 @@ from torch import Tensor
 
 from bench.compilation import SHARED, resources
 from slimwhisper.kernels.attention import ALL, Latent, Reads
-from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.gpu import driver, hopper
 from slimwhisper.kernels.gpu.driver import CAPABILITY, has_bindings
 from slimwhisper.kernels.gpu.hopper import (
     Variant,
@@ -27,7 +24,6 @@ from tests.kernels.test_triton_kernels import (
     normal,
 )
 from tests.support.attention import latent_reference
-from tests.support.pretend.cuda import pretend_cuda
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 on_hopper = pytest.mark.skipif(
@@ -115,36 +111,6 @@ def test_reads_only_what_it_may(
     torch.testing.assert_close(found.double(), true, rtol=2e-3, atol=2e-3)
 
 
-PRETENDED = torch.device("cuda", 0)
-READS = {
-    "all": (Reads(), "cuda"),
-    "lengths": (Reads(lengths=torch.tensor([5, 0, 20])), "cuda"),
-    "lengths of rows": (Reads(lengths=torch.tensor([5, 6, 1, 2, 19, 20])), "triton"),
-    "bias": (Reads(position_bias=torch.zeros(3, 20)), "triton"),
-}
-
-
-@pytest.mark.parametrize("name", READS)
-def test_which_kernel_attends(name: str) -> None:
-    """On a pretend GPU, where PyTorch does the kernels' work."""
-    reads, path = READS[name]
-    queries = torch.randn(6, 2, 128, generator=torch.Generator().manual_seed(0)).half()
-    latent = torch.randn(3, 20, 128, generator=torch.Generator().manual_seed(1)).half()
-    expected = latent_reference(queries, Latent(latent), 0.1, reads)
-    with pretend_cuda():
-        kernels = Kernels(PRETENDED, torch.float16)
-        tensors = {"lengths": reads.lengths, "position_bias": reads.position_bias}
-        moved = Reads(**{n: t.to(PRETENDED) for n, t in tensors.items() if t is not None})
-        args = queries.to(PRETENDED), Latent(latent.to(PRETENDED)), 0.1, moved
-        found = kernels.latent(*args).cpu()
-        by_triton = Kernels(PRETENDED, torch.float16, "triton")
-        by_triton.latent(*args)
-    torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
-    assert dict(kernels.used) == {("latent", path): 1} and not kernels.failures
-    assert kernels.describe().startswith("CUDA and Triton: ")
-    assert dict(by_triton.used) == {("latent", "triton"): 1}
-
-
 @pytest.mark.parametrize(
     ("width", "heads", "dtype"),
     [(64, 1, torch.float16), (128, 2, torch.float32), (1280, 40, torch.float16)],
@@ -155,33 +121,21 @@ def test_what_it_leaves_to_triton(width: int, heads: int, dtype: torch.dtype) ->
     assert variant_of(queries, Latent(latent), ALL) is None
 
 
-def test_rows_are_aligned() -> None:
-    queries, latent = torch.zeros(1, 2, 128).half(), torch.zeros(1, 9, 129).half()
-    assert variant_of(queries, Latent(latent[..., :128]), ALL) is None
-    assert variant_of(queries, Latent(latent[..., :128].contiguous()), ALL) is not None
-
-
-def test_without_a_compiler_or_a_driver(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One warning, and Triton does the work; without cuda-bindings it does so from the start."""
-
-    def fails(*_: object) -> None:
-        raise RuntimeError("CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222)")
-
-    ones = torch.ones(1, 2, 128).half()
-    with pretend_cuda():
-        args = ones.to(PRETENDED), Latent(ones.to(PRETENDED)), 0.1
-        kernels = Kernels(PRETENDED, torch.float16)
-        monkeypatch.setattr(hopper, "launch", fails)
-        with caplog.at_level(logging.WARNING):
-            found = [kernels.latent(*args).cpu() for _ in range(2)]
-        monkeypatch.setattr(driver, "has_bindings", lambda: False)
-        assert Kernels(PRETENDED, torch.float16).hopper is None
-    assert all(bool((f == 1).all()) for f in found)
-    assert dict(kernels.used) == {("latent", "triton"): 2}
-    (record,) = caplog.records
-    assert "CUDA's kernel 'latent' failed (RuntimeError: CUDA_ERROR_UNS" in record.message
+@pytest.mark.parametrize(
+    ("reads", "takes"),
+    [
+        (ALL, True),
+        (Reads(lengths=torch.tensor([5, 0, 20])), True),
+        (Reads(lengths=torch.tensor([5, 6, 1, 2, 19, 20])), False),  # of each token
+        (Reads(position_bias=torch.zeros(3, 20)), False),
+    ],
+)
+def test_which_reads_and_rows_it_takes(reads: Reads, takes: bool) -> None:
+    """Rows are aligned."""
+    queries, wide = torch.zeros(6, 2, 128).half(), torch.zeros(3, 20, 129).half()
+    assert variant_of(queries, Latent(wide[..., :128]), reads) is None
+    aligned = Latent(wide[..., :128].contiguous())
+    assert (variant_of(queries, aligned, reads) is not None) == takes
 
 
 def compiled() -> list[Variant]:

@@ -3,12 +3,16 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.kernels import linear as linear_module
 from slimwhisper.kernels.cpu.library import FINE_ROWS, NATIVE, Library, library
 from slimwhisper.kernels.linear import Quantized, QuantizedByOneDNN, QuantizedInC, linear, quantize
+from tests.support.compiled import THREADS, noise, threads_of
+from tests.support.fuzz import examples
 
 AMX = dict.fromkeys(("amx_tile", "amx_int8", "amx_bf16"), True)
 
@@ -27,10 +31,6 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return variant
 
 
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def largest_errors(x: Tensor, quantized: Quantized) -> Tensor:
     """[rows, out]: what a product is off by if every input is off by half a step of its row."""
     span = x.amax(1).clamp(min=0) - x.amin(1).clamp(max=0)
@@ -41,33 +41,30 @@ def largest_errors(x: Tensor, quantized: Quantized) -> Tensor:
     return 0.51 * step[:, None] * quantized.dequantized().abs().sum(1)
 
 
-@pytest.mark.parametrize(
-    ("width", "depth"), [(1, 16), (16, 48), (51, 384), (70, 1536), (200, 64), (33, 5120)]
+@examples(60)
+@given(
+    rows=st.sampled_from([1, 2, 3, 4, FINE_ROWS, FINE_ROWS + 1, 13, 16, 95, 97, 200]),
+    width=st.sampled_from([1, 16, 33, 51, 70, 200]),
+    depth=st.sampled_from([16, 48, 64, 384, 1536, 5120]),
+    adds=st.booleans(),
+    threads=THREADS,
 )
-def test_products(threads: int, width: int, depth: int) -> None:
+def test_products(rows: int, width: int, depth: int, adds: bool, threads: int) -> None:
     weight, bias = noise(width, depth, seed=1), noise(width, seed=2)
-    for rows in (1, 2, 3, 4, FINE_ROWS, FINE_ROWS + 1, 13, 16, 95, 97, 200):
-        assert_product(weight, bias, rows)
-
-
-def assert_product(weight: Tensor, bias: Tensor, rows: int) -> None:
-    width, depth = weight.shape
-    x, addend = 3 * noise(rows, depth) + 0.5, noise(rows, width, seed=3)
+    x, addend = 3 * noise(rows, depth) + 0.5, noise(rows, width, seed=3) if adds else None
     quantized = quantize(weight)
     assert isinstance(quantized, QuantizedInC)
     exact = x.double() @ quantized.dequantized().double().T + bias
-    worst = largest_errors(x, quantized) + 1e-4
-    for added in (None, addend):
-        expected = exact if added is None else exact + added
-        found = linear(
-            x[:, None], quantized, bias, False, None if added is None else added[:, None]
-        )
-        assert found.shape == (rows, 1, width)
-        assert ((found[:, 0] - expected).abs() <= worst).all()
-        curved = linear(x, quantized, bias, gelu=True, addend=added)
-        torch.testing.assert_close(curved, F.gelu(found[:, 0]), atol=2e-6, rtol=1e-6)
-    strided = linear(x.T.contiguous().T, quantized)
-    torch.testing.assert_close(strided, linear(x, quantized), atol=0, rtol=0)
+    exact = exact if addend is None else exact + addend
+    base = None if addend is None else addend[:, None]
+    with threads_of(threads):
+        found = linear(x[:, None], quantized, bias, False, base)
+        curved = linear(x, quantized, bias, gelu=True, addend=addend)
+        strided = linear(x.T.contiguous().T, quantized)
+    assert found.shape == (rows, 1, width)
+    assert ((found[:, 0] - exact).abs() <= largest_errors(x, quantized) + 1e-4).all()
+    torch.testing.assert_close(curved, F.gelu(found[:, 0]), atol=2e-6, rtol=1e-6)
+    assert torch.equal(strided, linear(x, quantized))
 
 
 def test_the_integers_are_those_of_the_weight() -> None:
@@ -96,16 +93,6 @@ def test_what_is_not_finite_stays_in_its_row(rows: int, value: float) -> None:
     x[1, 20] = value
     found = linear(x, quantize(noise(20, 48, seed=1)))
     assert found[1].isnan().all() and found[0].isfinite().all()
-
-
-def test_linear_takes_it(compiled: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For any number of rows, with no weights of oneDNN."""
-    calls, run = [], compiled.functions["multiply_integers"]
-    spy = lambda *a: (calls.append(a), run(*a))  # noqa: E731
-    monkeypatch.setitem(compiled.functions, "multiply_integers", spy)
-    for rows in (1, FINE_ROWS, FINE_ROWS + 1, 300):
-        linear(noise(rows, 64), quantize(noise(40, 64)))
-    assert len(calls) == 4
 
 
 def test_where_operators_are_watched() -> None:

@@ -77,22 +77,17 @@ def test_an_utterance_ends_without_an_update_of_its_own(clock: Clock) -> None:
     assert events.index(ended) - events.index(stop) == 2, "its text and its end come at once"
 
 
-def test_speech_that_continues_after_a_short_silence_is_one_utterance() -> None:
+def test_a_short_silence_ends_nothing_and_a_long_one_needs_no_update() -> None:
+    """However long it is until it ends the utterance."""
     stream, reader = begin()
     events = play(stream, reader, [speech([[1, 2], [3, 4]], 0.3), speech([[]], 0.9)])
-    assert texts(events) == [text([1, 2, 3, 4])]
-    assert reader.texts[-1] == text([1, 2, 3, 4]).split()
-
-
-def test_silence_alone_needs_no_update() -> None:
-    """However long it is until it ends the utterance."""
+    assert texts(events) == [text([1, 2, 3, 4])] and reader.texts[-1] == texts(events)[0].split()
     stream, reader = begin(replace(PLAIN, silence_duration_ms=10_000))
     play(stream, reader, [speech([[1, 2, 3], []], 0.5)], finish=False)
     count = len(reader.windows)
     events = play(stream, reader, [np.zeros(9 * SAMPLE_RATE, np.float32)], finish=False)
-    assert len(reader.windows) <= count + 1 and not any(
-        isinstance(e, UtteranceEnded) for e in events
-    )
+    assert len(reader.windows) <= count + 1
+    assert not any(isinstance(e, UtteranceEnded) for e in events)
 
 
 def test_what_may_wait(clock: Clock) -> None:
@@ -110,16 +105,11 @@ def test_what_may_wait(clock: Clock) -> None:
     assert end == silent and at == closed > silent
 
 
-def append_phrases(stream: Stream, phrases: list[list[int]]) -> None:
-    """Make these phrases wait."""
-    stream.append(speech([*phrases, []], 0.8))
-
-
 def test_what_is_over_is_decoded_side_by_side(clock: Clock) -> None:
     """In whichever order the answers come, the events are in order."""
     phrases = [[n, n + 1, n + 2] for n in range(MAX_PARALLEL_UPDATES + 2)]
     stream, reader = begin()
-    append_phrases(stream, phrases)
+    stream.append(speech([*phrases, []], 0.8))
     clock.now = 5.0
     events, most = list[LiveEvent](), 0
     while stream.due is not None:
@@ -142,7 +132,7 @@ def test_a_language_is_found_before_others_depend_on_it() -> None:
     multilingual = vocabulary(MULTILINGUAL)
     for language, parallel in ((None, 1), ("en", 3)):
         stream = Stream(MULTILINGUAL, multilingual, replace(PLAIN, turns=False, language=language))
-        append_phrases(stream, [[1, 2], [3, 4], [5, 6]])
+        stream.append(speech([[1, 2], [3, 4], [5, 6], []], 0.8))
         started = 0
         while stream.due is not None:
             stream.request()
@@ -151,35 +141,26 @@ def test_a_language_is_found_before_others_depend_on_it() -> None:
 
 
 class Looping(Reader):
-    """Repeats itself until it is cut off, in all windows at temperature 0 but the last ones."""
-
-    lengths: list[int]  # of the texts
-    until = 0.0  # seconds of audio
+    """Repeats itself in its second window, until it is cut off."""
 
     def answer(self, request: Request) -> Answer:
         answer = super().answer(request)
-        if isinstance(request, Window) and isinstance(answer, Decoded):
+        if isinstance(request, Window) and isinstance(answer, Decoded) and len(self.windows) == 2:
             assert request.rules is not None
-            self.lengths.append(request.rules.sample_len)
-            if len(self.lengths) == 2:
-                loop = (*answer.tokens, *self.tokens * 50)[: request.rules.sample_len]
-                return replace(answer, tokens=loop, logprobs=(-0.1,) * len(loop))
+            loop = (*answer.tokens, *self.tokens * 50)[: request.rules.sample_len]
+            return replace(answer, tokens=loop, logprobs=(-0.1,) * len(loop))
         return answer
 
 
 def test_a_loop_ends_soon_and_is_not_committed() -> None:
     stream, reader = begin()
-    looping = Looping(reader.vocabulary)
-    looping.lengths = []
-    phrase = [3, 1, 4, 1, 5, 9, 2, 6]
+    looping, phrase = Looping(reader.vocabulary), [3, 1, 4, 1, 5, 9, 2, 6]
     events = play(stream, looping, [speech([phrase, []], 0.8)])
     assert texts(events) == [text(phrase)]
-    updates = [e for e in events if isinstance(e, TextUpdate)]
-    assert (
-        EXTRA_TOKENS < len(updates[1].tentative.split()) <= 3 * EXTRA_TOKENS
-        and not updates[1].committed
-    )
-    assert max(looping.lengths) < 6 * EXTRA_TOKENS < 224
+    second = [e for e in events if isinstance(e, TextUpdate)][1]
+    assert EXTRA_TOKENS < len(second.tentative.split()) <= 3 * EXTRA_TOKENS
+    lengths = [w.rules.sample_len for w in looping.windows if w.rules is not None]
+    assert not second.committed and max(lengths) < 6 * EXTRA_TOKENS < 224
 
 
 def test_a_text_that_is_longer_than_usual_is_decoded_to_its_end() -> None:

@@ -1,11 +1,12 @@
 """When text is committed, and where a full buffer is cut: hypotheses and attention made by hand."""
 
-import random
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.live.cutting import BufferCut, choose_cut
@@ -18,32 +19,17 @@ from slimwhisper.live.policy import (
     agreement,
     alignatt,
 )
+from tests.support.fuzz import examples
 from tests.support.tones import vocabulary
 
 
-def pieces(text: str) -> list[TextPiece]:
-    return [TextPiece(f" {w}", tuple(range(len(w)))) for w in text.split()]
-
-
-def count_agreed(before: str, now: str) -> int:
-    return agreement(PartialText(pieces(now), pieces(before), [], 0))
-
-
-def test_agreement_is_the_longest_common_prefix() -> None:
-    rng = random.Random(0)
-    for _ in range(200):
-        a, b = (" ".join(rng.choices("ab", k=rng.randrange(6))) for _ in range(2))
-        plain = max(
-            n
-            for n in range(7)
-            if a.split()[:n] == b.split()[:n] and n <= min(len(a.split()), len(b.split()))
-        )
-        assert count_agreed(a, b) == plain
-    assert count_agreed("we will see", "we will sea") == 2
-    assert count_agreed("under", "understand") == 0
-    assert (
-        count_agreed("We will", "we will") == 0
-    )  # as in whisper_streaming, letters must be the same
+@examples(50)
+@given(st.lists(st.sampled_from("ab"), max_size=5), st.lists(st.sampled_from("ab"), max_size=5))
+def test_agreement_is_the_longest_common_prefix(before: list[str], now: list[str]) -> None:
+    """Letters must be the same, as in whisper_streaming: "sea" does not agree with "see"."""
+    old, new = ([TextPiece(f" {word}", (1, 2)) for word in words] for words in (before, now))
+    same = max(n for n in range(6) if before[:n] == now[:n] and n <= min(len(before), len(now)))
+    assert agreement(PartialText(new, old, [], 0)) == same
 
 
 def attend(attended: list[int], positions: int = 500) -> int:
@@ -52,16 +38,14 @@ def attend(attended: list[int], positions: int = 500) -> int:
 
 
 def test_words_that_attend_to_the_end_or_go_back_wait() -> None:
-    assert attend([10, 20, 30, 40]) == 3
     last = 500 - ALIGNATT_FRAMES
-    assert attend([10, 20, 30, last]) == 2
-    assert attend([10, 20, 30, last - 1]) == 3
-    assert attend([10, 20, last, 40]) == 1  # a part of the word does
-    assert attend([499, 20, 30, 40]) == 0
+    for attended, count in (
+        *(([10, 20, 30, 40], 3), ([10, 20, 30, last], 2), ([10, 20, 30, last - 1], 3)),
+        *(([10, 20, last, 40], 1), ([499, 20, 30, 40], 0)),  # a part of the word does
+        *(([100, 200, 210, 200 - REWIND_FRAMES], 2), ([100, 200, 210, 211 - REWIND_FRAMES], 3)),
+    ):
+        assert attend(attended) == count, attended
     assert attend([0, 0, 0, 0], 25) == 0
-    # and words that go back
-    assert attend([100, 200, 210, 200 - REWIND_FRAMES]) == 2
-    assert attend([100, 200, 210, 211 - REWIND_FRAMES]) == 3
 
 
 TOKENIZER = vocabulary().tokenizer("en")

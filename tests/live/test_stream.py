@@ -1,4 +1,6 @@
-"""Streams over words that are tones: what is committed, when, and what is left of it."""
+"""Streams over words that are tones: what is committed, when, what clients may change; and how much
+is left of it.
+"""
 
 import random
 from dataclasses import replace
@@ -6,29 +8,46 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.live.segmenter import SampleQueue
-from slimwhisper.live.types import TextUpdate, UtteranceEnded
+from slimwhisper.live.stream import Stream
+from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
+from tests.support.fuzz import examples
 from tests.support.tones import (
+    MULTILINGUAL,
     ONE_SAMPLE,
     PLAIN,
+    Reader,
     begin,
     play,
     speech,
     text,
     texts,
+    tone,
     update,
+    vocabulary,
 )
 
 pytestmark = pytest.mark.usefixtures("loudness")
+QUIET = np.zeros(16_000, np.float32)
 
 
 def talk(rng: random.Random, phrases: int, longest: int) -> list[list[int]]:
     return [rng.choices(range(10), k=rng.randint(2, longest)) for _ in range(phrases)]
 
 
-@pytest.mark.parametrize("policy", ["agreement", "alignatt"])
-@pytest.mark.parametrize("words", [False, True])
+def updates_of(events: list[LiveEvent]) -> list[TextUpdate]:
+    return [e for e in events if isinstance(e, TextUpdate)]
+
+
+def ends_of(events: list[LiveEvent]) -> list[UtteranceEnded]:
+    return [e for e in events if isinstance(e, UtteranceEnded)]
+
+
+@pytest.mark.parametrize(("policy", "words"), [("agreement", True), ("alignatt", False)])
 def test_all_that_is_said_is_committed_once(policy: str, words: bool) -> None:
     """Phrases of up to 24 s in windows of 10 s, so buffers are cut between words."""
     phrases = [*talk(random.Random(5), 2, 12), list(range(10)) * 6]
@@ -36,36 +55,34 @@ def test_all_that_is_said_is_committed_once(policy: str, words: bool) -> None:
     events = play(stream, reader, [speech(phrases, 0.9), speech([[]], 0.9)])
     assert texts(events) == [text(p) for p in phrases]
     assert stream.ended and stream.merged == 0 and stream.backlog == 0
-    ended = [e for e in events if isinstance(e, UtteranceEnded)]
+    ended = ends_of(events)
     assert len(ended[0].segments) == 1 and len(ended[-1].segments) > 2
     assert any("<|startofprev|>" in reader.tokenizer.decode(list(w.prompt)) for w in reader.windows)
-    timed = [w for e in events if isinstance(e, TextUpdate) for w in e.words]
+    timed = [w for e in updates_of(events) for w in e.words]
     assert "".join(w.word for w in timed) == ("".join(f" {text(p)}" for p in phrases) * words)
-    decoded = [e.heard for e in events if isinstance(e, TextUpdate) and e.utterance == 2][:-2]
+    decoded = [e.heard for e in updates_of(events) if e.utterance == 2][:-2]
     # never the same audio twice, whose text would agree with itself
     assert len(decoded) > 15 and all(b - a > 0.9 for a, b in pairwise(decoded))
-    if words:
-        starts = iter(timed)
-        at = 0.0
-        for phrase in phrases:
-            at += 0.9
-            for _ in phrase:
-                assert abs(next(starts).start - at) < 0.2
-                at += 0.4
+    at, starts = 0.0, iter(timed)
+    for phrase in phrases if words else ():
+        at += 0.9
+        for _ in phrase:
+            assert abs(next(starts).start - at) < 0.2
+            at += 0.4
 
 
-def test_it_does_not_matter_how_the_audio_is_split() -> None:
-    rng = random.Random(1)
-    audio = np.concatenate([speech(talk(rng, 2, 20), 0.8), *[ONE_SAMPLE] * 700])
-    expected = play(*begin(), [audio])
+AUDIO = np.concatenate([speech(talk(random.Random(1), 2, 9), 0.8), *[ONE_SAMPLE] * 700])
+
+
+@examples(5)
+@given(st.lists(st.integers(0, len(AUDIO)), max_size=60), st.integers(1, 900))
+def test_it_does_not_matter_how_the_audio_is_split(points: list[int], size: int) -> None:
+    """Anywhere, into nothing, and into many pieces of a few samples."""
+    expected = play(*begin(), [AUDIO])
     assert len(texts(expected)) == 2
-    for _ in range(2):
-        points = sorted(rng.choices(range(len(audio)), k=60))
-        pieces = [audio[a:b] for a, b in pairwise([0, *points, len(audio)])]
-        pieces[20:20] = [audio[:0], audio[:0]]
-        assert play(*begin(), pieces) == expected
-    short = speech([[3, 1, 4]], 0.05)
-    assert play(*begin(), np.split(short, len(short))) == play(*begin(), [short])
+    small = range(0, 100 * size, size)
+    cuts = [0, *sorted([*points, *(at for at in small if at < len(AUDIO))]), len(AUDIO)]
+    assert play(*begin(), [AUDIO[a:b] for a, b in pairwise(cuts)]) == expected
 
 
 def test_agreement_is_what_two_updates_begin_with() -> None:
@@ -73,13 +90,15 @@ def test_agreement_is_what_two_updates_begin_with() -> None:
     phrase = [3, 1, 4, 1, 5, 9, 2, 6]
     stream, reader = begin(replace(PLAIN, update=0.7))
     events = play(stream, reader, [speech([phrase], 0.3), speech([[]], 0.4)])
-    updates = [e for e in events if isinstance(e, TextUpdate)]
+    updates = updates_of(events)
     # the last update was made as speech seemed to be over; its end commits the same, undecoded
     assert len(reader.texts) == len(updates) - 1 >= 4
     assert updates[-1].heard == updates[-2].heard and not updates[-1].tentative
     committed: list[str] = []
     before: list[str] = []
-    for event, now in zip(updates[:-1], reader.texts, strict=False):
+    for event, now, window in zip(updates[:-1], reader.texts, reader.windows, strict=True):
+        draft = reader.tokenizer.decode(list(window.draft)).split()
+        assert draft == before[len(committed) :], "what was tentative is the next draft"
         same = 0
         while same < min(len(now), len(before)) and now[same] == before[same]:
             same += 1
@@ -90,16 +109,6 @@ def test_agreement_is_what_two_updates_begin_with() -> None:
         so_far = "".join(e.committed for e in updates[: updates.index(event) + 1])
         assert so_far.split() == committed
     assert texts(events) == [text(phrase)]
-
-
-def test_the_tentative_text_is_the_next_draft() -> None:
-    stream, reader = begin()
-    events = play(stream, reader, [speech([list(range(8))], 0.3)])
-    updates = [e for e in events if isinstance(e, TextUpdate)]
-    for event, window in zip(updates, reader.windows[1:], strict=False):
-        assert reader.tokenizer.decode(list(window.draft)).strip() == event.tentative.strip()
-        assert window.rules is not None and window.attempt.temperature == 0
-    assert any(w.draft for w in reader.windows)
 
 
 def test_an_update_that_is_late_takes_the_newest_audio() -> None:
@@ -122,27 +131,21 @@ def test_an_update_that_is_late_takes_the_newest_audio() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("turns", [True, False])
-def test_an_hour_stays_flat(turns: bool) -> None:
-    """Faster than real time; what is kept is counted: samples, frames, tokens, passages."""
+def test_a_quarter_of_an_hour_stays_flat(turns: bool) -> None:
+    """What is kept is counted: samples, frames, tokens, passages."""
     rng = random.Random(2)
     stream, reader = begin(replace(PLAIN, turns=turns, update=3.0))
     sizes, expected, committed, seconds = [], "", "", 0.0
-    while seconds < 3600:
+    while seconds < 900:
         phrases = talk(rng, 3, 60)
         expected += "".join(f" {text(p)}" for p in phrases)
         audio = speech([*phrases, []], rng.uniform(0.8, 9))
         seconds += len(audio) / 16_000
-        events = play(stream, reader, [audio], finish=False)
-        committed += "".join(
-            f" {e.committed.strip()}" for e in events if isinstance(e, TextUpdate) and e.committed
-        )
-        buffers = stream._buffers
-        sizes.append(
-            sum(p.audio.mel.samples for p in buffers)
-            + len(stream.segmenter._padding)
-            + len(stream.segmenter.pending)
-            + len(stream.segmenter.context.history)
-        )
+        events = updates_of(play(stream, reader, [audio], finish=False))
+        committed += "".join(f" {e.committed.strip()}" for e in events if e.committed)
+        parts = stream.segmenter
+        kept = sum(p.audio.mel.samples for p in stream._buffers) + len(parts._padding)
+        sizes.append(kept + len(parts.pending) + len(parts.context.history))
         reader.windows[:-1], reader.texts[:-1] = [], []
         if not turns and rng.random() < 0.2:
             stream.commit()
@@ -160,3 +163,109 @@ def test_samples_that_wait_are_not_copied_for_each_block() -> None:
     assert queue.take(4).tolist() == [4, 5, 6, 7] and len(queue) == 2
     assert not np.shares_memory(queue._pieces[0], piece)
     assert queue.take(2).tolist() == [8, 9] and not len(queue)
+
+
+# -- what a stream is told while it runs ---------------------------------------------------------
+
+
+def test_without_turns_only_commit_ends_an_utterance() -> None:
+    stream, reader = begin(replace(PLAIN, turns=False))
+    audio = [speech([[1, 2], [3, 4, 5]], 0.9), QUIET, QUIET]
+    events = play(stream, reader, audio, False)
+    assert [type(e) for e in events if not isinstance(e, TextUpdate)] == [SpeechStarted]
+    assert "".join(e.committed for e in updates_of(events)) == text([1, 2, 3, 4, 5])
+    count = len(reader.windows)
+    stream.commit()  # all is committed: nothing to decode
+    events += play(stream, reader, [QUIET], False)
+    assert len(reader.windows) == count
+    stream.commit()  # silence alone is an utterance, as the caller says so
+    stream.commit()  # no audio is none
+    events += play(stream, reader, [speech([[7]], 0.1)])
+    assert texts(events) == [text([1, 2, 3, 4, 5]), "", text([7])]
+    assert [len(e.segments) for e in ends_of(events)] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_clear_forgets_what_is_not_committed(running: bool) -> None:
+    stream, reader = begin()
+    audio = speech([list(range(8))], 0.1)
+    events = play(stream, reader, [audio], finish=False)
+    committed = "".join(e.committed for e in updates_of(events))
+    assert committed and committed != text(range(8))
+    if running:
+        for digit in (8, 9, 9):
+            stream.append(tone(digit))
+        buffer, request = stream.request()
+    stream.clear()
+    assert stream.backlog == 0
+    if running:
+        assert stream.accept(buffer, reader.answer(request)) is None
+    stream.clear()
+    events += stream.events() + play(stream, reader, [speech([[7, 7]], 0.6)])
+    assert texts(events) == [committed, text([7, 7])]
+    assert stream.ended
+
+
+def test_commits_and_other_options_from_the_next_utterance_on() -> None:
+    stream, reader = begin()
+    events = play(stream, reader, [tone(3), tone(1)], finish=False)
+    stream.change(replace(PLAIN, words=True))
+    with pytest.raises(OptionError, match="window"):
+        stream.change(replace(PLAIN, window=5.0))
+    for _ in range(2):  # nothing goes on at the second
+        stream.commit()
+    events += play(stream, reader, [tone(4), tone(1)])
+    assert texts(events) == [text([3, 1]), text([4, 1])]
+    assert [bool(e.segments[0].words) for e in ends_of(events)] == [False, True]
+
+
+def test_the_language_of_each_utterance() -> None:
+    multilingual = vocabulary(MULTILINGUAL)
+    stream, reader = Stream(MULTILINGUAL, multilingual, PLAIN), Reader(multilingual)
+    events = play(stream, reader, [speech([list(range(6)), [1, 2]], 0.8)])
+    assert [e.language for e in ends_of(events)] == ["de", "de"]
+    detections = [w for w in reader.windows if w.rules is None]
+    decoded = [w for w in reader.windows if w.rules is not None]
+    assert all(w.mel is not None for w in detections) and 2 <= len(detections) < len(decoded)
+    assert all("<|de|>" in reader.tokenizer.decode(list(w.prompt)) for w in decoded)
+    german = Stream(MULTILINGUAL, multilingual, replace(PLAIN, language="German"))
+    (ended,) = ends_of(play(german, reader, [speech([[1, 2]], 0.8)]))
+    assert ended.language == "de" and reader.windows[-1].rules is not None
+
+
+def test_prompt_and_hot_words() -> None:
+    stream, reader = begin(replace(PLAIN, prompt="Numbers.", hotwords="seven"))
+    play(stream, reader, [speech([[1, 2], [3, 4]], 0.8)])
+    first, last = (reader.tokenizer.decode(list(reader.windows[i].prompt)) for i in (0, -1))
+    assert first == "<|startofprev|> seven Numbers.<|startoftranscript|><|notimestamps|>"
+    assert last.startswith("<|startofprev|> seven Numbers. one two<|startoftranscript|>")
+
+
+def test_unsure_text_is_not_committed_before_the_end() -> None:
+    stream, reader = begin()
+    reader.logprob = -2.0
+    events = play(stream, reader, [speech([[1, 2, 3, 4, 5, 6]], 0.2)])
+    committed = [bool(e.committed) for e in updates_of(events)]
+    assert committed == [False] * (len(committed) - 1) + [True]
+    (ended,) = ends_of(events)
+    assert ended.segments[0].temperature == 1.0  # the last of the attempts in the slot
+    stream, reader = begin()
+    reader.logprob = float("nan")
+    with pytest.raises(SlimWhisperError, match="NaN"):
+        play(stream, reader, [speech([[1, 2, 3]], 0.1)])
+
+
+def test_bad_input() -> None:
+    stream, reader = begin()
+    stream.append(np.zeros(0, np.float32))
+    for bad in ([0.0, np.nan], [np.inf], np.zeros((2, 8)), np.zeros(8, np.int16)):
+        with pytest.raises(AudioError, match="float32"):
+            stream.append(bad)
+    assert texts(play(stream, reader, [speech([[1]], 0.1)])) == ["one"]
+    with pytest.raises(OptionError, match="finished"):
+        stream.append(ONE_SAMPLE)
+    stream.finish()
+    assert stream.ended and stream.due is None
+    for change in ({"policy": "greedy"}, {"update": 0}, {"words": "yes"}, {"language": "xx"}):
+        with pytest.raises(OptionError, match=next(iter(change))):
+            begin(replace(PLAIN, **change))

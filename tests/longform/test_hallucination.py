@@ -186,11 +186,11 @@ def replay(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_a_window_goes_on_as_in_whisper_s_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     branches: Counter[str] = Counter()
     thresholds = set()
-    for seed in range(200):
+    for seed in range(120):
         with monkeypatch.context() as patch:
             loop = Loop(seed, patch)
             branches += replay(loop, patch)
         thresholds.add(loop.threshold)
     assert thresholds == {None, 0.1, 1.0, 2.0, 4.0}
     assert set(branches) == {"dropped", "cut", "cut to the end", "last word", "kept"}
-    assert min(branches.values()) >= 10, branches
+    assert min(branches.values()) >= 6, branches

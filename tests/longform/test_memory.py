@@ -48,7 +48,7 @@ def measure(cross: str, own: str, slots: int) -> dict[str, int]:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_peak_memory_grows_by_what_is_used() -> None:
     """The audio's cache, and the pages of the texts: of a context that is not used, nothing."""
-    few, many = 8, 56
+    few, many = 8, 40
     grown = {}
     for name, cross, own in (("slim", "e", "x"), ("baseline", "kv", "kv")):
         small, large = (measure(cross, own, slots) for slots in (few, many))

@@ -7,8 +7,7 @@ import slimwhisper
 from slimwhisper import devices
 from slimwhisper.devices import choose_dtype
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels import encoder_rows as encoder_rows_module
-from slimwhisper.kernels import heads as heads_module
+from slimwhisper.kernels import blocks as blocks_module
 from slimwhisper.kernels import linear as linear_module
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.linear import Packed, Plain, Quantized, linear, quantize
@@ -16,6 +15,7 @@ from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.layers import Linear, Source
 from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.compiled import assert_near, noise
 from tests.support.spoken import EXPECTED, SAMPLES
 
 CPU = torch.device("cpu")
@@ -54,37 +54,28 @@ def test_a_product_is_that_of_rounded_numbers(by: str, monkeypatch: pytest.Monke
     torch.testing.assert_close(linear(x, quantize(weight), bias, addend=addend), result + addend)
 
 
-@pytest.mark.parametrize("depth", [64, 40], ids=["in C", "in PyTorch"])
-@pytest.mark.parametrize("rows", [1, 15, 70])
+@pytest.mark.parametrize(("rows", "depth"), [(1, 64), (70, 64), (15, 40)])
 def test_without_products_of_integers(
-    depth: int, rows: int, monkeypatch: pytest.MonkeyPatch
+    rows: int, depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on ARM: the weights are the same integers, and the input is not rounded."""
+    """As on ARM, in C and in PyTorch: the same integers, and the input is not rounded."""
     without_integers_in_c(monkeypatch)
     monkeypatch.setattr(linear_module, "INT8_PRODUCTS", False)
-    torch.manual_seed(0)
-    weight, bias = torch.randn(96, depth), torch.randn(96)
-    x, addend = torch.randn(rows, depth), torch.randn(rows, 96)
+    weight, bias, x, addend = noise(96, depth), noise(96), noise(rows, depth), noise(rows, 96)
     factors = weight.abs().amax(1, keepdim=True).double() / 127
     exact = x.double() @ ((weight / factors).round() * factors).T + bias
     quantized = quantize(weight)
     assert type(quantized) is Quantized
-    close = {"rtol": 1e-5, "atol": 1e-5, "check_dtype": False}
-    torch.testing.assert_close(linear(x, quantized, bias), exact, **close)
+    assert_near(linear(x, quantized, bias), exact)
     curved = torch.nn.functional.gelu(exact + addend)
-    torch.testing.assert_close(
-        linear(x, quantized, bias, gelu=True, addend=addend), curved, **close
-    )
+    assert_near(linear(x, quantized, bias, gelu=True, addend=addend), curved)
 
 
-def test_rows_of_zeros_and_huge_rows_are_kept() -> None:
+def test_rows_of_zeros_and_huge_rows_are_kept_and_what_is_not_finite() -> None:
     weight = torch.zeros(3, 32)
     weight[1], weight[2] = 1e6, 1e-6
     result = linear(torch.ones(1, 32), quantize(weight))[0]
     assert result.tolist() == pytest.approx([0, 32e6, 32e-6], rel=0.01)
-
-
-def test_what_is_not_finite_stays_so() -> None:
     for value in (float("nan"), float("inf")):
         result = linear(torch.tensor([[1.0, value]]), quantize(torch.ones(3, 2)))
         assert result.shape == (1, 3) and result.isnan().all()
@@ -120,7 +111,7 @@ def test_the_encoder_is_near(amx: bool, compiled: bool, monkeypatch: pytest.Monk
     claimed = torch.cpu.get_capabilities() | {"amx_int8": amx, "amx_bf16": amx}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: claimed)
     if not compiled:
-        for user in (heads_module, linear_module, encoder_rows_module):
+        for user in (blocks_module, linear_module):
             monkeypatch.setattr(user, "library", lambda *_: None)
     state = random_state(DIMS, seed=0)
     mel = torch.randn(1, 80, 3000)

@@ -91,7 +91,7 @@ class Case:
     """One checkpoint, its texts and audio, and the reference logits by dtype."""
 
     def __init__(
-        self, width: int, heads: int, condition: float, slots: int, group: int, frames: int = 1500
+        self, width: int, heads: int, condition: float, slots: int, group: int, frames: int = 400
     ) -> None:
         """frames: of the encoder's output, in float32; half precision is slow on a CPU."""
         self.dims = tiny_dims(width=width, heads=heads, multilingual=False)
@@ -139,7 +139,7 @@ def official() -> Callable[..., Case]:
             pytest.param(shape, dtype, marks=pytest.mark.slow)
             for shape, dtype in (
                 *((TINY, torch.float16), (TINY, torch.bfloat16)),
-                *((LARGE, torch.float32), (LARGE, torch.bfloat16)),
+                (LARGE, torch.bfloat16),
             )
         ),
     ],
@@ -151,7 +151,7 @@ def test_every_form_at_official_shapes(
     case = official(*shape)
     plain, true = case.references(dtype)
     # every form, and at the larger shape some; the last two mix them once more
-    for forms in FORMS[: -2 : 3 if shape == LARGE else 1]:
+    for forms in FORMS[: -2 : 5 if shape == LARGE else 2]:
         model = case.model(dtype, forms)
         assert not model.fallbacks, "well-conditioned weights need no fall-back"
         result = cached_logits(model, case.features(dtype), case.texts)
@@ -189,7 +189,7 @@ def short_windows() -> Case:
 
 @pytest.mark.parametrize(
     ("forms", "dtype"),
-    [*((forms, torch.float64) for forms in FORMS), (FORMS[0], torch.float32)],
+    [*((forms, torch.float64) for forms in FORMS[::2]), (FORMS[0], torch.float32)],
     ids=str,
 )
 def test_windows_as_long_as_their_audio(

@@ -1,25 +1,17 @@
 """Streams and recordings that share an engine: who is next, and what each is sure of."""
 
 from collections import deque
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 
-import slimwhisper
-from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.audio.vad import FRAME
 from slimwhisper.engine.requests import Search, Window
-from slimwhisper.live.stream import Stream
-from slimwhisper.live.types import LiveEvent, LiveOptions, TextUpdate
-from slimwhisper.longform.recording import Recording
-from slimwhisper.recordings.transcribe import RecordingSource
 from slimwhisper.service.shared_engine import SharedEngine, Submission
 from slimwhisper.service.source import Failed, Finished
 from slimwhisper.service.transcriber import Call
-from tests.support.spoken import SAMPLES
 
 
 @dataclass(eq=False)
@@ -434,55 +426,3 @@ def test_a_source_that_fails_is_alone_in_it(live: bool, method: str) -> None:
         assert isinstance(failed, Failed) and str(failed.error) == "no more"
         assert not failed.of_engine
     assert good.ends >= 1 and bad not in shared_engine.submissions and not bad.running
-
-
-@pytest.mark.slow
-def test_results_do_not_depend_on_neighbours() -> None:
-    """Streams of real speech beside each other and an upload: the events that each has alone, where
-    each update knows the same audio.
-    """
-    model = slimwhisper.load_model("digits")
-    network = model.network
-    options = LiveOptions(language="en", words=True, update=1.0)
-    names = ("door-code.mp3", "flight.m4a")
-    sounds = {name: slimwhisper.load_audio(SAMPLES / name) for name in names}
-
-    def events_of(selected: Sequence[str], uploads: int) -> dict[str, list[LiveEvent]]:
-        transcriber = slimwhisper.load_model("digits").transcriber
-        transcriber.slots = 4
-        streams = {n: Stream(network.dims, network.vocabulary, options) for n in selected}
-        call = transcriber.call(Search())
-        live = [call.submit(stream) for stream in streams.values()]
-        options_used = model.make_options(language="en")
-        for _ in range(uploads):
-            samples = ArraySamples(sounds["door-code.mp3"])
-            recording = Recording(samples, network.dims, options_used, network.vocabulary)
-            call.submit(RecordingSource(recording))
-        events: dict[str, list[LiveEvent]] = {name: [] for name in selected}
-        longest = max(len(sounds[name]) for name in selected)
-        for start in range(0, longest + FRAME, FRAME):
-            for name, stream in streams.items():
-                if start < longest:
-                    stream.append(sounds[name][start : start + FRAME])
-                else:
-                    stream.finish()
-            while any(stream.due for stream in streams.values()) or any(s.running for s in live):
-                transcriber.step()
-            for name, stream in streams.items():
-                events[name] += stream.events()
-        assert all(stream.ended for stream in streams.values())
-        return events
-
-    beside = events_of(names, uploads=1)
-    for name in names:
-        alone = events_of([name], uploads=0)[name]
-        texts = [[e for e in es if isinstance(e, TextUpdate)] for es in (alone, beside[name])]
-        alike = [
-            [
-                replace(t, words=tuple(replace(w, probability=0.0) for w in t.words))
-                for t in events_of
-            ]
-            for events_of in texts  # probabilities differ by rounding
-        ]
-        assert alike[0] == alike[1]
-        assert sum(len(t.words) for t in texts[0]) >= 4

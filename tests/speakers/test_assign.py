@@ -31,27 +31,19 @@ def segment(start: float, count: int, first: int = 0) -> Segment:
 
 
 def test_a_segment_is_cut_where_the_speaker_changes() -> None:
-    turns = [Turn(0, 1.45, "a"), Turn(1.45, 4, "b")]
-    first, second = assign_speakers([segment(0, 5)], turns, spell)
-    assert (first.speaker, second.speaker) == ("a", "b")
-    assert (first.id, second.id) == (0, 1)
+    """Pieces are numbered, and keep what the segment has."""
+    turns = [Turn(0, 1.45, "a"), Turn(1.45, 3, "b"), Turn(3, 9, "a")]
+    made = replace(segment(0, 5), flags=("improbable",), seek=300)
+    whole = replace(segment(3, 2), flags=("repeats",))
+    first, second, third = assign_speakers([made, whole], turns, spell)
+    assert [(s.id, s.speaker) for s in (first, second, third)] == [(0, "a"), (1, "b"), (2, "a")]
     assert (first.start, first.end, second.start, second.end) == (0, 1.4, 1.5, 2.5)
     assert (first.text, second.text) == (" w01 w03 w05", " w07 w09")
     assert first.tokens == [STAMP, 0, 1, 2, 3, 4, 5]
     assert second.tokens == [6, 7, 8, 9, STAMP + 1]
-    assert first.words is not None
-    assert [w.speaker for w in first.words] == ["a"] * 3
-
-
-def test_pieces_are_numbered_and_keep_what_the_segment_has() -> None:
-    turns = [Turn(0, 0.45, "a"), Turn(0.45, 1.45, "b"), Turn(1.45, 9, "a")]
-    made = replace(segment(0, 4), flags=("improbable",), seek=300)
-    whole = replace(segment(3, 2), flags=("repeats",))
-    result = assign_speakers([made, whole], turns, spell)
-    assert [(s.id, s.speaker) for s in result] == [(0, "a"), (1, "b"), (2, "a"), (3, "a")]
-    assert {(s.flags, s.seek) for s in result[:3]} == {(("improbable",), 300)}
-    assert [t for s in result for t in s.tokens] == made.tokens + whole.tokens
-    assert replace(result[3], id=7, words=whole.words, speaker=None) == whole
+    assert [w.speaker for w in first.words or ()] == ["a"] * 3
+    assert {(s.flags, s.seek) for s in (first, second)} == {(("improbable",), 300)}
+    assert replace(third, id=7, words=whole.words, speaker=None) == whole
 
 
 def test_words_and_segments_without_a_speaker() -> None:

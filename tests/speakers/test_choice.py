@@ -52,9 +52,7 @@ def test_a_folder_of_voices() -> None:
     ("values", "message"),
     [
         ({"speakers": 2}, "speakers also needs diarize"),
-        ({"known_speakers": {"Ann": "ann.wav"}}, "known_speakers also needs diarize"),
         ({"diarize": "embeddings"}, "'embeddings' is not 'embedding', 'pyannote', an .rttm file"),
-        ({"diarize": 3}, "diarize 3 is of type int"),
         ({"diarize": "no.rttm"}, "no.rttm: no such file"),
         ({"diarize": "empty"}, r"empty: no NAME.rttm files in this folder"),
         ({"diarize": "talk.rttm", "speakers": 2}, "file already has the number"),
@@ -63,10 +61,8 @@ def test_a_folder_of_voices() -> None:
             "file already has the names",
         ),
         ({"diarize": "embedding", "speakers": 0}, "speakers 0 is not a whole number from 1 to 20"),
-        ({"diarize": "embedding", "speakers": True}, "speakers True"),
         ({"diarize": "embedding", "known_speakers": "ann.wav"}, "give names with paths"),
         ({"diarize": "embedding", "known_speakers": {"Ann": "b.wav"}}, "b.wav: no such file"),
-        ({"diarize": "embedding", "known_speakers": {"": "ann.wav"}}, "1 to 64 characters"),
         ({"diarize": "embedding", "known_speakers": {"a\nb": "ann.wav"}}, "without line breaks"),
         (
             {"diarize": "embedding", "known_speakers": {"SPEAKER_07": "ann.wav"}},
@@ -83,17 +79,13 @@ def test_refused(values: dict[str, Any], message: str) -> None:
 
 
 def test_accepted() -> None:
-    known = [["Ann", "ann.wav"]]  # as JSON has pairs
-    options = make_options(
-        facts_of(tiny_dims()), diarize="embedding", speakers=2, known_speakers=known
-    )
-    assert options.known_speakers == (("Ann", "ann.wav"),)
-    assert options.word_timestamps, "speakers are assigned by word"
+    for known in ([["Ann", "ann.wav"]], {"Ann": Path("ann.wav")}):  # as JSON has pairs
+        options = make_options(
+            facts_of(tiny_dims()), diarize="embedding", speakers=2, known_speakers=known
+        )
+        assert options.known_speakers == (("Ann", "ann.wav"),)
+        assert options.word_timestamps, "speakers are assigned by word"
     assert make_options(facts_of(tiny_dims()), diarize="talk.rttm").diarize == "talk.rttm"
-    by_path = make_options(
-        facts_of(tiny_dims()), diarize="embedding", known_speakers={"A": Path("ann.wav")}
-    )
-    assert by_path.known_speakers == (("A", "ann.wav"),)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +112,6 @@ def test_flags() -> None:
     chosen = parse("--diarize", "embedding", "--speakers", "3", *flags)
     assert chosen["known_speakers"] == (("Ann", "a=1.wav"), ("Bo Li", "b.wav"))
     assert (chosen["diarize"], chosen["speakers"]) == ("embedding", 3)
-    assert "known_speakers" not in parse()
     with pytest.raises(SystemExit):
         parse("--known_speaker", "a.wav")
 

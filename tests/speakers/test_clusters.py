@@ -8,7 +8,6 @@ import pytest
 from slimwhisper.speakers import clusters
 from slimwhisper.speakers.clusters import (
     are_two,
-    centroids,
     count_speakers,
     group,
     refine,
@@ -45,12 +44,6 @@ def test_stray_many_and_few_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert group(voices([1]), 4).tolist() == [0]
     monkeypatch.setattr(clusters, "MAX_LINKED", 50)
     assert count_speakers(voices([300, 200, 100])) == 3, "many are counted by a part"
-
-
-def test_the_middle_of_each_group() -> None:
-    vectors = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
-    result = centroids(vectors, np.array([0, 1, 1]))
-    np.testing.assert_allclose(result, unit(np.array([[1, 0], [0.6, 1.8]])), atol=1e-6)
 
 
 def test_one_voice_or_two() -> None:

@@ -1,12 +1,14 @@
 """Speakers in every format; transcripts without them are as before."""
 
 import json
+import re
 from io import StringIO
 from pathlib import Path
 
-from slimwhisper.outputs.formats import FORMATS, formats_of, write_transcript
+from slimwhisper.outputs.formats import formats_of, write_transcript
 from slimwhisper.outputs.layout import DIARIZE, RECORDING
 from slimwhisper.speakers.rttm import read_rttm
+from slimwhisper.speakers.turns import Turn
 from slimwhisper.types import Segment, Transcript, Word
 
 
@@ -40,37 +42,28 @@ def written(format: str, transcript: Transcript = TALK, **layout: object) -> str
     return file.getvalue()
 
 
-def test_txt_and_tsv() -> None:
-    assert written("txt") == (
-        "Ann <B> & C: one two\nthree\nSPEAKER_00: four\nfive\nSPEAKER_00: six\n"
-    )
+SAID = ["Ann <B> & C: one two", "three", "SPEAKER_00: four", "five", "SPEAKER_00: six"]
+VOICES = "<v Ann &lt;B&gt; &amp; C>one two", "<v Ann &lt;B&gt; &amp; C>three", "<v SPEAKER_00>four"
+
+
+def texts(cues: str) -> list[str]:
+    return re.findall(r"-->.*\n(.*(?:\n.+)*)", cues)
+
+
+def test_names_stand_where_the_speaker_changes() -> None:
+    assert written("txt").splitlines() == SAID == texts(written("srt"))
+    assert texts(written("vtt")) == [*VOICES, "five", "<v SPEAKER_00>six"]
     assert written("tsv").splitlines()[:2] == [
         "start\tend\ttext\tspeaker",
         "0\t1000\tone two\tAnn <B> & C",
     ]
     assert all(line.count("\t") == 3 for line in written("tsv").splitlines())
-
-
-def test_subtitles() -> None:
-    cues = [cue.split("\n")[2] for cue in written("srt").strip().split("\n\n")]
-    assert cues == ["Ann <B> & C: one two", "three", "SPEAKER_00: four", "five", "SPEAKER_00: six"]
-    head, *voices = written("vtt").strip().split("\n\n")
-    assert head == "WEBVTT"
-    assert [cue.split("\n")[1] for cue in voices] == [
-        "<v Ann &lt;B&gt; &amp; C>one two",
-        "<v Ann &lt;B&gt; &amp; C>three",
-        "<v SPEAKER_00>four",
-        "five",
-        "<v SPEAKER_00>six",
-    ]
-
-
-def test_no_cue_has_two_speakers() -> None:
     wide = {"max_line_width": 80, "max_line_count": 2}
-    cues = [cue.split("\n", 2)[2] for cue in written("srt", **wide).strip().split("\n\n")]
-    assert cues == ["Ann <B> & C: one two three", "SPEAKER_00: four", "five", "SPEAKER_00: six"]
-    shown = written("srt", highlight_words=True)
-    assert "Ann <B> & C: one <u>two</u>" in shown
+    assert texts(written("srt", **wide)) == [f"{SAID[0]} three", *SAID[2:]], "no cue has two"
+    assert "Ann <B> & C: one <u>two</u>" in written("srt", highlight_words=True)
+    result = json.loads(written("json"))["segments"]
+    assert [s.get("speaker") for s in result] == [s.speaker for s in TALK.segments]
+    assert result[0]["words"][0]["speaker"] == "Ann <B> & C"
 
 
 def test_rttm_is_read_back(tmp_path: Path) -> None:
@@ -78,24 +71,14 @@ def test_rttm_is_read_back(tmp_path: Path) -> None:
     path.write_text(written("rttm", **{RECORDING: "my talk"}))
     (turns,) = read_rttm(path).values()
     assert path.read_text().startswith("SPEAKER my_talk 1 0.000 1.500 <NA> <NA> Ann_<B>_&_C <NA>")
-    assert [(t.start, t.end, t.speaker) for t in turns] == [
-        (0.0, 1.5, "Ann_<B>_&_C"),
-        (2.0, 3.0, "SPEAKER_00"),
-        (7.0, 8.0, "SPEAKER_00"),
-    ]
+    names = "Ann_<B>_&_C", "SPEAKER_00", "SPEAKER_00"
+    spans = (0.0, 1.5), (2.0, 3.0), (7.0, 8.0)
+    assert turns == [Turn(*span, name) for span, name in zip(spans, names, strict=True)]
     assert written("rttm").split()[1] == "recording"
     nobody = Transcript(" one two", [segment(0, 0.0, 1.0, " one two", None)], "en")
     assert written("rttm", nobody) == ""
 
 
-def test_json() -> None:
-    result = json.loads(written("json"))["segments"]
-    assert [s.get("speaker") for s in result] == [s.speaker for s in TALK.segments]
-    assert result[0]["words"][0]["speaker"] == "Ann <B> & C"
-
-
 def test_all_has_rttm_where_speakers_are_asked_for() -> None:
     assert formats_of("all", {}) == ("txt", "vtt", "srt", "tsv", "json")  # whisper's
     assert formats_of("all", {DIARIZE: "embedding"}) == (*formats_of("all"), "rttm")
-    assert formats_of("rttm") == ("rttm",)
-    assert "rttm" in FORMATS

@@ -44,10 +44,7 @@ def test_each_segment_has_a_speaker(references: list[tuple[str, str]]) -> None:
     speakers.hear((5, 0), np.zeros(0, np.float32))
     names = ["SPEAKER_00", "SPEAKER_01", "SPEAKER_00", "Zoë", "SPEAKER_01"]
     assert speakers.named() == [(i, 0, name) for i, name in enumerate(names)]
-
-
-def test_what_is_too_short_makes_no_speaker_but_is_known_better_at_the_end() -> None:
-    speakers = LiveSpeakers()
+    speakers = LiveSpeakers()  # what is too short makes no speaker, but is known better at the end
     for i, said in enumerate([(0, 3.0), (2, 0.5), (2, 1.0)]):
         speakers.hear((i, 0), voice(*said))
     assert [name for _, _, name in speakers.named()] == ["SPEAKER_00", "SPEAKER_01", "SPEAKER_01"]

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.app.service.jobs import Event, Job, JobFailed, JobFinished, ModelChoice
+from slimwhisper.app.service.jobs import Event, Job, ModelChoice
 from slimwhisper.app.service.service import Service
-from slimwhisper.errors import SlimWhisperError
+from slimwhisper.service.source import Failed, Finished
 from tests.support.paths import SAMPLES
 
 Make = Callable[..., Service]
@@ -35,7 +35,7 @@ class Upload:
 
     def until_the_end(self) -> list[Event]:
         events = [self.events.get(timeout=120)]
-        while not isinstance(events[-1], JobFinished | JobFailed):
+        while not isinstance(events[-1], Finished | Failed):
             events.append(self.events.get(timeout=120))
         return events
 
@@ -46,11 +46,11 @@ class Upload:
     @property
     def text(self) -> str:
         last = self.last
-        assert isinstance(last, JobFinished), last
-        return last.transcript.text.strip()
+        assert isinstance(last, Finished), last
+        return str(last.result.text).strip()
 
     @property
-    def error(self) -> SlimWhisperError:
+    def error(self) -> Exception:
         last = self.last
-        assert isinstance(last, JobFailed), last
+        assert isinstance(last, Failed), last
         return last.error

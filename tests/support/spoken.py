@@ -11,7 +11,6 @@ import torch
 
 import slimwhisper
 from recipes.digits.catalogue import WORDS
-from recipes.digits.distil import shortened
 from recipes.digits.voices import RATE
 from slimwhisper.api import SlimWhisper
 from slimwhisper.checkpoint.names import bundled_file
@@ -36,8 +35,14 @@ def spoken_words() -> list[tuple[int, np.ndarray]]:
 
 def with_draft(folder: Path) -> SlimWhisper:
     """`digits`, with its own last three decoder layers as its draft, in `folder`: often wrong."""
-    path = folder / "draft.pt"
-    torch.save(shortened(bundled_file("digits"), 3).checkpoint(), path)
+    path, content = folder / "draft.pt", torch.load(bundled_file("digits"), weights_only=True)
+    state, dims = content["model_state_dict"], content["dims"] | {"n_text_layer": 3}
+    for name in [name for name in state if name.startswith("decoder.blocks.")]:
+        number, rest = name.removeprefix("decoder.blocks.").split(".", 1)
+        weight = state.pop(name)
+        if number != "0":
+            state[f"decoder.blocks.{int(number) - 1}.{rest}"] = weight
+    torch.save({"dims": dims, "model_state_dict": state}, path)
     return slimwhisper.load_model("digits", device="cpu", draft=path)
 
 

@@ -23,9 +23,7 @@ def test_every_phrase_of_the_tables_is_found() -> None:
     [
         "Untertitel im Auftrag des ZDF für funk, 2017",
         "字幕志愿者 杨栋梁",
-        "Редактор субтитров А.Синецкая Корректор А.Егорова",
         "Titulky vytvořil JohnyX http://johnyxcz.blogspot.com",
-        "MBC 뉴스 김지경입니다.",
     ],
 )
 def test_credits_with_names(text: str) -> None:
@@ -37,13 +35,9 @@ def test_credits_with_names(text: str) -> None:
     [
         "",
         "Amara.org is a site where people write subtitles together.",
-        "Das ZDF hat angerufen.",
         "Thank you, Bob.",
         "Thanks for watching the children yesterday.",
-        "Ich sage vielen Dank.",
         "谢谢你的帮助",
-        "Merci beaucoup pour ce repas",
-        "You and I",
         "In the credits it says subtitles by the Amara.org community, and I thought that was odd, "
         "because we had paid somebody else for them.",
     ],
@@ -56,11 +50,9 @@ def test_near_misses(text: str) -> None:
     ("text", "seconds"),
     [
         ("", 0),
-        ("... !", 0),
         ("abc def", 6 / 30),
         ("2024", 4 / 10),
         ("你好世界", 4 / 12),
-        ("カタカナ", 4 / 12),
         ("안녕", 2 / 12),
         ("Привет", 6 / 30),
         ("สวัสดี", 4 / 30),  # its vowel signs are no letters
@@ -82,11 +74,9 @@ def test_the_least_time_of_a_text(text: str, seconds: float) -> None:
         ("今日は Python の話をしようと思います", "ja", False),
         ("Café, naïve, façade", "en", False),
         ("Добар дан свима", "sr", False),
-        ("Dobar dan svima", "sr", False),
         ("Київ", "en", False),  # too short to say
         ("12345 67890 !!", "ru", False),
         ("Ｔｈａｎｋ　ｙｏｕ", "en", False),
-        ("something", "xx", False),
     ],
 )
 def test_scripts(text: str, language: str, foreign: bool) -> None:

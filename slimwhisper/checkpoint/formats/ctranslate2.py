@@ -17,7 +17,7 @@ from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.checkpoint.files import Contents, head_of, inside, reading
 from slimwhisper.checkpoint.formats.binary import OTHER_TABLE, BinaryFile
 from slimwhisper.checkpoint.formats.hugging_face import tie_output
-from slimwhisper.checkpoint.tokenizer import TOKENIZER, read_tokens
+from slimwhisper.checkpoint.tokenizer import TOKENIZER
 from slimwhisper.tokens.openai import is_openai_table, openai_tokenizer
 from slimwhisper.types import Dims
 
@@ -146,13 +146,12 @@ def _dims(variables: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Dims:
 
 
 def _check_vocabulary(folder: Path, dims: Dims) -> None:
-    """Raise unless the folder's tokens are OpenAI's, or those of its own tokenizer.json; `validate`
-    refuses other sizes of a vocabulary without one.
+    """Raise unless the folder has a tokenizer.json, or its tokens are OpenAI's; `validate` refuses
+    other sizes of a vocabulary without one.
     """
     listed, lines = (inside(folder, name) for name in CTRANSLATE2_TOKENS)
-    file = listed if listed.is_file() else lines
-    own, openai = read_tokens(folder), openai_tokenizer(dims)
-    if openai is None and own is None:
+    file, openai = listed if listed.is_file() else lines, openai_tokenizer(dims)
+    if openai is None or inside(folder, TOKENIZER).is_file():
         return
     if not file.is_file():
         raise load_error(f"{folder}: has no vocabulary.json; copy the whole folder again")
@@ -161,12 +160,5 @@ def _check_vocabulary(folder: Path, dims: Dims) -> None:
         tokens = json.loads(text) if file is listed else text.removesuffix("\n").split("\n")
     if not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens):
         raise load_error(f"{listed}: is not a list of tokens; copy it again")
-    names = {} if own is None else {i: name for name, i in own.ids.items()}
-    for i, token in enumerate(tokens):
-        name = names.get(i, token)
-        if name != token and not (name[:1] == token[:1] == "<"):  # special tokens have two names
-            what = f"token {i} is {token[:40]!r}, but in {TOKENIZER} {name[:40]!r}"
-            raise load_error(f"{file}: {what}; copy both files of one model")
-    ids = {token: i for i, token in reversed([*enumerate(tokens)])}
-    if own is None and openai is not None and not is_openai_table(ids, openai):
+    if not is_openai_table({t: i for i, t in reversed([*enumerate(tokens)])}, openai):
         raise load_error(f"{folder}: {OTHER_TABLE}")

@@ -59,16 +59,14 @@ def test_forms_in_other_charsets_are_refused_before_they_come(keyed: Live, keyle
         for url in (server.url + path for server in (keyed, keyless) for path in FORMS):
             answer = httpx.post(url, content=f"{PART % 'username'}\r\n\r\na\r\n", headers=headers)
             assert answer.status_code != 415, answer.text
-
-
-def test_the_charset_of_a_part_is_not_used(keyless: Live) -> None:
+    # that of a part is not used
     head = f"{PART % 'model'}\r\nContent-Type: text/plain; charset=punycode\r\n\r\n"
     content = f"{head}{'a' * 1_000_000}\r\n--x--\r\n"  # as punycode, more than a minute
     answer = httpx.post(keyless.url + SPEECH, content=content, headers=dict([KIND]), timeout=20)
     assert answer.status_code == 400 and "send an audio file" in answer.text
 
 
-def test_no_body_is_read_without_a_login_or_the_key(keyed: Live) -> None:
+def test_no_body_is_read_without_a_login_or_the_key(keyed: Live, keyless: Live) -> None:
     for path in OF_THE_PAGE:
         for kind in (KIND, ("Content-Type", "application/json")):
             for length in (LONG, CHUNKED):
@@ -78,50 +76,41 @@ def test_no_body_is_read_without_a_login_or_the_key(keyed: Live) -> None:
         assert status == 401 and '"invalid_api_key"' in said, path
     for read in READS:
         assert httpx.get(f"{keyed.url}/gradio_api/{read}").status_code == 401, read
-
-
-def test_routes_that_the_page_does_not_need_are_closed(keyless: Live) -> None:
+    # what the page does not need is closed to all
     assert {headers_only(keyless, path, LONG)[0] for path in CLOSED} == {404}
     assert {httpx.get(keyless.url + path).status_code for path in CLOSED_PAGES} == {404}
 
 
-@pytest.mark.parametrize(
-    ("path", "size"),
-    [
-        ("/login", "0.01"),  # which anyone may send
-        ("/gradio_api/queue/join", "1"),
-        ("/gradio_api/cancel", "1"),
-        ("/v1/realtime/client_secrets", "1"),
-    ],
-)
-def test_a_small_limit_for_bodies_without_files(keyless: Live, path: str, size: str) -> None:
-    kind = dict([KIND]) if path == "/login" else JSON
+def test_limits_of_bodies_without_files(keyless: Live) -> None:
+    """Small ones; the texts of the page have room."""
 
     def pieces() -> Iterator[bytes]:  # no Content-Length
         yield f'{PART % "a"}; filename="b"\r\n\r\n'.encode()
         yield from [b"[" * 100_000] * 20
 
-    for content in (b"[" * 2_000_000, pieces()):
-        answer = httpx.post(keyless.url + path, content=content, headers=kind, timeout=20)
-        assert answer.status_code == 413 and f"larger than the limit of {size} MB" in answer.text
-
-
-def test_the_texts_of_the_page_have_room(keyless: Live) -> None:
+    for path, size in (
+        ("/login", "0.01"),  # which anyone may send
+        *(("/gradio_api/queue/join", "1"), ("/gradio_api/cancel", "1")),
+        ("/v1/realtime/client_secrets", "1"),
+    ):
+        kind = dict([KIND]) if path == "/login" else JSON
+        for content in (b"[" * 2_000_000, pieces()):
+            answer = httpx.post(keyless.url + path, content=content, headers=kind, timeout=20)
+            assert answer.status_code == 413
+            assert f"larger than the limit of {size} MB" in answer.text
     url = f"{keyless.url}/page/edit/{'x' * 32}"
-    for size, status in ((7_000_000, (400, 404, 422)), (9_000_000, (413,))):
-        answer = httpx.post(url, content=b" " * size, headers=JSON, timeout=20)
+    for length, status in ((7_000_000, (400, 404, 422)), (9_000_000, (413,))):
+        answer = httpx.post(url, content=b" " * length, headers=JSON, timeout=20)
         assert answer.status_code in status, answer.text
 
 
-@pytest.mark.parametrize("path", [SPEECH, "/gradio_api/upload", "/login"])
-def test_a_client_that_leaves_is_no_error(
-    keyless: Live, path: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {FORM}\r\n"
+def test_a_client_that_leaves_is_no_error(keyless: Live, caplog: pytest.LogCaptureFixture) -> None:
     part = f'{PART % "files"}; filename="a.wav"\r\n\r\n'
-    sent = f"{head}Content-Length: 900000\r\n\r\n{part}".encode() + b"x" * 200_000
-    for _ in range(20):
-        connected(keyless, sent).close()
+    for path in (SPEECH, "/gradio_api/upload", "/login"):
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {FORM}\r\n"
+        sent = f"{head}Content-Length: 900000\r\n\r\n{part}".encode() + b"x" * 200_000
+        for _ in range(10):
+            connected(keyless, sent).close()
     assert httpx.get(f"{keyless.url}/health").status_code == 200
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 

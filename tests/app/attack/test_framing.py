@@ -14,8 +14,7 @@ from websockets.protocol import Protocol
 from websockets.sync.client import connect
 
 from slimwhisper.app import connections, framing
-from slimwhisper.app.realtime import wyoming_client
-from slimwhisper.app.realtime.wyoming_client import WyomingClient
+from slimwhisper.app.realtime.wyoming import WyomingClient
 from tests.support.live import Begin, Live, connected, free_port, rest
 from tests.support.page_calls import PHONE
 
@@ -87,6 +86,7 @@ def test_tiny_pieces_are_not_parsed_for_long(
 def test_a_refusal_is_read_by_a_client_that_still_sends(
     keyed: Live, parsed: "Counter[str]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And only that connection is closed: one goes on after a whole body."""
     monkeypatch.setattr(connections, "DROPPING", 0.5)
     with connected(keyed, POST % b"/v1/audio/transcriptions") as client:
         first = client.recv(1)
@@ -96,13 +96,9 @@ def test_a_refusal_is_read_by_a_client_that_still_sends(
     assert head.startswith(b"http/1.1 401 ") and b"\r\nconnection: close" in head
     assert b"invalid_api_key" in body
     assert parsed["pieces"] < 3000
-
-
-def test_a_connection_goes_on_after_a_whole_body(keyed: Live) -> None:
-    """Also one that is refused: only what still sends is closed."""
-    with httpx.Client(base_url=keyed.url) as client:
+    with httpx.Client(base_url=keyed.url) as other:
         for _ in range(2):
-            refused = client.post("/nothing", content=b"")
+            refused = other.post("/nothing", content=b"")
             assert refused.status_code == 401 and "connection" not in refused.headers
 
 
@@ -143,7 +139,7 @@ def test_a_client_with_much_to_say_lets_others_speak(
         most = max(most, together)
         await handle(self, frame)
 
-    monkeypatch.setattr(wyoming_client.WyomingClient, "_handle", counts)
+    monkeypatch.setattr(WyomingClient, "_handle", counts)
     begin(wyoming=(port := free_port()))
     with socket.create_connection(("127.0.0.1", port), 20) as client:
         client.sendall(b'{"type": "other"}\n' * 1000 + b'{"type": "ping"}\n')

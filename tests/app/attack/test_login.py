@@ -1,25 +1,37 @@
 """The page's login: a cookie for this site only, few tries, and a small form."""
 
+from collections.abc import Iterator
 from http.cookies import Morsel, SimpleCookie
+from itertools import count
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page import gradio_internals, login
 from slimwhisper.app.page.login import MAX_TRIES, WITHIN, LoginAttempts
-from tests.support.live import Begin, Live
+from tests.support.live import Live, start, stop
 
 RIGHT = {"username": "ann", "password": "s3cret"}
 WRONG = {"username": "ann", "password": "wrong"}
+ADDRESSES = (f"127.0.0.{number}" for number in count(2))
+
+
+@pytest.fixture(scope="module")
+def server(model: SlimWhisper, folder: Path) -> Iterator[Live]:
+    running = start(model, page=folder, cache="slim", login=("ann", "s3cret"))
+    yield running
+    stop(running)
 
 
 @pytest.fixture
-def live(begin_page: Begin) -> Live:
-    return begin_page(login=("ann", "s3cret"))
-
-
-def post(live: Live, data: dict[str, str], **headers: str) -> httpx.Response:
-    return httpx.post(f"{live.url}/login", data=data, headers=headers)
+def client(server: Live) -> Iterator[httpx.Client]:
+    """From an address of its own, without cookies."""
+    transport = httpx.HTTPTransport(local_address=next(ADDRESSES))
+    with httpx.Client(base_url=server.url, transport=transport) as found:
+        yield found
 
 
 def cookie(answer: httpx.Response) -> "Morsel[str]":
@@ -34,35 +46,33 @@ def config(live: Live, cookie: "Morsel[str]", more: str = "") -> int:
     return httpx.get(f"{live.url}/config", headers=headers).status_code
 
 
-def test_the_cookie_is_for_this_site(live: Live) -> None:
-    plain = cookie(post(live, RIGHT))
+def test_the_cookie_is_for_this_site(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"{server.url}/login"
+    plain = cookie(httpx.post(url, data=RIGHT))
     assert plain["httponly"] and plain["samesite"] == "lax" and not plain["secure"]
-    ways = ({"X-Forwarded-Proto": "https"}, {"Origin": f"https{live.url.removeprefix('http')}"})
+    ways = ({"X-Forwarded-Proto": "https"}, {"Origin": f"https{server.url.removeprefix('http')}"})
     for headers in ways:  # a proxy on this machine, and one that says nothing
-        secure = cookie(post(live, RIGHT, **headers))
+        secure = cookie(httpx.post(url, data=RIGHT, headers=headers))
         assert secure["httponly"] and secure["samesite"] == "lax" and secure["secure"]
     for found in (plain, secure):
-        assert config(live, found, "x") == 401 and config(live, found) == 200
-    headers = {"Cookie": f"{plain.key}={plain.value}"}
-    left = httpx.get(f"{live.url}/logout", headers=headers)
-    assert plain.key in str(left.headers["set-cookie"]) and config(live, plain) == 401
+        assert config(server, found, "x") == 401 and config(server, found) == 200
+    left = httpx.get(f"{server.url}/logout", headers={"Cookie": f"{plain.key}={plain.value}"})
+    assert plain.key in str(left.headers["set-cookie"]) and config(server, plain) == 401
+    monkeypatch.setattr(gradio_internals, "MAX_USERS", 3)  # their number is bounded
+    given = [cookie(httpx.post(url, data=RIGHT)) for _ in range(5)]
+    assert [config(server, each) for each in given] == [401, 401, 200, 200, 200]
 
 
-def test_few_tries(live: Live) -> None:
+def test_few_tries(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Right ones are not counted: users behind a proxy may all have its address."""
-    with httpx.Client(base_url=live.url) as client:
-        for _ in range(MAX_TRIES + 5):
-            assert client.post("/login", data=RIGHT).status_code == 200
-        assert [client.post("/login", data=WRONG).status_code for _ in range(MAX_TRIES)] == [
-            400
-        ] * 10
-        for path, data in (("/login", WRONG), ("/login/", RIGHT), ("/login", RIGHT)):
-            answer = client.post(path, data=data)
-            assert answer.status_code == 429 and "try again in a minute" in answer.text
-            assert 1 <= int(answer.headers["Retry-After"]) <= 61
-
-
-def test_tries_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(MAX_TRIES + 5):
+        assert client.post("/login", data=RIGHT).status_code == 200
+    tried = [client.post("/login", data=WRONG).status_code for _ in range(MAX_TRIES)]
+    assert tried == [400] * MAX_TRIES
+    for path, data in (("/login", WRONG), ("/login/", RIGHT), ("/login", RIGHT)):
+        answer = client.post(path, data=data)
+        assert answer.status_code == 429 and "try again in a minute" in answer.text
+        assert 1 <= int(answer.headers["Retry-After"]) <= 61
     monkeypatch.setattr(login, "MAX_ADDRESSES", 3)
     now = [5.0]
     tries = LoginAttempts(lambda: now[0])
@@ -79,27 +89,15 @@ def test_tries_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(tries._by_address) == ["c", "d", "e"]
 
 
-def test_the_number_of_logins_is_bounded(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradio_internals, "MAX_USERS", 3)
-    given = [cookie(post(live, RIGHT)) for _ in range(5)]
-    assert [config(live, each) for each in given] == [401, 401, 200, 200, 200]
-
-
-@pytest.mark.slow
-def test_a_small_form(live: Live) -> None:
-    url = f"{live.url}/login"
-    long = {"username": "a" * 2000, "password": "b"}
-    file = {"username": ("a.wav", b"a")}
-    for options in (
-        {"data": long},
-        {"data": long, "files": {"x": (None, b"")}},
-        {"files": file},
-        {"data": {f"a{i}": "" for i in range(20)}},
-        {"content": b"x"},
-        {"json": RIGHT},
-        {"data": {"username": "\ud7ff", "password": "\0"}},
-    ):
-        answer = httpx.post(url, **options)  # type: ignore[arg-type]
+def test_a_small_form(client: httpx.Client) -> None:
+    long: Any = {"username": "a" * 2000, "password": "b"}
+    wrong: list[dict[str, Any]] = [
+        *({"data": long}, {"data": long, "files": {"x": (None, b"")}}),
+        *({"files": {"username": ("a.wav", b"a")}}, {"data": {f"a{i}": "" for i in range(20)}}),
+        *({"content": b"x"}, {"json": RIGHT}, {"data": {"username": "\ud7ff", "password": "\0"}}),
+    ]
+    for options in wrong:
+        answer = client.post("/login", **options)
         assert answer.status_code == 400, (options, answer.text)
-    multipart = httpx.post(url, files={name: (None, text) for name, text in RIGHT.items()})
+    multipart = client.post("/login", files={name: (None, text) for name, text in RIGHT.items()})
     assert multipart.status_code == 200

@@ -1,120 +1,153 @@
-"""Pages of other sites: a browser asks for them, with its cookies, but here they get nothing."""
+"""Who gets in: keys, logins, pages of other sites, other hosts, and other spellings of a path."""
+
+import asyncio
+import base64
+import logging
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from itertools import product
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.types import Scope
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.testclient import TestClient, WebSocketDenialResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from slimwhisper.app.api.access import HEADERS
+from slimwhisper.api import SlimWhisper
+from slimwhisper.app.api.access import HEADERS, Access
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.origins import AllowedOrigins, network_of
-from slimwhisper.app.service.settings import ServerSettings
-from tests.support.live import Begin, Live, connected
+from slimwhisper.app.server import make_app
+from slimwhisper.app.service.host import ServerSettings
+from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.service import Service
+from tests.support.live import Begin, Live, connected, rest
 from tests.support.spoken import SAMPLES
 
 FILES = {"file": (SAMPLES / "phone-number.wav").read_bytes()}
 EVIL = {"Origin": "http://evil.example"}
-OTHER_SITES = (
-    EVIL,
-    {"Origin": "null"},
-    {"Sec-Fetch-Site": "cross-site"},
-    {"Sec-Fetch-Site": "same-site"},
-    {**EVIL, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
-    {"Origin": "http://127.0.0.1:1"},
-    {"Origin": "http://user@127.0.0.1"},
+HOST = "127.0.0.1:7860"
+SPEECH = "/v1/audio/transcriptions"
+# what a browser or a program says of itself
+OWN: tuple[dict[str, str], ...] = (
+    *({}, {"Origin": f"http://{HOST}"}),
+    *({"Sec-Fetch-Site": site} for site in ("same-origin", "none")),
 )
-POSTS = (
-    *("/v1/audio/transcriptions", "/v1/realtime/client_secrets", "/inference", "/login"),
-    *("/gradio_api/upload", "/gradio_api/queue/join", "/gradio_api/cancel", "/page/live/key"),
-    *("/page/edit/x", "/page/live/transcript.srt"),
+FOREIGN = (
+    *(EVIL, {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"}, {"Origin": f"http://u@{HOST}"}),
+    *({"Sec-Fetch-Site": site} for site in ("cross-site", "same-site")),
+    {"Origin": f"http://{HOST}", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
 )
-READS = ("/config", "/gradio_api/heartbeat/x", "/gradio_api/info", "/page/result/x.txt")
-FOLLOWED = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+ALLOWED = {"Origin": "https://app.example", "Sec-Fetch-Site": "cross-site"}
+LOGIN = base64.b64encode(b"ann:pass").decode()
+KEYS = ("Bearer s3cret", "BEARER s3cret", f"Basic {LOGIN}", f"basic {LOGIN}")
+WRONG = ("", "Bearer wrong", f"Bearer {LOGIN}", "Token s3cret", f"Basic {LOGIN}x")
+API = (("GET", "/v1/models"), ("GET", "/metrics"), ("POST", SPEECH), ("POST", "/inference"))
+OPEN_PAGE = (("GET", "/"), ("POST", "/login"), ("GET", "/page/result/x.txt"))
+PAGE = (
+    *(("GET", "/config"), ("GET", "/gradio_api/heartbeat/x"), ("POST", "/gradio_api/upload")),
+    *(("POST", "/gradio_api/queue/join"), ("POST", "/page/live/key"), ("POST", "/page/edit/x")),
+)
 
 
-@pytest.mark.parametrize("headers", OTHER_SITES, ids=str)
-def test_other_sites_are_refused(keyless: Live, headers: dict[str, str]) -> None:
-    for path in POSTS:
-        answer = httpx.post(keyless.url + path, files=FILES, headers=headers)
-        assert answer.status_code == 403 and "another site" in answer.text, path
-    for path in READS:
-        answer = httpx.get(keyless.url + path, headers=headers)
-        assert answer.status_code == 403, path
-        assert not [name for name in answer.headers if name.startswith("access-control-allow")]
-    asked = {**EVIL, **headers, "Access-Control-Request-Method": "POST"}
-    for path in (*POSTS, *READS):
-        answer = httpx.options(keyless.url + path, headers=asked)
-        assert answer.status_code == 400, path
-        assert "access-control-allow-origin" not in answer.headers
+def status(app: ASGIApp, method: str, path: str, **headers: str) -> int:
+    """What an app answers to a request without a body."""
+    sent: list[Message] = []
+    lines = {"Host": HOST, **headers}.items()
+    scope: Scope = {"type": "http", "method": method, "path": path, "query_string": b""}
+    scope["headers"] = [(name.lower().encode(), value.encode()) for name, value in lines if value]
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    return int(sent[0]["status"])
 
 
-def test_links_from_other_sites_lead_to_the_page(keyless: Live) -> None:
-    for path, kind, status in (
+async def anything(scope: Scope, receive: Receive, send: Send) -> None:
+    await PlainTextResponse("reached")(scope, receive, send)
+
+
+def test_every_caller_at_every_door() -> None:
+    """Keys, sites and cookies in all combinations, against the rule as it is written down here."""
+    for keyed, said, auth, cookie in product(
+        (True, False), (*OWN, *FOREIGN, ALLOWED), (*KEYS, *WRONG), ("", "in=1")
+    ):
+        secrets: Any = {"api_key": "s3cret", "login": ("ann", "pass")} if keyed else {}
+        settings = ServerSettings(allow_origins=("https://app.example",), **secrets)
+        app = Access(anything, settings, signed_in=lambda r, k=keyed: not k or "in" in r.cookies)
+        of_other_site, bearer = said not in OWN, auth.lower().startswith("bearer")
+        for door in (*API, *OPEN_PAGE, *PAGE):
+            harmless = door[0] == "GET" or said == ALLOWED
+            if of_other_site and not bearer and not (door in API and harmless):
+                expected = 403
+            elif keyed and (not cookie if door in PAGE else door in API and auth not in KEYS):
+                expected = 401
+            else:
+                expected = 200
+            found = status(app, *door, **said, Authorization=auth, Cookie=cookie)
+            assert found == expected, (keyed, said, auth, cookie, door)
+
+
+def test_other_sites_get_no_answer_that_they_could_read(keyless: Live) -> None:
+    for said in FOREIGN[:2]:
+        asked = {**EVIL, **said, "Access-Control-Request-Method": "POST"}
+        for method, path in (*API, *OPEN_PAGE, *PAGE):
+            answer = httpx.request(method, keyless.url + path, headers=said)
+            assert not [name for name in answer.headers if name.startswith("access-control-allow")]
+            answer = httpx.options(keyless.url + path, headers=asked)
+            assert answer.status_code == 400, path
+            assert "access-control-allow-origin" not in answer.headers
+    for path, kind, expected in (
         *(("/", "document", 200), ("/", "iframe", 403), ("/", "empty", 403)),
         *(("/page/result/x.txt", "document", 404), ("/config", "document", 403)),
     ):
-        headers = {**FOLLOWED, "Sec-Fetch-Dest": kind}
-        assert httpx.get(keyless.url + path, headers=headers).status_code == status, (path, kind)
-
-
-@pytest.mark.slow
-def test_programs_and_the_own_page_are_served(keyless: Live, keyed: Live) -> None:
-    own = {"Origin": keyless.url, "Sec-Fetch-Site": "same-origin"}
-    key = {**EVIL, "Sec-Fetch-Site": "cross-site", "Authorization": "Bearer s3cret"}
-    for headers in ({}, own, {"Origin": keyless.url}, {"Sec-Fetch-Site": "none"}):
-        assert keyless.post(files=FILES, headers=headers).status_code == 200, headers
-        assert httpx.get(f"{keyless.url}/config", headers=headers).status_code == 200
-    assert keyed.post(files=FILES, headers=key).status_code == 200
+        headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+        answer = httpx.get(keyless.url + path, headers={**headers, "Sec-Fetch-Dest": kind})
+        assert answer.status_code == expected, (path, kind)
 
 
 def test_a_site_that_is_allowed_uses_the_api_and_not_the_page(keyless: Live) -> None:
-    site = {"Origin": "https://app.example", "Sec-Fetch-Site": "cross-site"}
     asked = {
-        **site,
+        **ALLOWED,
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "authorization,x-stainless-lang",
     }
-    before = httpx.options(f"{keyless.url}/v1/audio/transcriptions", headers=asked)
-    answer = keyless.post(files=FILES, headers=site)
+    before = httpx.options(f"{keyless.url}{SPEECH}", headers=asked)
+    answer = keyless.post(files=FILES, headers=ALLOWED)
     for found in (before, answer):
         assert found.status_code == 200
-        assert found.headers["access-control-allow-origin"] == site["Origin"]
+        assert found.headers["access-control-allow-origin"] == ALLOWED["Origin"]
     assert "x-stainless-lang" in before.headers["access-control-allow-headers"]
     assert "access-control-allow-credentials" not in before.headers
-    for path in ("/login", "/gradio_api/upload", "/gradio_api/queue/join"):
-        assert httpx.post(keyless.url + path, files=FILES, headers=site).status_code == 403, path
     other = {"Origin": "https://app.example.evil.example"}
     assert keyless.post(files=FILES, headers=other).status_code == 403
 
 
-def test_keys_and_logins(begin: Begin, keyed: Live) -> None:
-    """A browser sends a saved password along, which does not help other sites."""
-    live, auth = begin(login=("ann", "pass")), ("ann", "pass")
-    assert live.post(files=FILES, auth=auth, headers=EVIL).status_code == 403
-    assert live.post(files=FILES, auth=auth).status_code == 200
-    login = "YW5uOnBhc3M="
-    for server, scheme, credentials, status in (
-        *((live, scheme, login, 200) for scheme in ("basic", "BASIC")),
-        *((keyed, scheme, "s3cret", 200) for scheme in ("bearer", "BEARER")),
-        *((live, "Bearer", login, 401), (keyed, "Token", "s3cret", 401)),
-    ):
-        headers = {"Authorization": f"{scheme} {credentials}"}
-        answer = httpx.get(f"{server.url}/v1/models", headers=headers)
-        assert answer.status_code == status, scheme
-        wanted = "Basic" if server is live else "Bearer"
-        assert status == 200 or answer.headers["www-authenticate"] == wanted
+def test_what_a_server_asks_for(begin: Begin, keyed: Live) -> None:
+    for server, challenge in ((keyed, "Bearer"), (begin(login=("ann", "pass")), "Basic")):
+        answer = httpx.get(f"{server.url}/v1/models")
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, challenge)
+        assert httpx.get(f"{server.url}/health").status_code == 200
 
 
 def test_other_names_for_this_machine_are_refused(keyless: Live) -> None:
     """A site may give its own name the address 127.0.0.1."""
     headers = {"Host": "evil.example:7860", "Origin": "http://evil.example:7860"}
     headers["Sec-Fetch-Site"] = "same-origin"
-    for path in (*READS, "/", "/v1/models", "/metrics"):
-        answer = httpx.get(keyless.url + path, headers=headers)
+    for method, path in (*API, *OPEN_PAGE, *PAGE):
+        answer = httpx.request(method, keyless.url + path, headers=headers)
         assert answer.status_code == 403 and "--allow_host" in answer.text, path
-    assert keyless.post(files=FILES, headers=headers).status_code == 403
     assert httpx.get(f"{keyless.url}/health", headers=headers).status_code == 200
     with pytest.raises(InvalidStatus, match="403"):
         connect("ws://evil.example/v1/realtime", sock=connected(keyless))
@@ -123,82 +156,190 @@ def test_other_names_for_this_machine_are_refused(keyless: Live) -> None:
 def test_no_other_site_shows_the_page_and_no_browser_keeps_a_text(
     keyless: Live, keyed: Live
 ) -> None:
-    url, texts = keyless.url, "/v1/audio/transcriptions"
-    answers = [
-        httpx.get(f"{url}{path}") for path in ("/", "/health", "/config", "/v1/models", "/x")
-    ]
-    answers += [httpx.get(f"{keyed.url}{path}") for path in ("/", "/config", "/v1/models")]
+    paths = ("/", "/health", "/config", "/v1/models", "/x")
+    answers = [httpx.get(live.url + path) for live in (keyless, keyed) for path in paths]
     answers += [keyless.post(files=FILES, data={"stream": stream}) for stream in ("true", "false")]
     answers += [keyless.post(), keyed.post(files=FILES)]
+    assert any(answer.url.path == SPEECH and answer.is_success for answer in answers)
     for answer in answers:
         for name, value in HEADERS:
             assert answer.headers.get_list(name.decode()) == [value.decode()], answer.url
         kept = answer.url.path == "/"
         assert answer.headers.get("cache-control") == (None if kept else "no-store"), answer.url
-    assert any(answer.url.path == texts and answer.is_success for answer in answers)
-    shown = httpx.get(f"{url}/page/assets/page.css")
+    shown = httpx.get(f"{keyless.url}/page/assets/page.css")
     assert shown.headers["cache-control"] == "no-cache" and shown.headers["x-frame-options"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "host", "known"),
-    [
-        *((ServerSettings(), host, False) for host in ("speech.example", "", "[::1")),
-        (ServerSettings(), "evil.example@127.0.0.1", False),
-        (ServerSettings(), "127.0.0.1:7860:evil", False),
-        (ServerSettings(), "127.0.0.1/evil.example", False),
+def test_which_hosts_and_origins_are_known() -> None:
+    a, known = ServerSettings(allow_hosts=("a.example",)), ServerSettings(host="0.0.0.0")
+    default = ServerSettings()
+    for settings, host, good in (
+        *((default, host, False) for host in ("speech.example", "", "[::1", f"evil@{HOST}")),
+        *((default, host, False) for host in (f"{HOST}:evil", "127.0.0.1/evil.example")),
+        *((default, host, True) for host in ("LOCALHOST:7860", "[::1]:7860", "127.8.8.8:1")),
+        *((ServerSettings(api_key="k"), "b.example", True), (known, "b.example", True)),
+        *((a, "A.Example:443", True), (a, "b.example", False)),
         *(
-            (ServerSettings(), host, True)
-            for host in ("LOCALHOST:7860", "[::1]:7860", "127.8.8.8:1")
+            (ServerSettings(host="0.0.0.0", allow_hosts=("a.example",)), host, good)
+            for host, good in (("b.example", False), ("localhost", True))
         ),
-        (ServerSettings(api_key="k"), "speech.example", True),
-        (ServerSettings(host="0.0.0.0"), "speech.example", True),
-        (ServerSettings(allow_hosts=("speech.example",)), "Speech.Example:443", True),
-        (ServerSettings(allow_hosts=("speech.example",)), "other.example", False),
-        (ServerSettings(host="0.0.0.0", allow_hosts=("a.example",)), "b.example", False),
-        (ServerSettings(host="0.0.0.0", allow_hosts=("a.example",)), "localhost", True),
-    ],
-)
-def test_which_hosts_are_known(settings: ServerSettings, host: str, known: bool) -> None:
-    scope: Scope = {"type": "http", "headers": [(b"host", host.encode())]}
-    if known:
-        AllowedOrigins(settings).check_host(scope)
-        return
-    with pytest.raises(APIError, match="start it with --allow_host"):
-        AllowedOrigins(settings).check_host(scope)
-
-
-@pytest.mark.parametrize(
-    ("origin", "host", "foreign", "calls"),
-    [
-        ("https://speech.example", "speech.example", False, True),
-        ("https://speech.example", "speech.example:443", False, True),
-        ("http://speech.example:80", "speech.example", False, True),
-        ("http://speech.example:8080", "speech.example", True, False),
+    ):
+        scope: Scope = {"type": "http", "headers": [(b"host", host.encode())]}
+        try:
+            AllowedOrigins(settings).check_host(scope)
+        except APIError as error:
+            assert not good and "--allow_host" in str(error), host
+        else:
+            assert good, host
+    sites = AllowedOrigins(
+        ServerSettings(allow_hosts=("proxy.example",), allow_origins=("https://app.example",))
+    )
+    for origin, host, foreign, calls in (
+        *(("https://a.example", f"a.example{port}", False, True) for port in ("", ":443")),
+        ("http://a.example:80", "a.example", False, True),
+        ("http://a.example:8080", "a.example", True, False),
         ("https://proxy.example", "10.0.0.1:7860", False, True),
         ("https://app.example", "10.0.0.1:7860", True, True),
         ("http://app.example", "10.0.0.1:7860", True, False),
-        ("null", "", True, False),
-        ("http://[", "speech.example", True, False),
-    ],
-)
-def test_which_origins_are_foreign(origin: str, host: str, foreign: bool, calls: bool) -> None:
-    settings = ServerSettings(
-        allow_hosts=("proxy.example",), allow_origins=("https://app.example",)
-    )
-    headers = [(b"host", host.encode()), (b"origin", origin.encode())]
-    sites, scope = AllowedOrigins(settings), {"type": "http", "headers": headers}
-    assert (sites.is_foreign(scope), sites.may_call(scope)) == (foreign, calls)
+        *(("null", "", True, False), ("http://[", "a.example", True, False)),
+    ):
+        headers = [(b"host", host.encode()), (b"origin", origin.encode())]
+        scope = {"type": "http", "headers": headers}
+        assert (sites.is_foreign(scope), sites.may_call(scope)) == (foreign, calls), origin
+    for host, network in (
+        *(("192.0.2.7", "192.0.2.7"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64")),
+        *(("::1", "::/64"), ("/a/socket", "/a/socket")),
+    ):
+        assert network_of(Request({"type": "http", "client": (host, 1)})) == network
 
 
-@pytest.mark.parametrize(
-    ("host", "network"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("::1", "::/64"),
-        ("/a/socket", "/a/socket"),
-    ],
+# -- paths ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def app() -> Iterator[FastAPI]:
+    """The app of a server with a key, without a page; no model is loaded."""
+
+    def load(_: object) -> SlimWhisper:
+        raise AssertionError("nothing is transcribed here")
+
+    service = Service(load)
+    yield make_app(service, Models("digits"), ServerSettings(api_key="secret"))
+    service.close()
+
+
+def opened(app: ASGIApp, path: str, key: str = "", root: str = "") -> int:
+    """The status of a websocket: 101 if it is accepted."""
+    try:
+        with client_of(app, key, root).websocket_connect(path):
+            return 101
+    except WebSocketDenialResponse as refused:
+        return refused.status_code
+    except CancelledError:  # by the client, which waits for no end
+        return 101
+
+
+def got(app: ASGIApp, path: str, key: str = "", root: str = "") -> int:
+    """The status of a GET."""
+    return client_of(app, key, root).get(path).status_code
+
+
+def client_of(app: ASGIApp, key: str, root: str) -> TestClient:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return TestClient(app, root_path=root, headers=headers)
+
+
+def test_what_is_closed(app: FastAPI) -> None:
+    """Every path but /health, every route that somebody adds, and every other kind of scope."""
+    for root in ("", "/speech", "/v1"):
+        path = f"{root}/v1/realtime"
+        assert [opened(app, path, key, root) for key in ("", "wrong", "secret")] == [401, 401, 101]
+    for path in ("/", "/v1/models", "/v2/models", "/metrics", "/healthy", "/health/", "/docs"):
+        assert got(app, path) == 401, path
+    assert got(app, "/v2/models", "secret") == 404 and got(app, "/v1/models", "secret") == 200
+    assert got(app, "/health") == got(app, "/speech/health", root="/speech") == 200
+    unchecked: Any = app
+    with_page = Access(app, ServerSettings(api_key="secret"), signed_in=lambda _: False)
+    for root, path in (
+        *(("/v", "/v1/models"), ("/m", "/metrics"), ("/v1", "/v1/v1/models")),
+        *(("/speech", "/speech/v1/models"), ("/speech", "/v1/models"), ("/s/", "/s/v1/models")),
+    ):
+        assert {got(guarded, path, root=root) for guarded in (app, with_page)} <= {401, 404}
+    for kind in ("webtransport", "HTTP", ""):
+        with pytest.raises(RuntimeError, match=f"type '{kind}' are not served"):
+            asyncio.run(unchecked({"type": kind, "path": "/v1/models"}, None, None))
+    for path in ("/new", "/page/new", "/gradio_api/new", "/v1/new"):
+        app.router.routes.insert(0, Route(path, lambda _: PlainTextResponse("open")))
+        app.router.routes.insert(0, WebSocketRoute(path, lambda websocket: websocket.accept()))
+        assert (got(app.router, path), opened(app.router, path)) == (200, 101)
+        for guarded in (app, Access(app.router, ServerSettings(api_key="secret"), signed_in=bool)):
+            assert got(guarded, path) == 401
+            assert opened(guarded, path, "secret") == opened(guarded, path) == 403
+
+
+TRICKS = (
+    *("/v1", "/v1/", "/v1/models/", "/v1/models/digits", "//v1/models", "/v1//models", "///v1"),
+    *("/V1/models", "/v1/Models", "/%76%31/models", "/v1%2Fmodels", "/%2Fv1/models"),
+    *("/./v1/models", "/page/../v1/models", "/v1/models/../../health", "/health/../v1/models"),
+    *("/v1/../health", "/v1?/health", "/v1/models?x=/health", "/%2576%2531/models"),
+    *("v1/models", "1/models", "http://here/v1/models", "/metrics/", "//metrics", "/METRICS"),
+    *("/health/%2e%2e/v1/models", "/health%2F..%2Fv1/models", "/health//v1/models"),
+    *("/v1;a/models", "/v1%00/models", "\\v1\\models"),
 )
-def test_networks(host: str, network: str) -> None:
-    assert network_of(Request({"type": "http", "client": (host, 1)})) == network
+FETCHED = (  # by Gradio, if it is asked
+    *("/gradio_api/proxy=http://127.0.0.1:1/", "radio_api/proxy=http://127.0.0.1:1/"),
+    *("/gradio_api/proxy%3Dhttp://127.0.0.1:1/", "//gradio_api/proxy=http://127.0.0.1:1/"),
+    *("/Gradio_api/file=HTTP://127.0.0.1:1/", "/gradio_api/file%3Dhttp://127.0.0.1:1/"),
+)
+
+
+def raw_get(live: Live, target: str) -> tuple[int, str]:
+    """Status and answer of a GET whose target is sent as it is, which no client would do."""
+    head = f"GET {target} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
+    with connected(live, head.encode()) as connection:
+        answered = rest(connection).decode(errors="replace")
+    return int(answered.split(maxsplit=2)[1]), answered
+
+
+@pytest.mark.parametrize(("page", "root"), [(False, "/speech"), (True, "/v"), (True, "")])
+def test_no_spelling_of_a_path_goes_round_the_key(
+    begin: Begin, folder: Path, keyed: Live, page: bool, root: str
+) -> None:
+    live = keyed
+    if root:
+        live = begin(page=folder if page else None, api_key="secret", root_path=root)
+    for target in (*TRICKS, *(f"{root}{trick}" for trick in TRICKS if root)):
+        found, answered = raw_get(live, target)
+        assert found in (307, 400, 401, 404), (target, answered)
+        for text in ('"owned_by"', "slimwhisper_slots", "not available here"):
+            assert text not in answered, target
+    closed = ("/v1/models", "//v1/models", "/V1/models", "/%76%31/models", "/metrics/")
+    for target in (*closed, *FETCHED):
+        assert raw_get(live, target)[0] == 401, target
+    assert raw_get(live, "/health")[0] == 200
+
+
+# -- the log -------------------------------------------------------------------------------------
+
+SECRETS = (
+    *("/page/audio/t0ken?key=s3cret", "/page/result/t0ken.srt", "//page/result//t0ken"),
+    *("/page/edit/t0ken", "/gradio_api/file=/tmp/t0ken/a.wav", "/v1/models?api_key=s3cret"),
+    *("/gradio_api/queue/data?session_hash=s3cret", "/gradio_api/call/transcribe/t0ken"),
+)
+
+
+def test_the_log_opens_nothing(keyless: Live, caplog: pytest.LogCaptureFixture) -> None:
+    logs = [logging.getLogger(f"uvicorn.{name}") for name in ("access", "error")]
+    for log in logs:
+        log.addHandler(caplog.handler)
+    for path in SECRETS:
+        assert httpx.get(keyless.url + path).status_code in (200, 401, 403, 404, 405)
+    with connect(f"{keyless.url.replace('http', 'ws')}/v1/realtime?model=digits&key=s3cret"):
+        pass
+    for log in logs:
+        log.removeHandler(caplog.handler)
+    text = "\n".join(r.getMessage() for r in caplog.records if r.name.startswith("uvicorn."))
+    assert "t0ken" not in text and "s3cret" not in text
+    for shown in ("page/audio/...?...", "page/edit/...", "v1/models?...", "gradio_api/file/..."):
+        assert f"GET /{shown} HTTP" in text
+    assert "GET /gradio_api/queue/...?... HTTP" in text and "/v1/realtime?..." in text

@@ -10,9 +10,10 @@ import av
 import pytest
 
 from slimwhisper.app.service import reading
-from slimwhisper.app.service.jobs import Job, JobFinished, Limits
+from slimwhisper.app.service.jobs import Job, Limits
 from slimwhisper.app.service.reading import NoRoomError, SampleStore
 from slimwhisper.audio import samples
+from slimwhisper.service.source import Finished
 from slimwhisper.types import SAMPLE_RATE
 from tests.support.harm import unnamed_bytes
 from tests.support.live import eventually, held_engines
@@ -49,7 +50,6 @@ def bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds stand for hours."""
     monkeypatch.setattr(samples, "SPOOL_SECONDS", IN_MEMORY)
-    monkeypatch.setattr(samples, "WRITE_SAMPLES", SAMPLE_RATE)
     monkeypatch.setattr(reading, "IN_MEMORY", IN_MEMORY * SAMPLE_RATE)
     monkeypatch.setattr(reading, "DISK_SECONDS", OF_A_SLOT)
 
@@ -81,29 +81,13 @@ def test_files_that_expand_to_hours(
     assert 200 * BYTES < max(peaks) <= MOST * BYTES
     service.cancel(bombs[-1].job)  # it waits, to be read again
     go.set()
-    assert all(isinstance(h.last, JobFinished) for h in [*bombs[:2], *others])
+    assert all(isinstance(h.last, Finished) for h in [*bombs[:2], *others])
     for upload in bombs:
         service.cancel(upload.job)
     assert eventually(lambda: service.in_flight == 0 and unnamed_bytes() == before)
     store = service.reading.store
     assert not (store._reserved or store._retry)
-    assert isinstance(Upload(service, bomb, "mallory").last, JobFinished)
-
-
-@pytest.mark.slow
-def test_many_in_memory(make: Make, small: None, go: threading.Event) -> None:
-    """Short ones count, too: no more of them are read than so many seconds in memory."""
-    service = make(batch_size=1, limits=Limits(seconds=LONGEST))
-    many = [Upload(service, SHORT, "mallory") for _ in range(20)]
-    assert eventually(
-        lambda: service.jobs.states()["running"] > 0 and service.jobs.states()["reading"] == 0
-    )
-    seconds = sum(h.job.recording.seconds for h in many if h.job.recording is not None)
-    assert 0 < seconds <= 2 * IN_MEMORY and service.jobs.states()["waiting"] > 10
-    ann = Upload(service, SHORT, "ann")
-    assert eventually(lambda: ann.job.recording is not None)
-    go.set()
-    assert all(isinstance(h.last, JobFinished) for h in [*many, ann])
+    assert isinstance(Upload(service, bomb, "mallory").last, Finished)
 
 
 def test_room_is_shared() -> None:
@@ -116,6 +100,9 @@ def test_room_is_shared() -> None:
         store.reserve(one, int(seconds * SAMPLE_RATE), whole=True)
 
     hour = 3600
+    store = SampleStore(4 * hour)
+    many = [job("mallory") for _ in range(20)]  # short ones count, too, as they are in memory
+    assert sum(map(store.admit, many)) == 2 and sum(map(store.admit, [job("ann"), job("ann")])) == 1
     store = SampleStore(4 * hour)
     store.slots = 4  # 6 h on disk for a user's jobs, 12 h for all
     first, second, other, third = job("ann"), job("ann"), job("bob"), job("ann")
@@ -136,28 +123,24 @@ def test_room_is_shared() -> None:
     read(other, 4 * hour)
 
 
-def test_a_file_that_takes_long_holds_up_no_other(make: Make, tmp_path: Path) -> None:
-    """Also on a machine of two cores, where one reader would be enough."""
+def test_a_file_that_takes_long_holds_up_no_other(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a machine of two cores. A dropped job frees its only reader: while it decodes, and
+    while its samples are worked on.
+    """
     service = make(limits=Limits(reading=600))
     os.mkfifo(tmp_path / "endless.wav")
     endless = Upload(service, tmp_path / "endless.wav", "mallory")
-    assert isinstance(Upload(service, SHORT, "ann").last, JobFinished)
+    assert isinstance(Upload(service, SHORT, "ann").last, Finished)
     service.cancel(endless.job)
-
-
-@pytest.mark.slow
-def test_a_dropped_job_frees_its_reader(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While it decodes, and while its samples are worked on."""
     monkeypatch.setattr(reading, "READERS", 1)
     service = make(limits=Limits(reading=600))
-    os.mkfifo(tmp_path / "endless.wav")
     endless = Upload(service, tmp_path / "endless.wav", "mallory")
     assert eventually(lambda: bool(service.reading._readers._workers))
     other = Upload(service, SHORT, "ann")
     service.cancel(endless.job)
-    assert isinstance(other.last, JobFinished)
+    assert isinstance(other.last, Finished)
 
     reading_begun = threading.Event()
 
@@ -170,5 +153,5 @@ def test_a_dropped_job_frees_its_reader(
     assert reading_begun.wait(60)
     other = Upload(service, SHORT, "ann")
     service.cancel(job)
-    assert isinstance(other.last, JobFinished)
+    assert isinstance(other.last, Finished)
     assert service.counts.cancelled == 2 and service.counts.failed == 0

@@ -15,7 +15,6 @@ import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.engine.engine import Engine, slot_bytes
 from slimwhisper.engine.requests import Search
-from slimwhisper.errors import OptionError
 from slimwhisper.live.types import LiveEvent, LiveOptions, UtteranceEnded
 from slimwhisper.service import transcriber as module
 from slimwhisper.service.shared_engine import SharedEngine
@@ -109,31 +108,6 @@ def test_what_can_never_fit_runs_alone(
 
 
 @pytest.mark.slow
-def test_long_recordings_take_turns(
-    make: Make, cache_sizes: list[int], short: Path, long: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A short one of another kind is done before them, and nothing is lost when engines change."""
-    monkeypatch.setattr(module, "TURN", 0.0)  # a window each
-    service = make(batch_size=4)
-    kinds: list[dict[str, Any]] = [{}, {"beam_size": 2}]
-    alone = [Upload(service, long, **options).text for options in kinds]
-    cache_sizes.clear()
-    order: list[str] = []
-    uploads = [Upload(service, long, **options) for options in kinds]
-    for each in uploads:
-        listener = each.job.listener
-        each.job.listener = lambda e, listener=listener: (
-            order.append(type(e).__name__),
-            listener(e),
-        )
-    late = Upload(service, short, beam_size=3)
-    assert late.text and "Finished" not in order
-    service.cancel(Upload(service, long, beam_size=5).job)  # it waits for its turn
-    assert [each.text for each in uploads] == alone
-    assert service.counts.cancelled == 1 and service.in_flight == 0
-
-
-@pytest.mark.slow
 def test_streams_go_on_beside_other_kinds(
     make: Make, model: SlimWhisper, cache_sizes: list[int], short: Path, long: Path
 ) -> None:
@@ -154,21 +128,3 @@ def test_streams_go_on_beside_other_kinds(
     assert before.text
     room = 4 * slot_bytes(model.network, Search())
     assert max(cache_sizes) <= room + smallest(model, {"beam_size": 3, "best_of": 1})
-
-
-@pytest.mark.slow
-def test_an_engine_that_cannot_be_made_fails_its_own(
-    make: Make, short: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_engine = module.make_engine
-
-    def full(model: Any, search: Search, slots: int) -> Engine:
-        if slots and search.beams == 2:
-            raise OptionError("no room")
-        return make_engine(model, search, slots)
-
-    monkeypatch.setattr(module, "make_engine", full)
-    service = make()
-    uploads = [Upload(service, short, beam_size=beams) for beams in (None, 2, 3)]
-    assert uploads[0].text and uploads[2].text
-    assert str(uploads[1].error) == "no room"

@@ -1,29 +1,47 @@
 """Files that are sent to the page: they never fill the disk, and none is forgotten there."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from gradio.route_utils import GradioUploadFile
 from gradio.routes import file_upload_statuses
+from hypothesis import given
+from hypothesis import strategies as st
 
+from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.page import tempdir, uploads
-from slimwhisper.app.page.tempdir import FILES
-from slimwhisper.app.page.transcripts.results import PageResults
+from slimwhisper.app.page.tempdir import FILES, TempFiles, page_folder
 from slimwhisper.app.page.uploads import Uploads
-from tests.support.live import Begin, Live, connected, eventually
+from tests.support.fuzz import examples
+from tests.support.live import Live, connected, eventually, start, stop
 from tests.support.page_calls import PHONE, call, clear_page, upload
 
 LIMIT = 300_000  # bytes of a file; the recording has 219,000
 
 
-@pytest.fixture
-def live(begin_page: Begin) -> Iterator[Live]:
-    running = begin_page(max_bytes=LIMIT)
+@pytest.fixture(scope="module")
+def folder(folder: Path) -> Iterator[Path]:
+    """No other server's."""
+    with page_folder() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(model: SlimWhisper, folder: Path) -> Iterator[Live]:
+    running = start(model, page=folder, cache="slim", max_bytes=LIMIT)
     yield running
-    clear_page(running)
+    stop(running)
+
+
+@pytest.fixture
+def live(server: Live) -> Iterator[Live]:
+    yield server
+    clear_page(server)
 
 
 def stored(folder: Path) -> int:
@@ -108,52 +126,34 @@ def test_a_disk_without_room(
     assert sent().startswith("200 ")
 
 
-def test_the_oldest_go_first(tmp_path: Path) -> None:
-    found = Uploads(tmp_path / "files", max_bytes=100)
-    first, second, third = (found.begin() for _ in range(3))
-    found.grow(first, 40), found.grow(second, 40)
-    found.end(first, 1)
-    found.grow(third, 40)
-    assert not first.path.exists() and second.path.exists(), "what still arrives is kept"
-    with pytest.raises(APIError, match="no room") as raised:
-        found.grow(third, 40)
-    assert raised.value.status == 507
-    found.drop(third)
-    found.grow(second, 60)
-    found.end(second, 1)
-    assert second.path.exists()
-
-
-def test_uploads_of_many_files(tmp_path: Path) -> None:
-    """All their files count; what is there alone is kept, however many it has."""
-    found = Uploads(tmp_path / "files", max_bytes=10**6, max_count=3)
-    kept = []
-    for count in (2, 2, 4):
-        kept.append(found.begin())
-        found.end(kept[-1], count)
-    assert [each.path.exists() for each in kept] == [False, False, True]
-
-
-def test_half_of_a_disk_is_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that all else that needs files, the API above all, goes on."""
-    disk, used = 1000, [0]
-
-    class Usage:
-        free = property(lambda self: disk - used[0])
-
-    monkeypatch.setattr(tempdir.shutil, "disk_usage", lambda _: Usage())
-    found = Uploads(tmp_path / "files", max_bytes=10**6)
-    for _ in range(20):
-        upload = found.begin()
-        found.grow(upload, 100)
-        found.end(upload, 1)
-        used[0] = found.size
-        assert used[0] <= disk // 2
-    kept = PageResults(tmp_path / "results", max_bytes=10**6)
-    source = tmp_path / "a.wav"
-    source.write_bytes(bytes(100))
-    used[0] = 0
-    for _ in range(20):
-        kept.add(source, "a.wav", "g")
-        used[0] = kept.size
-        assert used[0] <= disk // 2
+@examples(60)
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 4), st.booleans())), st.booleans())
+def test_what_is_stored_is_bounded(sent: list[tuple[int, int, bool]], small: bool) -> None:
+    """In bytes and in files: the oldest go first, what still arrives is kept, and so is what is
+    there alone, however many files it has. Half of a small disk is left free for all else.
+    """
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        found = Uploads(Path(folder) / "files", max_bytes=100, max_count=3)
+        disk = 120 if small else 10**6
+        free = lambda _: SimpleNamespace(free=disk - found.size)  # noqa: E731
+        patched.setattr(tempdir.shutil, "disk_usage", free)
+        most, arriving, ended = min(100, disk // 2), list[TempFiles](), list[TempFiles]()
+        for size, files, ends in sent:
+            arriving.append(found.begin())
+            try:
+                found.grow(arriving[-1], size)
+            except APIError as error:
+                assert error.status == 507
+                others = sum(upload.size for upload in arriving[:-1])
+                kept = ended[-1].size if ended and ended[-1].path.exists() else 0
+                assert others + kept + size > most or len(found.entries) == 1
+                found.drop(arriving.pop())
+            if ends and arriving:
+                ended.append(arriving.pop(0))
+                found.end(ended[-1], files)
+                assert ended[-1].path.exists() or len(found.entries) > 1
+            assert found.size <= most and all(upload.path.exists() for upload in arriving)
+            there = [upload for upload in ended if upload.path.exists()]
+            assert there == ended[len(ended) - len(there) :], "the oldest go first"
+            assert sum(upload.files for upload in there) <= 3 or len(there) == 1
+            assert {path.name for path in found.folder.iterdir()} == found.entries.keys()

@@ -6,23 +6,14 @@ from dataclasses import replace
 import torch
 
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Align, Answer, Decoded, Request, Search, Window
-from slimwhisper.kernels.graphs import Graphs
+from slimwhisper.engine.requests import Align, Answer, Decoded, Request, Window
 from slimwhisper.model.model import Guard, Model
 from tests.support.checkpoints import random_state, tiny_dims
-from tests.support.pretend.cuda import pretend_cuda
 from tests.support.reference import set_spectrum
-from tests.support.windows import VOCABULARY, assert_same, run, windows
+from tests.support.windows import VOCABULARY, windows
 
 CUDA = torch.device("cuda", 1)  # not the current one, so that whatever assumes it is seen
 FRAMES = 24  # positions of a window: few, to be quick
-
-
-def small(layers: int = 2) -> Checkpoint:
-    dims = tiny_dims(multilingual=False, text_layers=layers)
-    dims = replace(dims, n_audio_ctx=FRAMES)
-    return Checkpoint("random", dims, set_spectrum(random_state(dims, seed=1), dims, 3.0))
 
 
 def made(
@@ -32,8 +23,9 @@ def made(
     layers: int = 2,
 ) -> Model:
     """A random model whose guard hears a window as short as ours."""
-    guard = Guard(mel=requests(1)[0].mel)
-    model = Model(small(layers), device, dtype, forms, guard)
+    dims = replace(tiny_dims(multilingual=False, text_layers=layers), n_audio_ctx=FRAMES)
+    checkpoint = Checkpoint("random", dims, set_spectrum(random_state(dims, seed=1), dims, 3.0))
+    model = Model(checkpoint, device, dtype, forms, Guard(mel=requests(1)[0].mel))
     assert not model.fallbacks
     return model
 
@@ -49,17 +41,3 @@ def then(tag: int, answer: Answer) -> Request | None:
         text = tuple(t for t in answer.tokens if t < VOCABULARY.eot)[:5]
         return Align((VOCABULARY.sot,), text or (5,))
     return None
-
-
-def assert_recorded_like_a_cpu(asked: Sequence[Window], search: Search | None) -> Graphs:
-    """Steps that a pretend GPU replays from graphs give the answers of a CPU."""
-    by_tag = dict(enumerate(asked))
-    expected = run(Engine(made(("e", "x"), torch.device("cpu")), VOCABULARY, 2, search, 4), by_tag)
-    with pretend_cuda(count=2):
-        engine = Engine(made(("e", "x")), VOCABULARY, 2, search, 4)
-        found = run(engine, by_tag)
-        graphs = engine.group_runners[0].graphs
-    for tag, answers in expected.items():
-        assert_same(*([a for a in of if isinstance(a, Decoded)] for of in (found[tag], answers)))
-    assert graphs is not None and graphs.failure is None and graphs.replays > 0
-    return graphs

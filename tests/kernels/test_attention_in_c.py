@@ -1,0 +1,263 @@
+"""Attention in C against float64: slots, lengths, pages, biases, and any number of threads."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from slimwhisper.kernels import blocks
+from slimwhisper.kernels.attention import Latent, Reads
+from slimwhisper.kernels.blocks import encoder_attention
+from slimwhisper.kernels.cpu.library import DEPTHS, Library
+from tests.kernels.conftest import variant
+from tests.support.compiled import THREADS, assert_near, noise, threads_of
+from tests.support.fuzz import examples
+
+FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
+SCALE = 0.3
+READS = st.sets(st.sampled_from(["slots", "lengths", "bias"]))
+POSITIONS = st.sampled_from([1, 2, 49, 63, 64, 131, 257])
+
+
+def reads_of(kinds: set[str], windows: int, positions: int) -> Reads:
+    """Of windows + 2 slots."""
+    generator, slots, lengths, bias = torch.Generator().manual_seed(0), None, None, None
+    if "slots" in kinds:
+        slots = torch.randint(0, windows + 2, (windows,), generator=generator)
+    if "lengths" in kinds:
+        lengths = torch.randint(1, positions + 1, (windows,), generator=generator)
+    if "bias" in kinds:
+        bias = noise(windows + 2, positions, seed=2)
+    return Reads(slots, lengths, position_bias=bias)
+
+
+def by_pytorch(q: Tensor, k: Tensor, v: Tensor, reads: Reads) -> Tensor:
+    """In the operands' dtype: q [B, h, Q, d], k and v [S, h, T, d]."""
+    found = []
+    for b, rows in enumerate(q):
+        slot = b if reads.slots is None else int(reads.slots[b])
+        length = k.shape[2] if reads.lengths is None else int(reads.lengths[b])
+        mask = None
+        if reads.position_bias is not None:
+            mask = reads.position_bias[slot, :length].to(q.dtype)[None, None]
+        known = (t[slot, :, :length] for t in (k, v))
+        found.append(F.scaled_dot_product_attention(rows, *known, mask, scale=SCALE))
+    return torch.stack(found)
+
+
+@examples(60)
+@given(
+    kinds=READS,
+    windows=st.integers(1, 5),
+    queries=st.sampled_from([1, 6, 7, 13, 20]),
+    width=st.sampled_from([16, 48, 64, 128, 384]),
+    positions=POSITIONS,
+    threads=THREADS,
+)
+def test_to_a_latent(
+    any_c: Library,
+    kinds: set[str],
+    windows: int,
+    queries: int,
+    width: int,
+    positions: int,
+    threads: int,
+) -> None:
+    dtype, reads = any_c.dtype, reads_of(kinds, windows, positions)
+    width = -(-width // DEPTHS[dtype]) * DEPTHS[dtype]
+    q = (noise(windows, queries, width) * (2 if dtype == FLOAT32 else 1)).to(dtype)
+    # a view of a longer one
+    z = noise(windows + 2, positions + 5, width, seed=1, dtype=dtype)[:, :positions]
+    if reads.lengths is not None:
+        z[:, int(reads.lengths.max()) :] = torch.nan  # never read
+    with threads_of(threads):
+        found = any_c.latent(q, Latent(z if "slots" in kinds else z[:windows]), SCALE, reads)
+    exact, plain = (
+        by_pytorch(q[:, None].to(k), z[:, None].to(k), z[:, None].to(k), reads)[:, 0]
+        for k in (torch.float64, dtype)
+    )
+    assert_near(found, exact, plain, off=2e-5)
+
+
+@examples(40)
+@given(
+    kinds=READS.map(lambda kinds: kinds - {"bias"}),
+    windows=st.integers(1, 5),
+    count=st.sampled_from([1, 2, 3, 6]),
+    queries=st.sampled_from([1, 4, 7, 32]),
+    width=st.sampled_from([16, 48, 64]),
+    positions=POSITIONS,
+    threads=THREADS,
+)
+def test_by_heads(
+    c: Library,
+    kinds: set[str],
+    windows: int,
+    count: int,
+    queries: int,
+    width: int,
+    positions: int,
+    threads: int,
+) -> None:
+    reads = reads_of(kinds, windows, positions)
+    q = 2 * noise(windows, queries, count, width).transpose(1, 2)
+    shape = windows + 2, count, positions + 5, width  # of which a part is read
+    k, v = (noise(*shape, seed=seed)[:, :, :positions] for seed in (1, 2))
+    if reads.lengths is not None:
+        k[:, :, int(reads.lengths.max()) :] = v[:, :, int(reads.lengths.max()) :] = torch.nan
+    with threads_of(threads):
+        found = c.attend(q, k, v, SCALE, reads)
+    assert_near(found, by_pytorch(q.double(), k.double(), v.double(), reads), off=2e-5)
+
+
+@pytest.mark.parametrize(("page", "extent"), [(16, 150), (8, 70), (8, 61), (16, 5), (448, 448)])
+def test_texts_by_pages(any_c: Library, page: int, extent: int) -> None:
+    """Pages in any order, of which no position past a text's length is read."""
+    generator, pages, dtype = torch.Generator().manual_seed(0), -(-extent // page), any_c.dtype
+    lengths = torch.tensor([1, extent // 2 + 1, extent])
+    table = torch.randperm(3 * pages + 2, generator=generator)[: 3 * pages].view(3, pages)
+    k, v = torch.full((2, 3 * pages + 2, 2, page, 32), torch.nan, dtype=dtype)
+    texts = noise(2, 3, 2, extent, 32).to(dtype)
+    for b, length in enumerate(lengths.tolist()):
+        for t in range(length):
+            for kept, own in zip((k, v), texts, strict=True):
+                kept[table[b, t // page], :, t % page] = own[b, :, t]
+    q = (noise(3, 2, 4, 32, seed=1) * (2 if dtype == FLOAT32 else 1)).to(dtype)
+    reads = Reads(lengths=lengths, block_table=table, extent=extent)
+    for threads in (1, 3):
+        with threads_of(threads):
+            found = any_c.attend(q, k, v, SCALE, reads)
+        exact, plain = (
+            by_pytorch(q.to(kind), *texts.to(kind), Reads(lengths=lengths))
+            for kind in (torch.float64, dtype)
+        )
+        assert_near(found, exact, plain, off=2e-5)
+
+
+def test_scores_far_apart_and_alike(c: Library) -> None:
+    """Where e^x underflows, and where a later position takes all."""
+    z = noise(1, 300, 32)
+    z[0, 290] = 40 * z[0, 0]
+    for scale in (0.0, 1.0, 30.0):
+        found = c.latent(z[:, :2].contiguous(), Latent(z), scale)
+        expected = (z[:, :2].double() @ z.double().mT * scale).softmax(-1) @ z.double()
+        assert_near(found, expected)
+
+
+def test_what_it_leaves_to_pytorch(c: Library) -> None:
+    z, keys = Latent(noise(1, 9, 32)), noise(1, 3, 9, 32)
+    assert c.latent(noise(1, 2, 24), Latent(noise(1, 9, 24)), 1.0) is None
+    assert c.attend(noise(1, 3, 2, 32), keys, noise(1, 3, 11, 32)[:, :, :9], 1.0) is None
+    assert c.attend(noise(1, 3, 2, 32), keys.mT.contiguous().mT, keys, 1.0) is None
+    with FlopCounterMode(display=False):  # as all need that watch operators
+        assert c.linear(noise(1, 64), noise(8, 64)) is None
+        assert c.latent(noise(1, 2, 32), z, 1.0) is None
+
+
+# -- an encoder's ---------------------------------------------------------------------------------
+
+VARIANTS = ("wide", "narrow", "bfloat16")
+
+
+def encoders(name: str) -> Library:
+    found = variant(name)
+    if not found.has_encoder_attention:
+        pytest.skip("a processor other than x86")
+    return found
+
+
+def whole(dtype: torch.dtype, *operands: Tensor) -> Tensor:
+    """[B, p, h, d_k] -> [B, p, h, d_k]."""
+    moved = (t.to(dtype).transpose(1, 2) for t in operands)
+    return F.scaled_dot_product_attention(*moved).transpose(1, 2)
+
+
+def side_by_side(positions: int, width: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """q, k, v [2, p, 3, d_k] in one tensor of which not all is read."""
+    wide = noise(2, positions + 3, 3 * 3 * width, dtype=dtype)[:, :positions]
+    return wide.unflatten(2, (3, 3, width)).unbind(2)
+
+
+WIDTHS = st.sampled_from([16, 48, 64, 80, 128])
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("wide", FLOAT32), ("narrow", FLOAT32), ("bfloat16", FLOAT32), ("bfloat16", BFLOAT16)],
+)
+@examples(30)
+@given(width=WIDTHS, positions=POSITIONS | st.just(600), threads=THREADS)
+def test_an_encoders_rounds_as_pytorch_does(
+    name: str, dtype: torch.dtype, width: int, positions: int, threads: int
+) -> None:
+    """At most twice the error, as scaled queries are rounded too."""
+    c, (q, k, v) = encoders(name), side_by_side(positions, width, dtype)
+    with threads_of(threads):
+        found = c.encoder_attention(q, k, v)
+    assert found is not None and found.dtype == dtype and found.is_contiguous()
+    exact, plain = whole(torch.float64, q, k, v), whole(c.dtype, q, k, v)
+    found_error, error = ((t.to(c.dtype) - exact).norm() for t in (found, plain))
+    assert found_error <= 2 * error + 1e-7 * exact.norm()
+
+
+@examples(30)
+@given(width=WIDTHS, positions=POSITIONS | st.just(600), threads=THREADS)
+def test_whole_numbers_round_less_than_bfloat16(width: int, positions: int, threads: int) -> None:
+    """With AVX2, where int8 lets it round: also with a query, a key and a value of other sizes."""
+    c, (q, k, v) = encoders("narrow"), side_by_side(positions, width, FLOAT32)
+    for operand, factor in ((q, 3), (k, 2), (v, 20)):
+        operand[0, -1] *= factor
+    with threads_of(threads):
+        found, floats = c.encoder_attention(q, k, v, rounded=True), c.encoder_attention(q, k, v)
+    exact, plain = whole(torch.float64, q, k, v), whole(BFLOAT16, q, k, v)
+    assert found is not None and floats is not None and not found.equal(floats)
+    assert 0 < (found - exact).norm() <= (plain - exact).norm() / 2
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_whole_numbers_keep_what_is_not_finite(which: int) -> None:
+    c, operands = encoders("narrow"), [noise(1, 70, 2, 16) for _ in range(3)]
+    zero = c.encoder_attention(*(torch.zeros_like(t) for t in operands), rounded=True)
+    assert zero is not None and not zero.any()
+    for value in (float("nan"), float("inf")):
+        operands[which][0, 5, 1, 3] = value
+        found = c.encoder_attention(*operands, rounded=True)
+        assert found is not None and found[:, :, 0].isfinite().all()
+        hit = found[0, 5, 1] if which == 0 else found[0, :, 1, 3]
+        assert hit.isnan().all()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_an_encoders_scores_far_apart_and_what_it_leaves(name: str) -> None:
+    """Where e^x underflows, and where a later position takes all."""
+    c = encoders(name)
+    q, k, v = noise(3, 1, 300, 2, 64, dtype=c.dtype).unbind(0)
+    k[0, 290] = 40 * q[0, 0]
+    found = c.encoder_attention(q, k, v)
+    assert found is not None and found.isfinite().all()
+    torch.testing.assert_close(found[0, 0], v[0, 290])
+    other, wide = q.float() if c.dtype == BFLOAT16 else q.bfloat16(), noise(1, 9, 2, 144)
+    assert c.encoder_attention(q, q, q[:, :8]) is None
+    assert c.encoder_attention(q, q, other) is None
+    for same in (q.double(), wide.to(c.dtype), q.transpose(1, 2)):
+        assert c.encoder_attention(same, same, same) is None
+
+
+@pytest.mark.parametrize("amx", [False, True])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_which_of_them_is_taken(name: str, amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C's, also where int8 lets it round; but not in bfloat16 with AMX, nor in float64."""
+    c = encoders(name)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": amx})
+    monkeypatch.setattr(blocks, "library", lambda dtype: c if dtype == c.dtype else None)
+    taken: list[str] = []
+    run, attend = c.encoder_attention, blocks.head_attention
+    monkeypatch.setattr(c, "encoder_attention", lambda *a: (taken.append("c"), run(*a))[1])
+    monkeypatch.setattr(blocks, "head_attention", lambda *a: (taken.append("torch"), attend(*a))[1])
+    q = noise(1, 20, 2, 64)
+    for operand, rounded in ((q.to(c.dtype), False), (q, True), (q.double(), True)):
+        assert encoder_attention(operand, operand, operand, rounded).shape == q.shape
+    assert taken == ["torch" if amx and c.dtype == BFLOAT16 else "c", "c", "torch"]
