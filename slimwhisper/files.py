@@ -22,7 +22,7 @@ from slimwhisper.text import error_line
 # what is not a local file, and the suffixes of files that name or have recordings -> who reads or
 # writes it, as "module:name"
 KINDS = {
-    "inputs": "slimwhisper.storage.inputs:StoredInputs",
+    "inputs": "slimwhisper.storage.containers:StoredInputs",
     "outputs": "slimwhisper.storage.stores:StoreFolder",
     "parquet": "slimwhisper.storage.tables:TableResults",
     ".jsonl": "slimwhisper.storage.containers:Container.manifest",

@@ -201,16 +201,6 @@ def test_in_memory(random_paths: dict[str, Path], tmp_path: Path) -> None:
     assert slimwhisper.load_model(path, "cpu", None, True).dims == copied.dims
 
 
-def test_what_whisper_would_take(random_paths: dict[str, Path]) -> None:
-    with pytest.raises(slimwhisper.OptionError, match="sr=8000"):
-        slimwhisper.load_audio("talk.wav", 8000)
-    model = slimwhisper.load_model(random_paths["english"], "cpu")
-    with pytest.raises(slimwhisper.OptionError, match=r"\[80, 2999\]"):
-        model.decode(torch.zeros(80, 2999))
-    with pytest.raises(slimwhisper.OptionError, match="best_of"):
-        model.decode(torch.zeros(80, 3000), best_of=0)
-
-
 def test_what_scripts_call_on_a_module(random_paths: dict[str, Path]) -> None:
     """The model stays where it is, and its parameters are those of `whisper`."""
     path = str(random_paths["english"])
@@ -257,6 +247,10 @@ def test_calls_of_scripts(random_paths: dict[str, Path]) -> None:
             wrong()
     with pytest.raises(slimwhisper.OptionError, match="use load_model"):
         slimwhisper.Whisper(model.dims)
+    with pytest.raises(slimwhisper.OptionError, match="sr=8000"):
+        slimwhisper.load_audio("talk.wav", 8000)
+    with pytest.raises(slimwhisper.OptionError, match=r"\[80, 2999\]"):
+        model.decode(torch.zeros(80, 2999))
 
 
 def test_copies_and_pickles(random_paths: dict[str, Path]) -> None:

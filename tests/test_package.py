@@ -15,7 +15,7 @@ import pytest
 from tests.support.paths import ROOT
 
 DATA = {
-    *(f"slimwhisper/jobs/results/report.{suffix}" for suffix in ("css", "html", "js")),
+    *(f"slimwhisper/jobs/report.{suffix}" for suffix in ("css", "html", "js")),
     *("slimwhisper/py.typed", "slimwhisper/models/digits.pt", "slimwhisper/models/digits.md"),
     *("slimwhisper/checkpoint/openai_models.json", "slimwhisper/kernels/configurations.json"),
     "slimwhisper/kernels/gpu/hopper_latent.cu",

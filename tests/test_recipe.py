@@ -1,7 +1,6 @@
-"""The recipe of `digits`: windows and their answers, the exported file, and a run that resumes."""
+"""The recipes of `digits` and of short windows: a few steps of each, stopped and resumed."""
 
 import argparse
-import copy
 from pathlib import Path
 
 import numpy as np
@@ -50,51 +49,30 @@ def at(seconds: float) -> int:
 
 
 def test_answers_with_times() -> None:
-    """A pause ends a segment, or six seconds do; a word that the window's end cuts has a start."""
+    """A pause ends a segment."""
     words = [SpokenDigit(0, 1.0, 1.4), SpokenDigit(1, 1.5, 1.93), SpokenDigit(9, 6.0, 6.44)]
+    times = [TIME + round(seconds * 50) for seconds in (1.0, 1.9, 6.0, 6.4)]
     tokens, spans = answer(words, length=30)
-    assert tokens == [at(1.0), 0, 1, at(1.9), at(6.0), 9, at(6.4), END]
+    assert tokens == [times[0], 0, 1, times[1], times[2], 9, times[3], END]
     assert len(spans) == len(tokens) and spans[1] == (1.0, 1.4)
     assert answer(words, 30, times=False)[0] == [0, 1, 9, END]
-    assert answer(words, 30, offset=2.0)[0][0] == at(3.0)
-    tokens, _ = answer(
-        [SpokenDigit(i % 10, 1 + 0.5 * i, 1.4 + 0.5 * i) for i in range(20)], length=30
-    )
-    assert tokens[14:16] == [at(7.4), at(7.5)]
-    words = [
-        SpokenDigit(1, 1.0, 1.5),
-        SpokenDigit(2, 9.0, 9.5),
-        SpokenDigit(3, 9.6, 10.2),
-        SpokenDigit(4, 10.3, 10.6),
-    ]
-    ends = [at(1.0), 1, at(1.5), at(9.0), 2, at(9.5), at(9.6), END]
-    assert answer(words, length=10)[0] == ends
-    assert answer(words, length=10, times=False)[0] == [1, 2, 3, END]  # most of it is there
 
 
-@pytest.mark.parametrize("seconds", [6, pytest.param(30, marks=pytest.mark.slow)])
-def test_windows(bank: Bank, seconds: int) -> None:
-    composer = Composer(bank)
-    kinds = set()
-    for seed in range(20):
+def test_windows(bank: Bank) -> None:
+    """What is said was heard, where the answer says; the same seed makes the same window."""
+    composer, kinds = Composer(bank), set()
+    for seed in range(12):
         rng, again = np.random.default_rng(seed), np.random.default_rng(seed)
-        window = composer.window(rng, seconds)
-        assert torch.equal(window.mel, composer.window(again, seconds).mel)
-        assert window.mel.shape == (80, seconds * 100)
-        assert window.mel.isfinite().all()
-        assert 0 <= window.offset <= 30 - seconds
+        window = composer.window(rng, 6)
+        assert torch.equal(window.mel, composer.window(again, 6).mel)
         reply = composer.reply(rng, window)
-        assert reply == composer.reply(again, window)
         assert len(reply.tokens) == len(reply.targets) == len(reply.spans) <= 448
         start = reply.tokens.index(SOT)
         answered = start + (reply.tokens[start + 1 :][:1] == [NO_TIMES])
-        assert reply.targets[:start].count(IGNORED) == start
         heard = set(window.labels[0].tolist()) - {10}
-        said = {t for t in reply.targets[answered:] if t < END}
-        assert said <= heard  # a cut segment is heard, not said
-        if not heard:
-            assert reply.targets[start] == NO_SPEECH
-        assert reply.targets[-1] == END
+        assert {t for t in reply.targets[answered:] if t < END} <= heard
+        assert heard or reply.targets[start] == NO_SPEECH
+        assert set(reply.targets[:start]) <= {IGNORED} and reply.targets[-1] == END
         for target, (first, last) in zip(reply.targets, reply.spans, strict=True):
             if 0 <= target < END:
                 assert (window.labels[0, first:last] == target).all()
@@ -107,33 +85,25 @@ def test_the_exported_file_computes_the_same(tmp_path: Path) -> None:
     student = Student(dimensions(64, (1, 2))).eval()
     torch.save(student.checkpoint(), tmp_path / "student.pt")
     model = whisper.load_model(str(tmp_path / "student.pt"), device="cpu")
-    mel = torch.randn(1, 80, 3000)
-    rows = [SOT, TIME + 50, 3, 4]
+    mel, rows = torch.randn(1, 80, 3000), [SOT, TIME + 50, 3, 4]
     with torch.no_grad():
         audio = student.encode(mel, torch.zeros(1, dtype=torch.long))
         ours = student.decode(torch.tensor([rows]), audio)[0]
         ids = torch.tensor([[TOKEN_IDS[row] for row in rows]])
         theirs = model.decoder(ids, model.encoder(mel))[0]
     assert (ours[:, :-1] - theirs[:, list(TOKEN_IDS)]).abs().max() < 0.05  # the file is float16
-    unused = theirs.logsumexp(-1), ours.logsumexp(-1)
-    assert (unused[0] - unused[1]).abs().max() < 0.02
-
-
-@pytest.fixture
-def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "WINDOWS", {6: 2, 12: 1, 30: 1})
-    monkeypatch.setattr(train, "REPLIES", 3)
-    monkeypatch.setattr(training, "KEEP_EVERY", 2)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("short_steps")
 def test_a_stopped_run_goes_on_as_if_it_had_not(
     bank: Bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped in the encoder's half, and then in the decoder's."""
+    monkeypatch.setattr(train, "WINDOWS", {6: 2, 12: 1, 30: 1})
+    monkeypatch.setattr(train, "REPLIES", 3)
+    monkeypatch.setattr(training, "KEEP_EVERY", 2)
     torch.save(vars(bank), tmp_path / "words.pt")
-    asked = argparse.Namespace(fsdd=tmp_path, folder=tmp_path, hearing=4, saying=6, rate=4e-3)
+    asked = argparse.Namespace(fsdd=tmp_path, folder=tmp_path, hearing=4, saying=4, rate=4e-3)
     asked.width, asked.layers, asked.real, asked.seed = 64, (1, 2), 0.6, 0
 
     def run(name: str) -> dict[str, torch.Tensor]:
@@ -156,66 +126,44 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
     resumed, whole = run("stopped"), run("whole")
     for name, tensor in whole.items():
         assert torch.allclose(resumed[name].float(), tensor.float(), atol=2e-3), name
-    assert whole["decoder.token_embedding.weight"].count_nonzero() < 1520 * 64
-
-
-@pytest.mark.parametrize("seconds", [3, 30])
-def test_states_of_short_windows(digits_path: Path, seconds: int) -> None:
-    """As whisper computes them; a whole window's are the teacher's."""
-    model = whisper.load_model(str(digits_path), "cpu")
-    mel = torch.zeros(2, 80, 3000)
-    mel[..., : seconds * 100] = torch.randn(2, 80, seconds * 100).mul(0.2)
-    with torch.no_grad():
-        whole = model.encoder(mel)
-        torch.testing.assert_close(encode(model.encoder, mel), whole)
-        batch = short_windows.batch_of(list(mel), seconds, [[50257, 530, 734], [50257]])
-        assert batch["counted"].tolist() == [[True] * 3, [True, False, False]]
-        states = short_windows.states_of(model, batch["tokens"], whole)
-        logits = states @ model.decoder.token_embedding.weight.T
-        torch.testing.assert_close(logits, model.decoder(batch["tokens"], whole))
-        found = short_windows.losses(model, model, batch)
-    for loss in found.values():
-        assert (float(loss) < 1e-8) == (seconds == 30)
 
 
 @pytest.mark.slow
-def test_short_windows_are_learned(
-    bank: Bank, digits_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The states come closer, a stopped run goes on, and the file that is written says so."""
+def test_short_windows_are_learned(bank: Bank, digits_path: Path, tmp_path: Path) -> None:
+    """The states come closer to whisper's of whole windows; a stopped run goes on; the file that
+    is written says that windows may be short.
+    """
     example = short_windows.digits_batch(Composer(bank), np.random.default_rng(1))
     assert 100 <= example["short"].shape[2] <= 3000 and example["mel"].shape[1:] == (80, 3000)
+    ours = slimwhisper.load_model(digits_path, audio_window="full", device="cpu")
+    recordings, rng = [SAMPLES / "phone-number.wav"], np.random.default_rng(0)
+    said = short_windows.model_batch(ours, recordings, rng)
+    assert (said["tokens"][:, 0] == TOKEN_IDS[SOT]).all()
+    assert not said["mel"][..., said["short"].shape[2] :].any()
+
     teacher, state = whisper.load_model(str(digits_path), "cpu"), tmp_path / "short.state"
-    short = {name: tensor[:2] for name, tensor in example.items()}
-    short["short"] = short["mel"][..., :200]
+    mel = torch.zeros(2, 80, 3000)
+    mel[..., :200] = torch.randn(2, 80, 200).mul(0.2)
+    batch = short_windows.batch_of(list(mel), 2, [[50257, 530, 734], [50257]])
+    assert batch["counted"].tolist() == [[True] * 3, [True, False, False]]
+    with torch.no_grad():
+        audio = teacher.encoder(mel)
+        torch.testing.assert_close(encode(teacher.encoder, mel), audio)
+        states = short_windows.states_of(teacher, batch["tokens"], audio)
+        logits = states @ teacher.decoder.token_embedding.weight.T
+        torch.testing.assert_close(logits, teacher.decoder(batch["tokens"], audio))
     steps = list[int]()
 
     def make(step: int) -> short_windows.Batch:
         steps.append(step)
-        return short
+        return batch
 
     short_windows.learn(teacher, make, 2, 4e-3, state)
     student = short_windows.learn(teacher, make, 5, 4e-3, state)
-    assert steps == list(range(5)) and "5/5" in capsys.readouterr().out
-    student = short_windows.learn(teacher, make, 6, 4e-3, state, workers=1)
-    assert "6/6" in capsys.readouterr().out and len(steps) == 5, "made in another process"
+    assert steps == list(range(5))
     with torch.no_grad():
-        before, after = (short_windows.losses(m, teacher, short) for m in (teacher, student))
+        before, after = (short_windows.losses(m, teacher, batch) for m in (teacher, student))
     assert after["text"] < 0.9 * before["text"], (before, after)
-    half = short_windows.blend(copy.deepcopy(student), teacher, 0.5).encoder.ln_post.weight
-    expected = (student.encoder.ln_post.weight + teacher.encoder.ln_post.weight) / 2
-    torch.testing.assert_close(half, expected)
-    short_windows.write(student, tmp_path / "short.pt")
+    short_windows.write(short_windows.blend(student, teacher, 0.5), tmp_path / "short.pt")
     assert load_checkpoint(tmp_path / "short.pt").settings.audio_window == "auto"
     assert whisper.load_model(tmp_path / "short.pt").dims == teacher.dims
-
-
-def test_the_models_own_texts(digits_path: Path) -> None:
-    model = slimwhisper.load_model(digits_path, audio_window="full", device="cpu")
-    for seed in range(2):
-        recordings, rng = [SAMPLES / "phone-number.wav"], np.random.default_rng(seed)
-        batch = short_windows.model_batch(model, recordings, rng)
-        mel, tokens = batch["mel"], batch["tokens"]
-        assert tokens.shape == batch["counted"].shape and len(tokens) == len(mel)
-        assert (tokens[:, 0] == TOKEN_IDS[SOT]).all()
-        assert not mel[..., batch["short"].shape[2] :].any()

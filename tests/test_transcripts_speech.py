@@ -113,7 +113,7 @@ def test_the_words_are_right(corpus: Corpus, expected: list[dict[str, Any]]) -> 
     assert not any(silent)
 
 
-@pytest.mark.parametrize("cache", ["slim", "baseline"])
+@pytest.mark.parametrize("cache", ["slim"])
 def test_half_precision_says_the_same(
     corpus: Corpus, expected: list[dict[str, Any]], digits_path: Path, cache: str
 ) -> None:

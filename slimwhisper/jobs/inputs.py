@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from typing import BinaryIO, Literal, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,11 @@ from slimwhisper.addresses import is_uri, redact
 from slimwhisper.audio.formats import Selection, is_hidden
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.files import Fingerprint, InputFile, container_kind
-from slimwhisper.jobs.members import HeldFile
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.text import error_line, text_encoding
+
+if TYPE_CHECKING:
+    from slimwhisper.jobs.members import HeldFile
 
 OUTSIDE = Path("outside")  # subfolder for the outputs of recordings from outside the base folder
 EMPTY = {
@@ -79,8 +81,10 @@ class StandardInput:
             problem = f"cannot be read ({error_line(error)}); give the file's name"
             raise AudioError(f"{NAME}: {problem}") from error
 
-    def recording(self) -> HeldFile:
+    def recording(self) -> "HeldFile":
         """The recording, which is copied to the folder TMPDIR. Raises AudioError."""
+        from slimwhisper.jobs.members import HeldFile
+
         return HeldFile(NAME, self, 0, wait=False)
 
     def paths(self) -> Iterator[str]:

@@ -1,23 +1,224 @@
-"""Runs the `transcribe` command: reads recordings, prints transcripts and writes output files."""
+"""Runs the `transcribe` command: reads recordings, prints transcripts and writes output files.
+
+A `Ledger` keeps account of a running job: it passes each event to the totals, results, report and
+console. Recordings are found in the thread in which an engine reads its sources, and end in the
+main thread; a lock keeps each event atomic.
+"""
 
 import argparse
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict, replace
 from itertools import chain, takewhile
 from pathlib import Path
 from threading import Event, Thread
+from types import FrameType
 from typing import Any
 
-from slimwhisper.errors import OutputError, SlimWhisperError
+from slimwhisper.audio.sources import RemoteFile
+from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.files import InputFile
+from slimwhisper.jobs.flags import changed
 from slimwhisper.jobs.inputs import Inputs
-from slimwhisper.jobs.ledger import Ledger, StopNow
+from slimwhisper.jobs.journal import Journal, JournalError, identify_precision
 from slimwhisper.jobs.plan import JobPlan
-from slimwhisper.jobs.progress import JobTotals, LogHandler, model_facts
-from slimwhisper.jobs.results.writers import RecordingResult, write_result
+from slimwhisper.jobs.progress import (
+    Console,
+    FileProgress,
+    JobTotals,
+    LogHandler,
+    model_facts,
+    model_terms,
+    summary_facts,
+    summary_lines,
+)
+from slimwhisper.jobs.writers import JobResults, RecordingResult, write_result
 from slimwhisper.options import Options
+from slimwhisper.types import Segment, Transcript
+
+STOPPED = "The job was stopped early. Run the same command again to resume it."
+
+
+class StopNow(KeyboardInterrupt):
+    """Raised in the main thread to stop immediately; unfinished outputs are removed."""
+
+
+class Ledger:
+    """See the module. `results` and `journal` are set once there is a recording to transcribe."""
+
+    results: JobResults
+    journal: Journal | None = None
+
+    def __init__(self, plan: JobPlan, console: Console) -> None:
+        self.totals = JobTotals()
+        self.halted = False  # something failed, with --fail_fast
+        self.facts: dict[str, Any] | None = None  # about the model, once it is loaded
+        # the recordings that would be finished after an interrupt
+        self.in_progress: Callable[[], int] = lambda: 0
+        self.signal = 0  # that has arrived: start no more files
+        self.console = console
+        self._plan = plan
+        self._lock = threading.RLock()
+        self._next_progress = 0.0
+
+    def stopping(self) -> bool:
+        """Whether no more recordings may start."""
+        return self.halted or self.signal > 0
+
+    @contextmanager
+    def catch_signals(self) -> Iterator[None]:
+        """The first SIGINT finishes the files in progress, if there are any; a second one, or
+        SIGTERM, raises StopNow. Only the main thread can catch them: elsewhere this does nothing.
+        """
+        main = threading.current_thread() is threading.main_thread()
+        numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
+        before = {number: signal.signal(number, self._signalled) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _signalled(self, number: int, _: FrameType | None) -> None:
+        first, self.signal = not self.signal, number
+        files = self.in_progress()
+        if number == signal.SIGTERM or not first or not files:
+            raise StopNow
+        if not self._plan.log_json:
+            # unbuffered: the signal may have interrupted a write to sys.stderr
+            line = f"finishing {files} file{'s' * (files > 1)} in progress"
+            with suppress(OSError):
+                os.write(2, f"\nslimwhisper: {line}; press Ctrl-C again to stop now\n".encode())
+
+    def input_failed(self, error: SlimWhisperError) -> None:
+        """An input cannot be found or listed, or its outputs cannot be written."""
+        with self._lock:
+            self.totals.failed += 1
+            self.console.error(str(error))
+            if (report := self._plan.report) is not None:
+                report.add("", None, error)
+            self.halted |= self._plan.fail_fast
+
+    def should_start(self, recording: InputFile) -> bool:
+        """Whether a recording has to be transcribed; if so, it counts as in progress."""
+        with self._lock:
+            match earlier := self.results.earlier_status(recording):
+                case None:
+                    self.totals.current[recording.path] = FileProgress(recording)
+                    return True
+                case "done":
+                    self.totals.skipped += 1
+                case _:
+                    self.totals.failed_earlier += 1
+            if (report := self._plan.report) is not None:
+                report.add_earlier(recording, earlier, self.results)
+            return False
+
+    def loaded(self, facts: dict[str, Any]) -> None:
+        """A model with these `model_facts` has been loaded; the first one starts the clock.
+
+        Raises OptionError if another worker's model has another precision than the first.
+        """
+        precision = identify_precision(facts["dtype"], facts["device"])
+        if self.facts is not None:
+            first = identify_precision(self.facts["dtype"], self.facts["device"])
+            if first != precision:
+                remedy = "give --dtype, and --device cuda or cpu"
+                raise OptionError(f"workers differ in precision ({first}, {precision}); {remedy}")
+            return
+        self.facts = facts
+        if self.journal is not None:
+            self.journal.record_variant(precision)
+        self.console.start(facts | {"options": changed(self._plan.options)})
+        self.totals.began = time.perf_counter()
+
+    def duration(self, path: Path | RemoteFile, seconds: float) -> None:
+        """A recording has been opened, and has this length."""
+        self.totals.current[path].seconds = seconds
+        self.totals.loaded += seconds
+        self._progress()
+
+    def segments(self, path: Path | RemoteFile, segments: list[Segment], done: float) -> None:
+        """More of a recording has been decoded, up to `done` seconds."""
+        self.totals.current[path].done = done
+        self.console.segments(path, segments)
+        self._progress()
+
+    def ended(self, recording: InputFile, outcome: RecordingResult) -> None:
+        """A recording has ended: record, report and count it. Raises JournalError."""
+        totals, path = self.totals, recording.path
+        current = totals.current[path]
+        if outcome.seconds is None:
+            done = current.done or None
+            seconds = done if current.seconds is None else current.seconds
+            outcome = replace(outcome, seconds=seconds)
+        if outcome.elapsed is None:
+            outcome = replace(outcome, elapsed=time.perf_counter() - current.began)
+        if outcome.status == "done":
+            try:
+                self.results.record(recording, outcome)
+            except JournalError:
+                raise
+            except OutputError as error:
+                outcome = replace(outcome, status="unwritten", result=error, outputs=())
+        with self._lock:
+            if isinstance(outcome.result, Transcript):
+                spoken = [s for s in outcome.result.segments if s.text.strip()]
+                totals.done += 1
+                totals.segments += len(spoken)
+                totals.flagged += sum(bool(s.flags) for s in spoken)
+                totals.dropped += len(outcome.result.dropped)
+            else:
+                totals.failed += 1
+                self.halted |= self._plan.fail_fast
+            self.console.ended(path, outcome)
+            if (report := self._plan.report) is not None:
+                report.add(path, outcome.seconds, outcome.result)
+            if outcome.status != "done":
+                # after it was reported: if the job is killed in between, the error is reported
+                # twice rather than never
+                self.results.record(recording, outcome)
+            totals.audio += outcome.seconds or 0.0
+            del totals.current[path]
+        self._progress()
+
+    def _progress(self) -> None:
+        if time.monotonic() >= self._next_progress:
+            self._next_progress = time.monotonic() + self.console.interval
+            self.console.progress(self.totals)
+
+    def summarise(self) -> int:
+        """Write the report and print the summary; returns the exit status."""
+        moved = self.journal is not None and self.journal.log.moved
+        status = 128 + self.signal if self.signal else 0
+        if not status and (self.totals.failed or self.totals.failed_earlier or moved):
+            status = 1
+        try:
+            self.write_report([STOPPED] if status > 1 else [])
+        except OutputError as error:
+            self.console.error(str(error))
+            status = status or 1
+        path = self.journal.log.path if self.journal else None
+        facts = summary_facts(self.totals, status, path, self._plan.inputs.selection.left_out)
+        if (report := self._plan.report) is not None:
+            facts["report"] = str(report.path)
+        if (model := self.facts) and self.totals.done and self._plan.load["dtype"] is None:
+            if model["fastest_dtype"] != model["dtype"]:
+                facts["faster"] = model["fastest_dtype"]
+        self.console.summary(facts, summary_lines(facts, self.facts))
+        return status
+
+    def write_report(self, notices: Sequence[str]) -> None:
+        """Write the report, if there is one, with these lines at its top. Raises OutputError."""
+        if (report := self._plan.report) is not None:
+            terms = model_terms(self.facts, self._plan.model)
+            report.write(notices, terms, self._plan.changed_options())
+
 
 # transcribes recordings, writes their outputs, and reports progress to a ledger
 Outcomes = Generator[tuple[InputFile, RecordingResult], None, None]

@@ -12,16 +12,15 @@ from slimwhisper.files import InputFile, JobSource, edge, open_sink
 from slimwhisper.flags import load_with_threads, model_arguments
 from slimwhisper.jobs.flags import changed, check_engine, dtype_of, layout_of, options_of
 from slimwhisper.jobs.inputs import Inputs, StandardInput, are_stored, distinct, in_shard
-from slimwhisper.jobs.journal.identity import accepted_precisions, identify_job, may_have_settings
-from slimwhisper.jobs.journal.journal import Journal
+from slimwhisper.jobs.journal import Journal, accepted_precisions, identify_job, may_have_settings
 from slimwhisper.jobs.progress import Console, JSONConsole, TerminalConsole
-from slimwhisper.jobs.results.report import JobReport
-from slimwhisper.jobs.results.writers import PARQUET, Files, JobResults
+from slimwhisper.jobs.writers import PARQUET, Files, JobResults
 from slimwhisper.outputs.formats import formats_of
 from slimwhisper.outputs.layout import check_layout
 
 if TYPE_CHECKING:  # a job with nothing to do does not import torch
     from slimwhisper.api import SlimWhisper
+    from slimwhisper.jobs.report import JobReport
 
 
 @dataclass(kw_only=True)
@@ -44,7 +43,7 @@ class JobPlan:
     retry_failed: bool
     fail_fast: bool
     shard: tuple[int, int] | None
-    report: JobReport | None
+    report: "JobReport | None"
     verbose: bool
     log_json: bool
     warnings: Sequence[str]  # for the user
@@ -65,7 +64,7 @@ class JobPlan:
         warnings = check_layout(layout, bool(with_words))
         if flags.skip_existing and flags.overwrite:
             raise OptionError("--skip_existing and --overwrite cannot be combined; choose one")
-        report = None if flags.report is None else JobReport(flags.report)
+        report = None if flags.report is None else _report(flags.report)
         is_table = flags.output_format == PARQUET
         formats = (PARQUET,) if is_table else formats_of(flags.output_format, layout)
         made: dict[str, Any] = {
@@ -164,3 +163,9 @@ class JobPlan:
     def changed_options(self) -> dict[str, Any]:
         """The options for decoding and for subtitles that differ from their defaults."""
         return changed(self.options) | dict(self.files.layout)
+
+
+def _report(path: str) -> "JobReport":
+    from slimwhisper.jobs.report import JobReport
+
+    return JobReport(path)

@@ -16,7 +16,7 @@ from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.cache.forms import brief
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.files import InputFile
-from slimwhisper.jobs.results.writers import RecordingResult
+from slimwhisper.jobs.writers import RecordingResult
 from slimwhisper.outputs.formats import FORMATS, segment_line
 from slimwhisper.text import clock, escape_line, human_size, shorten
 from slimwhisper.types import Segment, Transcript

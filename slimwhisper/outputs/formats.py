@@ -1,19 +1,325 @@
-"""The table of output formats: Transcript -> txt, vtt, srt, tsv, json, lrc, ass, rttm.
+"""The output formats: Transcript -> txt, vtt, srt, tsv, json, lrc, ass, rttm.
 
 A new format is a row of `FORMATS`, which the command, the page, its downloads and the journal read.
+openai-whisper lays out the cues of each run of one speaker; those of sentences are `subtitles`'.
+WebVTT: https://www.w3.org/TR/webvtt1/. SubStation Alpha, with karaoke by word:
+http://www.tcax.org/docs/ass-specs.htm. LRC is the format of lyrics, with the times of words if they
+are known ("enhanced LRC").
 """
 
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
+from itertools import groupby
 from typing import TextIO
 
 from slimwhisper.errors import OptionError
-from slimwhisper.outputs import writers
-from slimwhisper.outputs.layout import SPEAKERS, Layout
-from slimwhisper.outputs.writers import write_ass, write_lrc, write_srt, write_vtt
-from slimwhisper.subtitles.cues import label
+from slimwhisper.outputs.layout import HIGHLIGHT, RECORDING, SENTENCES, SPEAKERS, Layout
+from slimwhisper.subtitles.cues import Cue, label, shown, to_cues
 from slimwhisper.text import format_timestamp, not_one_of
-from slimwhisper.types import Segment, Transcript
+from slimwhisper.types import Segment, Transcript, Word
+
+TURN_GAP = 0.5  # seconds between two turns of a speaker; nearer segments are one turn
+
+
+def has_speakers(transcript: Transcript) -> bool:
+    return any(segment.speaker is not None for segment in transcript.segments)
+
+
+def runs(transcript: Transcript) -> Iterator[tuple[str | None, list[Segment]]]:
+    """Runs of segments of one speaker; if there are speakers, without segments without text."""
+    speakers = has_speakers(transcript)
+    segments = (s for s in transcript.segments if s.text.strip() or not speakers)
+    for speaker, run in groupby(segments, key=lambda segment: segment.speaker):
+        yield speaker, list(run)
+
+
+def write_txt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+    """A line for each segment; "NAME: " where the speaker changes."""
+    for speaker, run in runs(transcript):
+        for i, segment in enumerate(run):
+            print("" if i else label(speaker), segment.text.strip(), sep="", file=file)
+
+
+def write_tsv(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+    """Milliseconds and text; if there are speakers, their names, empty for unknown ones."""
+    speakers = has_speakers(transcript)
+    print("start", "end", "text", *["speaker"] * speakers, sep="\t", file=file)
+    for s in shown(transcript).segments:
+        times = (round(1000 * s.start), round(1000 * s.end))
+        names = [" ".join((s.speaker or "").split())] * speakers
+        print(*times, s.text.strip().replace("\t", " "), *names, sep="\t", file=file)
+
+
+def write_json(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+    """The result of `transcribe`."""
+    json.dump(transcript, file)
+
+
+def write_rttm(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+    """NIST's RTTM: a line for each turn; empty without speakers. Spaces in names become "_"."""
+    recording = _field(str(layout.get(RECORDING) or "")) or "recording"
+    for start, end, speaker in _turns(transcript):
+        times = f"{start:.3f} {end - start:.3f}"
+        print(f"SPEAKER {recording} 1 {times} <NA> <NA> {_field(speaker)} <NA> <NA>", file=file)
+
+
+def _turns(transcript: Transcript) -> list[tuple[float, float, str]]:
+    """Start, end and speaker of each turn."""
+    turns: list[tuple[float, float, str]] = []
+    for segment in transcript.segments:
+        if segment.speaker is None or segment.end <= segment.start:
+            continue
+        start, end, speaker = turns[-1] if turns else (0.0, 0.0, None)
+        if speaker == segment.speaker and segment.start - end < TURN_GAP:
+            turns[-1] = (start, max(end, segment.end), segment.speaker)
+        else:
+            turns.append((segment.start, segment.end, segment.speaker))
+    return turns
+
+
+def _field(name: str) -> str:
+    return "_".join(name.split())
+
+
+def write_srt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+    """Write SubRip: "NAME: " where the speaker changes, or always if words are highlighted."""
+    cues = _cues(transcript, layout, vtt=False)
+    for number, (speaker, named, times, text) in enumerate(cues, start=1):
+        print(f"{number}\n{times}\n{label(speaker) if named else ''}{text}\n", file=file)
+
+
+def write_vtt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+    """Write WebVTT: speakers are voices."""
+    print("WEBVTT\n", file=file)
+    for speaker, _, times, text in _cues(transcript, layout, vtt=True):
+        name = " ".join((speaker or "").split())
+        voice = f"<v {_escaped(name)}>" if name else ""
+        print(f"{times}\n{voice}{text}\n", file=file)
+
+
+def _cues(
+    transcript: Transcript, layout: Layout, *, vtt: bool
+) -> Iterator[tuple[str | None, bool, str, str]]:
+    """Each cue's speaker, whether to print the name, its times and its text. With `HIGHLIGHT`,
+    there is one for each word, which is underlined.
+    """
+    if layout.get(SENTENCES):
+        mark, write = (".", _escaped) if vtt else (",", _plain)
+        for cue in to_cues(transcript, broken=True, labelled=not vtt):
+            for start, end, text in _parts(cue, write, layout):
+                times = f"{cue_clock(start, mark)} --> {cue_clock(end, mark)}"
+                yield cue.speaker, bool(cue.label), times, text
+        return
+    mark = "." if vtt else ","
+    for speaker, run in runs(shown(transcript)):
+        for i, (start, end, text) in enumerate(_whisper_cues(run, layout)):
+            begin, stop = (format_timestamp(seconds, not vtt, mark) for seconds in (start, end))
+            yield speaker, i == 0 or bool(layout.get(HIGHLIGHT)), f"{begin} --> {stop}", text
+
+
+def _whisper_cues(
+    segments: Sequence[Segment], layout: Layout
+) -> Iterator[tuple[float, float, str]]:
+    """Start, end and text of each cue, laid out as openai-whisper does."""
+    if not segments or segments[0].words is None:
+        yield from ((s.start, s.end, _plain(s.text.strip())) for s in segments)
+        return
+    for words in _subtitles(segments, layout):
+        text = "".join(written for _, written in words)
+        last = words[0][0].start
+        if not layout.get(HIGHLIGHT):
+            yield last, words[-1][0].end, text
+            continue
+        for number, (word, _) in enumerate(words):
+            if round(1000 * last) != round(1000 * word.start):
+                yield last, word.start, text
+            tagged = [
+                re.sub(r"^(\s*)(.*)$", r"\1<u>\2</u>", w) if i == number else w
+                for i, (_, w) in enumerate(words)
+            ]
+            yield word.start, word.end, "".join(tagged)
+            last = word.end
+
+
+def _subtitles(segments: Sequence[Segment], layout: Layout) -> Iterator[list[tuple[Word, str]]]:
+    """The words of each cue, as they are written: a line break comes before the first of a line.
+
+    With both a width and a count of lines, cues go on over the ends of segments, but not over a
+    pause of 3 s.
+    """
+    width, count = layout.get("max_line_width"), layout.get("max_line_count")
+    by_segment, most = width is None or count is None, layout.get("max_words_per_line") or 1000
+    cue: list[tuple[Word, str]] = []
+    length, lines, last = 0, 1, None
+    for segment in segments:
+        words = segment.words or ()
+        for number, word in enumerate(words):
+            last = word.start if last is None else last
+            pause = not by_segment and word.start - last > 3
+            ends = by_segment and bool(cue) and number % most == 0
+            fits = length > 0 and length + len(word.word) <= (width or 1000)
+            last = word.start
+            if fits and not pause and not ends:
+                cue.append((word, word.word))
+                length += len(word.word)
+                continue
+            written = word.word.strip()
+            if ends or (cue and count is not None and (pause or lines >= count)):
+                yield cue
+                cue, lines = [], 1
+            elif length > 0:
+                lines, written = lines + 1, f"\n{written}"
+            cue.append((word, written))
+            length = len(written.strip())
+    if cue:
+        yield cue
+
+
+def _plain(text: str) -> str:
+    return text.replace("-->", "->")
+
+
+def _escaped(text: str) -> str:
+    return escape(text, quote=False)
+
+
+def _parts(
+    cue: Cue, write: Callable[[str], str], layout: Layout
+) -> Iterator[tuple[float, float, str]]:
+    """The cue, or with `HIGHLIGHT` its text once for each word, which is underlined."""
+    if not (layout.get(HIGHLIGHT) and cue.timed):
+        yield cue.start, cue.end, write(cue.text)
+        return
+    last = cue.start
+    for number, word in enumerate(cue.words):
+        if word.start > last:
+            yield last, word.start, write(cue.text)
+        if word.end > word.start:
+            yield word.start, word.end, _underlined(cue, number, write)
+        last = word.end
+    if cue.end > last:
+        yield last, cue.end, write(cue.text)
+
+
+def _underlined(cue: Cue, underlined: int, write: Callable[[str], str]) -> str:
+    lines, number = [], 0
+    for line in cue.lines:
+        texts = []
+        for word in line:
+            text = word.word.lstrip()
+            space = word.word[: len(word.word) - len(text)]
+            tagged = number == underlined
+            texts.append(f"{space}<u>{write(text)}</u>" if tagged else write(word.word))
+            number += 1
+        lines.append("".join(texts))
+    return "\n".join(lines)
+
+
+def cue_clock(seconds: float, mark: str) -> str:
+    """1.5 -> 00:00:01.500."""
+    whole, thousandths = divmod(round(seconds * 1000), 1000)
+    return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{mark}{thousandths:03}"
+
+
+# White text with a dark outline at the bottom of a picture of 1920 x 1080, of which 42 characters
+# take two thirds. In karaoke, words are grey until they are spoken. Colours are &HAABBGGRR.
+_HEADER = """\
+[Script Info]
+; Written by slimwhisper
+ScriptType: v4.00+
+PlayResX: 1920
+PlayResY: 1080
+WrapStyle: 0
+ScaledBorderAndShadow: yes
+
+[V4+ Styles]
+Format: Name, Fontname, Fontsize, PrimaryColour, SecondaryColour, OutlineColour, BackColour, Bold, \
+Italic, Underline, StrikeOut, ScaleX, ScaleY, Spacing, Angle, BorderStyle, Outline, Shadow, \
+Alignment, MarginL, MarginR, MarginV, Encoding
+Style: Default,Arial,64,&H00FFFFFF,&H00A0A0A0,&H00101010,&H80000000,0,0,0,0,100,100,0,0,1,3,1,2,\
+80,80,60,{encoding}
+
+[Events]
+Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
+"""
+# Windows' charsets, which tell renderers that lines run from right to left
+_HEBREW, _ARABIC, _DEFAULT = 177, 178, 1
+_ENCODINGS = {"he": _HEBREW, "yi": _HEBREW} | dict.fromkeys(("ar", "fa", "ps", "sd", "ur"), _ARABIC)
+_WORD_JOINER = "\u2060"  # invisible; a backslash before it begins no tag
+
+
+def write_ass(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+    """Write a transcript: sentences in lines of 42 columns, else the player breaks lines; with
+    `HIGHLIGHT`, words with known times change colour as they are spoken.
+    """
+    file.write(_HEADER.format(encoding=_ENCODINGS.get(transcript.language, _DEFAULT)))
+    for cue in to_cues(transcript, broken=bool(layout.get(SENTENCES))):
+        name = " ".join((cue.speaker or "").replace(",", " ").split())
+        text = _karaoke(cue) if layout.get(HIGHLIGHT) and cue.timed else _escape(cue.text)
+        start, end = _hundredths(cue.start), _hundredths(cue.end)
+        print(f"Dialogue: 0,{_clock(start)},{_clock(end)},Default,{name},0,0,0,,{text}", file=file)
+
+
+def _escape(text: str) -> str:
+    text = text.replace("\\", "\\" + _WORD_JOINER)
+    return text.replace("{", "\\{").replace("}", "\\}").replace("\n", "\\N")
+
+
+def _karaoke(cue: Cue) -> str:
+    """Each word, and each silence between words, with its duration in 1/100 s."""
+    parts: list[str] = []
+    now = _hundredths(cue.start)
+    words = iter(cue.words)
+    for number, line in enumerate(cue.lines):
+        parts.append("\\N" if number else "")
+        for _ in line:
+            word = next(words)
+            start, end = _hundredths(word.start), _hundredths(word.end)
+            silence = f"{{\\k{start - now}}}" if start > now else ""
+            parts.append(f"{silence}{{\\k{end - start}}}{_escape(word.word)}")
+            now = end
+    return "".join(parts)
+
+
+def _hundredths(seconds: float) -> int:
+    return round(seconds * 100)
+
+
+def _clock(hundredths: int) -> str:
+    """150 -> 0:00:01.50."""
+    seconds, rest = divmod(hundredths, 100)
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}.{rest:02}"
+
+
+_SILENCE = 1.5  # seconds after which a line is cleared
+_TAG = re.compile(r"[\[<](?=\d+:\d)")  # text that would be read as a time
+
+
+def write_lrc(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+    """Write a line for each segment, `[mm:ss.xx]text`; minutes do not end at 60 or 99."""
+    end = None
+    print(f"[la:{transcript.language}]\n[re:slimwhisper]", file=file)
+    for cue in to_cues(transcript, broken=False, labelled=True):
+        if end is not None and cue.start - end >= _SILENCE:
+            print(f"[{_minutes(end)}]", file=file)
+        words = [_TAG.sub("(", word.word) for word in cue.words]
+        text = "".join(words)
+        if cue.timed:
+            times = [f"<{_minutes(word.start)}>" for word in cue.words]
+            text = "".join(map("".join, zip(times, words, strict=True))) + f"<{_minutes(cue.end)}>"
+        print(f"[{_minutes(cue.start)}]{_TAG.sub('(', cue.label)}{text}", file=file)
+        end = cue.end
+    if end is not None:
+        print(f"[{_minutes(end)}]", file=file)
+
+
+def _minutes(seconds: float) -> str:
+    whole, hundredths = divmod(round(seconds * 100), 100)
+    return f"{whole // 60:02}:{whole % 60:02}.{hundredths:02}"
+
 
 Write = Callable[[Transcript, TextIO, Layout], None]
 
@@ -32,14 +338,14 @@ class OutputFormat:
 FORMATS: dict[str, OutputFormat] = {
     row.name: row
     for row in (
-        OutputFormat("txt", "text/plain", writers.write_txt),
+        OutputFormat("txt", "text/plain", write_txt),
         OutputFormat("vtt", "text/vtt", write_vtt),
         OutputFormat("srt", "application/x-subrip", write_srt),
-        OutputFormat("tsv", "text/tab-separated-values", writers.write_tsv),
-        OutputFormat("json", "application/json", writers.write_json),
+        OutputFormat("tsv", "text/tab-separated-values", write_tsv),
+        OutputFormat("json", "application/json", write_json),
         OutputFormat("lrc", "text/x-lrc", write_lrc, in_all=False),
         OutputFormat("ass", "text/x-ssa", write_ass, in_all=False),
-        OutputFormat("rttm", "text/plain", writers.write_rttm, in_all=False, speakers=True),
+        OutputFormat("rttm", "text/plain", write_rttm, in_all=False, speakers=True),
     )
 }
 
@@ -57,7 +363,7 @@ def formats_of(choice: str, layout: Layout | None = None) -> tuple[str, ...]:
 
 def formats_for(transcript: Transcript) -> list[OutputFormat]:
     """The formats for this transcript: RTTM only if it has speakers."""
-    speakers = writers.has_speakers(transcript)
+    speakers = has_speakers(transcript)
     return [row for row in FORMATS.values() if speakers or not row.speakers]
 
 

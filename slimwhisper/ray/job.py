@@ -29,10 +29,9 @@ from slimwhisper.audio.read_ahead import Loader
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.files import InputFile, sweep
 from slimwhisper.jobs.inputs import Inputs, longest_first
-from slimwhisper.jobs.job import Outcomes, run_job
-from slimwhisper.jobs.ledger import Ledger
+from slimwhisper.jobs.job import Ledger, Outcomes, run_job
 from slimwhisper.jobs.plan import JobPlan
-from slimwhisper.jobs.results.writers import RecordingResult
+from slimwhisper.jobs.writers import RecordingResult
 from slimwhisper.ray.worker import WAIT, Ended, Message, Ready, Worker
 from slimwhisper.ray.worker_plan import WorkerPlan, plan_workers
 from slimwhisper.text import error_line
@@ -63,7 +62,7 @@ def run_transcribe_on_ray(flags: argparse.Namespace) -> int:
 
 def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledger) -> Outcomes:
     """The engine of a job with workers, which decode and write; the driver records the results
-    (`slimwhisper.jobs.results.writers`).
+    (`slimwhisper.jobs.writers`).
     """
     # larger files first; containers already yield longer ones first, and lists may arrive slowly
     ahead = LOOKAHEAD if isinstance(plan.inputs, Inputs) and not plan.inputs.is_list else 0

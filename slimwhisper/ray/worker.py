@@ -19,7 +19,7 @@ from slimwhisper.audio.threads import set_threads
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.files import InputFile
 from slimwhisper.jobs.progress import model_facts
-from slimwhisper.jobs.results.writers import RecordingResult, Write, write_result
+from slimwhisper.jobs.writers import RecordingResult, Write, write_result
 from slimwhisper.loading import load_model
 from slimwhisper.types import Transcript
 
@@ -49,7 +49,7 @@ Message = Ready | Ended | SlimWhisperError | None
 
 class Worker:
     """Takes recordings from a queue, transcribes them and writes the outputs; the driver records
-    the results (`slimwhisper.jobs.results.writers`).
+    the results (`slimwhisper.jobs.writers`).
 
     If the engine fails, the process ends.
     """

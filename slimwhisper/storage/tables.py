@@ -22,8 +22,8 @@ from typing import Any
 from slimwhisper.errors import OutputError
 from slimwhisper.files import Fingerprint, InputFile, Outcome, Status
 from slimwhisper.jobs.inputs import Digests, digest_of
-from slimwhisper.jobs.journal.journal import Journal
-from slimwhisper.jobs.results.writers import Files, JobResults, RecordingResult
+from slimwhisper.jobs.journal import Journal
+from slimwhisper.jobs.writers import Files, JobResults, RecordingResult
 from slimwhisper.storage.containers import import_pyarrow
 from slimwhisper.types import Transcript
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.validate import EMBEDDING
 from slimwhisper.flags import load_weights
-from slimwhisper.jobs.journal.identity import identify_adapter
+from slimwhisper.jobs.journal import identify_adapter
 from slimwhisper.loading import load_model
 from tests.support import damage as d
 from tests.support.adapters import PREFIX, query_and_value_factors, save_adapter

@@ -66,13 +66,6 @@ def test_a_slow_model_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.finished and np.array_equal(np.concatenate(stream.pieces), sound)
 
 
-def test_what_came_while_the_model_was_loaded_is_no_delay() -> None:
-    stream = Slow()
-    stream.backlog = 8.0
-    feed = SourceReader(iter([np.zeros(SAMPLE_RATE, np.float32)]), True)
-    assert pumped(feed, stream) == []
-
-
 def test_a_fast_pipe_waits_for_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file through a pipe is decoded in the same steps as from a disk."""
     stream, most = Slow(), [0.0]

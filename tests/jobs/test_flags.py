@@ -65,9 +65,3 @@ def test_temperatures_are_those_of_the_whisper_command(first: float, step: float
     assert chosen == tuple(np.arange(first, 1.0 + 1e-6, step))
     assert {type(t) for t in chosen} == {float}
     assert options_of(parse(*given, "None"))["temperature"] == first
-
-
-def test_every_flag_has_help() -> None:
-    for action in flags().values():
-        assert action.help
-        assert "[None]" not in action.help % {"default": action.default}

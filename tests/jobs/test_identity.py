@@ -12,7 +12,7 @@ import torch
 from slimwhisper import cli
 from slimwhisper.checkpoint.names import BUNDLED
 from slimwhisper.disk import MIB, WHOLE_FILE, file_digest
-from slimwhisper.jobs.journal.identity import identify_model
+from slimwhisper.jobs.journal import identify_model
 from tests.support.fake_model import FakeModel
 
 

@@ -216,7 +216,7 @@ HEADS = {
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 def test_a_recording_on_standard_input(head: bytes) -> None:
-    for pieces in ([head], [head[i : i + 1] for i in range(len(head))]):
+    for pieces in ([head], [*(head[i : i + 1] for i in range(99)), head[99:]]):
         stdin = StandardInput(Trickle(*pieces))  # type: ignore[arg-type]
         inputs = Inputs(["-"], stdin)
         (found,) = inputs.list()

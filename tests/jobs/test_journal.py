@@ -3,24 +3,107 @@
 import logging
 import os
 import random
+import shutil
+import tempfile
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from slimwhisper.errors import OutputError
 from slimwhisper.files import Fingerprint, Outcome, Status, open_sink
+from slimwhisper.jobs import journal as logs
 from slimwhisper.jobs.inputs import MERGE, Digests
-from slimwhisper.jobs.journal import logs
-from slimwhisper.jobs.journal.journal import JOURNAL_NAME, Journal
+from slimwhisper.jobs.journal import JOURNAL_NAME, Journal
+from tests.support.fuzz import examples
 from tests.support.memory_store import journal
 
 OPTIONS: dict[str, Any] = {"model": "tiny", "formats": ("txt",), "temperature": (0.0, 0.2)}
 STAMP = Fingerprint("/in/a.wav", 100, 1_700_000_000_123_456_789)
 LAST, NEW = Fingerprint("/in/last.wav", 1, 1), Fingerprint("/in/new.wav", 1, 1)
+NAMES = ("a", "new\nline", "tab\t\"q\" 'q'", "\u2028", os.fsdecode(b"latin-\xe9\xff"), '\\"}, ')
+FINGERPRINTS = [
+    *(Fingerprint(f"/in/{name}.wav", size, -5) for name in NAMES for size in (0, 100)),
+    Fingerprint("/in/a.wav", 100, 5),
+    Fingerprint("s3://b/a.wav", 5, None, 'e"\\1'),
+    Fingerprint("s3://b/a.wav", 5, None, "e"),
+    Fingerprint("/in/gone.wav", None, None),
+]
+
+
+NONSENSE = (
+    *(b"[]", b'{"status": "done"}', b"", b'{"path": 3}', b"null", b"\xff\xfe", b"\0\0\0"),
+    *(b'{"status": ["x"]}', b"{", b"[" * 5000, b'{"path": "/in/a.wav", "opt\xff": {}}'),
+)
+
+
+class Jobs(RuleBasedStateMachine):
+    """Jobs that are killed at any moment and opened again, in parts or as a whole, with the same or
+    with another model, while their files are damaged. What they recorded counts, and no more.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.lines: list[tuple[str, Fingerprint, Status]] = []
+        self.job: Journal | None = None
+
+    @precondition(lambda self: self.job is None)
+    @rule(model=st.sampled_from(("tiny", "base")), shard=st.sampled_from((None, (1, 2), (2, 2))))
+    def open(self, model: str, shard: tuple[int, int] | None) -> None:
+        options = OPTIONS | {"model": model}
+        self.job = Journal(open_sink(str(self.folder)), options, shard=shard)
+        self.model, self.path = model, self.folder / logs.file_name(shard)
+        self.recorded = 0  # lines, since then
+        for each in FINGERPRINTS:
+            known = {status for *of, status in self.lines if of == [model, each]}
+            # what is not there cannot be done
+            settled: tuple[Status, ...] = ("failed",) if each.size is None else ("done", "failed")
+            expected = next((status for status in settled if status in known), None)
+            assert self.job.status(each) == expected, each
+
+    @precondition(lambda self: self.job is not None)
+    @rule(
+        of=st.lists(st.sampled_from(FINGERPRINTS), min_size=1, max_size=3),
+        status=st.sampled_from(("done", "failed", "unwritten")),
+    )
+    def record(self, of: list[Fingerprint], status: Status) -> None:
+        assert self.job is not None
+        why = None if status == "done" else 'why"}, "x": '
+        self.job.add(*(Outcome(each, status, 1.25, why) for each in of))
+        self.lines += [(self.model, each, status) for each in of]
+        self.recorded += len(of)
+
+    @precondition(lambda self: self.job is not None)
+    @rule(cut=st.integers(0, 150))
+    def kill(self, cut: int) -> None:
+        """In the middle of the last line; one that only lacks its end is whole."""
+        assert self.job is not None
+        self.job.close()
+        self.job = None
+        if self.recorded:
+            os.truncate(self.path, self.path.stat().st_size - cut)
+            if cut > 1:
+                self.lines.pop()
+
+    @precondition(lambda self: self.job is None)
+    @rule(noise=st.sampled_from(NONSENSE), end=st.sampled_from((b"", b"\n")))
+    def damage(self, noise: bytes, end: bytes) -> None:
+        with (self.folder / JOURNAL_NAME).open("ab") as file:
+            file.write(b"\n" + noise + end)
+
+    def teardown(self) -> None:
+        if self.job is not None:
+            self.job.close()
+        shutil.rmtree(self.folder)
+
+
+def test_jobs_that_are_killed() -> None:
+    run_state_machine_as_test(Jobs, settings=examples(60))
 
 
 def opened(path: Path, **options: Any) -> Journal:
@@ -62,29 +145,14 @@ def test_a_line_of_an_older_version_counts(path: Path) -> None:
     path.write_text(old)
     assert status(path) == "done"
     assert status(path, Fingerprint("s3://b/a", 5, None, "e")) == "failed"
+    for ignore, found in ((False, "done"), (True, None)):
+        journal = Journal(open_sink(str(path.parent)), OPTIONS, ignore_earlier=ignore)
+        assert journal.status(STAMP) == found
+        journal.close()
     path.unlink()
     write(path, (STAMP, "done"))
     start = old.splitlines()[0].partition(', "time"')[0]
     assert path.read_text().startswith(start)
-
-
-def test_what_settles_a_file(path: Path) -> None:
-    failed, unwritten = Fingerprint("/in/f.wav", 1, 1), Fingerprint("/in/u.wav", 1, 1)
-    gone = Fingerprint("/in/gone.wav", None, None)
-    write(path, (STAMP, "done"), (failed, "failed"), (unwritten, "unwritten"), (gone, "failed"))
-    expected = {STAMP: "done", failed: "failed", unwritten: None, gone: "failed"}
-    expected |= dict.fromkeys((replace(STAMP, size=101), replace(STAMP, mtime_ns=5)))
-    expected[replace(STAMP, etag="e")] = None
-    assert {each: status(path, each) for each in expected} == expected
-    assert status(path, model="base") is status(path, beam_size=5) is None
-    write(path, (gone, "done"), (failed, "done"))
-    # what is not there cannot be done; the other was tried again, and well
-    assert (status(path, gone), status(path, failed)) == ("failed", "done")
-    folder = open_sink(str(path.parent))
-    for ignore, found in ((False, "done"), (True, None)):
-        journal = Journal(folder, dict(reversed(OPTIONS.items())), ignore_earlier=ignore)
-        assert journal.status(STAMP) == found
-        journal.close()
 
 
 def test_lines_are_on_disk_soon_and_in_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,50 +160,6 @@ def test_lines_are_on_disk_soon_and_in_the_end(path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "fsync", lambda _: synced.append(path.read_bytes()))
     write(path, (STAMP, "done"), (STAMP, "failed"))
     assert [data.count(b"\n") for data in synced] == [1, 2]
-
-
-def test_odd_names(path: Path) -> None:
-    names = (
-        "new\nline",
-        "tab\t\"q\" 'q'",
-        "日本",
-        "\u2028",
-        os.fsdecode(b"latin-\xe9\xff"),
-        '\\"}, ',
-    )
-    odd = [Fingerprint(f"/in/{name}.wav", 0, -5) for name in names]
-    odd.append(Fingerprint("s3://b/a.wav", 5, None, 'e"\\1'))
-    write(path, *((each, "failed") for each in odd))
-    data = path.read_bytes()
-    assert data.isascii() and data.count(b"\n") == len(odd)
-    assert [status(path, each) for each in odd] == ["failed"] * len(odd)
-
-
-@pytest.mark.parametrize("cut", [1, 2, 30, 150])
-def test_a_torn_last_line_costs_itself_alone(path: Path, cut: int) -> None:
-    write(path, (STAMP, "done"), (LAST, "done"))
-    os.truncate(path, path.stat().st_size - cut)
-    assert status(path) == "done"
-    assert status(path, LAST) == ("done" if cut == 1 else None)
-    write(path, (NEW, "done"), (LAST, "done"))
-    assert [status(path, s) for s in (STAMP, LAST, NEW)] == ["done"] * 3
-    assert path.read_bytes().endswith(b"\n") and path.read_bytes().count(b"\n") == 4
-
-
-NONSENSE = b'[]\n{"status": "done"}\n\n{"path": 3}\nnull\n\xff\xfe\n{"status": ["x"]}\n\0\0\0\n'
-
-
-@pytest.mark.parametrize("before", [NONSENSE, b"{", b"[" * 5000])
-def test_damage_costs_its_line_alone(path: Path, before: bytes) -> None:
-    path.write_bytes(before)
-    write(path, (STAMP, "done"))
-    good = path.read_bytes()
-    damaged = good.replace(b"/a.wav", b"/new.wav").replace(b'"options": {"', b'"options": {\xff"')
-    path.write_bytes(good + damaged + NONSENSE)
-    journal = opened(path)
-    assert journal.status(STAMP) == "done" and journal.status(NEW) is None
-    assert [r["path"] for r in journal.records() if "path" in r] == [STAMP.path]
-    journal.close()
 
 
 def test_a_journal_is_not_written_through_a_link(path: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from slimwhisper.errors import AudioError, OutputError
 from slimwhisper.files import Fingerprint, InputFile, open_sink
-from slimwhisper.jobs.results.writers import Files
+from slimwhisper.jobs.writers import Files
 from slimwhisper.types import Segment, Transcript
 
 TRANSCRIPT = Transcript(

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from slimwhisper.errors import AudioError
-from slimwhisper.jobs.ledger import Ledger
-from slimwhisper.jobs.results.report import UNKNOWN, JobReport
+from slimwhisper.jobs.job import Ledger
+from slimwhisper.jobs.report import UNKNOWN, JobReport
 from slimwhisper.types import Segment, Transcript
 from tests.support.fake_model import FakeModel
 

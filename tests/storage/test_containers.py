@@ -22,8 +22,7 @@ from slimwhisper.jobs import members
 from slimwhisper.jobs.inputs import longest_first
 from slimwhisper.jobs.members import HeldFile
 from slimwhisper.storage import containers
-from slimwhisper.storage.containers import media_fragment
-from slimwhisper.storage.inputs import StoredInputs
+from slimwhisper.storage.containers import StoredInputs, media_fragment
 from tests.support.memory_store import contents, fill, found, listed, problems, stored, tar_of
 from tests.support.spoken import SAMPLES
 

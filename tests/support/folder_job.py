@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slimwhisper.jobs.journal.journal import JOURNAL_NAME
+from slimwhisper.jobs.journal import JOURNAL_NAME
 from tests.support.command import Run
 
 GOOD = {"a.txt": "one\n", "b/a.wav.txt": "two\n", "b/a.mp3.txt": "three\n"}

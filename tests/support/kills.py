@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import time
@@ -13,24 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from slimwhisper.jobs.journal.journal import JOURNAL_NAME
-
-NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")  # in JSON
-
-
-class Child(Protocol):
-    """A job in its own process."""
-
-    pid: int
-
-    def wait(self) -> int:
-        """The exit status; negative: the signal that killed the job."""
+from slimwhisper.jobs.journal import JOURNAL_NAME
 
 
 class Forked:
-    """See kill_child.py."""
+    """A job in its own process; see kill_child.py."""
 
     def __init__(self, parent: subprocess.Popen[str], log: Path) -> None:
         assert parent.stdin is not None and parent.stdout is not None
@@ -39,6 +27,7 @@ class Forked:
         self.pid = int(self._answers.readline())
 
     def wait(self) -> int:
+        """The exit status; negative: the signal that killed the job."""
         return int(self._answers.readline())
 
 
@@ -70,7 +59,7 @@ class Ended:
 class Kills:
     """All runs of one job, and the outputs of each file when it was first done."""
 
-    start: Callable[[Path], Child]  # writes its standard error to this file
+    start: Callable[[Path], Forked]  # writes its standard error to this file
     inputs: Path
     out: Path
     logs: Path
@@ -102,7 +91,7 @@ class Kills:
         path.touch()
         return path
 
-    def _ended(self, child: Child) -> None:
+    def _ended(self, child: Forked) -> None:
         status = child.wait()
         log = self._log().read_text(errors="surrogateescape")
         reports = [line for line in log.splitlines() if line.startswith("slimwhisper: ")]
@@ -126,13 +115,8 @@ class Kills:
             found[target] = (stat.st_ino, stat.st_mtime_ns)
         return found
 
-    def problems(
-        self, good: set[Path], bad: set[Path], undisturbed: Path, tolerance: float = 0.0
-    ) -> list[str]:
-        """Everything that is wrong after the last run.
-
-        `tolerance`: how much numbers in JSON outputs may differ from those of the undisturbed run.
-        """
+    def problems(self, good: set[Path], bad: set[Path], undisturbed: Path) -> list[str]:
+        """Everything that is wrong after the last run."""
         found = []
         if self.runs[-1].status != (1 if bad else 0):
             found.append(f"the last run ended with status {self.runs[-1].status}")
@@ -151,7 +135,7 @@ class Kills:
         for name in sorted(ours.keys() ^ theirs.keys()):
             found.append(f"{name}: {'unexpected' if name in ours else 'missing'}")
         for name in sorted(ours.keys() & theirs.keys()):
-            if not _agree(ours[name], theirs[name], tolerance if name.endswith(".json") else 0):
+            if ours[name] != theirs[name]:
                 found.append(f"{name}: differs from the undisturbed run")
         for path in bad:
             count = sum(self._reports(run, path) for run in self.runs)
@@ -191,15 +175,6 @@ def whole_tree(out: Path) -> dict[str, bytes]:
         for path in out.rglob("*")
         if path.is_file() and path.name != JOURNAL_NAME
     }
-
-
-def _agree(ours: bytes, theirs: bytes, tolerance: float) -> bool:
-    """Whether two texts are the same, but for the last digits of their numbers."""
-    if ours == theirs or not tolerance:
-        return ours == theirs
-    one, other = (list(map(float, NUMBER.findall(text))) for text in (ours, theirs))
-    same = NUMBER.sub(b"", ours) == NUMBER.sub(b"", theirs)
-    return same and all(abs(a - b) <= tolerance for a, b in zip(one, other, strict=True))
 
 
 def random_moments(count: int, longest: float, seed: int) -> list[Callable[[Any], None]]:

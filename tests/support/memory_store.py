@@ -12,7 +12,7 @@ import pytest
 from slimwhisper.audio.sources import RemoteFile
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.files import InputFile
-from slimwhisper.storage.inputs import StoredInputs
+from slimwhisper.storage.containers import StoredInputs
 
 
 @pytest.fixture

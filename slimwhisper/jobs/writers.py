@@ -25,7 +25,7 @@ from slimwhisper.errors import (
     StorageError,
 )
 from slimwhisper.files import InputFile, JobSink, Outcome, Status, sweep
-from slimwhisper.jobs.journal.journal import Journal
+from slimwhisper.jobs.journal import Journal
 from slimwhisper.outputs.formats import write_transcript
 from slimwhisper.outputs.layout import RECORDING
 from slimwhisper.types import Transcript

@@ -21,7 +21,7 @@ from slimwhisper.addresses import is_uri
 from slimwhisper.disk import atomic_write
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.files import InputFile, Status, output_errors
-from slimwhisper.jobs.results.writers import JobResults
+from slimwhisper.jobs.writers import JobResults
 from slimwhisper.subtitles.characters import is_spaceless
 from slimwhisper.text import escape_line
 from slimwhisper.trust import REASONS

@@ -1,1 +1,0 @@
-"""The journal, in which a job records its finished recordings, so that it can resume."""

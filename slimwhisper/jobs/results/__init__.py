@@ -1,1 +1,0 @@
-"""The results of a job: output files, rows of a table, records in the journal, a report."""
