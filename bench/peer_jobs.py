@@ -27,7 +27,7 @@ import numpy as np
 import soundfile
 from peer_engines.case import Audio, Case
 
-from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.headers import AUDIO_SUFFIXES
 from slimwhisper.audio.load import load_audio
 
 JOBS = {"folder": (42, 170), "long": (1, 20 * 60)}

@@ -14,9 +14,8 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from slimwhisper.app.api.request import TranscriptionRequest
 from slimwhisper.outputs.formats import FORMATS, write_transcript
 from slimwhisper.outputs.layout import SENTENCES
-from slimwhisper.tokens.openai import byte_letters
 from slimwhisper.tokens.texts import prompt_tokens
-from slimwhisper.tokens.vocabulary import Vocabulary
+from slimwhisper.tokens.vocabulary import Vocabulary, byte_letters
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Segment, Transcript
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from slimwhisper.app.page.gradio_internals import Blocks
 from slimwhisper.app.page.handlers import MOST_BEAMS, Handlers
 from slimwhisper.app.page.posts import live_formats
 from slimwhisper.app.service.models import Models
-from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.headers import AUDIO_SUFFIXES
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.speakers.choice import BACKENDS, MOST_SPEAKERS, missing
 from slimwhisper.tokens.languages import LANGUAGES

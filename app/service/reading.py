@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Job, Limits
 from slimwhisper.audio.channels import Mix, stored_channels
-from slimwhisper.audio.formats import ReadOptions
+from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import SPOOL_SECONDS, Samples, Span

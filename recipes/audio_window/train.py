@@ -31,7 +31,7 @@ from recipes.digits.sequences import TOKEN_IDS, Composer
 from recipes.digits.voices import Bank
 from recipes.training import fit, save
 from slimwhisper import SlimWhisper
-from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.headers import AUDIO_SUFFIXES
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.types import SAMPLE_RATE

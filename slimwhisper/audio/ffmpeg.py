@@ -14,10 +14,14 @@ from av.container import InputContainer
 from av.stream import Disposition
 from numpy.typing import NDArray
 
-from slimwhisper.audio.formats import AUDIO_SUFFIXES, BY_DEFAULT, CONTAINERS, DECODERS, ReadOptions
 from slimwhisper.audio.frames import FFmpegPass, converted
 from slimwhisper.audio.headers import (
+    AUDIO_SUFFIXES,
+    BY_DEFAULT,
+    CONTAINERS,
+    DECODERS,
     IN_BYTES,
+    ReadOptions,
     last_ogg_page_is_cut,
     recordings,
     stated_seconds,

@@ -18,7 +18,7 @@ from av.packet import Packet
 from av.stream import Disposition
 from numpy.typing import NDArray
 
-from slimwhisper.audio.samples import silence
+from slimwhisper.audio.headers import silence
 from slimwhisper.errors import AudioError
 from slimwhisper.text import clock
 from slimwhisper.types import SAMPLE_RATE

@@ -20,10 +20,20 @@ import soxr
 import torch
 from numpy.typing import NDArray
 
-from slimwhisper.audio.formats import ReadOptions
+from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.samples import MAX_CHANNELS, ArraySamples, Excerpts, Samples, StoredSamples
-from slimwhisper.audio.sources import RemoteFile, Source, name_for_messages, open_source, pieces_of
+from slimwhisper.audio.samples import (
+    MAX_CHANNELS,
+    ArraySamples,
+    Excerpts,
+    RemoteFile,
+    Samples,
+    Source,
+    StoredSamples,
+    name_for_messages,
+    open_source,
+    pieces_of,
+)
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE

@@ -18,9 +18,15 @@ from slimwhisper.audio.ffmpeg import (
     TAGS,
     choose_stream,
 )
-from slimwhisper.audio.formats import ADDRESSES, CONTAINERS, LIVE_CONTAINERS, PROTOCOLS
 from slimwhisper.audio.frames import LONGEST_GAP, FFmpegPass, converted
-from slimwhisper.audio.headers import UNKNOWN, is_chunk
+from slimwhisper.audio.headers import (
+    ADDRESSES,
+    CONTAINERS,
+    LIVE_CONTAINERS,
+    PROTOCOLS,
+    UNKNOWN,
+    is_chunk,
+)
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.text import error_line, text_encoding
 from slimwhisper.types import SAMPLE_RATE

@@ -16,8 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import load_error
-from slimwhisper.checkpoint.files import JSONFields, expand_user, inside, read_json, read_tensors
+from slimwhisper.checkpoint.files import (
+    JSONFields,
+    expand_user,
+    inside,
+    load_error,
+    read_json,
+    read_tensors,
+)
 from slimwhisper.checkpoint.formats.hugging_face import hugging_face_name, openai_name
 from slimwhisper.checkpoint.hub import (
     ADAPTER_CONFIG,

@@ -18,9 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import load_error
 from slimwhisper.errors import CheckpointError
+from slimwhisper.text import escape_line
 from slimwhisper.types import Dims
+
+
+def load_error(text: str) -> CheckpointError:
+    """A CheckpointError with this text, escaped: it may quote names from untrusted files."""
+    line = escape_line(text)
+    return CheckpointError(line if len(line) < 700 else f"{line[:450]} ... {line[-200:]}")
+
 
 _AGAIN = "copy or download it again"
 

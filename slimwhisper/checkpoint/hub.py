@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from slimwhisper.checkpoint.errors import load_error
+from slimwhisper.checkpoint.files import load_error
 from slimwhisper.checkpoint.formats.ctranslate2 import CTRANSLATE2, CTRANSLATE2_TOKENS
-from slimwhisper.checkpoint.formats.shards import WHOLE, index_of, shards
+from slimwhisper.checkpoint.formats.hugging_face import WHOLE, index_of, shards
 from slimwhisper.errors import CheckpointError
 
 # files that a model may lack, and then has Whisper's own tokens and settings; after each, the files

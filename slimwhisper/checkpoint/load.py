@@ -15,9 +15,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from slimwhisper.checkpoint.alignment_heads import Heads, official_heads
-from slimwhisper.checkpoint.errors import load_error
-from slimwhisper.checkpoint.files import expand_user
+from slimwhisper.checkpoint.files import expand_user, load_error
 from slimwhisper.checkpoint.formats.openai import fetch_openai
 from slimwhisper.checkpoint.formats.readers import read
 from slimwhisper.checkpoint.hub import fetch_model, looks_like_hub_id
@@ -25,6 +23,8 @@ from slimwhisper.checkpoint.names import BUNDLED, HUB_IDS, MODEL_URLS, bundled_f
 from slimwhisper.checkpoint.settings import (
     DEFAULT_SETTINGS,
     GenerationSettings,
+    Heads,
+    official_heads,
     parse_settings,
     read_settings,
 )

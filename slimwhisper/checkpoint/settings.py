@@ -1,19 +1,24 @@
-"""Reads a model's own decoding settings from the JSON files of its folder.
+"""Reads a model's own decoding settings from the JSON files of its folder; and knows the
+cross-attention heads that follow the audio, from which word timestamps are read.
 
 Names and meanings are those of transformers' `GenerationConfig` and `WhisperFeatureExtractor`.
 Settings that a folder does not have are Whisper's.
 """
 
-from collections.abc import Mapping
+import base64
+import gzip
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.checkpoint.alignment_heads import Heads, parse_head_pairs
-from slimwhisper.checkpoint.errors import load_error
-from slimwhisper.checkpoint.files import JSONFields, read_json_of
+import numpy as np
+
+from slimwhisper.checkpoint.files import JSONFields, load_error, read_json_of
+from slimwhisper.checkpoint.names import ALIGNMENT_DUMPS
+from slimwhisper.errors import OptionError
 from slimwhisper.option_group import AUDIO_WINDOWS, TASKS
-from slimwhisper.tokens.openai import with_new_names
+from slimwhisper.tokens.vocabulary import with_new_names
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
@@ -21,6 +26,59 @@ from slimwhisper.types import (
     SAMPLE_RATE,
     Dims,
 )
+
+Heads = Mapping[int, Sequence[int]]  # decoder layer: its heads, both in order
+
+
+def default_heads(dims: Dims) -> Heads:
+    """All heads of the upper half of the layers, as in openai-whisper for unknown weights."""
+    layers = range(dims.n_text_layer // 2, dims.n_text_layer)
+    return {layer: range(dims.n_text_head) for layer in layers}
+
+
+def official_heads(name: str, dims: Dims) -> Heads | None:
+    """The heads that OpenAI found for one of its checkpoints; None for other names."""
+    dump = ALIGNMENT_DUMPS.get(name)
+    return None if dump is None else parse_head_dump(dump, dims)
+
+
+def parse_head_dump(dump: bytes, dims: Dims) -> Heads:
+    """The heads of a dump in `whisper`'s format: base85 of gzipped booleans [layers, heads].
+
+    Raises OptionError for an invalid dump, or for another model's.
+    """
+    try:
+        flags = np.frombuffer(gzip.decompress(base64.b85decode(dump)), dtype=bool)
+        pairs = np.argwhere(flags.reshape(dims.n_text_layer, dims.n_text_head)).tolist()
+    except (ValueError, OSError, EOFError) as error:
+        shape = f"{dims.n_text_layer} layers of {dims.n_text_head} heads"
+        raise OptionError(f"alignment heads: not a dump for {shape}; give the model's") from error
+    return _by_layer(pairs)
+
+
+def parse_head_pairs(pairs: Any, dims: Dims) -> Heads | None:
+    """The heads of a folder's "alignment_heads", [layer, head] each; None if they are not valid."""
+    try:
+        valid = [(int(layer), int(head)) for layer, head in pairs]
+    except (ValueError, TypeError, OverflowError):
+        return None
+    layers, heads = range(dims.n_text_layer), range(dims.n_text_head)
+    if not valid or any(layer not in layers or head not in heads for layer, head in valid):
+        return None
+    return _by_layer(valid)
+
+
+def head_pairs(heads: Heads) -> list[list[int]]:
+    """The heads as files have them: [layer, head] each, in order."""
+    return [[layer, head] for layer in sorted(heads) for head in heads[layer]]
+
+
+def _by_layer(pairs: Sequence[Sequence[int]]) -> Heads:
+    by_layer: dict[int, list[int]] = {}
+    for layer, head in sorted((layer, head) for layer, head in pairs):
+        by_layer.setdefault(layer, []).append(head)
+    return by_layer
+
 
 GENERATION, CONFIG = "generation_config.json", "config.json"
 EXTRACTORS = ("preprocessor_config.json", "processor_config.json")

@@ -6,7 +6,7 @@ from dataclasses import astuple
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import load_error
+from slimwhisper.checkpoint.files import load_error
 from slimwhisper.types import DTYPES, Dims
 
 EMBEDDING = "decoder.token_embedding.weight"  # [V, d], also for the logits, unless there is

@@ -21,7 +21,7 @@ from torch import Tensor
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import choose_forms
-from slimwhisper.checkpoint.formats.lite_whisper import multiply_factors
+from slimwhisper.checkpoint.formats.hugging_face import multiply_factors
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.checkpoint.validate import OUTPUT

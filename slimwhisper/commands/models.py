@@ -20,7 +20,7 @@ from slimwhisper.commands.costs import allocate, known_dims
 from slimwhisper.commands.tables import console, table
 from slimwhisper.errors import CheckpointError
 from slimwhisper.text import human_size
-from slimwhisper.tokens.openai import language_count
+from slimwhisper.tokens.vocabulary import language_count
 from slimwhisper.types import Dims
 
 PRESET = "slim"

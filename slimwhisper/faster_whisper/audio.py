@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.audio.load import load_audio
-from slimwhisper.audio.sources import open_source
+from slimwhisper.audio.samples import open_source
 from slimwhisper.types import SAMPLE_RATE
 
 Waveform = NDArray[np.float32]

@@ -20,7 +20,7 @@ from threading import Event, Thread
 from types import FrameType
 from typing import Any
 
-from slimwhisper.audio.sources import RemoteFile
+from slimwhisper.audio.samples import RemoteFile
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.files import InputFile
 from slimwhisper.jobs.flags import changed

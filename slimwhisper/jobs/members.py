@@ -8,7 +8,7 @@ from tempfile import SpooledTemporaryFile
 from threading import Condition
 from typing import IO, TYPE_CHECKING, Any
 
-from slimwhisper.audio.sources import RemoteFile
+from slimwhisper.audio.samples import RemoteFile
 from slimwhisper.errors import StorageError
 
 if TYPE_CHECKING:

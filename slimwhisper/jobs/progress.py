@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from slimwhisper.audio.sources import RemoteFile
+from slimwhisper.audio.samples import RemoteFile
 from slimwhisper.cache.forms import brief
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.files import InputFile

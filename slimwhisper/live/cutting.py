@@ -9,7 +9,7 @@ import torch
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.live.mel import LiveMel
 from slimwhisper.longform.words import time_words
-from slimwhisper.subtitles.endings import ends_sentence
+from slimwhisper.subtitles.lines import ends_sentence
 from slimwhisper.types import FRAMES_PER_SECOND
 
 if TYPE_CHECKING:  # it imports tiktoken, which is slow to start

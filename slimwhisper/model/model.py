@@ -16,8 +16,8 @@ from slimwhisper.cache.decoder_cache import (
 )
 from slimwhisper.cache.forms import Form, parse_form
 from slimwhisper.cache.rows import Rows
-from slimwhisper.checkpoint.alignment_heads import default_heads
 from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.checkpoint.settings import default_heads
 from slimwhisper.errors import CacheError, OptionError
 from slimwhisper.kernels.dispatch import indexed
 from slimwhisper.kernels.memory import keep_heaps

@@ -19,7 +19,7 @@ from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.audio.formats import Selection, is_hidden
+from slimwhisper.audio.headers import Selection, is_hidden
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.threads import set_threads

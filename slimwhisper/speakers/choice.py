@@ -15,7 +15,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.audio.formats import Selection
+from slimwhisper.audio.headers import Selection
 from slimwhisper.audio.options import check_speaker_names
 from slimwhisper.disk import content_digest
 from slimwhisper.errors import DependencyError, OptionError

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from slimwhisper.addresses import LOCAL, protocol_of, redact
-from slimwhisper.audio.formats import HEAD, is_hidden
+from slimwhisper.audio.headers import HEAD, is_hidden
 from slimwhisper.files import Fingerprint
 from slimwhisper.storage.stores import BLOCK, StoredFile, open_filesystem, storage_errors
 

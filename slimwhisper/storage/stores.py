@@ -8,7 +8,7 @@ from shutil import copyfileobj
 from typing import IO, Any, cast
 
 from slimwhisper.addresses import is_uri, protocol_of, reason_of, redact
-from slimwhisper.audio.sources import RemoteFile
+from slimwhisper.audio.samples import RemoteFile
 from slimwhisper.errors import (
     AudioError,
     DependencyError,

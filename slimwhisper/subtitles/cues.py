@@ -5,9 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from slimwhisper.subtitles import characters
-from slimwhisper.subtitles.characters import columns
-from slimwhisper.subtitles.lines import break_lines, stay_on_line
+from slimwhisper.subtitles.lines import break_lines, columns, stay_on_line, units
 from slimwhisper.types import Segment, Transcript, Word
 
 MIN_CUE = 0.05  # seconds, more than a frame of a film: players do not show what has no length
@@ -118,7 +116,7 @@ def words_of(segment: Segment) -> list[Word]:
     """A segment's words; if it has none, the units of its text, with times by their widths."""
     if segment.words:
         return segment.words
-    texts = list(characters.units(segment.text))
+    texts = list(units(segment.text))
     return spread(texts, Word("", segment.start, segment.end, 0.0))
 
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import ceil, inf
 
-from slimwhisper.subtitles.characters import columns
 from slimwhisper.subtitles.cues import label, spread, words_of
-from slimwhisper.subtitles.endings import ends_sentence
 from slimwhisper.subtitles.lines import (
     LINE_COLUMNS,
     MAX_LINES,
     WIDE_COLUMNS,
     break_cost,
+    columns,
+    ends_sentence,
     line_columns,
     stay_on_line,
 )

@@ -23,7 +23,7 @@ from slimwhisper.app.page.transcripts.results import PageResults
 from slimwhisper.app.page.transcripts.views import COLUMNS, outline
 from slimwhisper.app.service.host import ServerSettings
 from slimwhisper.app.service.jobs import AHEAD, Limits, ModelChoice
-from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.headers import AUDIO_SUFFIXES
 from slimwhisper.audio.samples import ArraySamples
 from tests.support.live import Begin, eventually, held_engines, held_readers
 from tests.support.page_calls import DEFAULTS, PHONE, call, call_begins, upload

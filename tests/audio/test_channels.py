@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from slimwhisper.audio.channels import Mix
-from slimwhisper.audio.formats import ReadOptions
+from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.load import load_channels, load_samples
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import ArraySamples, Samples

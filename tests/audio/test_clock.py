@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from slimwhisper import load_model
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio import frames
+from slimwhisper.audio.headers import silence
 from slimwhisper.audio.load import load_audio
-from slimwhisper.audio.samples import Excerpts, StoredSamples, silence
+from slimwhisper.audio.samples import Excerpts, StoredSamples
 from tests.support.paths import SAMPLES
 from tests.support.recordings import ffmpeg, needs_ffmpeg, write
 

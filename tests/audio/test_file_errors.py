@@ -81,7 +81,7 @@ def test_text_and_playlists_open_nothing(tmp_path, monkeypatch, text):
 
 @needs_ffmpeg
 def test_no_sound_that_is_read(tmp_path):
-    """FFmpeg could read the rare ones: `slimwhisper.audio.formats` says why it may not."""
+    """FFmpeg could read the rare ones: `slimwhisper.audio.headers` says why it may not."""
     ffmpeg(*PICTURE, tmp_path / "silent.mp4")
     ffmpeg(*PICTURE[:4], "-frames:v", "1", tmp_path / "picture.png")
     assert_error("silent.mp4: .*no audio", tmp_path / "silent.mp4")

@@ -12,7 +12,7 @@ import pytest
 import soundfile
 from whisper.audio import load_audio as whisper_load_audio
 
-from slimwhisper.audio import sources
+from slimwhisper.audio import samples
 from slimwhisper.audio.ffmpeg import decode
 from slimwhisper.audio.load import load_audio
 from tests.support.recordings import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, sound, write
@@ -155,8 +155,8 @@ def test_fast_path_runs_in_blocks_and_equals_pyav(tmp_path, monkeypatch):
     fast = load_audio(path)
     assert fast.dtype == np.float32 and fast.size == SECONDS * 16000
     np.testing.assert_array_equal(fast, through_pyav)
-    monkeypatch.setattr(sources, "WAV_BLOCK", 999)
+    monkeypatch.setattr(samples, "WAV_BLOCK", 999)
     with path.open("rb") as file:
-        sizes = [len(piece) for piece in sources.pieces_of("a.wav", file)]
+        sizes = [len(piece) for piece in samples.pieces_of("a.wav", file)]
     assert sizes == [999] * 32 + [32]
     np.testing.assert_array_equal(load_audio(path), fast)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from slimwhisper import load_audio, load_model
-from slimwhisper.audio.formats import ReadOptions
+from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.load import load_channels, load_samples
 from slimwhisper.audio.readers import Readers
 from slimwhisper.cli import main

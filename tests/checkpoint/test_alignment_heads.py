@@ -6,8 +6,8 @@ import pytest
 import torch
 import whisper
 
-from slimwhisper.checkpoint.alignment_heads import default_heads, official_heads, parse_head_pairs
 from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.checkpoint.settings import default_heads, official_heads, parse_head_pairs
 from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
 from tests.support.checkpoints import random_state, save_hf, save_openai, tiny_dims

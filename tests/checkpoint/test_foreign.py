@@ -12,8 +12,7 @@ import torch
 from huggingface_hub import constants
 
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.tokens.openai import is_openai_table
-from slimwhisper.tokens.vocabulary import get_vocabulary
+from slimwhisper.tokens.vocabulary import get_vocabulary, is_openai_table
 from slimwhisper.types import Dims
 from tests.support import oracle
 from tests.support.checkpoints import assert_equal, fill_cache, random_state, refusal, tiny_dims

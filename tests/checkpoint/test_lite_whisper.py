@@ -10,7 +10,7 @@ import whisper
 from torch import Tensor
 
 import slimwhisper
-from slimwhisper.checkpoint.formats.lite_whisper import multiply_factors
+from slimwhisper.checkpoint.formats.hugging_face import multiply_factors
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.engine.drafting import load_draft
 from slimwhisper.errors import OptionError

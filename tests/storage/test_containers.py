@@ -15,7 +15,7 @@ import pytest
 
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.sources import RemoteFile
+from slimwhisper.audio.samples import RemoteFile
 from slimwhisper.errors import AudioError
 from slimwhisper.files import Fingerprint
 from slimwhisper.jobs import members

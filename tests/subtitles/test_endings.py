@@ -4,9 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from slimwhisper.subtitles.characters import columns, may_break, units
-from slimwhisper.subtitles.endings import ends_sentence
-from slimwhisper.subtitles.lines import break_lines
+from slimwhisper.subtitles.lines import break_lines, columns, ends_sentence, may_break, units
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from slimwhisper.audio.sources import RemoteFile
+from slimwhisper.audio.samples import RemoteFile
 from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.service.transcriber import TextMemory
 from slimwhisper.types import Segment, Transcript

@@ -9,7 +9,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from slimwhisper.audio.sources import RemoteFile
+from slimwhisper.audio.samples import RemoteFile
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.files import InputFile
 from slimwhisper.storage.containers import StoredInputs

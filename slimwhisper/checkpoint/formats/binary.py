@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import load_error
-from slimwhisper.checkpoint.files import reading
+from slimwhisper.checkpoint.files import load_error, reading
 
 OTHER_TABLE = "its vocabulary is not OpenAI's; use the Hugging Face folder that it was made from"
 

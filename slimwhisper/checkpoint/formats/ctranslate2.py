@@ -13,12 +13,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import load_error
-from slimwhisper.checkpoint.files import Contents, head_of, inside, reading
+from slimwhisper.checkpoint.files import Contents, head_of, inside, load_error, reading
 from slimwhisper.checkpoint.formats.binary import OTHER_TABLE, BinaryFile
 from slimwhisper.checkpoint.formats.hugging_face import tie_output
-from slimwhisper.checkpoint.tokenizer import TOKENIZER
-from slimwhisper.tokens.openai import is_openai_table, openai_tokenizer
+from slimwhisper.checkpoint.vocabulary import TOKENIZER
+from slimwhisper.tokens.vocabulary import is_openai_table, openai_tokenizer
 from slimwhisper.types import Dims
 
 CTRANSLATE2 = "model.bin"  # the weights

@@ -11,10 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import load_error
-from slimwhisper.checkpoint.files import Contents, head_of
+from slimwhisper.checkpoint.files import Contents, head_of, load_error
 from slimwhisper.checkpoint.formats.binary import OTHER_TABLE, BinaryFile
-from slimwhisper.tokens.openai import openai_tokenizer, text_tokens
+from slimwhisper.tokens.vocabulary import openai_tokenizer, text_tokens
 from slimwhisper.types import Dims
 
 MAGIC, GGUF = b"lmgg", b"GGUF"  # the first is 0x67676d6c

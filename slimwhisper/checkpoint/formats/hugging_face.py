@@ -1,19 +1,151 @@
-"""Reads Hugging Face checkpoints: folders with config.json and weights."""
+"""Reads Hugging Face checkpoints: folders with config.json and weights, in one file or in shards.
+
+LiteASR's factored encoders (Kamahori et al., arXiv 2502.20583): config.json has the model_type
+"lite-whisper" and the ranks r of each encoder layer's linear maps, those that are factored:
+y = (x `weight1`) `weight2` + `bias`, [in, r] and [r, out], instead of x `weight`^T + `bias`,
+[out, in]. All else is as in Whisper.
+"""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.errors import load_error
-from slimwhisper.checkpoint.files import Contents, JSONFields, inside, read_json
-from slimwhisper.checkpoint.formats.lite_whisper import LITE_WHISPER, check_ranks
-from slimwhisper.checkpoint.formats.shards import read_weights
-from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT
+from slimwhisper.checkpoint.files import (
+    Contents,
+    JSONFields,
+    inside,
+    load_error,
+    read_json,
+    read_tensors,
+)
+from slimwhisper.checkpoint.validate import EMBEDDING, FACTORS, OUTPUT, factored_layers
 from slimwhisper.types import Dims
+
+LITE_WHISPER = "lite-whisper"
+RANKS = "low_rank_config"
+_LAYERS = {  # name in a layer's ranks: part of the tensors' names
+    "q_proj": "attn.query",
+    "k_proj": "attn.key",
+    "v_proj": "attn.value",
+    "out_proj": "attn.out",
+    "fc1": "mlp.0",
+    "fc2": "mlp.2",
+}
+
+
+def check_ranks(fields: JSONFields, layers: int, state: Mapping[str, Tensor]) -> None:
+    """Raise CheckpointError unless the encoder's factors have config.json's ranks.
+
+    layers: of the encoder. state: OpenAI's name -> tensor.
+    """
+    ranks = fields.get(RANKS, list, [])
+    if ranks and (len(ranks) != layers or not all(isinstance(r, dict) for r in ranks)):
+        raise fields.invalid(RANKS, f"not a list of {layers} objects, one for each encoder layer")
+    wanted = {
+        f"encoder.blocks.{i}.{_LAYERS[key]}.": rank
+        for i, named in enumerate(ranks)
+        for key, rank in named.items()
+        if key in _LAYERS
+    }
+    found = {
+        layer: shape[1]
+        for layer in factored_layers(state)
+        if layer.startswith("encoder.blocks.")
+        and len(shape := state.get(f"{layer}{FACTORS[0]}", torch.empty(0)).shape) == 2
+    }
+    for layer in sorted({*wanted, *found}):
+        if wanted.get(layer) != found.get(layer):
+            what = f"{RANKS} gives {layer[:-1]} {_rank(wanted.get(layer))}"
+            remedy = "copy config.json and the weights from one model"
+            has = f"the weights have {_rank(found.get(layer))}"
+            raise load_error(f"{fields.file}: {what}, but {has}; {remedy}")
+
+
+def _rank(rank: object) -> str:
+    return "no rank" if rank is None else f"rank {rank!r:.40}"
+
+
+def multiply_factors(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same weights with the product [out, in] in place of two factors.
+
+    state: OpenAI's name -> tensor. Products are computed in float64 and rounded once, to float32,
+    or stay float64.
+    """
+    layers = factored_layers(state)
+    factors = set(chain.from_iterable((f"{layer}{f}" for f in FACTORS) for layer in layers))
+    whole = {name: tensor for name, tensor in state.items() if name not in factors}
+    for layer in sorted(layers):
+        first, second = (state[f"{layer}{factor}"] for factor in FACTORS)
+        product = (first.double() @ second.double()).T.contiguous()
+        wide = torch.promote_types(torch.promote_types(first.dtype, second.dtype), torch.float32)
+        whole[f"{layer}weight"] = product.to(wide)
+    return whole
+
+
+WHOLE = ("model.safetensors", "pytorch_model.bin")  # the first that exists is read
+_AGAIN = "download the model again"
+
+
+def index_of(weights: str) -> str:
+    """The name of the index that a folder has where these weights are in shards."""
+    return f"{weights}.index.json"
+
+
+def shards(index: Path) -> dict[str, str]:
+    """Tensor's name -> file's name, from an index; all files are in the index's folder."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise load_error(f"{index}: has no 'weight_map'; {_AGAIN}")
+    suffix = Path(index.name.removesuffix(index_of(""))).suffix
+    for name in weight_map.values():
+        if not isinstance(name, str) or not name.endswith(suffix) or "/" in name or "\\" in name:
+            raise load_error(f"{index}: {name!r} is not a {suffix} file in its folder; {_AGAIN}")
+    return weight_map
+
+
+def read_weights(folder: Path) -> Iterator[tuple[Path, str, Tensor]]:
+    """(file, name, tensor [...]) of every tensor in a folder's weights, names as in the files.
+
+    Raises CheckpointError for files that are missing, damaged or elsewhere, for a shard without a
+    tensor that the index lists, and for a tensor in two shards.
+    """
+    for weights in WHOLE:
+        if inside(folder, weights).is_file():
+            file = folder / weights
+            for name, tensor in read_tensors(file).items():
+                yield file, name, tensor
+            return
+        index = inside(folder, index_of(weights))
+        if index.is_file():
+            yield from _read_shards(folder, index)
+            return
+    expected = " or ".join([WHOLE[0], index_of(WHOLE[0]), WHOLE[1]])
+    raise load_error(f"{folder}: has no weights ({expected}); {_AGAIN}")
+
+
+def _read_shards(folder: Path, index: Path) -> Iterator[tuple[Path, str, Tensor]]:
+    weight_map = shards(index)
+    read_from: dict[str, str] = {}  # tensor's name: its file's
+    for shard in sorted(set(weight_map.values())):
+        file = inside(folder, shard)
+        if not file.is_file():
+            raise load_error(f"{file}: this shard is missing; {_AGAIN}")
+        for name, tensor in read_tensors(file).items():
+            if name in read_from:
+                other = read_from[name]
+                raise load_error(f"{file}: has {name}, which is also in {other}; save it again")
+            read_from[name] = shard
+            yield file, name, tensor
+    for name, shard in weight_map.items():
+        if read_from.get(name) != shard:
+            listed = f"although {index.name} lists it"
+            raise load_error(f"{folder / shard}: tensor {name} is missing, {listed}; {_AGAIN}")
+
 
 logger = logging.getLogger("slimwhisper")
 

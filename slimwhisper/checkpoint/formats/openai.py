@@ -11,8 +11,7 @@ from urllib.error import HTTPError
 
 import torch
 
-from slimwhisper.checkpoint.errors import load_error
-from slimwhisper.checkpoint.files import Contents, expand_user, read_pickle
+from slimwhisper.checkpoint.files import Contents, expand_user, load_error, read_pickle
 from slimwhisper.types import Dims
 
 logger = logging.getLogger("slimwhisper")

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Protocol
 
-from slimwhisper.checkpoint.errors import load_error
-from slimwhisper.checkpoint.files import Contents
+from slimwhisper.checkpoint.files import Contents, load_error
 from slimwhisper.checkpoint.formats import ctranslate2, ggml, hugging_face, openai
 
 

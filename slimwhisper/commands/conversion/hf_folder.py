@@ -14,17 +14,20 @@ import torch
 from tokenizers import processors
 from torch import Tensor
 
-from slimwhisper.checkpoint.alignment_heads import head_pairs
-from slimwhisper.checkpoint.errors import load_error
-from slimwhisper.checkpoint.files import inside, read_json
-from slimwhisper.checkpoint.formats.hugging_face import DIMENSIONS, hugging_face_name
-from slimwhisper.checkpoint.formats.lite_whisper import LITE_WHISPER, RANKS
+from slimwhisper.checkpoint.files import inside, load_error, read_json
+from slimwhisper.checkpoint.formats.hugging_face import (
+    DIMENSIONS,
+    LITE_WHISPER,
+    RANKS,
+    hugging_face_name,
+)
 from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.checkpoint.settings import head_pairs
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.option_group import TASKS, ModelFacts
 from slimwhisper.options import changed_settings
 from slimwhisper.tokens.byte_level import byte_level_tokenizer
-from slimwhisper.tokens.openai import (
+from slimwhisper.tokens.vocabulary import (
     openai_tokenizer,
     special_tokens,
     spelled,

@@ -11,8 +11,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.addresses import is_uri, redact
-from slimwhisper.audio.formats import ReadOptions
-from slimwhisper.audio.sources import open_source, pieces_of
+from slimwhisper.audio.headers import ReadOptions
+from slimwhisper.audio.samples import open_source, pieces_of
 from slimwhisper.audio.streams import pipe_pieces, url_pieces
 from slimwhisper.commands.live.flags import live_options
 from slimwhisper.commands.live.outputs import open_outputs
