@@ -29,7 +29,7 @@ from slimwhisper.loaded_model import LoadedModel
 from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options, changed_settings, make_options
-from slimwhisper.outputs.formats import segment_line
+from slimwhisper.outputs import segment_line
 from slimwhisper.recordings.passes import prepare_passes
 from slimwhisper.recordings.transcribe import (
     AnyRecording,

@@ -11,7 +11,7 @@ import torch
 
 import slimwhisper
 from slimwhisper.cli import COMMANDS, build_parser
-from slimwhisper.outputs.formats import formats_of
+from slimwhisper.outputs import formats_of
 from tests.support.command import Run
 from tests.support.sounds import noise_bursts
 

@@ -17,6 +17,7 @@ import torch
 
 import slimwhisper
 from slimwhisper import options as joined
+from slimwhisper import outputs as formats
 from slimwhisper.audio.samples import Samples
 from slimwhisper.cache import forms
 from slimwhisper.checkpoint.files import Contents
@@ -28,8 +29,7 @@ from slimwhisper.flags import FlagGroup, add_options
 from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext
 from slimwhisper.option_group import ModelFacts, OptionGroup, option
 from slimwhisper.options import Options
-from slimwhisper.outputs import formats
-from slimwhisper.outputs.layout import Layout
+from slimwhisper.outputs import Layout
 from slimwhisper.recordings import passes as table
 from slimwhisper.service.source import Finished
 from slimwhisper.types import Dims, Segment, Transcript

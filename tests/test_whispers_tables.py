@@ -18,7 +18,7 @@ from whisper.utils import format_timestamp, get_writer
 
 import slimwhisper
 from slimwhisper import tokenizer as ours
-from slimwhisper.outputs.formats import write_transcript
+from slimwhisper.outputs import write_transcript
 from slimwhisper.research.comparison import UNSPACED, words_of
 from slimwhisper.text import format_timestamp as our_timestamp
 from slimwhisper.types import Segment, Transcript, Word

@@ -39,7 +39,7 @@ from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models, openai_model
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.option_group import asks_detection
-from slimwhisper.outputs.formats import FORMATS
+from slimwhisper.outputs import FORMATS
 from slimwhisper.speakers.choice import require
 from slimwhisper.tokens.texts import hot_word_lines, parse_hot_words
 

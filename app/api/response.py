@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from slimwhisper.app.api.request import TranscriptionRequest
-from slimwhisper.outputs.formats import FORMATS, write_transcript
-from slimwhisper.outputs.layout import SENTENCES
+from slimwhisper.outputs import FORMATS, SENTENCES, write_transcript
 from slimwhisper.tokens.texts import prompt_tokens
 from slimwhisper.tokens.vocabulary import Vocabulary, byte_letters
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Segment, Transcript

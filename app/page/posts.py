@@ -26,7 +26,7 @@ from slimwhisper.app.page.transcripts.results import GONE, PRIVATE, PageResults,
 from slimwhisper.app.page.transcripts.views import segment_view
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.requests import compression_ratio
-from slimwhisper.outputs.formats import FORMATS, OutputFormat
+from slimwhisper.outputs import FORMATS, OutputFormat
 from slimwhisper.tokens.languages import LANGUAGES
 from slimwhisper.types import Segment, Transcript, Word
 

@@ -8,7 +8,7 @@ from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.files import open_sink
 from slimwhisper.flags import load_chosen
 from slimwhisper.forced_alignment.script import read_script
-from slimwhisper.outputs.formats import formats_of, segment_line, write_transcript
+from slimwhisper.outputs import formats_of, segment_line, write_transcript
 from slimwhisper.text import format_timestamp
 from slimwhisper.trust import NOT_IN_AUDIO
 from slimwhisper.types import Transcript

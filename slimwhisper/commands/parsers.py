@@ -12,7 +12,7 @@ from slimwhisper.flags import (
     add_model_flags,
     positive,
 )
-from slimwhisper.outputs.formats import FORMATS
+from slimwhisper.outputs import FORMATS
 from slimwhisper.types import DTYPES
 
 BATCHES = (1, 8, 16, 64)

@@ -20,8 +20,7 @@ from slimwhisper.flags import (
     positive,
 )
 from slimwhisper.options import Options
-from slimwhisper.outputs.formats import FORMATS
-from slimwhisper.outputs.layout import LAYOUT, SENTENCES, SPEAKERS, LayoutOptions
+from slimwhisper.outputs import FORMATS, LAYOUT, SENTENCES, SPEAKERS, LayoutOptions
 from slimwhisper.speakers.choice import named_file
 
 GROUPS = {  # titles, and the text below them

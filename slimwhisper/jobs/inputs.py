@@ -26,7 +26,7 @@ from slimwhisper.addresses import is_uri, redact
 from slimwhisper.audio.headers import Selection, is_hidden
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.files import Fingerprint, InputFile, container_kind
-from slimwhisper.outputs.formats import FORMATS
+from slimwhisper.outputs import FORMATS
 from slimwhisper.text import error_line, text_encoding
 
 if TYPE_CHECKING:

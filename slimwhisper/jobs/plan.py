@@ -15,8 +15,7 @@ from slimwhisper.jobs.inputs import Inputs, StandardInput, are_stored, distinct,
 from slimwhisper.jobs.journal import Journal, accepted_precisions, identify_job, may_have_settings
 from slimwhisper.jobs.progress import Console, JSONConsole, TerminalConsole
 from slimwhisper.jobs.writers import PARQUET, Files, JobResults
-from slimwhisper.outputs.formats import formats_of
-from slimwhisper.outputs.layout import check_layout
+from slimwhisper.outputs import check_layout, formats_of
 
 if TYPE_CHECKING:  # a job with nothing to do does not import torch
     from slimwhisper.api import SlimWhisper

@@ -17,7 +17,7 @@ from slimwhisper.cache.forms import brief
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.files import InputFile
 from slimwhisper.jobs.writers import RecordingResult
-from slimwhisper.outputs.formats import FORMATS, segment_line
+from slimwhisper.outputs import FORMATS, segment_line
 from slimwhisper.text import clock, escape_line, human_size, shorten
 from slimwhisper.types import Segment, Transcript
 

@@ -26,8 +26,7 @@ from slimwhisper.errors import (
 )
 from slimwhisper.files import InputFile, JobSink, Outcome, Status, sweep
 from slimwhisper.jobs.journal import Journal
-from slimwhisper.outputs.formats import write_transcript
-from slimwhisper.outputs.layout import RECORDING
+from slimwhisper.outputs import RECORDING, write_transcript
 from slimwhisper.types import Transcript
 
 PARQUET = "parquet"  # the format that writes a table, not a file for each recording

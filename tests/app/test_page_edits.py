@@ -10,7 +10,7 @@ import pytest
 
 from slimwhisper.app.page.run import RunPart
 from slimwhisper.app.service.jobs import Event
-from slimwhisper.outputs.formats import FORMATS
+from slimwhisper.outputs import FORMATS
 from slimwhisper.service.source import Finished
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.browser import BrowserPage

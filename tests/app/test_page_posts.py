@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
+from slimwhisper import outputs as formats
 from slimwhisper.app.page.mount import Assets
 from slimwhisper.app.page.page import ASSETS
 from slimwhisper.app.page.posts import (
@@ -31,8 +32,7 @@ from slimwhisper.app.page.posts import (
 from slimwhisper.app.page.transcripts.edits import Edits
 from slimwhisper.app.page.transcripts.results import PageResults, make_results_router
 from slimwhisper.app.server import add_error_handlers
-from slimwhisper.outputs import formats
-from slimwhisper.outputs.formats import FORMATS, OutputFormat
+from slimwhisper.outputs import FORMATS, OutputFormat
 from slimwhisper.types import Segment, Transcript, Word
 
 WAS = "five five five"  # the first segment's text

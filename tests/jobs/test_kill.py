@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slimwhisper.outputs.formats import formats_of
+from slimwhisper.outputs import formats_of
 from tests.support.folder_job import journal
 from tests.support.kills import Kills, forking, journal_lines, random_moments
 from tests.support.paths import ROOT

@@ -5,8 +5,7 @@ import re
 from io import StringIO
 from pathlib import Path
 
-from slimwhisper.outputs.formats import formats_of, write_transcript
-from slimwhisper.outputs.layout import DIARIZE, RECORDING
+from slimwhisper.outputs import DIARIZE, RECORDING, formats_of, write_transcript
 from slimwhisper.speakers.rttm import read_rttm
 from slimwhisper.speakers.turns import Turn
 from slimwhisper.types import Segment, Transcript, Word

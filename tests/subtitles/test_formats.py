@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimwhisper.outputs.formats import write_transcript
+from slimwhisper.outputs import write_transcript
 from slimwhisper.subtitles.cues import to_cues
 from slimwhisper.subtitles.sentences import to_sentences
 from slimwhisper.types import Segment, Transcript, Word

@@ -22,8 +22,7 @@ from starlette.exceptions import HTTPException
 
 from slimwhisper.app.page.tempdir import Store, TempFiles
 from slimwhisper.app.page.transcripts.edits import Edits
-from slimwhisper.outputs.formats import OutputFormat, formats_for
-from slimwhisper.outputs.layout import SENTENCES
+from slimwhisper.outputs import SENTENCES, OutputFormat, formats_for
 
 GONE = "no longer available; transcribe the recording again"
 PRIVATE = {"Cache-Control": "private"}

@@ -22,7 +22,7 @@ from slimwhisper.live.types import (
     TextUpdate,
     UtteranceEnded,
 )
-from slimwhisper.outputs.formats import cue_clock
+from slimwhisper.outputs import cue_clock
 from slimwhisper.subtitles.cues import label, shown
 from slimwhisper.text import escape_line, replace_unencodable
 from slimwhisper.types import Transcript

@@ -7,19 +7,72 @@ http://www.tcax.org/docs/ass-specs.htm. LRC is the format of lyrics, with the ti
 are known ("enhanced LRC").
 """
 
+from __future__ import annotations
+
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
 from html import escape
 from itertools import groupby
-from typing import TextIO
+from typing import Any, TextIO
 
 from slimwhisper.errors import OptionError
-from slimwhisper.outputs.layout import HIGHLIGHT, RECORDING, SENTENCES, SPEAKERS, Layout
+from slimwhisper.option_group import OptionGroup, option
 from slimwhisper.subtitles.cues import Cue, label, shown, to_cues
 from slimwhisper.text import format_timestamp, not_one_of
 from slimwhisper.types import Segment, Transcript, Word
+
+Layout = Mapping[str, Any]
+words = partial(option, section="words")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutOptions(OptionGroup):
+    """Highlighted words and the line breaks of subtitles, as the whisper command has them."""
+
+    highlight_words: bool = words(
+        False, "underline each word as it is spoken, in srt and vtt; colour it, in ass"
+    )
+    max_line_width: int | None = words(None, "maximum number of characters per line")
+    max_line_count: int | None = words(None, "maximum number of lines per subtitle")
+    max_words_per_line: int | None = words(
+        None, "maximum number of words per line; ignored with --max_line_width"
+    )
+
+
+LAYOUT = [row.name for row in fields(LayoutOptions)]
+HIGHLIGHT = "highlight_words"
+DIARIZE = "diarize"
+SPEAKERS = (DIARIZE, "channels")  # with either, speakers are requested
+SENTENCES = "sentences"  # segments are sentences: at most two lines each
+RECORDING = "recording"  # the recording's name, without suffix
+
+
+def check_layout(layout: Layout, word_timestamps: bool) -> list[str]:
+    """Warnings about options without effect. Raises OptionError for one that needs word timestamps,
+    or that contradicts another.
+    """
+    for name in LAYOUT:
+        if layout.get(name) and not word_timestamps:
+            raise OptionError(f"--{name} requires --word_timestamps True")
+        value = layout.get(name)
+        if value is None or name == HIGHLIGHT:
+            continue
+        if layout.get(SENTENCES):
+            raise OptionError(
+                f"--{name}: --sentences breaks lines at 42 characters; leave out one of the two"
+            )
+        if value < 1:
+            raise OptionError(f"--{name} {value} is not a positive number")
+    warnings = []
+    if layout.get("max_line_count") and not layout.get("max_line_width"):
+        warnings.append("--max_line_count has no effect without --max_line_width")
+    if layout.get("max_words_per_line") and layout.get("max_line_width"):
+        warnings.append("--max_words_per_line has no effect with --max_line_width")
+    return warnings
+
 
 TURN_GAP = 0.5  # seconds between two turns of a speaker; nearer segments are one turn
 

@@ -1,1 +1,0 @@
-"""Output formats: a transcript as a text file."""
