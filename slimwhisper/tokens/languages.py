@@ -5,12 +5,16 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    for row in re.split(r"[|\n]", text.strip()):
+        code, _, name = row.partition(" ")
+        yield code, name
+
+
 # Whisper's codes in the order of their tokens, with their names in English: openai-whisper's
 LANGUAGES = dict(
-    row.split(" ", 1)
-    for row in re.split(
-        r"[|\n]",
-        """\
+    _pairs("""
 en english|zh chinese|de german|es spanish|ru russian|ko korean|fr french|ja japanese
 pt portuguese|tr turkish|pl polish|ca catalan|nl dutch|ar arabic|sv swedish|it italian
 id indonesian|hi hindi|fi finnish|vi vietnamese|he hebrew|uk ukrainian|el greek|ms malay|cs czech
@@ -22,23 +26,15 @@ sw swahili|gl galician|mr marathi|pa punjabi|si sinhala|km khmer|sn shona|yo yor
 af afrikaans|oc occitan|ka georgian|be belarusian|tg tajik|sd sindhi|gu gujarati|am amharic
 yi yiddish|lo lao|uz uzbek|fo faroese|ht haitian creole|ps pashto|tk turkmen|nn nynorsk|mt maltese
 sa sanskrit|lb luxembourgish|my myanmar|bo tibetan|tl tagalog|mg malagasy|as assamese|tt tatar
-haw hawaiian|ln lingala|ha hausa|ba bashkir|jw javanese|su sundanese|yue cantonese""",
-    )
+haw hawaiian|ln lingala|ha hausa|ba bashkir|jw javanese|su sundanese|yue cantonese
+""")
 )
-# and other English names
-TO_LANGUAGE_CODE = {name: code for code, name in LANGUAGES.items()} | {
-    "burmese": "my",
-    "valencian": "ca",
-    "flemish": "nl",
-    "haitian": "ht",
-    "letzeburgesch": "lb",
-    "pushto": "ps",
-    "panjabi": "pa",
-    "moldavian": "ro",
-    "moldovan": "ro",
-    "sinhalese": "si",
-    "castilian": "es",
-    "mandarin": "zh",
+_MORE = """
+my burmese|ca valencian|nl flemish|ht haitian|lb letzeburgesch|ps pushto|pa panjabi|ro moldavian
+ro moldovan|si sinhalese|es castilian|zh mandarin
+"""
+TO_LANGUAGE_CODE = {
+    name: code for pairs in (LANGUAGES.items(), _pairs(_MORE)) for code, name in pairs
 }
 
 # Whisper's code; ISO 639's codes of three letters, bibliographic ones and the largest member of a

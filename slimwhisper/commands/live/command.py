@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from slimwhisper.addresses import is_uri, redact
 from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.samples import open_source, pieces_of
-from slimwhisper.audio.streams import pipe_pieces, url_pieces
 from slimwhisper.commands.live.flags import live_options
 from slimwhisper.commands.live.outputs import open_outputs
 from slimwhisper.commands.live.source_reader import Piece, SourceReader, paced
+from slimwhisper.commands.live.streams import pipe_pieces, url_pieces
 from slimwhisper.errors import OptionError, wrap_unexpected
 from slimwhisper.flags import load_chosen
 from slimwhisper.live.types import LiveEvent, StreamFailed

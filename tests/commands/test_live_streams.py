@@ -15,7 +15,7 @@ import soundfile
 
 from slimwhisper.audio import streams
 from slimwhisper.audio.load import load_audio
-from slimwhisper.audio.streams import pipe_pieces, url_pieces
+from slimwhisper.commands.live.streams import pipe_pieces, url_pieces
 from slimwhisper.errors import AudioError, OptionError
 from tests.support.paths import SAMPLES
 from tests.support.recordings import convert, ffmpeg, needs_ffmpeg, sound, write
