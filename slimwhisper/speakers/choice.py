@@ -15,7 +15,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.audio.headers import Selection
 from slimwhisper.audio.options import check_speaker_names
 from slimwhisper.disk import content_digest
 from slimwhisper.errors import DependencyError, OptionError
@@ -77,6 +76,8 @@ def voices_in(folder: str | PathLike[str]) -> tuple[tuple[str, str], ...]:
         files = sorted(path.iterdir())
     except OSError as error:
         raise OptionError(f"{path}: cannot be read ({error.strerror}); give a folder") from None
+    from slimwhisper.audio.headers import Selection  # imports numpy
+
     takes = Selection().takes
     pairs = tuple((f.stem, str(f)) for f in files if takes(str(f)))
     if not pairs:
