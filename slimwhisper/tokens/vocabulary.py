@@ -52,7 +52,8 @@ def ranges_of(ids: Iterable[int]) -> tuple[range, ...]:
 
 def text_only(tokens: Iterable[int], tokenizer: "Tokenizer") -> list[int]:
     """The tokens of text: in openai-whisper's tokenizers those below <|endoftext|>."""
-    return [token for token in tokens if tokenizer.is_text(token)]
+    texts: tuple[range, ...] = getattr(tokenizer, "texts", None) or (range(tokenizer.eot),)
+    return [token for token in tokens if any(token in ids for ids in texts)]
 
 
 def get_tokenizer(dims: Dims, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
