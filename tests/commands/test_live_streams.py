@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from slimwhisper.audio import streams
 from slimwhisper.audio.load import load_audio
+from slimwhisper.commands.live import streams
 from slimwhisper.commands.live.streams import pipe_pieces, url_pieces
 from slimwhisper.errors import AudioError, OptionError
 from tests.support.paths import SAMPLES
