@@ -16,14 +16,9 @@ from tests.support.paths import ROOT
 
 DATA = {
     *(f"slimwhisper/jobs/report.{suffix}" for suffix in ("css", "html", "js")),
-    *(
-        "slimwhisper/mel_filters.npz",
-        "slimwhisper/py.typed",
-        "slimwhisper/tokens/gpt2.tiktoken",
-        "slimwhisper/tokens/multilingual.tiktoken",
-        "slimwhisper/models/digits.pt",
-        "slimwhisper/models/digits.md",
-    ),
+    *("slimwhisper/mel_filters.npz", "slimwhisper/py.typed"),
+    *(f"slimwhisper/models/digits.{suffix}" for suffix in ("md", "pt")),
+    *(f"slimwhisper/tokens/{name}.tiktoken" for name in ("gpt2", "multilingual")),
     *("slimwhisper/checkpoint/openai_models.json", "slimwhisper/kernels/configurations.json"),
     "slimwhisper/kernels/gpu/hopper_latent.cu",
     *("slimwhisper/subtitles/languages.toml", "slimwhisper/trust/phrases.toml"),
