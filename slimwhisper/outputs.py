@@ -159,18 +159,21 @@ def _cues(
     """Each cue's speaker, whether to print the name, its times and its text. With `HIGHLIGHT`,
     there is one for each word, which is underlined.
     """
+    mark, write = (".", _escaped) if vtt else (",", _plain)
     if layout.get(SENTENCES):
-        mark, write = (".", _escaped) if vtt else (",", _plain)
         for cue in to_cues(transcript, broken=True, labelled=not vtt):
             for start, end, text in _parts(cue, write, layout):
-                times = f"{cue_clock(start, mark)} --> {cue_clock(end, mark)}"
-                yield cue.speaker, bool(cue.label), times, text
+                yield cue.speaker, bool(cue.label), cue_times(start, end, mark), text
         return
-    mark = "." if vtt else ","
     for speaker, run in runs(shown(transcript)):
         for i, (start, end, text) in enumerate(_whisper_cues(run, layout)):
-            begin, stop = (format_timestamp(seconds, not vtt, mark) for seconds in (start, end))
-            yield speaker, i == 0 or bool(layout.get(HIGHLIGHT)), f"{begin} --> {stop}", text
+            times = cue_times(start, end, mark, hours=not vtt)
+            yield speaker, i == 0 or bool(layout.get(HIGHLIGHT)), times, text
+
+
+def cue_times(start: float, end: float, mark: str, hours: bool = True) -> str:
+    """1.5, 2 -> 00:00:01.500 --> 00:00:02.000; without `hours`, only from an hour on."""
+    return " --> ".join(format_timestamp(seconds, hours, mark) for seconds in (start, end))
 
 
 def _whisper_cues(
@@ -269,12 +272,6 @@ def _underlined(cue: Cue, underlined: int, write: Callable[[str], str]) -> str:
             number += 1
         lines.append("".join(texts))
     return "\n".join(lines)
-
-
-def cue_clock(seconds: float, mark: str) -> str:
-    """1.5 -> 00:00:01.500."""
-    whole, thousandths = divmod(round(seconds * 1000), 1000)
-    return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{mark}{thousandths:03}"
 
 
 # White text with a dark outline at the bottom of a picture of 1920 x 1080, of which 42 characters

@@ -26,6 +26,10 @@ from slimwhisper.tokens.texts import (
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, text_only
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Dims
 
+if TYPE_CHECKING:  # imported with the first list, and with the vocabulary
+    from slimwhisper.engine.hot_words import HotWords
+    from slimwhisper.tokens.encoding import Tokenizer
+
 
 def search_of(options: SearchOptions) -> Search:
     """The search of an engine, by the options."""
@@ -103,11 +107,6 @@ def _rules(
         repetition_penalty=repetition_penalty,
         no_repeat_ngram_size=no_repeat_ngram_size,
     )
-
-
-if TYPE_CHECKING:  # imported with the first list
-    from slimwhisper.engine.hot_words import HotWords
-    from slimwhisper.tokens.encoding import Tokenizer
 
 
 class Prompts:

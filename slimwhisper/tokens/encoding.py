@@ -74,6 +74,13 @@ def get_encoding(name: str = "gpt2", num_languages: int = 99) -> Encoding:
     )
 
 
+@cache  # languages and tasks share it
+def _special_tokens(encoding: tiktoken.Encoding) -> dict[str, int]:
+    """By name, in order."""
+    names = encoding.special_tokens_set
+    return {n: t for t, n in sorted((encoding.encode_single_token(n), n) for n in names)}
+
+
 class Tokenizer:
     """Texts as tokens and back, for one language and task; special tokens by name."""
 
@@ -97,9 +104,7 @@ class Tokenizer:
         """
         self.encoding: Any = encoding
         self.num_languages, self.language, self.task = num_languages, language, task
-        names = encoding.special_tokens_set
-        self.special_tokens = {name: encoding.encode_single_token(name) for name in names}
-        self.special_tokens = dict(sorted(self.special_tokens.items(), key=lambda pair: pair[1]))
+        self.special_tokens = dict(_special_tokens(encoding))
         for name, token in SPECIAL.items():
             setattr(self, name, self.special_tokens[token])
         self.eot: int = encoding.eot_token
@@ -120,8 +125,7 @@ class Tokenizer:
 
     def encode(self, text: str, **options: Any) -> list[int]:
         """options: as of tiktoken."""
-        tokens: list[int] = self.encoding.encode(text, **options)
-        return tokens
+        return self.encoding.encode(text, **options)
 
     def decode(self, token_ids: Sequence[int], **options: Any) -> str:
         """The text, without timestamps. options: as of tiktoken."""
@@ -132,8 +136,7 @@ class Tokenizer:
 
     def decode_with_timestamps(self, token_ids: Sequence[int], **options: Any) -> str:
         """The text, with timestamps such as <|1.08|>. options: as of tiktoken."""
-        text: str = self.encoding.decode(list(token_ids), **options)
-        return text
+        return self.encoding.decode(list(token_ids), **options)
 
     @cached_property
     def language_token(self) -> int:

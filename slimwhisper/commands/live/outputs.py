@@ -22,7 +22,7 @@ from slimwhisper.live.types import (
     TextUpdate,
     UtteranceEnded,
 )
-from slimwhisper.outputs import cue_clock
+from slimwhisper.outputs import cue_times
 from slimwhisper.subtitles.cues import label, shown
 from slimwhisper.text import escape_line, replace_unencodable
 from slimwhisper.types import Transcript
@@ -134,8 +134,8 @@ def _cues(file: TextIO, diarize: bool, format: str) -> Iterator[Emit]:
                 text, decimal = text.replace("-->", "->"), ","
             else:
                 text, decimal = escape(text, quote=False), "."
-            start, end = cue_clock(segment.start, decimal), cue_clock(segment.end, decimal)
-            print(f"{start} --> {end}\n{text}\n", file=file, flush=True)
+            times = cue_times(segment.start, segment.end, decimal)
+            print(f"{times}\n{text}\n", file=file, flush=True)
 
     yield emit
 
