@@ -296,6 +296,7 @@ class Comparison:
             batch_size=self.batch_size,
             on_duration=lambda _, seconds: lengths.append(seconds),
             temperature=0.0,
+            condition_on_previous_text=False,
             language=self.language,
         ):
             self.on_recording()

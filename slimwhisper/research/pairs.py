@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +19,6 @@ from slimwhisper.cache.forms import (
 from slimwhisper.errors import OptionError
 from slimwhisper.text import human_size
 from slimwhisper.types import Dims
-
-# parts and forms whose ladders are also measured together, rung by rung
-COMBINED = (("cross", "compact"), ("self", "keyformer_latent"))
 
 
 class FormPair(NamedTuple):
@@ -66,16 +63,11 @@ def ladder_pairs(dims: Dims, name: str | None = None) -> list[FormPair]:
 
 
 def choose_pairs(specs: Sequence[str] | None, dims: Dims) -> list[FormPair]:
-    """The pairs of `--specs`; by default the presets, slim in float8, every rung, and pairs of two
-    methods. Raises OptionError.
+    """The pairs of `--specs`; by default the presets, slim in float8, and every rung. Raises
+    OptionError.
     """
-    if specs:
-        return list(dict.fromkeys(pair for spec in specs for pair in parse_pairs(spec, dims)))
-    pairs = [*(FormPair(*forms) for forms in PRESETS.values()), SLIM8, *ladder_pairs(dims)]
-    crossing, self_ladders = (ladders(part, dims, name) for part, name in COMBINED)
-    for rungs in product(crossing, self_ladders):
-        pairs += (FormPair(*forms) for forms in zip(*rungs, strict=False))
-    return list(dict.fromkeys(pairs))
+    specs = specs or [*PRESETS, "slim8", *(n for n, f in all_forms().items() if not f.exact)]
+    return list(dict.fromkeys(pair for spec in specs for pair in parse_pairs(spec, dims)))
 
 
 def parse_pairs(text: str, dims: Dims) -> list[FormPair]:

@@ -12,7 +12,7 @@ import torch
 from rich.table import Table
 
 from slimwhisper.cache.fold import blocks_of
-from slimwhisper.cache.forms import names_of, parse_form
+from slimwhisper.cache.forms import PRESETS, names_of, parse_form
 from slimwhisper.cache.guard import MARGIN, Inspection, inspect_block
 from slimwhisper.cache.rows import pages_of
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
@@ -40,8 +40,8 @@ its first token; slim has none. Nothing was timed.
 
 Allocated: the engine's own buffers, E counted once for all layers. In brackets: the forms of the
 cross- and the self-attention cache. A text takes pages of 16 tokens as it grows; where no length
-is given, it has its whole context. Options 1 and 2 need an inverse that is inaccurate in half
-precision for most checkpoints; slim needs none. `--guard` measures it."""
+is given, it has its whole context. Options 1 and 2 need an inverse, which is too inaccurate for
+OpenAI's base and tiny.en in every dtype: they get slim. `--guard` shows what a checkpoint gets."""
 GUARD_NOTES = f"""\
 condition: number of the matrix that the form inverts, else of W_K; max folded: largest folded
 weight; error: relative error of keys and values against float64, on bursts of noise; baseline: the
@@ -136,6 +136,7 @@ def print_report(reports: Sequence[CacheReport]) -> None:
             page.print(
                 f"\n{report.model}, {report.dtype}",
                 _guard_table(report.guard),
+                *_what_presets_get(report.guard),
                 GUARD_NOTES,
                 sep="\n",
             )
@@ -152,6 +153,14 @@ def _guard_table(records: Iterable[Inspection]) -> Table:
         decision = f"{r.used} instead" if r.fell_back else "exact"
         cells.append((r.attention, r.form, str(r.layer), *measured, decision))
     return table((*words, *numbers, "decision"), cells, (*words, "decision"))
+
+
+def _what_presets_get(records: Sequence[Inspection]) -> Iterator[str]:
+    """A line for each preset: the forms that the layers of this checkpoint use."""
+    for preset, forms in PRESETS.items():
+        asked = zip(("cross", "self"), forms, strict=True)
+        used = ({r.used for r in records if (r.attention, r.form) == a} or {a[1]} for a in asked)
+        yield f"{preset} ({', '.join(forms)}) gets {' + '.join('/'.join(sorted(u)) for u in used)}"
 
 
 def _millions(values: float) -> str:

@@ -126,7 +126,7 @@ def test_the_guard(capsys: pytest.CaptureFixture[str], random_paths: dict[str, P
     for record in found["guard"]:
         assert (record["used"] == record["form"]) == (record["form"] in ("e", "x"))
     text = Run(capsys, "report", str(random_paths["english"]), "--guard").out
-    assert "x instead" in text and max(map(len, text.splitlines())) <= 100
+    assert "option1 (k, k) gets e + x" in text and max(map(len, text.splitlines())) <= 100
 
 
 def test_a_checkpoint(tmp_path: Path) -> None:
