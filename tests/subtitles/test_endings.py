@@ -86,7 +86,7 @@ def test_lines_break_where_a_reader_pauses() -> None:
     # at the model's space; before a phrase; not within katakana
     for text, second in (
         ("別サイトとして管理運営をしている 表示されます", "表示されます"),
-        ("同一度メインでディレクトリーごとに管理運営をしている", "管理運営をしている"),
+        ("同一度メインでディレクトリーごとに管理運営をしている", "ごとに管理運営をしている"),
         ("これからあたらしいコンテンツマネジメントシステム", "コンテンツマネジメントシステム"),
     ):
         assert lines(text, "ja")[1] == second
