@@ -26,11 +26,13 @@ from slimwhisper.app.page.transcripts.results import GONE, PRIVATE, PageResults,
 from slimwhisper.app.page.transcripts.views import segment_view
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.requests import compression_ratio
-from slimwhisper.outputs import FORMATS, OutputFormat
+from slimwhisper.outputs import FORMATS, SENTENCES, OutputFormat
+from slimwhisper.subtitles.sentences import to_sentences
 from slimwhisper.tokens.languages import LANGUAGES
 from slimwhisper.types import Segment, Transcript, Word
 
 MAX_OBJECTS = 500_000  # more than the words of a day
+UTTERANCES = ("txt", "tsv", "json")  # formats that are no subtitles, so they keep utterances
 MAX_ERRORS = 100  # pydantic makes the messages of all, to show one
 MAX_TEXT = 5000  # characters of a segment: ten times as many as 30 s of speech have
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # line breaks among them
@@ -263,6 +265,9 @@ def live_formats() -> list[str]:
 
 
 def _render(posted: LiveTranscript, row: OutputFormat) -> bytes:
-    text = io.StringIO()
-    row.write(posted.transcript(), text, {})
+    text, transcript = io.StringIO(), posted.transcript()
+    if row.name not in UTTERANCES:
+        sentences = to_sentences(transcript.segments, transcript.language)
+        transcript = replace(transcript, segments=sentences)
+    row.write(transcript, text, {SENTENCES: True})
     return text.getvalue().encode()

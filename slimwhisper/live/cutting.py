@@ -65,8 +65,9 @@ def choose_cut(
         have their pauses with them.
         """
         word, after = timings[i], timings[i + 1]
-        start = round(max((word.start + word.end) / 2, word.end - HALF_WORD) * FRAMES_PER_SECOND)
-        stop = round(min((after.start + after.end) / 2, after.start + HALF_WORD) * FRAMES_PER_SECOND)
+        earliest = max((word.start + word.end) / 2, word.end - HALF_WORD)
+        latest = min((after.start + after.end) / 2, after.start + HALF_WORD)
+        start, stop = round(earliest * FRAMES_PER_SECOND), round(latest * FRAMES_PER_SECOND)
         start = min(start, mel.complete - QUIET_FRAMES)
         power = mel.loudness(start, max(stop, start + QUIET_FRAMES))
         means = power.unfold(0, QUIET_FRAMES, 1).mean(dim=-1)

@@ -158,7 +158,8 @@ class SpeechBuffer:
         available, previous_frames = audio.frames_to_decode, audio.decoded_frames
         audio.decoded_frames = min(available, setup.max_frames)
         final = audio.closed and audio.decoded_frames == available
-        long = len(self.text.committed) > setup.dims.n_text_ctx * (2 if setup.live.turns else 3) // 8
+        eighths = 2 if setup.live.turns else 3
+        long = len(self.text.committed) > setup.dims.n_text_ctx * eighths // 8
         mel = audio.mel.window(audio.decoded_frames)
         if setup.options.audio_window == "auto":
             mel = without_silence(mel, audio.decoded_frames)

@@ -171,6 +171,20 @@ def test_subtitles_are_whispers(
     assert out.read_text(encoding="utf-8") == expected
 
 
+def test_long_utterances_are_cut_at_sentences(tmp_path: Path) -> None:
+    """Into cues of two lines, each with the time to read it, up to the end of the utterance."""
+    path, said = tmp_path / "out.srt", "We came home late, and nobody had seen us. " * 5
+    with outputs.open_outputs("srt", path) as emit:
+        for number, text in enumerate((said, "Yes.")):
+            emit(SpeechStopped(number, number + 13.0))
+            spoken = Segment(0, 0, 13.0 * number, number + 12.6, text, [], 0.0, -0.1, 1.0, 0.0)
+            emit(UtteranceEnded(number, (spoken,), text, "en"))
+    blocks = [block.split("\n") for block in path.read_text().strip().split("\n\n")]
+    assert [block[0] for block in blocks] == [*"123456"]
+    assert [" ".join(block[2:]) for block in blocks] == [said.strip()[:42]] * 5 + ["Yes."]
+    assert [block[1][-12:] for block in blocks[4:]] == ["00:00:12,600", "00:00:13,840"]
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_speakers_are_named_at_the_end(
     tmp_path: Path,
