@@ -148,7 +148,7 @@ def test_optional_events_and_fields() -> None:
     shown = {"word": " five", "start": 0.25, "end": 0.5, "probability": 0.875}
     assert found["delta"]["words"] == found["segment"]["words"] == [shown]
     tentative, segment = found["tentative"], found["segment"]
-    assert (tentative["text"], tentative["content_index"]) == (" six", 0)
+    assert (tentative["text"], tentative["content_index"], tentative["heard"]) == (" six", 0, 0.0)
     assert (segment["tokens"], segment["avg_logprob"], segment["no_speech_prob"]) == ([], -0.1, 0)
     assert {"temperature", "compression_ratio"} <= segment.keys()
     plain = {e["type"] for e in told(script, {})}
