@@ -39,7 +39,6 @@ from serve import ROUTE, held, metrics, started
 from timing import children, machine
 
 from slimwhisper.flags import positive
-from slimwhisper.live.types import POLICIES
 
 STREAMS = (1, 4, 16, 32, 64)
 DIFFERENT = 16  # conversations; more streams play them again, at other times
@@ -158,7 +157,7 @@ def table(rounds: list[list[Row]]) -> str:
 def run(args: argparse.Namespace) -> None:
     """Measure what is not in the results yet, and print all."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    names = ("model", "seconds", "window", "update", "policy", "seed", "flags")
+    names = ("model", "seconds", "window", "update", "seed", "flags")
     case = {name: getattr(args, name) for name in names} | {"folder": args.folder.name}
     rows = Rows(args.results, "live", device)
     done = {
@@ -191,7 +190,7 @@ def measured(
     most = max(streams for _, streams in missing)
     talks = conversations(args.folder, most, args.seconds, args.seed)
     flags = ["--model", args.model, "--streams", str(most + 1), "--no-page"]
-    flags += ["--update", str(args.update), "--policy", args.policy, *args.flags]
+    flags += ["--update", str(args.update), *args.flags]
     flags += ["--live-window", str(args.window)] if args.window else []
     process, url = started(flags)
     try:
@@ -218,7 +217,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each conversation, about")
     parser.add_argument("--window", type=float, help="seconds that an update encodes [all]")
     parser.add_argument("--update", type=float, default=1.0, help="seconds between updates [1]")
-    parser.add_argument("--policy", choices=POLICIES, default=POLICIES[0])
     parser.add_argument("--rounds", type=positive, default=1, help="[1]")
     parser.add_argument("--seed", type=int, default=0, help="of the conversations")
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="of the server")

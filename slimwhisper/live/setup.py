@@ -107,7 +107,7 @@ def live_options(**values: Any) -> LiveOptions:
 def check(live: LiveOptions) -> None:
     """Raise OptionError for values that are invalid for every model."""
     check_rows(live)
-    for key in ("words", "turns"):
+    for key in ("words", "turns", "condition_on_previous_text"):
         if not isinstance(getattr(live, key), bool):
             raise OptionError(f"{key} {getattr(live, key)!r} is neither True nor False")
     if live.known_speakers:

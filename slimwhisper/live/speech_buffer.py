@@ -10,7 +10,7 @@ from slimwhisper.audio.mel import without_silence
 from slimwhisper.engine.requests import Answer, Decoded, Request, Window
 from slimwhisper.live.cutting import BufferCut, choose_cut
 from slimwhisper.live.mel import LiveMel
-from slimwhisper.live.policy import COMMITS, NEED_ATTENTION, PartialText, TextPiece, most_attended
+from slimwhisper.live.policy import PartialText, TextPiece, committable, most_attended
 from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.types import TextUpdate
 from slimwhisper.live.update import UpdateDecoding, words_of
@@ -201,12 +201,12 @@ class SpeechBuffer:
 
     def _committable(self, update: UpdateDecoding, previous: Sequence[TextPiece]) -> int:
         """How many words of an update, which is not the last, can be committed."""
-        policy, positions = self.setup.live.policy, list[int]()
-        if update.alignment is not None and policy in NEED_ATTENTION:
+        positions = list[int]()
+        if update.alignment is not None:
             weights = attention(update.alignment, update.frames)
             positions = most_attended(weights[len(self.text.committed) : -1])
         position_count = update.frames // MEL_FRAMES_PER_POSITION
-        count = COMMITS[policy](PartialText(update.words, previous, positions, position_count))
+        count = committable(PartialText(update.words, previous, positions, position_count))
         incomplete = (i for i, piece in enumerate(update.words) if "\ufffd" in piece.text)
         return min(count, next(incomplete, count))  # not a character of which bytes are missing
 

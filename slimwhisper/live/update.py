@@ -22,7 +22,7 @@ from slimwhisper.engine.requests import (
     Retry,
     Window,
 )
-from slimwhisper.live.policy import NEED_ATTENTION, TextPiece
+from slimwhisper.live.policy import TextPiece
 from slimwhisper.live.setup import EXTRA_TOKENS
 from slimwhisper.live.utterance import BufferText, Utterance
 from slimwhisper.longform.options import RecordingOptions
@@ -107,8 +107,7 @@ class UpdateDecoding:
                 break
             attempt, request = following, Retry(following)
         self._store_result(candidate, failed or cut_off)
-        needs_attention = setup.live.policy in NEED_ATTENTION and not self.final
-        if self.full or setup.live.words or needs_attention:
+        if setup.live.words or not self.final:
             text = (*self.text.committed, *(t for word in self.words for t in word.tokens))
             if text:
                 context = utterance.tokenizer.sot_sequence_including_notimestamps

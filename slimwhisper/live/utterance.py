@@ -67,7 +67,8 @@ class Utterance:
         """start: seconds."""
         self.number, self.start, self.end, self.setup = number, start, start, setup
         self.text = ""  # all committed text
-        self._history, self._segments = context.history, list[Segment]()
+        kept = setup.live.condition_on_previous_text
+        self._history, self._segments = context.history if kept else [], list[Segment]()
         self.speakers = context.speakers
         self.language: str | None = None  # code; None: not known yet
         if setup.language is not None:
