@@ -94,14 +94,12 @@ def test_what_is_committed_is_what_the_new_sound_cannot_change() -> None:
     # the last update was made as speech seemed to be over; its end commits the same, undecoded
     assert len(reader.texts) == len(updates) - 1 >= 4
     assert updates[-1].heard == updates[-2].heard and not updates[-1].tentative
-    committed: list[str] = []
-    before: list[str] = []
+    committed, before = list[str](), list[str]()
     for event, now, window in zip(updates[:-1], reader.texts, reader.windows, strict=True):
         draft = reader.tokenizer.decode(list(window.draft)).split()
         assert draft == before[len(committed) :], "what was tentative is the next draft"
-        known = [now[i] in before[i : i + 1] for i in range(len(now))]
-        ages = [event.heard - 0.3 - 0.4 * i for i in range(len(now))]  # since each word began
-        late = [age < (0.4 if same else 0.8) for age, same in zip(ages, known, strict=True)]
+        margins = [0.4 if word in before[i : i + 1] else 0.8 for i, word in enumerate(now)]
+        late = [event.heard - 0.3 - 0.4 * i < margin for i, margin in enumerate(margins)]
         committed += now[len(committed) : [*late, True].index(True)]
         assert now[: len(committed)] == committed
         assert event.tentative.split() == now[len(committed) :]

@@ -122,8 +122,8 @@ class Reader:
                 middles = [middle // 2 for _, middle in self._digits]
                 for number, i in enumerate(words):  # up to the next word, also over a pause
                     at = middles[min(number, len(middles) - 1)]
-                    after = [m - 8 for m in middles if m > at] or [at + 8]
-                    scores[0, len(before) - 1 + i, max(at - 8, 0) : after[0]] = 9
+                    after = next((m - 8 for m in middles if m > at), at + 8)
+                    scores[0, len(before) - 1 + i, max(at - 8, 0) : after] = 9
                 return Alignment(tokens, len(before), scores, (0.9,) * len(tokens))
             case Retry():
                 return self._decoded(self.windows[-1], request.attempt.temperature)
