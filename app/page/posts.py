@@ -32,7 +32,6 @@ from slimwhisper.tokens.languages import LANGUAGES
 from slimwhisper.types import Segment, Transcript, Word
 
 MAX_OBJECTS = 500_000  # more than the words of a day
-UTTERANCES = ("txt", "tsv", "json")  # formats that are no subtitles, so they keep utterances
 MAX_ERRORS = 100  # pydantic makes the messages of all, to show one
 MAX_TEXT = 5000  # characters of a segment: ten times as many as 30 s of speech have
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # line breaks among them
@@ -266,7 +265,7 @@ def live_formats() -> list[str]:
 
 def _render(posted: LiveTranscript, row: OutputFormat) -> bytes:
     text, transcript = io.StringIO(), posted.transcript()
-    if row.name not in UTTERANCES:
+    if row.name not in ("txt", "tsv", "json"):  # which are no subtitles
         sentences = to_sentences(transcript.segments, transcript.language)
         transcript = replace(transcript, segments=sentences)
     row.write(transcript, text, {SENTENCES: True})

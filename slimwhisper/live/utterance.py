@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.engine.requests import Decoded
-from slimwhisper.live.policy import TextPiece
+from slimwhisper.live.policy import TextPiece, letters_of
 from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.types import UtteranceEnded
 from slimwhisper.longform.requests import Prompts, compression_ratio
@@ -86,6 +86,18 @@ class Utterance:
         prompts.add(self._history, keep=True)
         prompt, index = prompts.of_window(self.tokenizer)
         return (*prompt, *since), index
+
+    def copies_prompt(self, text: str) -> bool:
+        """Whether a text begins with two or more words that end the prompt. The model copies them
+        where it hears little, so the text before is no prompt any more.
+        """
+        before = list(map(letters_of, self.tokenizer.decode(self._history).split()))
+        words = list(map(letters_of, text.split()))
+        most = min(len(before), len(words))
+        copied = any(words[:count] == before[-count:] for count in range(2, most + 1))
+        if copied:
+            self._history.clear()
+        return copied
 
     def commit(self, text: str) -> str:
         """Add committed text. Returns it as emitted: the utterance does not begin with a space."""

@@ -222,8 +222,7 @@ def test_every_format_of_a_live_transcript(site: Site) -> None:
         "2\n00:00:04,000 --> 00:00:07,500\nzero one -> four\n\n"
     )
     long = {"start": 3.0, "end": 23.0, "text": "We came home late, and nobody had seen us. " * 5}
-    cues = site.written("srt", [long]).strip().split("\n\n")
-    assert [cue.count("\n") for cue in cues] == [2] * 5, "a line for each sentence"
+    assert site.written("srt", [long]).count("\n\n") == 5, "a cue for each sentence"
     for format in live_formats():
         assert "five" in site.written(format, SAID)
         site.written(format, [])

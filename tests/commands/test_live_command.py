@@ -166,8 +166,7 @@ def test_subtitles_are_sentences(tmp_path: Path, name: str, last: str) -> None:
     cues = [row[1:] for row in rows] if name == "srt" else rows[1:]
     assert rows[-1][0] == "6" if name == "srt" else rows[0] == ["WEBVTT"]
     assert [" ".join(text) for _, *text in cues] == [said[:42]] * 5 + [last]
-    ends = [time[-12:].replace(",", ".") for time, *_ in cues[4:]]
-    assert ends == ["00:00:12.600", "00:00:13.840"]
+    assert [re.split(r"\D", time)[-2:] for time, *_ in cues[4:]] == [["12", "600"], ["13", "840"]]
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -107,7 +107,7 @@ def test_what_may_wait(clock: Clock) -> None:
 
 def test_what_is_over_is_decoded_side_by_side(clock: Clock) -> None:
     """In whichever order the answers come, the events are in order."""
-    phrases = [[n, n + 1, n + 2] for n in range(MAX_PARALLEL_UPDATES + 2)]
+    phrases = [[n + 2, n + 1, n] for n in range(MAX_PARALLEL_UPDATES + 2)]
     stream, reader = begin()
     stream.append(speech([*phrases, []], 0.8))
     clock.now = 5.0
@@ -182,3 +182,18 @@ def test_a_text_that_is_longer_than_usual_is_decoded_to_its_end() -> None:
     assert stream.accept(buffer, replace(cut, tokens=tokens, logprobs=(-0.1, *logprobs))) is None
     (ended,) = (e for e in stream.events() if isinstance(e, UtteranceEnded))
     assert ended.text == LONG
+
+
+def test_a_copy_of_the_prompt_is_decoded_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is heard, the model says again how the prompt ends."""
+    stream, reader = begin()
+    said = reader._decoded
+
+    def copied(window: Window, temperature: float) -> Decoded:
+        words = window.prompt[window.sot_index - 2 : window.sot_index]
+        answer = said(window, temperature)
+        return replace(answer, tokens=words, logprobs=(-0.1,) * 3) if words else answer
+
+    monkeypatch.setattr(reader, "_decoded", copied)
+    phrases = [[1, 2, 3], [4, 5], [4, 5], [6, 7, 8]]
+    assert texts(play(stream, reader, [speech([*phrases, []], 0.8)])) == list(map(text, phrases))

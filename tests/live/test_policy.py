@@ -13,7 +13,6 @@ from slimwhisper.live.policy import (
     KNOWN_MARGIN,
     NEW_MARGIN,
     REWIND_FRAMES,
-    PartialText,
     TextPiece,
     committable,
 )
@@ -23,7 +22,7 @@ from tests.support.tones import vocabulary
 def attend(attended: list[int], positions: int = 500, before: str = "a bcd e") -> int:
     words = [TextPiece(" a", (1,)), TextPiece(" bcd", (2, 3)), TextPiece(" e", (4,))]
     previous = [TextPiece(f" {word}", (1,)) for word in before.split()]
-    return committable(PartialText(words, previous, attended, positions))
+    return committable(words, previous, attended, positions)
 
 
 def test_words_that_attend_to_the_end_or_go_back_wait() -> None:
