@@ -217,7 +217,7 @@ def stay_on_line(before: str, after: str) -> bool:
 
 def break_costs(texts: Sequence[str], language: str) -> list[float]:
     """The cost of a line break after each of some consecutive words: 0 after a sentence, 6 after an
-    article, 9 within a word of katakana. language: a code such as "en".
+    article, 10 within katakana. language: a code such as "en".
     """
     phrases = _phrase_starts("".join(texts), language)
     costs = []
@@ -227,7 +227,7 @@ def break_costs(texts: Sequence[str], language: str) -> list[float]:
         cost = _break_cost(before, after, language)
         if phrases and cost == _ANYWHERE:
             katakana = _is_katakana(before[-1:]) and _is_katakana(after[:1])
-            cost = 3.0 if end in phrases else 9.0 if katakana else 6.0
+            cost = 4.0 if end in phrases else 10.0 if katakana else 7.0
         costs.append(cost)
     return costs
 
