@@ -139,8 +139,7 @@ def _field(name: str) -> str:
 
 def write_srt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     """Write SubRip: "NAME: " where the speaker changes, or always if words are highlighted."""
-    numbered = enumerate(cues(transcript, layout, vtt=False), start=1)
-    for number, (speaker, named, times, text) in numbered:
+    for number, (speaker, named, times, text) in enumerate(cues(transcript, layout, vtt=False), 1):
         print(f"{number}\n{times}\n{label(speaker) if named else ''}{text}\n", file=file)
 
 

@@ -93,8 +93,7 @@ class Utterance:
         """
         before = list(map(letters_of, self.tokenizer.decode(self._history).split()))
         words = list(map(letters_of, text.split()))
-        most = min(len(before), len(words))
-        copied = any(words[:count] == before[-count:] for count in range(2, most + 1))
+        copied = any(words[:n] == before[-n:] for n in range(2, min(len(before), len(words)) + 1))
         if copied:
             self._history.clear()
         return copied

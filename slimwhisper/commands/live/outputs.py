@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -117,12 +118,11 @@ def _json(file: TextIO, diarize: bool) -> Iterator[Emit]:
 @contextmanager
 def _cues(file: TextIO, diarize: bool, format: str) -> Iterator[Emit]:
     """SubRip ("srt") or WebVTT ("vtt"): the sentences of each utterance that has ended."""
-    number, ends = 0, dict[int, float]()
+    numbers, ends = count(1), dict[int, float]()
     if format == "vtt":
         print("WEBVTT\n", file=file, flush=True)
 
     def emit(event: LiveEvent) -> None:
-        nonlocal number
         if isinstance(event, SpeechStopped):
             ends[event.utterance] = event.end
         elif isinstance(event, UtteranceEnded):
@@ -130,8 +130,7 @@ def _cues(file: TextIO, diarize: bool, format: str) -> Iterator[Emit]:
             sentences = to_sentences(event.segments, event.language, end)
             transcript = Transcript(event.text, sentences, event.language)
             for _, _, times, text in cues(transcript, {SENTENCES: True}, vtt=format == "vtt"):
-                number += 1
-                header = f"{number}\n" * (format == "srt")
+                header = f"{next(numbers)}\n" if format == "srt" else ""
                 print(f"{header}{times}\n{text}\n", file=file, flush=True)
 
     yield emit
