@@ -8,7 +8,7 @@ one. Then the most likely speakers of a frame speak in it, as many as are heard 
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -58,7 +58,7 @@ class Piece:
 
 
 def find_turns(samples: Samples, speakers: int | None) -> list[Turn]:
-    """See `FindTurns`. Memory grows by 3 kB for each second."""
+    """See `FindTurns`. Memory grows by about 10 kB for each second."""
     # while a model decodes, one thread is faster than several that compete with its threads
     with ThreadPoolExecutor(1, initializer=use_one_thread) as pool:
         windows, pieces = pool.submit(_listen, samples).result()
@@ -68,7 +68,9 @@ def find_turns(samples: Samples, speakers: int | None) -> list[Turn]:
     voices = _with_their_windows(pieces, alone)
     sure = alone >= min(SURE, alone.max())
     centres = find_centres(voices[sure], alone[sure], speakers)
-    return by_first_speech(_turns(windows, pieces, (voices @ centres.T).argmax(axis=1)))
+    nearest, end = (voices @ centres.T).argmax(axis=1), len(samples) / SAMPLE_RATE
+    turns = _turns(windows, pieces, nearest)
+    return by_first_speech(replace(t, end=min(t.end, end)) for t in turns if t.start < end)
 
 
 def _listen(samples: Samples) -> tuple[NDArray[np.float32], list[Piece]]:
