@@ -16,6 +16,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; set before t
 import torch
 
 from tests.support.paths import SHARED
+from tests.support.real_models import real_model
 
 if not torch.cuda.is_available():  # before anything imports triton
     os.environ["TRITON_INTERPRET"] = "1"
@@ -42,20 +43,13 @@ def speech_folder() -> Path:
 @pytest.fixture(scope="session")
 def real_base() -> Path:
     """OpenAI's base, in CTranslate2's format."""
-    return _real("base")
+    return real_model("base")
 
 
 @pytest.fixture(scope="session")
 def real_tiny_en() -> Path:
     """OpenAI's tiny.en, likewise, with a vocabulary of 2022."""
-    return _real("tiny.en")
-
-
-def _real(name: str) -> Path:
-    path = Path("~/.cache/slimwhisper-real", name).expanduser()
-    if not path.exists():
-        pytest.skip(f"no model at {path}")
-    return path
+    return real_model("tiny.en")
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Voice activity: silero-vad's network on frames of 32 ms, block by block."""
 
+import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,23 +23,50 @@ Region = tuple[int, int]  # samples [start, stop)
 FRAME = 512  # samples per probability
 _CONTEXT = 64  # samples before a frame that are also its input
 _BLOCK_FRAMES = 938  # 30 s
-_MAYBE_SPEECH = 0.3  # lowest probability for `speech_frames`
+_MAYBE_SPEECH = 0.3  # lowest probability for `SpeechFrames`
 _PEAK, _INAUDIBLE = 0.5, 1e-4  # of the samples of a block, scaled; a lower peak is silence
 DROP = 0.15  # speech ends at a probability below the threshold less this, as in silero
+NEAR = 0.4  # seconds from a stretch's ends where speech still counts as inside
+FAINT_RUN, FAINT_SHARE = 0.3, 0.1  # most seconds of speech in one go, most of the audio
 
 
-def speech_frames(samples: Samples) -> NDArray[np.bool_]:
-    """Which frames of `FRAME` samples may be speech, also quiet speech: bool [frames].
+class SpeechFrames:
+    """Where a recording may have speech, also quiet speech: more sensitive than `speech_regions`.
 
-    More sensitive than `speech_regions`. Raises DependencyError without silero-vad.
+    Times are in seconds.
     """
 
-    def scaled(block: NDArray[np.float32]) -> NDArray[np.float32]:
-        # the network hardly hears speech below -40 dB, which Whisper reads as any other
-        return block * (_PEAK / max(float(np.abs(block).max(initial=0)), _INAUDIBLE))
+    def __init__(self, samples: Samples) -> None:
+        """Reads all samples. Raises DependencyError without silero-vad."""
 
-    probabilities, _ = _probabilities(samples, _BLOCK_FRAMES, scaled)
-    return np.frombuffer(probabilities, np.float32) >= _MAYBE_SPEECH
+        def scaled(block: NDArray[np.float32]) -> NDArray[np.float32]:
+            # the network hardly hears speech below -40 dB, which Whisper reads as any other
+            return block * (_PEAK / max(float(np.abs(block).max(initial=0)), _INAUDIBLE))
+
+        probabilities, _ = _probabilities(samples, _BLOCK_FRAMES, scaled)
+        #: whether each frame of `FRAME` samples may be speech: bool [frames]
+        self.frames = np.frombuffer(probabilities, np.float32) >= _MAYBE_SPEECH
+
+    def seconds(self, start: float, stop: float) -> float:
+        """Seconds of speech between two times."""
+        return float(self._between(start, stop, 0).sum()) * FRAME / SAMPLE_RATE
+
+    def heard(self, start: float, stop: float) -> bool:
+        """Whether there is speech between two times, or near them."""
+        return bool(self._between(start, stop, NEAR).any())
+
+    def is_faint(self, start: float, stop: float) -> bool:
+        """Whether what may be speech is as short and rare as in laughter, music and cries: never as
+        long as a short word, and little of the audio.
+        """
+        frames = self._between(start, stop, NEAR)
+        edges = np.flatnonzero(np.diff(frames.astype(np.int8), prepend=0, append=0))
+        longest = int(np.diff(edges)[::2].max(initial=0)) * FRAME / SAMPLE_RATE
+        return longest < FAINT_RUN and bool(frames.sum() < FAINT_SHARE * len(frames))
+
+    def _between(self, start: float, stop: float, near: float) -> NDArray[np.bool_]:
+        first = max(int((start - near) * SAMPLE_RATE), 0) // FRAME
+        return self.frames[first : math.ceil((stop + near) * SAMPLE_RATE / FRAME)]
 
 
 def speech_regions(

@@ -167,7 +167,8 @@ def add_serve(commands: Any) -> None:
     )
     group = FlagGroup(p, "texts", "of recordings; live streams find speech by themselves")
     sections = {"decoding": group, "thresholds": group}
-    add_options(sections, Options, {"speech_only": True}, names=JOB_DEFAULTS)
+    defaults = {"speech_only": True, "drop": ("invented", "repeats")}
+    add_options(sections, Options, defaults, names=JOB_DEFAULTS)
     add_voices(FlagGroup(p, "speakers", "where they are identified"))
     for title, rows in NUMBERS.items():
         group = FlagGroup(p, title)

@@ -16,7 +16,8 @@ from slimwhisper.longform.segments import WindowSpan
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Segment, Transcript
 
-if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
+if TYPE_CHECKING:  # they import tiktoken and torch, which are slow to start
+    from slimwhisper.audio.vad import SpeechFrames
     from slimwhisper.tokens.encoding import Tokenizer
 
 
@@ -33,6 +34,7 @@ class DecodedWindow:
     language: str | None = None  # code: of the text; None: the model knows one only
     # of the language, if it was detected to be another than that of the window before; else 1
     language_probability: float = 1.0
+    voice: "SpeechFrames | None" = None  # where the recording may have speech, if that is known
 
 
 class WindowPass(Protocol):
@@ -50,6 +52,7 @@ class TranscriptContext:
     seconds: float
     vocabulary: Vocabulary
     tokenizer: "Tokenizer"  # of the transcript's language
+    voice: "SpeechFrames | None" = None  # as in `DecodedWindow`
 
     def spell(self, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
         """A segment's tokens -> pieces of text with their tokens; timestamps have no text."""

@@ -1,10 +1,11 @@
 """One recording, decoded whole, without silences, or in pieces side by side."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, pairwise
+from typing import TYPE_CHECKING
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
@@ -22,8 +23,10 @@ from slimwhisper.types import (
     Word,
 )
 
+if TYPE_CHECKING:
+    from slimwhisper.audio.vad import SpeechFrames
+
 PAUSE = 2 * SAMPLE_RATE  # samples: a shorter one stays inside a piece, a longer one is left out
-NEAR = 2 * SAMPLE_RATE // 5  # samples from a window's ends where speech still counts as inside
 MAX_EDGE = 1.0  # seconds of a segment on the other side of a silence that are cut off
 
 Region = tuple[int, int]  # samples [start, stop)
@@ -37,7 +40,7 @@ class AudioPlan:
     clips: Sequence[Region] | None = None  # of the first session, in mel frames; None: the options'
     pieces: Sequence[Region] = ()  # of later sessions, in mel frames
     speech: int | None = None  # samples of speech; None: not looked for
-    has_speech: Callable[[int, int], bool] | None = None  # as in `Session`
+    voice: "SpeechFrames | None" = None  # as in `Session`
 
     @property
     def excerpts(self) -> Excerpts | None:
@@ -48,9 +51,11 @@ class AudioPlan:
 def plan_audio(samples: Samples, options: RecordingOptions, window_frames: int) -> AudioPlan:
     """Look for speech, if the options ask for it. window_frames: mel frames of a piece, at most."""
     if not (options.parallel or options.vad_filter):
-        return AudioPlan(
-            samples, has_speech=_speech_finder(samples) if options.speech_only else None
-        )
+        if not options.speech_only:
+            return AudioPlan(samples)
+        from slimwhisper.audio.vad import SpeechFrames
+
+        return AudioPlan(samples, voice=SpeechFrames(samples))
     frames = clips_of(options, len(samples) // HOP_SAMPLES)
     selected = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
     regions = _intersection(find_speech(samples, options), selected)
@@ -87,7 +92,7 @@ class Recording:
         """Reads all samples, once more to find speech. vocabulary: as in `Session`."""
         self.options, self._samples, self._passes = options, samples, passes or Passes()
         plan = plan_audio(samples, options, dims.window_frames)
-        self._excerpts, self._waiting = plan.excerpts, deque(plan.pieces)
+        self._excerpts, self._waiting, self._voice = plan.excerpts, deque(plan.pieces), plan.voice
         self.seconds_of_speech = self.seconds if plan.speech is None else plan.speech / SAMPLE_RATE
         self._reported: list[Segment] = []
         if plan.speech is not None:  # clips are in the plan
@@ -102,7 +107,8 @@ class Recording:
             options,
             vocabulary=vocabulary,
             passes=self._passes,
-            has_speech=plan.has_speech,
+            voice=plan.voice,
+            only_speech=plan.speech is not None,
             silences=[(a // HOP_SAMPLES, b // HOP_SAMPLES) for a, b in plan.samples.silences],
         )
         self.sessions = [self._session(plan.clips)]
@@ -130,7 +136,7 @@ class Recording:
         """What passes may know; known once the language is."""
         first = self.sessions[0]
         return TranscriptContext(
-            self.options, self.seconds, first.vocabulary, first.state.tokenizer
+            self.options, self.seconds, first.vocabulary, first.state.tokenizer, self._voice
         )
 
     @property
@@ -243,19 +249,6 @@ def find_speech(samples: Samples, options: RecordingOptions) -> list[Region]:
         min_silence_ms=default_silence if silence is None else silence,
         pad_ms=default_pad if pad is None else pad,
     )
-
-
-def _speech_finder(samples: Samples) -> Callable[[int, int], bool]:
-    """Whether there is speech between two mel frames, or near them."""
-    from slimwhisper.audio.vad import FRAME, speech_frames
-
-    frames = speech_frames(samples)
-
-    def has_speech(start: int, stop: int) -> bool:
-        first = max(start * HOP_SAMPLES - NEAR, 0) // FRAME
-        return bool(frames[first : -(-(stop * HOP_SAMPLES + NEAR) // FRAME)].any())
-
-    return has_speech
 
 
 def _intersection(regions: Iterable[Region], selected: Sequence[Region]) -> list[Region]:

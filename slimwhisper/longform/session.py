@@ -4,7 +4,7 @@
 the engine, and receive its answers.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -27,11 +27,14 @@ from slimwhisper.longform.segments import WindowSegments, WindowSpan, cut_at_tim
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
 from slimwhisper.types import FRAMES_PER_SECOND, Dims, Segment, Transcript
 
-if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
+if TYPE_CHECKING:  # they import tiktoken and torch, which are slow to start
+    from slimwhisper.audio.vad import SpeechFrames
     from slimwhisper.tokens.encoding import Tokenizer
 
 Clip = tuple[int, int]  # mel frames [start, stop)
 LONG_SILENCE = 10 * FRAMES_PER_SECOND  # a model may take what follows it in a window for silence
+UNCERTAIN, TRIES = 0.5, 3  # probability of a language below which other windows are heard; in all
+UNHEARD = 2.0  # seconds of speech after a window's text for which the next window starts there
 
 
 def clips_of(options: RecordingOptions, content_frames: int) -> list[Clip]:
@@ -70,13 +73,15 @@ class Session:
         clips: Sequence[Clip] | None = None,
         language: str | None = None,
         vocabulary: Vocabulary | None = None,
-        has_speech: Callable[[int, int], bool] | None = None,
+        voice: "SpeechFrames | None" = None,
+        only_speech: bool = False,
         silences: Sequence[Clip] = (),
         passes: Passes | None = None,
     ) -> None:
         """clips: instead of those in the options. language: a code, if already known. vocabulary:
         None: Whisper's for these dimensions.
-        has_speech: whether to decode a window, by its first and last mel frame; None: decode all.
+        voice: where there may be speech; other windows are not decoded. None: not known.
+        only_speech: there is nothing else in the audio.
         silences: of the file's clock, in which no window starts, and where long ones end it.
         passes: over each window's segments.
         """
@@ -90,9 +95,10 @@ class Session:
         if len(languages) == 1:
             self.language = languages[0]
         self.language_probs: dict[str, float] = {}  # by code; {}: the language was known
-        self._passes = passes or Passes()
+        self._passes, self._voice = passes or Passes(), voice
+        self._only_speech = only_speech
         self.state = WindowState(languages)
-        self._steps = self._run(self._windows(clips, has_speech, silences), cut=clips is None)
+        self._steps = self._run(self._windows(clips, silences), cut=clips is None)
         self._request: Request | None = next(self._steps, None)
 
     @property
@@ -133,8 +139,7 @@ class Session:
         first = next(spans, None)
         in_slot: Clip | None = None  # the audio in the engine's slot: start and frames
         if self.language is None:
-            in_slot = self._audio_of_language(first, cut)
-            self.language, self.language_probs = yield from self._detect_language(in_slot)
+            in_slot = yield from self._language(self._audio_of_language(first, cut))
         else:
             self._set_language(self.language)
         self.prompts = Prompts(self.state.tokenizer, self.dims, self.options)
@@ -149,7 +154,6 @@ class Session:
     def _windows(
         self,
         clips: Sequence[Clip] | None,
-        has_speech: Callable[[int, int], bool] | None,
         silences: Sequence[Clip],
     ) -> Iterator[WindowSpan]:
         """The windows of the clips that are decoded, each at what `seek` is when the one before it
@@ -166,11 +170,17 @@ class Session:
                     continue
                 long = (a for a, b in silences if seek < a and b - a >= LONG_SILENCE)
                 frames = min(window, stop - seek, next(long, stop) - seek)
-                if has_speech is None or has_speech(seek, seek + frames):
+                if self._has_speech(seek, frames):
                     content = self.mel.frames if clips is None else stop
                     yield WindowSpan(seek, frames, content, window)
                 else:
                     self.state.seek += frames
+
+    def _has_speech(self, start: int, frames: int) -> bool:
+        """Whether there may be speech in these mel frames, as far as is known."""
+        stop = start + frames
+        voice = self._voice
+        return voice is None or voice.heard(start / FRAMES_PER_SECOND, stop / FRAMES_PER_SECOND)
 
     # -- the language --------------------------------------------------------------------------
 
@@ -185,6 +195,26 @@ class Session:
         if self.options.audio_window == "auto":
             window = max(min(window, self.mel.frames - start), 1)
         return start, window
+
+    def _language(self, audio: Clip) -> Generator[Request, Answer, Clip]:
+        """Detect the recording's language; where the first window leaves it open, and it is known
+        where there is speech, in the most certain of up to three. Returns what was heard last.
+        """
+        found, known = {}, self._only_speech or self._voice is not None
+        for tries in range(1 if self.options.multilingual else TRIES):
+            if tries:
+                start, frames = sum(audio), min(audio[1], self.mel.frames - sum(audio))
+                if frames <= 0 or not known or not self._has_speech(start, frames):
+                    break
+                audio = start, frames
+            language, probs = yield from self._detect_language(audio)
+            found[probs[language]] = language, probs
+            if probs[language] >= UNCERTAIN:
+                break
+        self.language, self.language_probs = found[max(found)]
+        self.state.spoken_language = self.language
+        self._set_language(self.language)
+        return audio
 
     def _detect_language(
         self, audio: Clip
@@ -224,18 +254,20 @@ class Session:
             first,
             options.token_logprobs,
         )
+        seconds = span.frames / FRAMES_PER_SECOND
+        faint = self._voice and self._voice.is_faint(span.offset, span.offset + seconds)
         failures: list[Candidate] = []
         requests: list[Window | Retry] = [window, *map(Retry, others)]
         for request in requests:
             answer = yield request
             assert isinstance(answer, Decoded)
             chosen = Candidate.of(answer, tokenizer.decode(list(answer.tokens)))
-            if not chosen.failed(options):
+            if faint or not chosen.failed(options):
                 break
             failures.append(chosen)
         else:
             chosen = choose(failures, options)
-        if chosen.is_silence(options):
+        if chosen.is_silence(options) or (faint and chosen.failed(options)):
             self.state.seek += span.frames
             return
         cut = cut_at_timestamps(
@@ -272,7 +304,12 @@ class Session:
             stop=max(cut.seek, seek),
             language=state.text_language,
             language_probability=state.language_probability,
+            voice=self._voice,
         )
+        if self._voice and cut.nothing_follows:  # so says the model
+            end = cut.segments[-1].end
+            rest = self._voice.seconds(end, seek / FRAMES_PER_SECOND)
+            seek = round(end * FRAMES_PER_SECOND) if end > span.offset and rest > UNHEARD else seek
         for change in self._passes.times:
             new = change(new, window)
         # a window whose text is just <|0.00|><|0.00|> would be decoded in an endless loop

@@ -16,6 +16,7 @@ from slimwhisper.trust.flags import (
     WindowEvidence,
     WindowSound,
     flagged,
+    with_gaps,
     with_loops,
 )
 from slimwhisper.types import Segment, Transcript
@@ -50,7 +51,9 @@ def flag(segments: Sequence[Segment], window: DecodedWindow) -> list[Segment]:
     """Flag what is doubtful, by the text and the sound of its window."""
     sound = WindowSound(lambda: window.mel()[:, : window.span.frames], window.span.offset)
     changed = window.language_probability < CERTAIN_LANGUAGE
-    return flagged(segments, WindowEvidence(sound, window.language, changed), window.before)
+    voiced = None if window.voice is None else window.voice.heard
+    evidence = WindowEvidence(sound, window.language, changed, voiced)
+    return flagged(segments, evidence, window.before)
 
 
 def add_fine_times(passes: Passes, samples: Samples, options: Options, name: str) -> None:
@@ -84,7 +87,7 @@ def add_speakers(passes: Passes, samples: Samples, options: Options, name: str) 
 
 def add_the_rest(passes: Passes, samples: Samples, options: Options, name: str) -> None:
     """Loops across windows, what is dropped, and sentences."""
-    passes.transcript.append(flag_loops)
+    passes.transcript.append(flag_all)
     if options.drop:
         passes.dropped = frozenset(options.drop)
         passes.transcript.append(partial(drop, passes))
@@ -92,9 +95,12 @@ def add_the_rest(passes: Passes, samples: Samples, options: Options, name: str) 
         passes.transcript.append(cut_sentences)
 
 
-def flag_loops(transcript: Transcript, context: TranscriptContext) -> Transcript:
-    """Flag loops that continue in later segments, too."""
-    return replace(transcript, segments=with_loops(transcript.segments))
+def flag_all(transcript: Transcript, context: TranscriptContext) -> Transcript:
+    """Flag loops that continue in later segments, and speech without text, if that is known."""
+    segments = with_loops(transcript.segments)
+    if context.voice is not None:
+        segments = with_gaps(segments, context.voice.seconds, context.seconds)
+    return replace(transcript, segments=segments)
 
 
 def drop(passes: Passes, transcript: Transcript, context: TranscriptContext) -> Transcript:

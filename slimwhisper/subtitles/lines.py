@@ -7,12 +7,13 @@ a question mark ends a sentence, a full stop does unless the next letter is lowe
 Abbreviations, initials and ordinals are added. languages.toml has each language's words.
 """
 
+import json
 import re
 import tomllib
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -214,8 +215,47 @@ def stay_on_line(before: str, after: str) -> bool:
     return columns(text) <= line_columns(text)
 
 
-def break_cost(before: str, after: str, language: str) -> float:
-    """The cost of a line break between two words: 0 after a sentence, 6 after an article."""
+def break_costs(texts: Sequence[str], language: str) -> list[float]:
+    """The cost of a line break after each of some consecutive words: 0 after a sentence, 6 after an
+    article, 10 within katakana. language: a code such as "en".
+    """
+    phrases = _phrase_starts("".join(texts), language)
+    costs = []
+    for end, (before, after) in zip(
+        accumulate(map(len, texts)), pairwise([*texts, ""]), strict=True
+    ):
+        cost = _break_cost(before, after, language)
+        if phrases and cost == _ANYWHERE:
+            katakana = _is_katakana(before[-1:]) and _is_katakana(after[:1])
+            cost = 4.0 if end in phrases else 10.0 if katakana else 7.0
+        costs.append(cost)
+    return costs
+
+
+_ANYWHERE = 3.0  # the cost of a break of which nothing is known
+_PHRASES = {"ja": "ja", "th": "th", "yue": "zh-hant", "zh": "zh-hans"}  # models of budoux
+
+
+def _phrase_starts(text: str, language: str) -> frozenset[int]:
+    """Where the phrases of a text begin, in languages without spaces; none in others."""
+    if language not in _PHRASES:
+        return frozenset()
+    return frozenset(accumulate(map(len, _parser(_PHRASES[language]).parse(text))))
+
+
+@cache
+def _parser(name: str) -> Any:
+    import budoux
+
+    model = Path(budoux.__file__).with_name("models") / f"{name}.json"
+    return budoux.Parser(json.loads(model.read_text(encoding="utf-8")))
+
+
+def _is_katakana(character: str) -> bool:
+    return "ァ" <= character <= "ヿ"
+
+
+def _break_cost(before: str, after: str, language: str) -> float:
     mark = before.rstrip().rstrip(_TRAILING)[-1:]
     if mark and mark in _CLAUSE_ENDS:
         return 1.0
@@ -226,17 +266,10 @@ def break_cost(before: str, after: str, language: str) -> float:
             return 5.0
     if after[:1].isspace() and is_spaceless(mark or " "):  # as between phrases in Thai
         return 1.0
-    if language == "ja":  # a phrase usually ends with hiragana, and the next one begins without
-        last, first = map(_is_hiragana, (before.rstrip()[-1:], after.lstrip()[:1]))
-        return 2.0 if last and not first else 4.0 if first == last else 5.0
     leading = words("leading", language)
     if before.strip().lower() in leading:
         return 6.0
-    return 2.0 if after.strip().lower() in leading else 3.0
-
-
-def _is_hiragana(character: str) -> bool:
-    return "ぁ" <= character <= "ゟ"
+    return 2.0 if after.strip().lower() in leading else _ANYWHERE
 
 
 def break_lines(units: Sequence[str], language: str) -> list[int]:
@@ -254,14 +287,14 @@ def break_lines(units: Sequence[str], language: str) -> list[int]:
     if columns(text.strip()) <= limit:
         return [0]
     ends = list(accumulate(map(columns, units)))
-    best, second_start = float("inf"), 0
+    best, second_start, costs = float("inf"), 0, break_costs(units, language)
     for i in range(1, len(units)):
         first = columns("".join(units[:i]).strip())
         second = columns("".join(units[i:]).strip())
         if first <= limit and second <= limit:
             # a wider second line is easier to read than a wider first one
             uneven = abs(second - first) / limit + (0.1 if first > second else 0.0)
-            cost = 5 * uneven + break_cost(units[i - 1], units[i], language)
+            cost = 5 * uneven + costs[i - 1]
             if cost < best:
                 best, second_start = cost, i
     if second_start:

@@ -19,7 +19,7 @@ from slimwhisper.subtitles.lines import (
     LINE_COLUMNS,
     MAX_LINES,
     WIDE_COLUMNS,
-    break_cost,
+    break_costs,
     columns,
     ends_sentence,
     line_columns,
@@ -33,7 +33,7 @@ PAUSE = 1.5  # seconds of silence that end a cue
 MIN_GAP = 0.08  # seconds between cues, two frames at 25 a second; smaller gaps are closed
 _CONTEXT = 40  # characters that decide whether a sentence ends
 
-# the costs of a division, in the unit of `break_cost`
+# the costs of a division, in the unit of `break_costs`
 _EACH_CUE = 2.0
 _UNEVEN = 3.0  # times the square of the share of two lines that is filled
 _BROKEN_SENTENCE = 3.0
@@ -174,8 +174,8 @@ class _CueCosts:
         self._is_end[-1] = True
         self._sentences = [0, *accumulate(map(int, self._is_end))]
         self._break = [
-            0.0 if end else _BROKEN_SENTENCE + break_cost(a, b, language)
-            for end, a, b in zip(self._is_end, texts, [*texts[1:], ""], strict=True)
+            0.0 if end else _BROKEN_SENTENCE + cost
+            for end, cost in zip(self._is_end, break_costs(texts, language), strict=True)
         ]
 
     def starting_at(self, i: int) -> Iterator[tuple[int, float]]:

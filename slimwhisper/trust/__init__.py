@@ -14,7 +14,8 @@ NOT_IN_AUDIO = "not_in_audio"
 REASONS: dict[str, str] = {
     NOT_IN_AUDIO: "the line is not in the audio",
     "repeats": "the text repeats itself",
-    "invented": "Whisper often makes this phrase up over silence",
+    "invented": "Whisper often makes up such text over silence",
+    "text_missing": "speech before or after it has no text",
     "too_few_words": "hardly any words for so much sound",
     "too_fast": "faster than people speak",
     "language_changed": "not in the language of the rest",
@@ -29,7 +30,7 @@ class TrustOptions(OptionGroup):
     drop: tuple[str, ...] = option(
         (),
         "leave segments with one of these flags out of the text, such as invented,repeats; json "
-        "keeps them, as dropped [none]",
+        "keeps them, as dropped [none; serve: invented,repeats]",
         section="thresholds",
     )
 

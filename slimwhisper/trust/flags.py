@@ -223,6 +223,7 @@ class WindowEvidence:
     sound: Callable[[float, float], float]  # seconds of sound between two times of the recording
     language: str | None = None  # code: of the text, if known
     changed: bool = False  # the language differs from that of the window before, and is uncertain
+    voiced: Callable[[float, float], bool] | None = None  # between two times; None: not known
 
 
 def flagged(
@@ -266,6 +267,8 @@ def _flags(segment: Segment, evidence: WindowEvidence) -> set[str]:
             flags.add("too_few_words")
     if is_credit(text) or (is_common(text) and _over_silence(segment, least, evidence)):
         flags.add("invented")
+    if not least or _without_voice(segment, evidence):
+        flags.add("invented")
     if evidence.changed or (evidence.language is not None and is_foreign(text, evidence.language)):
         flags.add("language_changed")
     if segment.avg_logprob < LOGPROB or _improbable_words(segment):
@@ -282,6 +285,32 @@ def _over_silence(segment: Segment, least: float, evidence: WindowEvidence) -> b
         or max(least, SLOW * MIN_SOUND) < SLOW * (segment.end - segment.start)
         or evidence.sound(segment.start, segment.end) < least
     )
+
+
+def _without_voice(segment: Segment, evidence: WindowEvidence) -> bool:
+    """Whether nobody is heard where an uncertain text stands."""
+    if evidence.voiced is None or evidence.voiced(segment.start, segment.end):
+        return False
+    return segment.no_speech_prob > NO_SPEECH or segment.avg_logprob < LOGPROB
+
+
+MISSED = 2.0  # seconds of speech without text that are worth a flag
+
+
+def with_gaps(
+    segments: Sequence[Segment], speech: Callable[[float, float], float], length: float
+) -> list[Segment]:
+    """All segments of a recording of `length` seconds, with a flag of those beside speech without
+    text. speech: seconds of it between two times.
+    """
+    marked, texts = list(segments), [i for i, s in enumerate(segments) if s.text.strip()]
+    ends = [0.0, *(segments[i].end for i in texts)]
+    starts = [*(segments[i].start for i in texts), length]
+    for number, (end, start) in enumerate(zip(ends, starts, strict=True)):
+        if texts and speech(end, start) > MISSED:
+            i = texts[max(number - 1, 0)]
+            marked[i] = _with(marked[i], {*marked[i].flags, "text_missing"})
+    return marked
 
 
 def _improbable_words(segment: Segment) -> bool:

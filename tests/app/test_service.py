@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import jiwer
+import numpy as np
 import pytest
 import soundfile as sf
 from hypothesis import given
@@ -38,7 +39,7 @@ from tests.support.paths import BROKEN
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.service_jobs import PHONE, Make, Upload
 from tests.support.sounds import claps
-from tests.support.spoken import EXPECTED, LONG
+from tests.support.spoken import EXPECTED, LONG, spoken_words
 
 
 def test_all_short_samples_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,12 +66,16 @@ def test_all_short_samples_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) 
     assert counts.audio_seconds > 20 and counts.busy_seconds > 0
 
 
-def test_claps_have_no_text_by_default(make: Make, tmp_path: Path) -> None:
+def test_claps_and_loops_have_no_text_by_default(make: Make, tmp_path: Path) -> None:
     """The default of `serve`; a request may choose otherwise."""
     sf.write(tmp_path / "claps.wav", claps(10.0), 16_000)
+    word = np.pad(spoken_words()[0][1], (0, 3_200))
+    sf.write(tmp_path / "loop.wav", np.tile(word, 12 * 16_000 // len(word)), 16_000)
+    assert Upload(make(), tmp_path / "loop.wav").text
     service = make(defaults=job_defaults(build_parser().parse_args(["serve"])))
     assert Upload(service, tmp_path / "claps.wav").text == ""
-    assert Upload(service, tmp_path / "claps.wav", speech_only=False).text
+    assert Upload(service, tmp_path / "loop.wav").text == ""
+    assert Upload(service, tmp_path / "claps.wav", speech_only=False, drop=()).text
     assert Upload(service).text.startswith("five five five")
 
 

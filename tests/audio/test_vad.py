@@ -10,8 +10,9 @@ import torch
 
 import slimwhisper
 from slimwhisper.audio.threads import usual_threads
-from slimwhisper.audio.vad import FRAME, pack_regions, speech_frames, speech_regions
+from slimwhisper.audio.vad import FRAME, SpeechFrames, pack_regions, speech_regions
 from slimwhisper.errors import DependencyError
+from tests.support.sessions import Heard
 from tests.support.spoken import LONG, SAMPLES
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
@@ -95,12 +96,24 @@ def test_recordings_at_the_same_time_do_not_mix(speech: np.ndarray) -> None:
 def test_quiet_speech_counts_for_frames(speech: np.ndarray) -> None:
     quiet = np.pad(0.003 * speech, (10 * 16_000, 0))
     assert speech_regions(Recording(quiet)) == []
-    found = speech_frames(Recording(quiet))
+    voice = SpeechFrames(Recording(quiet))
+    found = voice.frames
     assert found.shape == (-(-len(quiet) // FRAME),)
     assert not found[: 9 * 16_000 // FRAME].any() and found[10 * 16_000 // FRAME :].mean() > 0.5
     noise = 0.1 * np.random.default_rng(0).standard_normal(80_000).astype(np.float32)
     for silent in (noise, 0 * noise, noise[:0]):
-        assert not speech_frames(Recording(silent)).any()
+        assert not SpeechFrames(Recording(silent)).frames.any()
+    assert voice.heard(8, 11) and not voice.heard(0, 9)
+    assert voice.seconds(0, 9) == 0 < voice.seconds(10, len(quiet) / 16_000)
+
+
+def test_faint_voice_is_short_and_rare() -> None:
+    """A short word alone is not faint, nor are many; cries that are scattered are."""
+    for spans, faint in (([(5, 5.28)], True), ([(5, 5.4)], False), ([(0, 0.25)], True)):
+        assert Heard(30, *spans).is_faint(0, 30) is faint
+    assert Heard(30, *((t, t + 0.2) for t in range(0, 30, 10))).is_faint(0, 30)
+    assert not Heard(30, *((t, t + 0.2) for t in range(30))).is_faint(0, 30)
+    assert not Heard(0.4, (0, 0.26)).is_faint(0, 0.4)  # most of what there is
 
 
 # In a fresh process: silero-vad sets the threads when it is imported, once.

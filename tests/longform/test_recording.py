@@ -145,17 +145,18 @@ def test_no_speech_at_all(random_paths: dict[str, Path], mode: str) -> None:
 
 
 def test_windows_without_speech_have_no_text(model: SlimWhisper, phrases: Phrases) -> None:
-    """Those with speech have the text that they had."""
+    """Those with speech have the text that they had, and what whisper leaves out after it."""
     noises = claps(30.0)
     assert model.transcribe(noises, temperature=0)["text"]
     assert model.transcribe(noises, temperature=0, speech_only=True)["text"] == ""
     plain = model.transcribe(phrases.audio, temperature=0)
-    assert not differences(model.transcribe(phrases.audio, temperature=0, speech_only=True), plain)
+    alone = model.transcribe(phrases.audio, temperature=0, speech_only=True)
+    assert plain["text"] == alone["text"].removesuffix(" nine one nine") != alone["text"]
     both = np.concatenate([noises, phrases.audio])
     result = model.transcribe(both, temperature=0, speech_only=True)
-    assert result["text"] == plain["text"]
+    assert result["text"] == alone["text"]
     starts = [s["start"] - 30 for s in result["segments"] if s["text"]]
-    assert starts == pytest.approx([s["start"] for s in plain["segments"] if s["text"]], abs=0.01)
+    assert starts == pytest.approx([s["start"] for s in alone["segments"] if s["text"]], abs=0.01)
 
 
 def test_flagged_segments_are_dropped(model: SlimWhisper) -> None:

@@ -20,6 +20,7 @@ from tests.support.sessions import (
     TOKENIZER,
     WORLD,
     Frames,
+    Heard,
     answer,
     request,
     session,
@@ -104,14 +105,8 @@ def test_windows_as_long_as_their_audio(seconds: float) -> None:
 def test_the_language_is_that_of_the_first_window_decoded(
     options: dict[str, Any], speech: tuple[int, int] | None, start: int, frames: int
 ) -> None:
-    chosen = Options(**options)
-
-    def has_speech(first: int, last: int) -> bool:
-        assert speech is not None
-        return first < speech[1] and last > speech[0]
-
-    finder = has_speech if speech else None
-    state = Session(Frames(70, None), tiny_dims(), chosen, has_speech=finder)
+    voice = Heard(70, (speech[0] / 100, speech[1] / 100)) if speech else None
+    state = session(70, tiny_dims(), voice, **options)
     heard = request(state).mel
     assert heard is not None
     expected = Frames(70, None).window(start, frames)
@@ -121,6 +116,61 @@ def test_the_language_is_that_of_the_first_window_decoded(
     if not state.done:  # and it is the first that is decoded
         window = request(state)
         assert window.mel is None or torch.equal(window.mel[:, 0], expected[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "language", "windows"),
+    [
+        ((0.6, 0.9, 0.9), "aa", 1),  # certain enough
+        ((0.3, 0.6, 0.9), "bb", 2),
+        ((0.3, 0.2, 0.1), "aa", 3),  # the most certain of three
+        ((0.3, 0.2, 0.4), "cc", 3),
+    ],
+)
+def test_an_uncertain_language_is_looked_for_in_later_speech(
+    probabilities: tuple[float, ...], language: str, windows: int
+) -> None:
+    """Where it is known where speech is; and what was detected first is decoded first."""
+    codes = {"aa": "de", "bb": "fr", "cc": "es"}
+    for voice in (Heard(120, (0, 120)), None):
+        state = session(120, tiny_dims(), voice)
+        heard = 0
+        while request(state).rules is None:
+            code, probability = list(codes.values())[heard], probabilities[heard]
+            state.accept(Languages({code: probability, "en": 0.01}))
+            heard += 1
+        assert heard == (windows if voice else 1)
+        assert state.language == (codes[language] if voice else "de")
+        window = request(state)  # the first, whose audio is in the slot only if it was the last
+        assert (window.mel is None) == (heard == 1)
+    silent = session(120, tiny_dims(), Heard(120, (0, 20)))  # and no speech follows
+    silent.accept(Languages({"de": 0.2}))
+    assert request(silent).rules is not None
+
+
+def test_faint_voice_needs_a_probable_text() -> None:
+    """No attempt at a higher temperature; a clear voice is attempted again."""
+    for spans, asked in (((1, 1.2), 1), ((1, 3), 6)):
+        state = session(30, voice=Heard(30, spans))
+        attempts = 0
+        while not state.done:
+            state.accept(answer(stamp(0), *HELLO, stamp(2), avg_logprob=-1.5))
+            attempts += 1
+        assert attempts == asked and bool(state.segments) == (asked > 1)
+    state = session(30, voice=Heard(30, (1, 1.2)))
+    state.accept(answer(stamp(0), *HELLO, stamp(2)))
+    assert state.segments[0].text == " hello" and not state.segments[0].flags
+
+
+def test_speech_after_a_text_that_ended_is_decoded() -> None:
+    """A model may take 25 s in another language for silence."""
+    for spans, position in (((0, 30), 500), ((0, 6.5), 6000), ((20, 23), 500)):
+        state = session(60, voice=Heard(60, spans))
+        state.accept(answer(stamp(0), *HELLO, stamp(5)))
+        assert state.position == position
+    plain = session(60)
+    plain.accept(answer(stamp(0), *HELLO, stamp(5)))
+    assert plain.position == 3000
 
 
 def test_a_text_has_no_special_tokens() -> None:

@@ -83,7 +83,14 @@ def test_lines_break_where_a_reader_pauses() -> None:
         "We talked about the memory",
         "of a decoder that is much smaller",
     ]
-    assert lines("一二三四五六七八九十一二三四五六七八九十", "zh") == ["一二三四五六七八九十"] * 2
+    # at the model's space; before a phrase; not within katakana
+    for text, second in (
+        ("別サイトとして管理運営をしている 表示されます", "表示されます"),
+        ("同一度メインでディレクトリーごとに管理運営をしている", "ごとに管理運営をしている"),
+        ("これからあたらしいコンテンツマネジメントシステム", "コンテンツマネジメントシステム"),
+    ):
+        assert lines(text, "ja")[1] == second
+    assert lines("今天天气怎么样我们想一起去公园散步然后回家吃饭", "zh")[1].startswith("去公园")
     assert [len(line) for line in lines("word " * 30)] == [39, 39, 39, 29]
 
 

@@ -1,16 +1,18 @@
 """One file's state machine on a spectrogram that is not one, and answers to feed it."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from slimwhisper.audio.mel import Spectrogram
+from slimwhisper.audio.vad import FRAME, SpeechFrames
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.longform.passes import Passes
 from slimwhisper.longform.session import Session
 from slimwhisper.options import Options
 from slimwhisper.recordings.passes import flag
 from slimwhisper.tokens.vocabulary import get_tokenizer
-from slimwhisper.types import Dims
+from slimwhisper.types import SAMPLE_RATE, Dims
 from tests.support.checkpoints import tiny_dims
 
 DIMS = tiny_dims(multilingual=False)
@@ -38,10 +40,22 @@ class Frames(Spectrogram):
         return mel
 
 
-def session(seconds: float, dims: Dims = DIMS, **options: object) -> Session:
+class Heard(SpeechFrames):
+    """Voice in these spans, in seconds."""
+
+    def __init__(self, seconds: float, *spans: tuple[float, float]) -> None:
+        times = np.arange(round(seconds * SAMPLE_RATE) // FRAME) * FRAME / SAMPLE_RATE
+        self.frames = np.zeros(len(times), dtype=np.bool_)
+        for start, stop in spans:
+            self.frames |= (start <= times) & (times < stop)
+
+
+def session(
+    seconds: float, dims: Dims = DIMS, voice: SpeechFrames | None = None, **options: object
+) -> Session:
     chosen = Options(**options)  # type: ignore[arg-type]
     passes = Passes(windows=[flag])
-    return Session(Frames(seconds, chosen.audio_window), dims, chosen, passes=passes)
+    return Session(Frames(seconds, chosen.audio_window), dims, chosen, voice=voice, passes=passes)
 
 
 def answer(*tokens: int, **fields: float) -> Decoded:

@@ -9,9 +9,17 @@ import torch
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.trust import REASONS
-from slimwhisper.trust.flags import WindowEvidence, WindowSound, flagged, has_sound, with_loops
+from slimwhisper.trust.flags import (
+    WindowEvidence,
+    WindowSound,
+    flagged,
+    has_sound,
+    with_gaps,
+    with_loops,
+)
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.scripted import segment as plain
+from tests.support.sessions import Heard
 from tests.support.spoken import spoken_words
 
 SPEECH = WindowEvidence(lambda start, end: 0.6 * (end - start), "en")
@@ -30,7 +38,7 @@ def flags(segment: Segment, evidence: WindowEvidence = SPEECH) -> tuple[str, ...
 
 def test_plain_speech_has_none() -> None:
     assert flags(said(" We took the early train because of the snow.")) == ()
-    assert flags(said("", 0.0)) == flags(said(" ... ")) == ()
+    assert flags(said("", 0.0)) == ()
 
 
 def test_repeats() -> None:
@@ -57,6 +65,33 @@ def test_invented() -> None:
     assert "invented" in flags(said(" Thank you.", 25.0))
     assert flags(said(" Thank you, Ann.", 1.0), SILENCE) == ()
     assert flags(said(" Untertitel im Auftrag des ZDF, 2021")) == ("invented",)
+    for text in (" ... ", " .", " ♪", " - !"):
+        assert flags(said(text)) == ("invented",)
+
+
+def test_uncertain_text_where_nobody_speaks() -> None:
+    quiet = replace(SPEECH, voiced=lambda start, end: end < 10)
+    assert flags(said(" We took the train.", no_speech_prob=0.6), quiet) == ("invented",)
+    assert flags(said(" We took the train.", avg_logprob=-0.9), quiet) == ("invented", "improbable")
+    assert flags(said(" We took the train."), quiet) == ()  # it may be sung
+    spoken = replace(SPEECH, voiced=lambda start, end: start < 14)
+    assert flags(said(" We took the train.", no_speech_prob=0.6), spoken) == ()
+
+
+def test_speech_without_text() -> None:
+    """It flags the text before it, or the first one."""
+    segments = [replace(said(" Hello."), start=t, end=t + 3.0) for t in (10.0, 20.0, 30.0)]
+    for spoken, flagged_ones in (
+        ((0, 60), [0, 1, 2]),
+        ((33, 60), [2]),
+        ((12, 33), [0, 1]),
+        ((12, 24), [0]),
+        ((10, 14.9), []),
+    ):
+        voice = Heard(60, spoken)
+        marked = with_gaps(segments, voice.seconds, 60.0)
+        assert [i for i, s in enumerate(marked) if s.flags == ("text_missing",)] == flagged_ones
+    assert with_gaps([], Heard(60, (0, 60)).seconds, 60.0) == []
 
 
 def test_pace() -> None:
