@@ -47,7 +47,7 @@ Vector = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SpokenPiece:
     """Speech of one speaker of a window."""
 
     window: int
@@ -73,10 +73,10 @@ def find_turns(samples: Samples, speakers: int | None) -> list[Turn]:
     return by_first_speech(replace(t, end=min(t.end, end)) for t in turns if t.start < end)
 
 
-def _listen(samples: Samples) -> tuple[NDArray[np.float32], list[Piece]]:
+def _listen(samples: Samples) -> tuple[NDArray[np.float32], list[SpokenPiece]]:
     """The probabilities of all windows [windows, FRAMES, LOCAL], and their pieces."""
     segmentation, voices = load_segmentation(), load_voices()
-    found, pieces = [], list[Piece]()
+    found, pieces = [], list[SpokenPiece]()
     for window in range(1 + max(0, -(-(len(samples) - WINDOW) // (STEP * FRAME)))):
         start = window * STEP * FRAME
         audio = samples.read(start, min(start + WINDOW, len(samples)))
@@ -100,7 +100,7 @@ def _listen(samples: Samples) -> tuple[NDArray[np.float32], list[Piece]]:
                 if count >= LEAST:
                     voice = voices(features[torch.from_numpy(used)])
                 frames = slice(first, stop)
-                pieces.append(Piece(window, local, frames, count * bool(alone.any()), voice))
+                pieces.append(SpokenPiece(window, local, frames, count * bool(alone.any()), voice))
     return np.stack(found), pieces
 
 
@@ -113,7 +113,7 @@ def _cut(speaks: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
                 yield int(piece[0]), int(piece[-1]) + 1
 
 
-def _with_their_windows(pieces: Sequence[Piece], alone: Vector) -> Vector:
+def _with_their_windows(pieces: Sequence[SpokenPiece], alone: Vector) -> Vector:
     """The voices [pieces, d], unit vectors, each with a share of its speaker's in the window."""
     own = np.stack([piece.voice for piece in pieces])
     speakers = [piece.window * LOCAL + piece.local for piece in pieces]
@@ -125,7 +125,7 @@ def _with_their_windows(pieces: Sequence[Piece], alone: Vector) -> Vector:
 
 
 def _turns(
-    windows: NDArray[np.float32], pieces: Sequence[Piece], speakers: NDArray[np.int64]
+    windows: NDArray[np.float32], pieces: Sequence[SpokenPiece], speakers: NDArray[np.int64]
 ) -> Iterator[Turn]:
     """windows [windows, FRAMES, LOCAL]: probabilities; speakers [pieces], from 0."""
     count = int(speakers.max()) + 1
