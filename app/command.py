@@ -81,7 +81,7 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> ServerSettings:
         max_bytes=a.max_upload * 10**6,
         page=page,
         session_seconds=60.0 * a.session_minutes,
-        live=live_options(policy=a.policy, update=a.update, window=a.live_window),
+        live=live_options(update=a.update, window=a.live_window),
         cache=a.cache if plain else None,
     )
 

@@ -1,12 +1,13 @@
-"""Live streams on a server: python bench/live.py ../shared/audio/fsdd [--streams 1,4,16,32,64]
+"""The delay and the text of live streams: python bench/live.py FOLDER [--streams 1,4,16,32,64]
 
-Joins recordings of digits into conversations, starts `slimwhisper serve`, and plays them to its
-/v1/realtime, each at its own speed, to several streams at once. For each number of streams: the
-time from the end of a word to its commitment, how often tentative text is rewritten, word errors
-against the truth and against the server's offline transcript of the same audio, merged updates, and
-what the server and this client use. Prints a table with the medians of the rounds, and a line of
-JSON for each row. With --results, each row is written as soon as it is measured, and one that is
-there, with the same settings, versions, machine and commit, is not measured again.
+Joins the recordings of a folder, starts `slimwhisper serve`, and plays them to its /v1/realtime,
+each at its own speed, to several streams at once. For each number of streams: the time from the end
+of a word to its commitment, how often tentative text is rewritten, word errors against the server's
+offline transcript of the same audio, which also says when words end, merged updates, and what the
+server and this client use. Prints a table with the medians of the rounds, and a line of JSON for
+each row. With --results, each row is written as soon as it is measured, and one that is there, with
+the same settings, versions, machine and commit, is not measured again. With --policy, one stream
+without a server and as if nothing took time: the delay is the policy's alone.
 
 The delay of a word is the time from its end in the audio to its commitment; "last" is that of the
 words that end an utterance. Rewritten text is measured as normalized erasure (Arivazhagan et al.,
@@ -21,29 +22,33 @@ import signal
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import reduce
 from operator import add
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import soundfile
 import torch
-from conversations import Conversation, Digits, aligned, converse, words_of
-from live_streams import RATE, play_all, score
+from conversations import Spoken, joined, words_of
+from live_streams import RATE, Shown, play_all, score
+from numpy.typing import NDArray
 from rows import Row, Rows, add_results_flag, listed, spread, stoppable
 from rows import table as markdown
 from serve import ROUTE, held, metrics, started
 from timing import children, machine
 
+import slimwhisper
+from slimwhisper.audio.vad import FRAME
 from slimwhisper.flags import positive
-from slimwhisper.live.types import POLICIES
+from slimwhisper.live.types import TextUpdate
 
+Sound = NDArray[np.float32]  # [n], 16 kHz
 STREAMS = (1, 4, 16, 32, 64)
 DIFFERENT = 16  # conversations; more streams play them again, at other times
-TURN = 4.5  # seconds of a turn with its pause, about
 SPREAD = 10.0  # seconds over which streams start at most, so that updates are not due together
 STARTING = 30.0  # seconds of the server's start and of the offline transcripts, about
 COLUMNS = {  # of the table: what a row has under this name, and how it is shown
@@ -54,22 +59,13 @@ COLUMNS = {  # of the table: what a row has under this name, and how it is shown
     "last p50 s": ("last_p50", ".2f"),
     "last p95 s": ("last_p95", ".2f"),
     "erased/word": ("erasure", ".2f"),
-    "word errors %": ("word_errors", ".2f"),
-    "offline %": ("offline_errors", ".2f"),
-    "from offline %": ("from_offline", ".2f"),
+    "from offline %": ("word_errors", ".2f"),
     "updates/s": ("updates", ".1f"),
     "merged": ("merged", "d"),
     "server CPUs": ("server_cpu", ".2f"),
     "server MB": ("server_mb", ".0f"),
     "client CPUs": ("client_cpu", ".2f"),
 }
-
-
-def conversations(folder: Path, count: int, seconds: float, seed: int) -> list[Conversation]:
-    """Conversations of two people of about that length, at least one turn each."""
-    digits = Digits(folder)
-    turns = max(round(seconds / TURN), 2)
-    return [converse(digits, turns, seed + i) for i in range(min(count, DIFFERENT))]
 
 
 def cpu_seconds(pid: int) -> float:
@@ -83,28 +79,55 @@ def cpu_seconds(pid: int) -> float:
     return ticks / 100  # the kernel's USER_HZ
 
 
-def offline(url: str, conversation: Conversation) -> str:
-    """The server's transcript of a recording that is sent at once."""
+def offline(url: str, sound: Sound, language: str) -> list[Spoken]:
+    """The words of the server's transcript of a recording that is sent at once."""
     file = io.BytesIO()
-    soundfile.write(file, conversation.audio, RATE, format="WAV", subtype="PCM_16")
+    soundfile.write(file, sound, RATE, format="WAV", subtype="PCM_16")
     sent = {"file": ("talk.wav", file.getvalue())}
-    answer = httpx.post(url + ROUTE, files=sent, data={"language": "en"}, timeout=600)
+    asked = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
+    answer = httpx.post(url + ROUTE, files=sent, data={"language": language} | asked, timeout=600)
     answer.raise_for_status()
-    return str(answer.json()["text"])
+    return spoken(answer.json()["words"])
+
+
+def spoken(timed: list[dict[str, Any]]) -> list[Spoken]:
+    """The words of a transcript, each without case and punctuation."""
+    return [Spoken(word, w["end"]) for w in timed for word in words_of(w["word"])]
+
+
+def policy(args: argparse.Namespace) -> None:
+    """Print the row of one stream whose updates take no time."""
+    model = slimwhisper.load_model(args.model)
+    sound, at = joined(args.folder, 1, args.seconds)[0], 0.0
+    whole = model.transcribe(sound, language=args.language, word_timestamps=True)
+    shown: dict[int, Shown] = defaultdict(Shown)
+
+    def pieces() -> Iterator[Sound]:
+        nonlocal at
+        for start in range(0, len(sound), FRAME):
+            at = (start + FRAME) / RATE
+            yield sound[start : start + FRAME]
+
+    for event in model.live(pieces(), language=args.language, update=args.update):
+        if isinstance(event, TextUpdate):
+            shown[event.utterance].commit(event.committed, at)
+            shown[event.utterance].show(event.tentative)
+    words = spoken([word for s in whole["segments"] for word in s["words"]])
+    result = score(words, [*shown.values()])
+    print(json.dumps({"words": len(words), "seconds": len(sound) / RATE} | result.summary()))
 
 
 def measure(
-    url: str, pid: int, talks: list[Conversation], offline_texts: list[str], streams: int
+    url: str, pid: int, talks: list[Sound], words: list[list[Spoken]], streams: int, language: str
 ) -> dict[str, Any]:
     """One row, of a number of streams at once."""
     chosen = [talks[i % len(talks)] for i in range(streams)]
     before, cpu, mine, since = metrics(url), cpu_seconds(pid), time.process_time(), time.monotonic()
     websocket = "ws" + url.removeprefix("http")
-    played = asyncio.run(play_all(websocket, [t.audio for t in chosen], min(streams, SPREAD)))
+    played = asyncio.run(play_all(websocket, chosen, min(streams, SPREAD), language))
     spent, after = time.monotonic() - since, metrics(url)
     scores = [
-        score(talk.words, offline_texts[i % len(talks)], [*each.utterances.values()])
-        for i, (talk, each) in enumerate(zip(chosen, played, strict=True))
+        score(words[i % len(talks)], [*each.utterances.values()]) for i, each in enumerate(played)
     ]
     total = reduce(add, scores)
 
@@ -123,16 +146,6 @@ def measure(
         "client_late": max(each.late for each in played),
         "failures": [each.error for each in played if each.error],
     }
-
-
-def offline_errors(talks: list[Conversation], texts: list[str]) -> float:
-    """Word errors of the offline transcripts, in percent."""
-    pairs = [
-        ([word.word for word in talk.words], words_of(text))
-        for talk, text in zip(talks, texts, strict=True)
-    ]
-    errors = sum(aligned(*pair)[1] for pair in pairs)
-    return 100 * errors / sum(len(truth) for truth, _ in pairs)
 
 
 def table(rounds: list[list[Row]]) -> str:
@@ -158,7 +171,7 @@ def table(rounds: list[list[Row]]) -> str:
 def run(args: argparse.Namespace) -> None:
     """Measure what is not in the results yet, and print all."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    names = ("model", "seconds", "window", "update", "policy", "seed", "flags")
+    names = ("model", "language", "seconds", "window", "update", "flags")
     case = {name: getattr(args, name) for name in names} | {"folder": args.folder.name}
     rows = Rows(args.results, "live", device)
     done = {
@@ -189,19 +202,17 @@ def measured(
 ) -> Iterator[tuple[tuple[int, int], Row]]:
     """Rows by round and number of streams, all on one server."""
     most = max(streams for _, streams in missing)
-    talks = conversations(args.folder, most, args.seconds, args.seed)
+    talks = joined(args.folder, min(most, DIFFERENT), args.seconds)
     flags = ["--model", args.model, "--streams", str(most + 1), "--no-page"]
-    flags += ["--update", str(args.update), "--policy", args.policy, *args.flags]
+    flags += ["--update", str(args.update), *args.flags]
     flags += ["--live-window", str(args.window)] if args.window else []
     process, url = started(flags)
     try:
-        texts = [offline(url, talk) for talk in talks]
-        beginning = replace(talks[0], audio=talks[0].audio[: 3 * RATE])
-        measure(url, process.pid, [beginning], texts, 1)  # warm-up
+        words = [offline(url, talk, args.language) for talk in talks]
+        measure(url, process.pid, [talks[0][: 3 * RATE]], words, 1, args.language)  # warm-up
         for number, streams in missing:
             here = min(streams, len(talks))
-            row = measure(url, process.pid, talks[:here], texts, streams)
-            row["offline_errors"] = offline_errors(talks[:here], texts[:here])
+            row = measure(url, process.pid, talks[:here], words, streams, args.language)
             yield (number, streams), row
     finally:
         process.send_signal(signal.SIGTERM)
@@ -210,20 +221,21 @@ def measured(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("../shared/audio/fsdd"))
+    parser.add_argument("folder", type=Path, help="of recordings")
     parser.add_argument("--model", default="digits")
+    parser.add_argument("--language", default="en", help="of the recordings [en]")
+    parser.add_argument("--policy", action="store_true", help="without a server, without delays")
     parser.add_argument(
         "--streams", type=listed(positive), default=list(STREAMS), help="such as 1,4,16"
     )
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each conversation, about")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each conversation, at most")
     parser.add_argument("--window", type=float, help="seconds that an update encodes [all]")
     parser.add_argument("--update", type=float, default=1.0, help="seconds between updates [1]")
-    parser.add_argument("--policy", choices=POLICIES, default=POLICIES[0])
     parser.add_argument("--rounds", type=positive, default=1, help="[1]")
-    parser.add_argument("--seed", type=int, default=0, help="of the conversations")
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="of the server")
     add_results_flag(parser)
-    run(parser.parse_args())
+    args = parser.parse_args()
+    policy(args) if args.policy else run(args)
 
 
 if __name__ == "__main__":

@@ -139,21 +139,20 @@ def _field(name: str) -> str:
 
 def write_srt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     """Write SubRip: "NAME: " where the speaker changes, or always if words are highlighted."""
-    cues = _cues(transcript, layout, vtt=False)
-    for number, (speaker, named, times, text) in enumerate(cues, start=1):
+    for number, (speaker, named, times, text) in enumerate(cues(transcript, layout, vtt=False), 1):
         print(f"{number}\n{times}\n{label(speaker) if named else ''}{text}\n", file=file)
 
 
 def write_vtt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     """Write WebVTT: speakers are voices."""
     print("WEBVTT\n", file=file)
-    for speaker, _, times, text in _cues(transcript, layout, vtt=True):
+    for speaker, _, times, text in cues(transcript, layout, vtt=True):
         name = " ".join((speaker or "").split())
         voice = f"<v {_escaped(name)}>" if name else ""
         print(f"{times}\n{voice}{text}\n", file=file)
 
 
-def _cues(
+def cues(
     transcript: Transcript, layout: Layout, *, vtt: bool
 ) -> Iterator[tuple[str | None, bool, str, str]]:
     """Each cue's speaker, whether to print the name, its times and its text. With `HIGHLIGHT`,

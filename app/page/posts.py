@@ -26,7 +26,8 @@ from slimwhisper.app.page.transcripts.results import GONE, PRIVATE, PageResults,
 from slimwhisper.app.page.transcripts.views import segment_view
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.requests import compression_ratio
-from slimwhisper.outputs import FORMATS, OutputFormat
+from slimwhisper.outputs import FORMATS, SENTENCES, OutputFormat
+from slimwhisper.subtitles.sentences import to_sentences
 from slimwhisper.tokens.languages import LANGUAGES
 from slimwhisper.types import Segment, Transcript, Word
 
@@ -263,6 +264,9 @@ def live_formats() -> list[str]:
 
 
 def _render(posted: LiveTranscript, row: OutputFormat) -> bytes:
-    text = io.StringIO()
-    row.write(posted.transcript(), text, {})
+    text, transcript = io.StringIO(), posted.transcript()
+    if row.name not in ("txt", "tsv", "json"):  # which are no subtitles
+        sentences = to_sentences(transcript.segments, transcript.language)
+        transcript = replace(transcript, segments=sentences)
+    row.write(transcript, text, {SENTENCES: True})
     return text.getvalue().encode()

@@ -60,7 +60,6 @@ class Item:
     committed: bool = False
     cleared: bool = False
     text: str = ""  # that was sent
-    tentative: str = ""  # that was sent last
 
 
 class Conversation:
@@ -179,10 +178,9 @@ class Conversation:
             words = list(map(_word, event.words))
             timed = {"words": words} if self.config.includes(WORDS) else {}
             events.append(self._item_event(item, DELTA, delta=text, **timed))
-        tentative = event.tentative if item.text else event.tentative.lstrip()
-        if tentative != item.tentative and self.config.includes(TENTATIVE):
-            events.append(self._item_event(item, TENTATIVE_TEXT, text=tentative))
-        item.tentative = tentative
+        if self.config.includes(TENTATIVE):
+            text = event.tentative if item.text else event.tentative.lstrip()
+            events.append(self._item_event(item, TENTATIVE_TEXT, text=text, heard=event.heard))
         return events
 
     def _ended(self, event: UtteranceEnded) -> list[ServerEvent]:

@@ -116,7 +116,8 @@ class Transcription(LenientModel):
     prompt: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
     keywords: list[Keyword] | None = Field(default=None, max_length=MAX_KEYWORDS)
     delay: Annotated[str, one_of(DELAYS)] | None = None
-    # not a field of OpenAI's API
+    # not fields of OpenAI's API
+    condition_on_previous_text: Annotated[bool, NULL_IS_DEFAULT] = _LIVE.condition_on_previous_text
     task: Annotated[str, one_of(("transcribe", "translate")), NULL_IS_DEFAULT] = _LIVE.task
 
     @model_validator(mode="before")
@@ -225,6 +226,7 @@ class SessionConfig(LenientModel):
         return replace(
             defaults,
             task=transcription.task,
+            condition_on_previous_text=transcription.condition_on_previous_text,
             language=transcription.language,
             prompt=transcription.prompt or None,
             hotwords=", ".join(filter(None, transcription.keywords or ())) or None,

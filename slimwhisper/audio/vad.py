@@ -1,6 +1,5 @@
 """Voice activity: silero-vad's network on frames of 32 ms, block by block."""
 
-import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,51 +21,8 @@ Region = tuple[int, int]  # samples [start, stop)
 
 FRAME = 512  # samples per probability
 _CONTEXT = 64  # samples before a frame that are also its input
-_BLOCK_FRAMES = 938  # 30 s
-_MAYBE_SPEECH = 0.3  # lowest probability for `SpeechFrames`
-_PEAK, _INAUDIBLE = 0.5, 1e-4  # of the samples of a block, scaled; a lower peak is silence
+BLOCK_FRAMES = 938  # 30 s
 DROP = 0.15  # speech ends at a probability below the threshold less this, as in silero
-NEAR = 0.4  # seconds from a stretch's ends where speech still counts as inside
-FAINT_RUN, FAINT_SHARE = 0.3, 0.1  # most seconds of speech in one go, most of the audio
-
-
-class SpeechFrames:
-    """Where a recording may have speech, also quiet speech: more sensitive than `speech_regions`.
-
-    Times are in seconds.
-    """
-
-    def __init__(self, samples: Samples) -> None:
-        """Reads all samples. Raises DependencyError without silero-vad."""
-
-        def scaled(block: NDArray[np.float32]) -> NDArray[np.float32]:
-            # the network hardly hears speech below -40 dB, which Whisper reads as any other
-            return block * (_PEAK / max(float(np.abs(block).max(initial=0)), _INAUDIBLE))
-
-        probabilities, _ = _probabilities(samples, _BLOCK_FRAMES, scaled)
-        #: whether each frame of `FRAME` samples may be speech: bool [frames]
-        self.frames = np.frombuffer(probabilities, np.float32) >= _MAYBE_SPEECH
-
-    def seconds(self, start: float, stop: float) -> float:
-        """Seconds of speech between two times."""
-        return float(self._between(start, stop, 0).sum()) * FRAME / SAMPLE_RATE
-
-    def heard(self, start: float, stop: float) -> bool:
-        """Whether there is speech between two times, or near them."""
-        return bool(self._between(start, stop, NEAR).any())
-
-    def is_faint(self, start: float, stop: float) -> bool:
-        """Whether what may be speech is as short and rare as in laughter, music and cries: never as
-        long as a short word, and little of the audio.
-        """
-        frames = self._between(start, stop, NEAR)
-        edges = np.flatnonzero(np.diff(frames.astype(np.int8), prepend=0, append=0))
-        longest = int(np.diff(edges)[::2].max(initial=0)) * FRAME / SAMPLE_RATE
-        return longest < FAINT_RUN and bool(frames.sum() < FAINT_SHARE * len(frames))
-
-    def _between(self, start: float, stop: float, near: float) -> NDArray[np.bool_]:
-        first = max(int((start - near) * SAMPLE_RATE), 0) // FRAME
-        return self.frames[first : math.ceil((stop + near) * SAMPLE_RATE / FRAME)]
 
 
 def speech_regions(
@@ -78,7 +34,7 @@ def speech_regions(
     max_speech_s: float = float("inf"),
     min_silence_ms: int = 2000,
     pad_ms: int = 400,
-    block_frames: int = _BLOCK_FRAMES,
+    block_frames: int = BLOCK_FRAMES,
 ) -> list[Region]:
     """The regions with speech, in order and without overlap; defaults are faster-whisper's.
 
@@ -87,7 +43,7 @@ def speech_regions(
     Speech of more than `max_speech_s` is cut at its longest pauses. `block_frames` of 32 ms are
     read at a time. Raises DependencyError without silero-vad.
     """
-    probabilities, make_regions = _probabilities(samples, block_frames)
+    probabilities, make_regions = speech_probabilities(samples, block_frames)
     regions = make_regions(
         probabilities,
         threshold=threshold,
@@ -102,9 +58,9 @@ def speech_regions(
     return [(int(region["start"]), int(region["end"])) for region in regions]
 
 
-def _probabilities(
+def speech_probabilities(
     samples: Samples,
-    block_frames: int,
+    block_frames: int = BLOCK_FRAMES,
     prepare: Callable[[NDArray[np.float32]], NDArray[np.float32]] = lambda block: block,
 ) -> "tuple[array[float], Callable[..., list[dict[str, int]]]]":
     """The speech probabilities [frames], and silero-vad's function from them to regions. prepare:

@@ -16,7 +16,6 @@ from slimwhisper.flags import (
     count,
     positive,
 )
-from slimwhisper.live.types import POLICIES
 from slimwhisper.options import Options
 
 JOB_DEFAULTS = ("speech_only", "drop")  # options of all recordings, unless a request has its own
@@ -180,4 +179,3 @@ def add_serve(commands: Any) -> None:
         default=False,
         help="announce the Wyoming port on the local network, for Home Assistant [no]",
     )
-    group.add("--policy", choices=POLICIES, default=POLICIES[0], help="when text is committed")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
     from slimwhisper.tokens.encoding import Tokenizer
 
 
+HALF_WORD = 0.2  # seconds, at most
 QUIET_FRAMES = 5  # successive mel frames whose loudness is averaged
 
 
@@ -60,10 +61,13 @@ def choose_cut(
     ]
 
     def quietest(i: int) -> tuple[float, int]:
-        """The loudness and the frame of the quietest point between the middles of two words."""
-        start, stop = (
-            round((t.start + t.end) / 2 * FRAMES_PER_SECOND) for t in (timings[i], timings[i + 1])
-        )
+        """The loudness and the frame of the quietest point between the middles of two words, which
+        have their pauses with them.
+        """
+        word, after = timings[i], timings[i + 1]
+        earliest = max((word.start + word.end) / 2, word.end - HALF_WORD)
+        latest = min((after.start + after.end) / 2, after.start + HALF_WORD)
+        start, stop = round(earliest * FRAMES_PER_SECOND), round(latest * FRAMES_PER_SECOND)
         start = min(start, mel.complete - QUIET_FRAMES)
         power = mel.loudness(start, max(stop, start + QUIET_FRAMES))
         means = power.unfold(0, QUIET_FRAMES, 1).mean(dim=-1)

@@ -80,20 +80,21 @@ class SpeechSegmenter:
         sound = np.concatenate([self._padding, block])
         position = self.activity.position  # an open buffer has all samples before it
         for change in self.activity.process(block, probabilities):
-            if change.speech:
+            if change.speech and not self._is_open():
                 position = max(change.at - self.setup.padding, self._earliest_start, sound_start)
-                self._open(position, change.at)
-            else:
+                utterance = self._utterance or self._begin_utterance(position)
+                self._buffers.append(SpeechBuffer(utterance, position, change.at))
+            elif not change.speech and self.setup.live.turns:
                 audio = self._buffers[-1].audio
                 audio.append(sound[position - sound_start : change.at - sound_start])
                 position = change.at
-                self._close()
-                if self.setup.live.turns:
-                    self._end_utterance()
+                self._end_utterance()
         if self._is_open():
             audio = self._buffers[-1].audio
             audio.append(sound[position - sound_start :])
             audio.speech_end = self.activity.speech_end
+            if not self.activity.speaking and audio.mel.frames >= self.setup.max_frames:
+                self._close()  # without turns, silence does not fill the window
         self._padding = sound[len(sound) - min(self.setup.padding, len(sound)) :].copy()
 
     def process_pending(self) -> None:
@@ -128,11 +129,6 @@ class SpeechSegmenter:
 
     def _is_open(self) -> bool:
         return bool(self._buffers) and not self._buffers[-1].audio.closed
-
-    def _open(self, start: int, speech_start: int) -> None:
-        """Begin a buffer, and an utterance if there is no current one."""
-        utterance = self._utterance or self._begin_utterance(start)
-        self._buffers.append(SpeechBuffer(utterance, start, speech_start))
 
     def _begin_utterance(self, start: int) -> Utterance:
         seconds = start / SAMPLE_RATE

@@ -53,6 +53,7 @@ class UpdateSettings:
 
         checked_options = options()
         window = dims.window_frames
+        most = window - END_SILENCE_FRAMES
         return UpdateSettings(
             dims,
             vocabulary,
@@ -60,7 +61,7 @@ class UpdateSettings:
             checked_options,
             make_rules(dims, checked_options, vocabulary),
             make_rules(dims, options(suppress_blank=False), vocabulary),
-            min(window - END_SILENCE_FRAMES, window * 2 // 3),
+            min(most, window * 2 // 3) if live.turns else most,
         )
 
     @property
@@ -72,7 +73,11 @@ class UpdateSettings:
 
     @property
     def full_frames(self) -> int:
-        """Mel frames from which a buffer is cut: the next update would exceed `max_frames`."""
+        """Mel frames from which a buffer is cut: the next update would exceed `max_frames`. Without
+        turns, only more than that, so that what is committed is one text.
+        """
+        if not self.live.turns:
+            return self.max_frames
         update_frames = round(self.live.update * FRAMES_PER_SECOND)
         return max(self.max_frames - update_frames, self.max_frames // 2)
 
@@ -102,7 +107,7 @@ def live_options(**values: Any) -> LiveOptions:
 def check(live: LiveOptions) -> None:
     """Raise OptionError for values that are invalid for every model."""
     check_rows(live)
-    for key in ("words", "turns"):
+    for key in ("words", "turns", "condition_on_previous_text"):
         if not isinstance(getattr(live, key), bool):
             raise OptionError(f"{key} {getattr(live, key)!r} is neither True nor False")
     if live.known_speakers:

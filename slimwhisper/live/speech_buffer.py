@@ -10,7 +10,7 @@ from slimwhisper.audio.mel import without_silence
 from slimwhisper.engine.requests import Answer, Decoded, Request, Window
 from slimwhisper.live.cutting import BufferCut, choose_cut
 from slimwhisper.live.mel import LiveMel
-from slimwhisper.live.policy import COMMITS, NEED_ATTENTION, PartialText, TextPiece, most_attended
+from slimwhisper.live.policy import TextPiece, committable
 from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.types import TextUpdate
 from slimwhisper.live.update import UpdateDecoding, words_of
@@ -158,7 +158,8 @@ class SpeechBuffer:
         available, previous_frames = audio.frames_to_decode, audio.decoded_frames
         audio.decoded_frames = min(available, setup.max_frames)
         final = audio.closed and audio.decoded_frames == available
-        long = len(self.text.committed) > setup.dims.n_text_ctx // 4
+        most = setup.dims.n_text_ctx * (2 if setup.live.turns else 3) // 8  # committed tokens
+        full = audio.decoded_frames >= setup.full_frames or len(self.text.committed) > most
         mel = audio.mel.window(audio.decoded_frames)
         if setup.options.audio_window == "auto":
             mel = without_silence(mel, audio.decoded_frames)
@@ -169,7 +170,7 @@ class SpeechBuffer:
             frames=audio.decoded_frames,
             new_frames=max(audio.decoded_frames - previous_frames, 0),
             final=final,
-            full=not final and (audio.decoded_frames >= setup.full_frames or long),
+            full=full and not final,
             seed=(setup.options.seed, self.utterance.number, audio.start, audio.decoded_frames),
         )
         assert isinstance(self._update.request, Window)
@@ -200,12 +201,12 @@ class SpeechBuffer:
 
     def _committable(self, update: UpdateDecoding, previous: Sequence[TextPiece]) -> int:
         """How many words of an update, which is not the last, can be committed."""
-        policy, positions = self.setup.live.policy, list[int]()
-        if update.alignment is not None and policy in NEED_ATTENTION:
-            weights = attention(update.alignment, update.frames)
-            positions = most_attended(weights[len(self.text.committed) : -1])
-        position_count = update.frames // MEL_FRAMES_PER_POSITION
-        count = COMMITS[policy](PartialText(update.words, previous, positions, position_count))
+        if update.alignment is None:
+            return 0
+        weights = attention(update.alignment, update.frames)
+        attended = weights[len(self.text.committed) : -1].argmax(dim=-1).tolist()
+        positions = update.frames // MEL_FRAMES_PER_POSITION
+        count = committable(update.words, previous, attended, positions)
         incomplete = (i for i, piece in enumerate(update.words) if "\ufffd" in piece.text)
         return min(count, next(incomplete, count))  # not a character of which bytes are missing
 

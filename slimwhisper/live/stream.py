@@ -48,7 +48,7 @@ class Stream:
     The events of each utterance are, in order: SpeechStarted, TextUpdate per update, SpeechStopped,
     TextUpdate of the rest, UtteranceEnded; the next one may start before that. With `diarize`,
     SpeakersNamed comes last. Without turns, an utterance lasts from its first speech to `commit`,
-    and a pause in it commits the text so far.
+    and is one text as long as it fits in a window.
     """
 
     live = True

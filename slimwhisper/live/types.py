@@ -9,7 +9,6 @@ from slimwhisper.errors import SlimWhisperError
 from slimwhisper.option_group import MILLISECONDS, TASKS, WITHIN, option
 from slimwhisper.types import Segment, Word
 
-POLICIES = ("agreement", "alignatt")  # the values of `LiveOptions.policy`
 LEAST_WINDOW = 4.0  # seconds
 MOST_PADDING_MS = 5_000
 live = partial(option, section="live")
@@ -25,12 +24,7 @@ class LiveOptions:
     language: str | None = live(None, "language code or name [detected for each utterance]")
     prompt: str | None = live(None, "text that comes before the first utterance")
     hotwords: str | None = live(None, "words to expect")
-    # LocalAgreement-2, arXiv 2307.14743, and AlignAtt, arXiv 2305.11408
-    policy: str = live(
-        "agreement",
-        "when text is committed: two updates agree on it, or it does not attend to new audio",
-        choices=POLICIES,
-    )
+    condition_on_previous_text: bool = live(True, "prompt each utterance with those before it")
     update: float = live(1.0, "seconds of new audio between two updates", low=0.1, high=30)
     first: float = live(
         0.5, "seconds of speech before the first update of an utterance", low=0, high=30

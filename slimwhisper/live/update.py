@@ -22,7 +22,7 @@ from slimwhisper.engine.requests import (
     Retry,
     Window,
 )
-from slimwhisper.live.policy import NEED_ATTENTION, TextPiece
+from slimwhisper.live.policy import TextPiece
 from slimwhisper.live.setup import EXTRA_TOKENS
 from slimwhisper.live.utterance import BufferText, Utterance
 from slimwhisper.longform.options import RecordingOptions
@@ -90,7 +90,11 @@ class UpdateDecoding:
         while True:
             answer = yield request
             assert isinstance(answer, Decoded)
-            candidate, cut_off = self._as_candidate(answer), self._cut_off(answer)
+            text = utterance.tokenizer.decode(list(answer.tokens))
+            if not self.text.committed and utterance.copies_prompt(text):
+                request = self._window(None, attempt, ())
+                continue
+            candidate, cut_off = self._as_candidate(answer, text), self._cut_off(answer)
             failed = candidate.failed(setup.options)
             if not (self.final or self.full):  # the next update decodes this audio again
                 break
@@ -107,12 +111,11 @@ class UpdateDecoding:
                 break
             attempt, request = following, Retry(following)
         self._store_result(candidate, failed or cut_off)
-        needs_attention = setup.live.policy in NEED_ATTENTION and not self.final
-        if self.full or setup.live.words or needs_attention:
-            text = (*self.text.committed, *(t for word in self.words for t in word.tokens))
-            if text:
+        if setup.live.words or not self.final:
+            tokens = (*self.text.committed, *(t for word in self.words for t in word.tokens))
+            if tokens:
                 context = utterance.tokenizer.sot_sequence_including_notimestamps
-                alignment = yield Align(tuple(context), text)
+                alignment = yield Align(tuple(context), tokens)
                 assert isinstance(alignment, Alignment)
                 self.alignment = alignment
 
@@ -123,11 +126,10 @@ class UpdateDecoding:
         rules = replace(rules, sample_len=min(rules.sample_len, self._max_tokens))
         return Window(mel, prompt, index, rules, attempt, logprobs=True, draft=draft)
 
-    def _as_candidate(self, answer: Decoded) -> Candidate:
+    def _as_candidate(self, answer: Decoded, text: str) -> Candidate:
         """An answer with the mean log-probability of the whole text since the cut."""
         logprobs = [*self.text.logprobs, *answer.logprobs]
         mean = sum(logprobs) / (len(logprobs) or 1)
-        text = self.utterance.tokenizer.decode(list(answer.tokens))
         return Candidate.of(replace(answer, avg_logprob=mean), text)
 
     def _cut_off(self, answer: Decoded) -> bool:

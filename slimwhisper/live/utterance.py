@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.engine.requests import Decoded
-from slimwhisper.live.policy import TextPiece
+from slimwhisper.live.policy import TextPiece, letters_of
 from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.types import UtteranceEnded
 from slimwhisper.longform.requests import Prompts, compression_ratio
@@ -67,7 +67,8 @@ class Utterance:
         """start: seconds."""
         self.number, self.start, self.end, self.setup = number, start, start, setup
         self.text = ""  # all committed text
-        self._history, self._segments = context.history, list[Segment]()
+        kept = setup.live.condition_on_previous_text
+        self._history, self._segments = context.history if kept else [], list[Segment]()
         self.speakers = context.speakers
         self.language: str | None = None  # code; None: not known yet
         if setup.language is not None:
@@ -85,6 +86,17 @@ class Utterance:
         prompts.add(self._history, keep=True)
         prompt, index = prompts.of_window(self.tokenizer)
         return (*prompt, *since), index
+
+    def copies_prompt(self, text: str) -> bool:
+        """Whether a text begins with two or more words that end the prompt. The model copies them
+        where it hears little, so the text before is no prompt any more.
+        """
+        before = list(map(letters_of, self.tokenizer.decode(self._history).split()))
+        words = list(map(letters_of, text.split()))
+        copied = any(words[:n] == before[-n:] for n in range(2, min(len(before), len(words)) + 1))
+        if copied:
+            self._history.clear()
+        return copied
 
     def commit(self, text: str) -> str:
         """Add committed text. Returns it as emitted: the utterance does not begin with a space."""

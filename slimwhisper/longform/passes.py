@@ -16,8 +16,7 @@ from slimwhisper.longform.segments import WindowSpan
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Segment, Transcript
 
-if TYPE_CHECKING:  # they import tiktoken and torch, which are slow to start
-    from slimwhisper.audio.vad import SpeechFrames
+if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
     from slimwhisper.tokens.encoding import Tokenizer
 
 
@@ -34,7 +33,6 @@ class DecodedWindow:
     language: str | None = None  # code: of the text; None: the model knows one only
     # of the language, if it was detected to be another than that of the window before; else 1
     language_probability: float = 1.0
-    voice: "SpeechFrames | None" = None  # where the recording may have speech, if that is known
 
 
 class WindowPass(Protocol):
@@ -52,7 +50,6 @@ class TranscriptContext:
     seconds: float
     vocabulary: Vocabulary
     tokenizer: "Tokenizer"  # of the transcript's language
-    voice: "SpeechFrames | None" = None  # as in `DecodedWindow`
 
     def spell(self, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
         """A segment's tokens -> pieces of text with their tokens; timestamps have no text."""
@@ -72,6 +69,19 @@ class Pass(Protocol):
         """The changed copy."""
 
 
+class Voice(Protocol):
+    """Where there may be speech; all times are in seconds."""
+
+    def heard(self, start: float, stop: float) -> bool:
+        """Whether between two times, or near them."""
+
+    def seconds(self, start: float, stop: float) -> float:
+        """How much between two times."""
+
+    def is_faint(self, start: float, stop: float) -> bool:
+        """Whether it is as short and rare as what is no speech."""
+
+
 @dataclass(slots=True)
 class Passes:
     """The passes of a recording, each in order."""
@@ -81,6 +91,7 @@ class Passes:
     windows: list[WindowPass] = field(default_factory=list)  # of segments with their numbers
     transcript: list[Pass] = field(default_factory=list)
     dropped: frozenset[str] = frozenset()  # flags of segments that are left out
+    voice: Voice | None = None  # if it is known; windows without speech are not decoded
 
     def drops(self, segment: Segment) -> bool:
         """Whether a segment is left out of the text."""

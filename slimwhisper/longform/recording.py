@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, pairwise
-from typing import TYPE_CHECKING
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
@@ -23,9 +22,6 @@ from slimwhisper.types import (
     Word,
 )
 
-if TYPE_CHECKING:
-    from slimwhisper.audio.vad import SpeechFrames
-
 PAUSE = 2 * SAMPLE_RATE  # samples: a shorter one stays inside a piece, a longer one is left out
 MAX_EDGE = 1.0  # seconds of a segment on the other side of a silence that are cut off
 
@@ -40,7 +36,6 @@ class AudioPlan:
     clips: Sequence[Region] | None = None  # of the first session, in mel frames; None: the options'
     pieces: Sequence[Region] = ()  # of later sessions, in mel frames
     speech: int | None = None  # samples of speech; None: not looked for
-    voice: "SpeechFrames | None" = None  # as in `Session`
 
     @property
     def excerpts(self) -> Excerpts | None:
@@ -51,11 +46,7 @@ class AudioPlan:
 def plan_audio(samples: Samples, options: RecordingOptions, window_frames: int) -> AudioPlan:
     """Look for speech, if the options ask for it. window_frames: mel frames of a piece, at most."""
     if not (options.parallel or options.vad_filter):
-        if not options.speech_only:
-            return AudioPlan(samples)
-        from slimwhisper.audio.vad import SpeechFrames
-
-        return AudioPlan(samples, voice=SpeechFrames(samples))
+        return AudioPlan(samples)
     frames = clips_of(options, len(samples) // HOP_SAMPLES)
     selected = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
     regions = _intersection(find_speech(samples, options), selected)
@@ -92,7 +83,7 @@ class Recording:
         """Reads all samples, once more to find speech. vocabulary: as in `Session`."""
         self.options, self._samples, self._passes = options, samples, passes or Passes()
         plan = plan_audio(samples, options, dims.window_frames)
-        self._excerpts, self._waiting, self._voice = plan.excerpts, deque(plan.pieces), plan.voice
+        self._excerpts, self._waiting = plan.excerpts, deque(plan.pieces)
         self.seconds_of_speech = self.seconds if plan.speech is None else plan.speech / SAMPLE_RATE
         self._reported: list[Segment] = []
         if plan.speech is not None:  # clips are in the plan
@@ -107,8 +98,6 @@ class Recording:
             options,
             vocabulary=vocabulary,
             passes=self._passes,
-            voice=plan.voice,
-            only_speech=plan.speech is not None,
             silences=[(a // HOP_SAMPLES, b // HOP_SAMPLES) for a, b in plan.samples.silences],
         )
         self.sessions = [self._session(plan.clips)]
@@ -136,7 +125,7 @@ class Recording:
         """What passes may know; known once the language is."""
         first = self.sessions[0]
         return TranscriptContext(
-            self.options, self.seconds, first.vocabulary, first.state.tokenizer, self._voice
+            self.options, self.seconds, first.vocabulary, first.state.tokenizer
         )
 
     @property

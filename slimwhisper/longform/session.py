@@ -27,8 +27,7 @@ from slimwhisper.longform.segments import WindowSegments, WindowSpan, cut_at_tim
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
 from slimwhisper.types import FRAMES_PER_SECOND, Dims, Segment, Transcript
 
-if TYPE_CHECKING:  # they import tiktoken and torch, which are slow to start
-    from slimwhisper.audio.vad import SpeechFrames
+if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
     from slimwhisper.tokens.encoding import Tokenizer
 
 Clip = tuple[int, int]  # mel frames [start, stop)
@@ -73,15 +72,11 @@ class Session:
         clips: Sequence[Clip] | None = None,
         language: str | None = None,
         vocabulary: Vocabulary | None = None,
-        voice: "SpeechFrames | None" = None,
-        only_speech: bool = False,
         silences: Sequence[Clip] = (),
         passes: Passes | None = None,
     ) -> None:
         """clips: instead of those in the options. language: a code, if already known. vocabulary:
         None: Whisper's for these dimensions.
-        voice: where there may be speech; other windows are not decoded. None: not known.
-        only_speech: there is nothing else in the audio.
         silences: of the file's clock, in which no window starts, and where long ones end it.
         passes: over each window's segments.
         """
@@ -95,8 +90,8 @@ class Session:
         if len(languages) == 1:
             self.language = languages[0]
         self.language_probs: dict[str, float] = {}  # by code; {}: the language was known
-        self._passes, self._voice = passes or Passes(), voice
-        self._only_speech = only_speech
+        self._passes = passes or Passes()
+        self._voice = self._passes.voice
         self.state = WindowState(languages)
         self._steps = self._run(self._windows(clips, silences), cut=clips is None)
         self._request: Request | None = next(self._steps, None)
@@ -200,16 +195,17 @@ class Session:
         """Detect the recording's language; where the first window leaves it open, and it is known
         where there is speech, in the most certain of up to three. Returns what was heard last.
         """
-        found, known = {}, self._only_speech or self._voice is not None
-        for tries in range(1 if self.options.multilingual else TRIES):
+        found = {}
+        for tries in range(TRIES):
             if tries:
-                start, frames = sum(audio), min(audio[1], self.mel.frames - sum(audio))
-                if frames <= 0 or not known or not self._has_speech(start, frames):
+                start = sum(audio)
+                frames = min(audio[1], self.mel.frames - start)
+                if frames <= 0 or not self._has_speech(start, frames):
                     break
                 audio = start, frames
             language, probs = yield from self._detect_language(audio)
             found[probs[language]] = language, probs
-            if probs[language] >= UNCERTAIN:
+            if self._voice is None or self.options.multilingual or probs[language] >= UNCERTAIN:
                 break
         self.language, self.language_probs = found[max(found)]
         self.state.spoken_language = self.language
@@ -304,7 +300,6 @@ class Session:
             stop=max(cut.seek, seek),
             language=state.text_language,
             language_probability=state.language_probability,
-            voice=self._voice,
         )
         if self._voice and cut.nothing_follows:  # so says the model
             end = cut.segments[-1].end

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext
+from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext, Voice
 from slimwhisper.options import Options
 from slimwhisper.trust.flags import (
     CERTAIN_LANGUAGE,
@@ -47,12 +47,13 @@ def prepare_passes(options: Options) -> None:
         prepare(options)
 
 
-def flag(segments: Sequence[Segment], window: DecodedWindow) -> list[Segment]:
+def flag(
+    segments: Sequence[Segment], window: DecodedWindow, voice: Voice | None = None
+) -> list[Segment]:
     """Flag what is doubtful, by the text and the sound of its window."""
     sound = WindowSound(lambda: window.mel()[:, : window.span.frames], window.span.offset)
     changed = window.language_probability < CERTAIN_LANGUAGE
-    voiced = None if window.voice is None else window.voice.heard
-    evidence = WindowEvidence(sound, window.language, changed, voiced)
+    evidence = WindowEvidence(sound, window.language, changed, voice.heard if voice else None)
     return flagged(segments, evidence, window.before)
 
 
@@ -65,8 +66,15 @@ def add_fine_times(passes: Passes, samples: Samples, options: Options, name: str
 
 
 def add_flags(passes: Passes, samples: Samples, options: Options, name: str) -> None:
-    """What is doubtful in a window."""
-    passes.windows.append(flag)
+    """What is doubtful in a window; and where there is speech, as other windows are not decoded.
+
+    Pieces of speech alone need no such map.
+    """
+    if options.speech_only and not (options.vad_filter or options.parallel):
+        from slimwhisper.recordings.voice import SpeechFrames
+
+        passes.voice = SpeechFrames(samples)
+    passes.windows.append(partial(flag, voice=passes.voice))
 
 
 def add_speakers(passes: Passes, samples: Samples, options: Options, name: str) -> None:
@@ -87,7 +95,7 @@ def add_speakers(passes: Passes, samples: Samples, options: Options, name: str) 
 
 def add_the_rest(passes: Passes, samples: Samples, options: Options, name: str) -> None:
     """Loops across windows, what is dropped, and sentences."""
-    passes.transcript.append(flag_all)
+    passes.transcript.append(partial(flag_all, passes.voice))
     if options.drop:
         passes.dropped = frozenset(options.drop)
         passes.transcript.append(partial(drop, passes))
@@ -95,11 +103,11 @@ def add_the_rest(passes: Passes, samples: Samples, options: Options, name: str) 
         passes.transcript.append(cut_sentences)
 
 
-def flag_all(transcript: Transcript, context: TranscriptContext) -> Transcript:
+def flag_all(voice: Voice | None, transcript: Transcript, context: TranscriptContext) -> Transcript:
     """Flag loops that continue in later segments, and speech without text, if that is known."""
     segments = with_loops(transcript.segments)
-    if context.voice is not None:
-        segments = with_gaps(segments, context.voice.seconds, context.seconds)
+    if voice is not None:
+        segments = with_gaps(segments, voice.seconds, context.seconds)
     return replace(transcript, segments=segments)
 
 

@@ -75,6 +75,9 @@ def test_the_session_that_is_asked_for(tab: Tab) -> None:
 def test_words_and_what_may_still_change(tab: Tab) -> None:
     page = tab.page
     tab.begin()
+    tab.emit("input_audio_buffer.speech_started", "a", audio_start_ms=-8000)
+    tab.emit(f"{TRANSCRIPTION}.tentative", "a", text="", heard=-8.0)
+    page.wait_for_selector(".sw-state >> text=Listening, over 5 s behind")
     tab.emit("input_audio_buffer.speech_started", "a", audio_start_ms=3_725_400)
     tab.emit(f"{TRANSCRIPTION}.tentative", "a", text="<b>five")
     page.wait_for_selector(".sw-tail >> text=<b>five")

@@ -204,23 +204,25 @@ def test_the_scripts_are_served(site: Site) -> None:
 
 SAID = [
     {"start": 0.5, "end": 2.25, "text": " five  five"},
-    {"start": 3.0, "end": 61.5, "text": "zero\none --> four"},
+    {"start": 4.0, "end": 7.5, "text": "zero\none --> four"},
 ]
 WORDS = [
     [
         {"start": 0.5, "end": 1.0, "word": " five", "probability": 0.5},
         {"start": 1.5, "end": 2.25, "word": "-five", "probability": 1},
     ],
-    [{"start": 3.0, "end": 61.5, "word": " zero", "probability": 0}],
+    [{"start": 4.0, "end": 7.5, "word": " zero", "probability": 0}],
 ]
 
 
 def test_every_format_of_a_live_transcript(site: Site) -> None:
     assert site.written("txt", SAID) == "five  five\nzero one -> four\n"
     assert site.written("srt", SAID) == (
-        "1\n00:00:00,500 --> 00:00:02,250\nfive  five\n\n"
-        "2\n00:00:03,000 --> 00:01:01,500\nzero one -> four\n\n"
+        "1\n00:00:00,500 --> 00:00:02,250\nfive five\n\n"
+        "2\n00:00:04,000 --> 00:00:07,500\nzero one -> four\n\n"
     )
+    long = {"start": 3.0, "end": 23.0, "text": "We came home late, and nobody had seen us. " * 5}
+    assert site.written("srt", [long]).count("\n\n") == 5, "a cue for each sentence"
     for format in live_formats():
         assert "five" in site.written(format, SAID)
         site.written(format, [])

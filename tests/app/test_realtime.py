@@ -148,7 +148,7 @@ def test_optional_events_and_fields() -> None:
     shown = {"word": " five", "start": 0.25, "end": 0.5, "probability": 0.875}
     assert found["delta"]["words"] == found["segment"]["words"] == [shown]
     tentative, segment = found["tentative"], found["segment"]
-    assert (tentative["text"], tentative["content_index"]) == (" six", 0)
+    assert (tentative["text"], tentative["content_index"], tentative["heard"]) == (" six", 0, 0.0)
     assert (segment["tokens"], segment["avg_logprob"], segment["no_speech_prob"]) == ([], -0.1, 0)
     assert {"temperature", "compression_ratio"} <= segment.keys()
     plain = {e["type"] for e in told(script, {})}
@@ -172,6 +172,7 @@ GIVEN = {
     "delay": "low",
     "keywords": ["Zürich", "Bern"],
     "task": "translate",
+    "condition_on_previous_text": False,
 }
 
 
@@ -184,7 +185,7 @@ def test_every_field_reaches_the_stream() -> None:
     assert shown["turn_detection"] == {**TURNS, "silence_duration_ms": 500}
     assert (config.format.coding, config.format.rate) == ("PCM_16", 16_000)
     wanted: dict[str, Any] = {"task": "translate", "language": "de", "prompt": "Numbers."}
-    wanted |= {"hotwords": "Zürich, Bern", "update": 0.75}
+    wanted |= {"hotwords": "Zürich, Bern", "update": 0.75, "condition_on_previous_text": False}
     wanted |= {"vad_threshold": 0.25, "prefix_padding_ms": 100}
     assert config.options(LiveOptions()) == LiveOptions(**wanted)
     # what is not named stays

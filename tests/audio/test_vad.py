@@ -10,8 +10,9 @@ import torch
 
 import slimwhisper
 from slimwhisper.audio.threads import usual_threads
-from slimwhisper.audio.vad import FRAME, SpeechFrames, pack_regions, speech_regions
+from slimwhisper.audio.vad import FRAME, pack_regions, speech_regions
 from slimwhisper.errors import DependencyError
+from slimwhisper.recordings.voice import SpeechFrames
 from tests.support.sessions import Heard
 from tests.support.spoken import LONG, SAMPLES
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from whisper.utils import WriteSRT, WriteVTT
 
 from slimwhisper.cli import build_parser
 from slimwhisper.commands.live import command, flags, outputs
@@ -28,7 +27,7 @@ from slimwhisper.live.types import (
     TextUpdate,
     UtteranceEnded,
 )
-from slimwhisper.types import SAMPLE_RATE, Segment, Transcript, Word
+from slimwhisper.types import SAMPLE_RATE, Segment, Word
 from tests.support.command import Run
 from tests.support.paths import SAMPLES
 
@@ -154,21 +153,20 @@ def test_flags_are_the_options() -> None:
     assert tuple(outputs.OUTPUTS) == flags.FORMATS
 
 
-@pytest.mark.parametrize("name, writer", [("srt", WriteSRT), ("vtt", WriteVTT)])
-def test_subtitles_are_whispers(
-    capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path, name: str, writer: Any
-) -> None:
-    out, theirs = tmp_path / f"out.{name}", tmp_path / f"theirs.{name}"
-    run = Run(capsys, "live", str(recording(tmp_path)), "-f", name, "-o", str(out))
-    assert run.status == 0 and run.out == "one\ntwo -->\nthrée & four\n"
-    spoken = Transcript("", [segment(i, text) for i, text in enumerate(SAID)], "en")
-    with theirs.open("w", encoding="utf-8") as file:
-        writer("").write_result(spoken.as_dict(), file, {"always_include_hours": True})
-    expected = theirs.read_text(encoding="utf-8")
-    if name == "vtt":  # WebVTT needs escapes, and whisper leaves out hours
-        expected = expected.replace("&", "&amp;").replace("->\n", "--&gt;\n")
-        expected = re.sub(r"\b(\d\d:\d\d\.\d)", r"00:\1", expected)
-    assert out.read_text(encoding="utf-8") == expected
+@pytest.mark.parametrize(("name", "last"), [("srt", "Yes -> &."), ("vtt", "Yes --&gt; &amp;.")])
+def test_subtitles_are_sentences(tmp_path: Path, name: str, last: str) -> None:
+    """With the time to read each, but not after the end of its utterance."""
+    path, said = tmp_path / f"out.{name}", "We came home late, and nobody had seen us. " * 5
+    with outputs.open_outputs(name, path) as emit:
+        for number, text in enumerate((said, "Yes --> &.")):
+            emit(SpeechStopped(number, number + 13.0))
+            spoken = Segment(0, 0, 13.0 * number, number + 12.6, text, [], 0.0, -0.1, 1.0, 0.0)
+            emit(UtteranceEnded(number, (spoken,), text, "en"))
+    rows = [block.split("\n") for block in path.read_text().strip().split("\n\n")]
+    cues = [row[1:] for row in rows] if name == "srt" else rows[1:]
+    assert rows[-1][0] == "6" if name == "srt" else rows[0] == ["WEBVTT"]
+    assert [" ".join(text) for _, *text in cues] == [said[:42]] * 5 + [last]
+    assert [re.split(r"\D", time)[-2:] for time, *_ in cues[4:]] == [["12", "600"], ["13", "840"]]
 
 
 @pytest.mark.parametrize("terminal", [False, True])

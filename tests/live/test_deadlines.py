@@ -74,7 +74,7 @@ def test_an_utterance_ends_without_an_update_of_its_own(clock: Clock) -> None:
     late = [update_times[-1] - (over + SHORT_SILENCE / SAMPLE_RATE), end - (over + 0.5)]
     assert 0 <= min(late) and max(late) < 2 * FRAME / SAMPLE_RATE
     assert ended.text == text([3, 1, 4]) == " ".join(reader.texts[-1])
-    assert events.index(ended) - events.index(stop) == 2, "its text and its end come at once"
+    assert events.index(ended) - events.index(stop) <= 2, "its text and its end come at once"
 
 
 def test_a_short_silence_ends_nothing_and_a_long_one_needs_no_update() -> None:
@@ -107,7 +107,7 @@ def test_what_may_wait(clock: Clock) -> None:
 
 def test_what_is_over_is_decoded_side_by_side(clock: Clock) -> None:
     """In whichever order the answers come, the events are in order."""
-    phrases = [[n, n + 1, n + 2] for n in range(MAX_PARALLEL_UPDATES + 2)]
+    phrases = [[n + 2, n + 1, n] for n in range(MAX_PARALLEL_UPDATES + 2)]
     stream, reader = begin()
     stream.append(speech([*phrases, []], 0.8))
     clock.now = 5.0
@@ -132,7 +132,7 @@ def test_a_language_is_found_before_others_depend_on_it() -> None:
     multilingual = vocabulary(MULTILINGUAL)
     for language, parallel in ((None, 1), ("en", 3)):
         stream = Stream(MULTILINGUAL, multilingual, replace(PLAIN, turns=False, language=language))
-        stream.append(speech([[1, 2], [3, 4], [5, 6], []], 0.8))
+        stream.append(speech([[1, 2], [3, 4], [5, 6], []], 9.0))  # silence fills their windows
         started = 0
         while stream.due is not None:
             stream.request()
@@ -182,3 +182,18 @@ def test_a_text_that_is_longer_than_usual_is_decoded_to_its_end() -> None:
     assert stream.accept(buffer, replace(cut, tokens=tokens, logprobs=(-0.1, *logprobs))) is None
     (ended,) = (e for e in stream.events() if isinstance(e, UtteranceEnded))
     assert ended.text == LONG
+
+
+def test_a_copy_of_the_prompt_is_decoded_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is heard, the model says again how the prompt ends."""
+    stream, reader = begin()
+    said = reader._decoded
+
+    def copied(window: Window, temperature: float) -> Decoded:
+        words = window.prompt[window.sot_index - 2 : window.sot_index]
+        answer = said(window, temperature)
+        return replace(answer, tokens=words, logprobs=(-0.1,) * 3) if words else answer
+
+    monkeypatch.setattr(reader, "_decoded", copied)
+    phrases = [[1, 2, 3], [4, 5], [4, 5], [6, 7, 8]]
+    assert texts(play(stream, reader, [speech([*phrases, []], 0.8)])) == list(map(text, phrases))

@@ -5,47 +5,42 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.live.cutting import BufferCut, choose_cut
 from slimwhisper.live.mel import LiveMel
 from slimwhisper.live.policy import (
-    ALIGNATT_FRAMES,
+    KNOWN_MARGIN,
+    NEW_MARGIN,
     REWIND_FRAMES,
-    PartialText,
     TextPiece,
-    agreement,
-    alignatt,
+    committable,
 )
-from tests.support.fuzz import examples
 from tests.support.tones import vocabulary
 
 
-@examples(50)
-@given(st.lists(st.sampled_from("ab"), max_size=5), st.lists(st.sampled_from("ab"), max_size=5))
-def test_agreement_is_the_longest_common_prefix(before: list[str], now: list[str]) -> None:
-    """Letters must be the same, as in whisper_streaming: "sea" does not agree with "see"."""
-    old, new = ([TextPiece(f" {word}", (1, 2)) for word in words] for words in (before, now))
-    same = max(n for n in range(6) if before[:n] == now[:n] and n <= min(len(before), len(now)))
-    assert agreement(PartialText(new, old, [], 0)) == same
-
-
-def attend(attended: list[int], positions: int = 500) -> int:
+def attend(attended: list[int], positions: int = 500, before: str = "a bcd e") -> int:
     words = [TextPiece(" a", (1,)), TextPiece(" bcd", (2, 3)), TextPiece(" e", (4,))]
-    return alignatt(PartialText(words, [], attended, positions))
+    previous = [TextPiece(f" {word}", (1,)) for word in before.split()]
+    return committable(words, previous, attended, positions)
 
 
 def test_words_that_attend_to_the_end_or_go_back_wait() -> None:
-    last = 500 - ALIGNATT_FRAMES
+    last = 500 - KNOWN_MARGIN
     for attended, count in (
         *(([10, 20, 30, 40], 3), ([10, 20, 30, last], 2), ([10, 20, 30, last - 1], 3)),
         *(([10, 20, last, 40], 1), ([499, 20, 30, 40], 0)),  # a part of the word does
         *(([100, 200, 210, 200 - REWIND_FRAMES], 2), ([100, 200, 210, 211 - REWIND_FRAMES], 3)),
     ):
         assert attend(attended) == count, attended
-    assert attend([0, 0, 0, 0], 25) == 0
+
+
+def test_new_words_wait_longer() -> None:
+    """Those that the update before did not have at their places, but for case and punctuation."""
+    new = 500 - NEW_MARGIN
+    for before, count in (("a bcd e", 3), ("A, Bcd. ... e!", 3), ("a bce e", 1), ("bcd e", 1)):
+        assert attend([10, new, new, new], before=before) == count, before
+        assert attend([10, new - 2, new - 1, new - 1], before=before) == 3, "a name, at last"
 
 
 TOKENIZER = vocabulary().tokenizer("en")

@@ -1,16 +1,19 @@
 """One file's state machine on a spectrogram that is not one, and answers to feed it."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from slimwhisper.audio.mel import Spectrogram
-from slimwhisper.audio.vad import FRAME, SpeechFrames
+from slimwhisper.audio.vad import FRAME
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.longform.passes import Passes
 from slimwhisper.longform.session import Session
 from slimwhisper.options import Options
 from slimwhisper.recordings.passes import flag
+from slimwhisper.recordings.voice import SpeechFrames
 from slimwhisper.tokens.vocabulary import get_tokenizer
 from slimwhisper.types import SAMPLE_RATE, Dims
 from tests.support.checkpoints import tiny_dims
@@ -54,8 +57,8 @@ def session(
     seconds: float, dims: Dims = DIMS, voice: SpeechFrames | None = None, **options: object
 ) -> Session:
     chosen = Options(**options)  # type: ignore[arg-type]
-    passes = Passes(windows=[flag])
-    return Session(Frames(seconds, chosen.audio_window), dims, chosen, voice=voice, passes=passes)
+    passes = Passes(windows=[partial(flag, voice=voice)], voice=voice)
+    return Session(Frames(seconds, chosen.audio_window), dims, chosen, passes=passes)
 
 
 def answer(*tokens: int, **fields: float) -> Decoded:

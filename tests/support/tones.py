@@ -119,11 +119,11 @@ class Reader:
             case Align(before=before, text=tokens):
                 words = [i for i, t in enumerate(tokens) if t in self.tokens]
                 scores = torch.zeros(1, len(before) + len(tokens) + 1, DIMS.n_audio_ctx)
-                for number, i in enumerate(words):
-                    digit = self._digits[min(number, len(self._digits) - 1)]
-                    scores[
-                        0, len(before) - 1 + i, max(digit[1] // 2 - 8, 0) : digit[1] // 2 + 8
-                    ] = 9
+                middles = [middle // 2 for _, middle in self._digits]
+                for number, i in enumerate(words):  # up to the next word, also over a pause
+                    at = middles[min(number, len(middles) - 1)]
+                    after = next((m - 8 for m in middles if m > at), at + 8)
+                    scores[0, len(before) - 1 + i, max(at - 8, 0) : after] = 9
                 return Alignment(tokens, len(before), scores, (0.9,) * len(tokens))
             case Retry():
                 return self._decoded(self.windows[-1], request.attempt.temperature)

@@ -7,6 +7,7 @@ const STATES = {
   idle: "", starting: "Starting", running: "Listening", lost: "Reconnecting", paused: "Paused",
   stopping: "Finishing",
 };
+const MAX_BEHIND = 6;  // seconds; with more, the server is too slow
 const MAIN = { paused: "Resume", running: "Pause", lost: "Pause" };  // else Start
 
 export class LiveView {
@@ -55,10 +56,13 @@ export class LiveView {
     return this.foot;
   }
 
-  // seconds: of sound so far
-  refresh(state, seconds) {
+  // seconds: of sound so far. behind: those that are not decoded yet
+  refresh(state, seconds, behind) {
     this.root.dataset.state = state;
-    if (this.status.textContent !== STATES[state]) this.status.textContent = STATES[state];
+    const late = state === "running" && behind > MAX_BEHIND
+      ? `, over ${5 * Math.floor(behind / 5)} s behind: the server is too slow` : "";
+    const status = STATES[state] + late;  // rarely another one: it is read to screen readers
+    if (this.status.textContent !== status) this.status.textContent = status;
     this.main.textContent = MAIN[state] ?? "Start";
     this.main.disabled = ["starting", "stopping"].includes(state);
     this.stopper.hidden = !(state in MAIN);

@@ -22,7 +22,7 @@ const wait = (milliseconds) => new Promise((done) => { setTimeout(done, millisec
 class Live {
   // element: where to draw. root: the server's path.
   constructor(element, root) {
-    Object.assign(this, { root, options: {}, sound: new Sound(), base: 0, unsaved: false, timers: [] });
+    Object.assign(this, { root, options: {}, sound: new Sound(), base: 0, heard: 0, unsaved: false, timers: [] });
     this.utterances = new Utterances();
     this.view = new LiveView(element, this.utterances, {
       press: () => this.startOrPause(),
@@ -43,7 +43,14 @@ class Live {
     this.refresh();
   }
 
-  refresh() { this.view.refresh(this.state, this.sound.now); }
+  refresh() { this.view.refresh(this.state, this.sound.now, this.behind); }
+
+  // Seconds of audio, about, that the server has not decoded yet.
+  get behind() {
+    const { open, all } = this.utterances;
+    return open ? (all.at(-1).stopped ?? this.sound.now) - Math.max(this.heard, open.start) : 0;
+  }
+
   showProblem(message) { this.view.showProblem(message); }
 
   startOrPause() {
@@ -80,7 +87,7 @@ class Live {
       (reason) => this.reconnect(reason));
     this.connection = connection;
     await connection.open(sessionOf(this.options));
-    this.base = this.sound.rewind(this.utterances.disconnect(this.sound.start));
+    this.base = this.heard = this.sound.rewind(this.utterances.disconnect(this.sound.start));
     this.sound.send(connection, this.base);
   }
 
@@ -108,6 +115,7 @@ class Live {
         break;
       case "tentative":
         utterance.setTentative(event.text);
+        this.heard = this.base + event.heard;
         break;
       case "delta":
         utterance.add(event.delta, this.timed(event.words), this.sound.now);

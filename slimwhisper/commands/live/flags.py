@@ -66,4 +66,5 @@ def live_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The fields of `LiveOptions` that have flags, as the arguments set them."""
     rows = (row for row in fields(LiveOptions) if row.metadata["help"].section)
     chosen = {row.name: getattr(arguments, row.name) for row in rows}
+    chosen["words"] |= arguments.output_format in ("srt", "vtt")  # their cues end between words
     return chosen | {"known_speakers": arguments.voices}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
-from html import escape
+from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,8 +22,9 @@ from slimwhisper.live.types import (
     TextUpdate,
     UtteranceEnded,
 )
-from slimwhisper.outputs import cue_times
-from slimwhisper.subtitles.cues import label, shown
+from slimwhisper.outputs import SENTENCES, cues
+from slimwhisper.subtitles.cues import label
+from slimwhisper.subtitles.sentences import to_sentences
 from slimwhisper.text import escape_line, replace_unencodable
 from slimwhisper.types import Transcript
 
@@ -116,26 +117,21 @@ def _json(file: TextIO, diarize: bool) -> Iterator[Emit]:
 
 @contextmanager
 def _cues(file: TextIO, diarize: bool, format: str) -> Iterator[Emit]:
-    """SubRip ("srt") or WebVTT ("vtt"): a cue for each segment of an utterance that has ended."""
-    number = 0
+    """SubRip ("srt") or WebVTT ("vtt"): the sentences of each utterance that has ended."""
+    numbers, ends = count(1), dict[int, float]()
     if format == "vtt":
         print("WEBVTT\n", file=file, flush=True)
 
     def emit(event: LiveEvent) -> None:
-        nonlocal number
-        segments = list(event.segments) if isinstance(event, UtteranceEnded) else []
-        for segment in shown(Transcript("", segments, "")).segments:
-            text = segment.text.strip()
-            if not text:
-                continue
-            number += 1
-            if format == "srt":
-                print(number, file=file)
-                text, decimal = text.replace("-->", "->"), ","
-            else:
-                text, decimal = escape(text, quote=False), "."
-            times = cue_times(segment.start, segment.end, decimal)
-            print(f"{times}\n{text}\n", file=file, flush=True)
+        if isinstance(event, SpeechStopped):
+            ends[event.utterance] = event.end
+        elif isinstance(event, UtteranceEnded):
+            end = ends.pop(event.utterance, None)  # the next one's cues begin after it
+            sentences = to_sentences(event.segments, event.language, end)
+            transcript = Transcript(event.text, sentences, event.language)
+            for _, _, times, text in cues(transcript, {SENTENCES: True}, vtt=format == "vtt"):
+                header = f"{next(numbers)}\n" if format == "srt" else ""
+                print(f"{header}{times}\n{text}\n", file=file, flush=True)
 
     yield emit
 

@@ -1,0 +1,54 @@
+"""Where somebody may speak, to judge the texts that stand there."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slimwhisper.audio.samples import Samples
+from slimwhisper.audio.vad import FRAME, speech_probabilities
+from slimwhisper.types import SAMPLE_RATE
+
+_MAYBE_SPEECH = 0.3  # lowest probability
+_PEAK, _INAUDIBLE = 0.5, 1e-4  # of the samples of a block, scaled; a lower peak is silence
+NEAR = 0.4  # seconds from a stretch's ends where speech still counts as inside
+FAINT_RUN, FAINT_SHARE = 0.3, 0.1  # most seconds of speech in one go, most of the audio
+
+
+class SpeechFrames:
+    """Where a recording may have speech, also quiet speech: more sensitive than `speech_regions`.
+
+    Times are in seconds.
+    """
+
+    def __init__(self, samples: Samples) -> None:
+        """Reads all samples. Raises DependencyError without silero-vad."""
+
+        def scaled(block: NDArray[np.float32]) -> NDArray[np.float32]:
+            # the network hardly hears speech below -40 dB, which Whisper reads as any other
+            return block * (_PEAK / max(float(np.abs(block).max(initial=0)), _INAUDIBLE))
+
+        probabilities, _ = speech_probabilities(samples, prepare=scaled)
+        #: whether each frame of `FRAME` samples may be speech: bool [frames]
+        self.frames = np.frombuffer(probabilities, np.float32) >= _MAYBE_SPEECH
+
+    def seconds(self, start: float, stop: float) -> float:
+        """Seconds of speech between two times."""
+        return float(self._between(start, stop, 0).sum()) * FRAME / SAMPLE_RATE
+
+    def heard(self, start: float, stop: float) -> bool:
+        """Whether there is speech between two times, or near them."""
+        return bool(self._between(start, stop, NEAR).any())
+
+    def is_faint(self, start: float, stop: float) -> bool:
+        """Whether what may be speech is as short and rare as in laughter, music and cries: never as
+        long as a short word, and little of the audio.
+        """
+        frames = self._between(start, stop, NEAR)
+        edges = np.flatnonzero(np.diff(frames.astype(np.int8), prepend=0, append=0))
+        longest = int(np.diff(edges)[::2].max(initial=0)) * FRAME / SAMPLE_RATE
+        return longest < FAINT_RUN and bool(frames.sum() < FAINT_SHARE * len(frames))
+
+    def _between(self, start: float, stop: float, near: float) -> NDArray[np.bool_]:
+        first = max(int((start - near) * SAMPLE_RATE), 0) // FRAME
+        return self.frames[first : math.ceil((stop + near) * SAMPLE_RATE / FRAME)]
