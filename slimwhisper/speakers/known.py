@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.samples import Samples
+from slimwhisper.audio.vad import speech_regions
 from slimwhisper.errors import AudioError
-from slimwhisper.speakers.embedding import Stretch, embed_voice, find_stretches
-from slimwhisper.speakers.encoder import WINDOW, load_encoder
+from slimwhisper.speakers.embedding import embed_voice
 from slimwhisper.speakers.turns import Turn, by_first_speech
 from slimwhisper.types import SAMPLE_RATE
 
-SAME_VOICE = 0.78  # cosine at which two voices are the same; see docs/speakers.md
-MAX_WINDOWS = 60  # of 1.6 s, from the longest turns, to recognise a speaker by
+SAME_VOICE = 0.5  # cosine at which two voices are the same; see docs/speakers.md
 
 
 def name_known(
@@ -46,7 +45,7 @@ def name_known(
 
 
 def voice_of(path: str) -> NDArray[np.float32]:
-    """A reference recording's voice: a unit vector [256]. Raises AudioError."""
+    """A reference recording's voice: a unit vector [192]. Raises AudioError."""
     try:
         state = Path(path).stat()
     except OSError:
@@ -58,27 +57,14 @@ def voice_of(path: str) -> NDArray[np.float32]:
 def _read_voice(path: str, modified: int, size: int) -> NDArray[np.float32]:
     """Reads a reference once for all recordings of a job, unless it changes."""
     with closing(load_samples(path)) as samples:
-        stretches = _longest([stretch.region for stretch in find_stretches(samples)])
-        if not stretches:
-            raise AudioError(f"{path}: has no speech; give a few seconds of one person's voice")
-        return embed_voice(samples, stretches, load_encoder())
+        voice = embed_voice(samples, speech_regions(samples, min_silence_ms=250, pad_ms=60))
+    if not voice.any():
+        raise AudioError(f"{path}: has no speech; give a few seconds of one person's voice")
+    return voice
 
 
 def _voice(samples: Samples, turns: Sequence[Turn], speaker: str) -> NDArray[np.float32]:
-    """A speaker's voice in a recording: a unit vector [256]."""
+    """A speaker's voice in a recording: a unit vector [192]."""
     times = [(t.start * SAMPLE_RATE, t.end * SAMPLE_RATE) for t in turns if t.speaker == speaker]
     regions = [(max(round(start), 0), min(round(end), len(samples))) for start, end in times]
-    return embed_voice(samples, _longest(regions), load_encoder())
-
-
-def _longest(regions: Sequence[tuple[int, int]]) -> list[Stretch]:
-    """The longest regions, with `MAX_WINDOWS` windows in all."""
-    stretches: list[Stretch] = []
-    remaining = MAX_WINDOWS
-    for start, stop in sorted(regions, key=lambda r: r[0] - r[1]):
-        if remaining <= 0 or stop - start < 1:
-            break
-        cells = min(max(1, round((stop - start) / WINDOW)), remaining)
-        stretches.append(Stretch((start, stop), cells))
-        remaining -= cells
-    return stretches
+    return embed_voice(samples, regions)

