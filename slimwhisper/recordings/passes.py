@@ -10,6 +10,7 @@ from itertools import islice
 
 from slimwhisper.audio.samples import Samples
 from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext, Voice
+from slimwhisper.longform.segments import WindowSpan
 from slimwhisper.options import Options
 from slimwhisper.trust.flags import (
     CERTAIN_LANGUAGE,
@@ -19,7 +20,9 @@ from slimwhisper.trust.flags import (
     with_gaps,
     with_loops,
 )
-from slimwhisper.types import Segment, Transcript
+from slimwhisper.types import FRAMES_PER_SECOND, Segment, Transcript
+
+ELSEWHERE = 0.2  # seconds of speech outside all segments
 
 
 def passes_of(samples: Samples, options: Options, name: str) -> Passes:
@@ -53,8 +56,24 @@ def flag(
     """Flag what is doubtful, by the text and the sound of its window."""
     sound = WindowSound(lambda: window.mel()[:, : window.span.frames], window.span.offset)
     changed = window.language_probability < CERTAIN_LANGUAGE
-    evidence = WindowEvidence(sound, window.language, changed, voice.heard if voice else None)
+    evidence = WindowEvidence(
+        sound, window.language, changed, _voiced(segments, window.span, voice)
+    )
     return flagged(segments, evidence, window.before)
+
+
+def _voiced(
+    segments: Sequence[Segment], span: WindowSpan, voice: Voice | None
+) -> Callable[[float, float], bool] | None:
+    """Whether somebody may speak between two times. Where speech elsewhere in the window has no
+    text, a text may be that: the times of a lone word are often wrong.
+    """
+    if voice is None:
+        return None
+    spoken = voice.seconds(span.offset, span.offset + span.frames / FRAMES_PER_SECOND)
+    with_text = sum(voice.seconds(s.start, s.end) for s in segments if s.text.strip())
+    elsewhere = spoken - with_text > ELSEWHERE
+    return lambda start, end: elsewhere or voice.heard(start, end)
 
 
 def add_fine_times(passes: Passes, samples: Samples, options: Options, name: str) -> None:

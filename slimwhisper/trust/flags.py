@@ -265,9 +265,10 @@ def _flags(segment: Segment, evidence: WindowEvidence) -> set[str]:
         sound = evidence.sound(segment.start, segment.end)
         if sound >= MIN_SOUND and least < SLOW * sound:
             flags.add("too_few_words")
-    if is_credit(text) or (is_common(text) and _over_silence(segment, least, evidence)):
-        flags.add("invented")
-    if not least or _without_voice(segment, evidence):
+    voiced = evidence.voiced and evidence.voiced(segment.start, segment.end)
+    doubtful = segment.no_speech_prob > NO_SPEECH or segment.avg_logprob < LOGPROB
+    common = not voiced and is_common(text) and _over_silence(segment, least, evidence)
+    if not least or is_credit(text) or common or (voiced is False and doubtful):
         flags.add("invented")
     if evidence.changed or (evidence.language is not None and is_foreign(text, evidence.language)):
         flags.add("language_changed")
@@ -285,13 +286,6 @@ def _over_silence(segment: Segment, least: float, evidence: WindowEvidence) -> b
         or max(least, SLOW * MIN_SOUND) < SLOW * (segment.end - segment.start)
         or evidence.sound(segment.start, segment.end) < least
     )
-
-
-def _without_voice(segment: Segment, evidence: WindowEvidence) -> bool:
-    """Whether nobody is heard where an uncertain text stands."""
-    if evidence.voiced is None or evidence.voiced(segment.start, segment.end):
-        return False
-    return segment.no_speech_prob > NO_SPEECH or segment.avg_logprob < LOGPROB
 
 
 MISSED = 2.0  # seconds of speech without text that are worth a flag
