@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.flags import load_chosen
 from slimwhisper.live.setup import live_options
-from slimwhisper.text import escape_line, install_command
+from slimwhisper.text import escape_line
 from slimwhisper.trust import check_flags
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -48,8 +47,6 @@ def run_serve(a: argparse.Namespace) -> int:
     choose_dtype(a.dtype, choose_device(a.device))
     check_flags(a.drop)
     choose_forms(a.cache, *(getattr(a, name) for name in OVERRIDES))
-    if a.discover:
-        check_discovery(a.wyoming)
     check_ports(a.host, port=a.port, wyoming=a.wyoming)
     with exit_on_sigterm(), page_folder() if a.page else nullcontext() as folder:
         settings = make_settings(a, folder)
@@ -69,7 +66,7 @@ def run_serve(a: argparse.Namespace) -> int:
 def make_settings(a: argparse.Namespace, page: Path | None) -> ServerSettings:
     """The flags as `ServerSettings`. page: the folder for the page's files; None: no page."""
     root_path = a.root_path.strip("/")
-    same = ("host", "port", "api_key", "timeout", "patience", "idle_seconds", "wyoming", "discover")
+    same = ("host", "port", "api_key", "timeout", "patience", "idle_seconds", "wyoming")
     plain = a.cache in PRESETS and not any(getattr(a, name) for name in OVERRIDES)
     return ServerSettings(
         **{name: getattr(a, name) for name in same},
@@ -107,14 +104,6 @@ def tls_files(cert: str | None, key: str | None) -> tuple[str, str] | None:
         reason = error.strerror or error if isinstance(error, OSError) else error
         raise OptionError(f"{files}: {reason}; give two PEM files, without a password") from error
     return cert, key
-
-
-def check_discovery(port: int | None) -> None:
-    """Raises OptionError without a Wyoming port, DependencyError without the package."""
-    if port is None:
-        raise OptionError("--discover announces the Wyoming port; add --wyoming PORT")
-    if find_spec("zeroconf") is None:
-        raise DependencyError(f"--discover needs zeroconf; {install_command('discover')}")
 
 
 def check_ports(host: str, **ports: int | None) -> None:

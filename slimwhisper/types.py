@@ -93,11 +93,6 @@ class SpecialTokens:
         return tuple(range(a.stop, b.start) for a, b in pairwise(edges) if a.stop < b.start)
 
     @cached_property
-    def timestamp_end(self) -> int | None:
-        """The first id after the timestamps; None if they are the last."""
-        return None if self.timestamps.stop == self.size else self.timestamps.stop
-
-    @cached_property
     def boundaries(self) -> tuple[int, int, int, int] | None:
         """<|endoftext|>, the timestamps' begin and end, and <|notimestamps|>, if text tokens are
         those below the first and those after the timestamps; else None.

@@ -24,7 +24,7 @@ from tests.support.paths import ROOT, SAMPLES
 
 BARE = ROOT / "tests/support/bare"  # a sitecustomize.py: what is taken
 UNIX_MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
-NOT_IMPORTED_YET = UNIX_MODULES | {"msvcrt", "numba", "triton", "winreg", "zeroconf"}
+NOT_IMPORTED_YET = UNIX_MODULES | {"msvcrt", "numba", "triton", "winreg"}
 UNIX_CALLS = set(
     "fchmod fchown fork getuid geteuid getgid killpg mkfifo pread pwrite sched_getaffinity setsid "
     "statvfs uname O_CLOEXEC O_DIRECTORY O_NOFOLLOW O_NONBLOCK".split()

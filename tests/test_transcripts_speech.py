@@ -9,7 +9,6 @@ import pytest
 import whisper
 
 import slimwhisper
-from slimwhisper.cache.forms import PRESETS
 from tests.support.parity import differences, transcribe_each, whisper_transcribe
 from tests.support.spoken import EXPECTED, LONG, SAMPLES, WORDS, sequence, single_words
 
@@ -62,7 +61,6 @@ def expected(corpus: Corpus, digits_path: Path) -> list[dict[str, Any]]:
 def test_a_preset_says_what_whisper_says(
     corpus: Corpus, expected: list[dict[str, Any]], digits_path: Path, cache: str
 ) -> None:
-    """On this checkpoint the other presets fall back to the forms of `slim`: see below."""
     model = slimwhisper.load_model(digits_path, "cpu", cache=cache, audio_window="full")
     found = transcribe_each(model, corpus.audio, batch_size=16)
     for name, ours, theirs in zip(corpus.names, found, expected, strict=True):
@@ -87,22 +85,6 @@ def test_neighbours_order_and_batch_change_nothing(corpus: Corpus, digits_path: 
         order = order[::-1]
 
 
-@pytest.mark.parametrize(
-    ("cross", "own"), [PRESETS["option1"], PRESETS["option2"], ("v", "v"), ("hybrid", "x")]
-)
-def test_the_other_forms_too(
-    corpus: Corpus, expected: list[dict[str, Any]], digits_path: Path, cross: str, own: str
-) -> None:
-    """None is exact for this checkpoint: every layer uses the forms of `slim`."""
-    forms: dict[str, Any] = {"cross_cache": cross, "self_cache": own}
-    model = slimwhisper.load_model(digits_path, "cpu", audio_window="full", **forms)
-    assert len(model.fallbacks) == (cross != "e") + (own != "x")
-    assert all("4 of 4 layers" in said for said in model.fallbacks)
-    for i in range(0, len(corpus.audio), 12):
-        found = model.transcribe(corpus.audio[i], temperature=0)
-        assert not differences(found, expected[i]), corpus.names[i]
-
-
 def test_the_words_are_right(corpus: Corpus, expected: list[dict[str, Any]]) -> None:
     """At most 2 % of the words of voices that training did not hear; none where there are none."""
     true = [" ".join(words) for words in corpus.words]
@@ -111,18 +93,3 @@ def test_the_words_are_right(corpus: Corpus, expected: list[dict[str, Any]]) -> 
     silent = [h for n, h in zip(corpus.names, heard, strict=True) if n.startswith(SILENT)]
     assert len(silent) == 6
     assert not any(silent)
-
-
-@pytest.mark.parametrize("cache", ["slim"])
-def test_half_precision_says_the_same(
-    corpus: Corpus, expected: list[dict[str, Any]], digits_path: Path, cache: str
-) -> None:
-    options: dict[str, Any] = {"dtype": "bfloat16", "cache": cache, "audio_window": "full"}
-    model = slimwhisper.load_model(digits_path, "cpu", **options)
-    found = transcribe_each(model, corpus.audio)
-    other = [
-        name
-        for name, ours, theirs in zip(corpus.names, found, expected, strict=True)
-        if ours["text"] != theirs["text"]
-    ]
-    assert len(other) <= 1, other

@@ -13,7 +13,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -22,16 +22,12 @@ from slimwhisper.app.api.fields import NULL_IS_DEFAULT, LenientModel, check, jso
 from slimwhisper.app.api.request import choose_model
 from slimwhisper.app.connections import listen
 from slimwhisper.app.realtime.audio_input import MAX_CHANNELS, SoundFormat
-from slimwhisper.app.realtime.discovery import announce
 from slimwhisper.app.realtime.stream_feed import StreamFeed
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.jobs import StoppingError
 from slimwhisper.checkpoint.names import BUNDLED, HUB_MODELS
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.live.types import LiveEvent, StreamFailed, TextUpdate, UtteranceEnded
-
-if TYPE_CHECKING:
-    from zeroconf.asyncio import AsyncZeroconf
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -347,10 +343,9 @@ class Wyoming:
         self._host, self._settings = host, host.settings
         self._tasks: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
-        self._announcer: AsyncZeroconf | None = None
 
     async def start(self) -> None:
-        """Listen. Raises OptionError if the port cannot be used, or not be announced."""
+        """Listen. Raises OptionError if the port cannot be used."""
         host, port = self._settings.host, self._settings.wyoming
         try:
             self._server = await asyncio.start_server(
@@ -359,20 +354,12 @@ class Wyoming:
         except OSError as error:
             raise OptionError(f"--wyoming {port}: {error.strerror}; choose another port") from error
         listen(self._server)
-        if self._settings.discover:
-            try:
-                self._announcer = await announce(self._server.sockets)
-            except OptionError:
-                self._server.close()
-                raise
         logger.info("Wyoming protocol on tcp://%s:%s, without authentication", host, port)
 
     async def stop(self) -> None:
         """Stop listening, and end all connections: complete recordings get their transcript, the
         others the text so far; then the clients get an error. Clients that do not read are dropped.
         """
-        if self._announcer is not None:
-            await self._announcer.async_close()
         if self._server is not None:
             self._server.close()
         for task in self._tasks:

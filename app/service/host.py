@@ -30,7 +30,6 @@ class ServerSettings:
     session_seconds: float = 3600.0  # of a realtime session
     idle_seconds: float = 300.0  # without audio, after which a realtime session ends
     wyoming: int | None = None  # the port of the Wyoming protocol; None: it is not served
-    discover: bool = False  # announce that port on the local network
 
 
 class ServerHost(NamedTuple):

@@ -134,7 +134,7 @@ class LatentCross(CrossLayer):
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d], in the cheaper of the two orders."""
         attention, (_, t, d) = self.attention, x.shape
-        tokens = rows.rows_per_slot * t
+        tokens = rows.group * rows.tokens * t
         latent, slots = rows.of_slots(self.store.latent)
         bias = self.store.position_bias
         if bias is not None:

@@ -116,11 +116,6 @@ class Rows:
         """The same texts with `tokens` rows each, one for each token of a step."""
         return replace(self, ids=self.ids.repeat_interleave(tokens), tokens=tokens)
 
-    @property
-    def rows_per_slot(self) -> int:
-        """How many adjacent rows share a slot."""
-        return self.group * self.tokens
-
     def with_prompts(self, tokens: int) -> "Rows":
         """The rows with the locations of their prompts' tokens, found once for all layers."""
         if self.table is None:

@@ -173,9 +173,3 @@ def add_serve(commands: Any) -> None:
         group = FlagGroup(p, title)
         for name, kind, default, help in rows:
             group.add(f"--{name}", type=kind, default=default, help=help)
-    group.add(
-        "--discover",
-        action="store_true",
-        default=False,
-        help="announce the Wyoming port on the local network, for Home Assistant [no]",
-    )

@@ -273,7 +273,8 @@ def choose_pages(model: Model, search: Search, slots: int) -> int | None:
     `cache_memory`; without it, on a GPU, those that fit in its free memory, up to the default of
     `Engine`. None: the default.
     """
-    page_bytes, context = _page_bytes(model), model.dims.n_text_ctx
+    context = model.dims.n_text_ctx
+    page_bytes = Pages(model.plan, 0, torch.device("meta")).page_bytes
     if page_bytes and model.cache_memory is not None:
         return min(model.cache_memory // page_bytes, search.most_pages(context, slots))
     if not page_bytes or model.device.type != "cuda":
@@ -281,10 +282,6 @@ def choose_pages(model: Model, search: Search, slots: int) -> int | None:
     free = free_bytes(model.device) - model.audio_bytes(slots)
     free = int(PAGES_SHARE * free) // page_bytes
     return max(min(search.usual_pages(context, slots), free), search.least_pages(context))
-
-
-def _page_bytes(model: Model) -> int:
-    return Pages(model.plan, 0, torch.device("meta")).page_bytes
 
 
 def make_engine(model: Model, search: Search, slots: int) -> Engine:

@@ -249,11 +249,11 @@ class Timestamps(LogitFilter):
     def after(self, state: State, tokens: Tensor) -> State:
         """Timestamps are the tokens from the first one up, and below the end."""
         enabled, limit, last, _, latest = state
-        begin, end = self.vocabulary.timestamps.start, self.vocabulary.timestamp_end
-        is_stamp = tokens >= begin
-        if end is not None:
-            is_stamp &= tokens < end
-        latest = torch.where(is_stamp, tokens - begin, latest)
+        stamps = self.vocabulary.timestamps
+        is_stamp = tokens >= stamps.start
+        if stamps.stop < self.vocabulary.size:
+            is_stamp &= tokens < stamps.stop
+        latest = torch.where(is_stamp, tokens - stamps.start, latest)
         return enabled, limit, is_stamp, last.clone(), latest
 
     def most_likely(self, logits: Tensor, texts: Texts, kernels: Kernels) -> tuple[Tensor, Tensor]:

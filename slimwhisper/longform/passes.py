@@ -70,15 +70,15 @@ class Pass(Protocol):
 
 
 class Voice(Protocol):
-    """Where there may be speech; all times are in seconds."""
+    """Where there may be speech; all positions are mel frames."""
 
-    def heard(self, start: float, stop: float) -> bool:
-        """Whether between two times, or near them."""
+    def heard(self, start: int, stop: int) -> bool:
+        """Whether between two positions, or near them."""
 
-    def seconds(self, start: float, stop: float) -> float:
-        """How much between two times."""
+    def seconds(self, start: int, stop: int) -> float:
+        """How much between two positions."""
 
-    def is_faint(self, start: float, stop: float) -> bool:
+    def is_faint(self, start: int, stop: int) -> bool:
         """Whether it is as short and rare as what is no speech."""
 
 

@@ -7,6 +7,7 @@ the engine, and receive its answers.
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from slimwhisper.audio.mel import Spectrogram
@@ -134,7 +135,8 @@ class Session:
         first = next(spans, None)
         in_slot: Clip | None = None  # the audio in the engine's slot: start and frames
         if self.language is None:
-            in_slot = yield from self._language(self._audio_of_language(first, cut))
+            audio = self._audio_of_language(first, cut)
+            in_slot = audio if (yield from self._find_language(audio)) == 1 else None
         else:
             self._set_language(self.language)
         self.prompts = Prompts(self.state.tokenizer, self.dims, self.options)
@@ -165,17 +167,11 @@ class Session:
                     continue
                 long = (a for a, b in silences if seek < a and b - a >= LONG_SILENCE)
                 frames = min(window, stop - seek, next(long, stop) - seek)
-                if self._has_speech(seek, frames):
+                if self._voice is None or self._voice.heard(seek, seek + frames):
                     content = self.mel.frames if clips is None else stop
                     yield WindowSpan(seek, frames, content, window)
                 else:
                     self.state.seek += frames
-
-    def _has_speech(self, start: int, frames: int) -> bool:
-        """Whether there may be speech in these mel frames, as far as is known."""
-        stop = start + frames
-        voice = self._voice
-        return voice is None or voice.heard(start / FRAMES_PER_SECOND, stop / FRAMES_PER_SECOND)
 
     # -- the language --------------------------------------------------------------------------
 
@@ -191,26 +187,23 @@ class Session:
             window = max(min(window, self.mel.frames - start), 1)
         return start, window
 
-    def _language(self, audio: Clip) -> Generator[Request, Answer, Clip]:
+    def _find_language(self, audio: Clip) -> Generator[Request, Answer, int]:
         """Detect the recording's language; where the first window leaves it open, and it is known
-        where there is speech, in the most certain of up to three. Returns what was heard last.
+        where there is speech, in the most certain of up to three. Returns how many were heard.
         """
-        found = {}
-        for tries in range(TRIES):
-            if tries:
-                start = sum(audio)
-                frames = min(audio[1], self.mel.frames - start)
-                if frames <= 0 or not self._has_speech(start, frames):
-                    break
-                audio = start, frames
+        voice, found = self._voice, list[tuple[float, str, dict[str, float]]]()
+        while len(found) < TRIES:
             language, probs = yield from self._detect_language(audio)
-            found[probs[language]] = language, probs
-            if self._voice is None or self.options.multilingual or probs[language] >= UNCERTAIN:
+            found.append((probs[language], language, probs))
+            start, frames = sum(audio), min(audio[1], self.mel.frames - sum(audio))
+            certain = self.options.multilingual or probs[language] >= UNCERTAIN or frames <= 0
+            if certain or voice is None or not voice.heard(start, start + frames):
                 break
-        self.language, self.language_probs = found[max(found)]
-        self.state.spoken_language = self.language
+            audio = start, frames
+        _, self.language, self.language_probs = max(found, key=itemgetter(0))
+        self.state.language_probability = 1.0  # it has not changed
         self._set_language(self.language)
-        return audio
+        return len(found)
 
     def _detect_language(
         self, audio: Clip
@@ -250,8 +243,7 @@ class Session:
             first,
             options.token_logprobs,
         )
-        seconds = span.frames / FRAMES_PER_SECOND
-        faint = self._voice and self._voice.is_faint(span.offset, span.offset + seconds)
+        faint = self._voice and self._voice.is_faint(span.start, span.start + span.frames)
         failures: list[Candidate] = []
         requests: list[Window | Retry] = [window, *map(Retry, others)]
         for request in requests:
@@ -302,9 +294,8 @@ class Session:
             language_probability=state.language_probability,
         )
         if self._voice and cut.nothing_follows:  # so says the model
-            end = cut.segments[-1].end
-            rest = self._voice.seconds(end, seek / FRAMES_PER_SECOND)
-            seek = round(end * FRAMES_PER_SECOND) if end > span.offset and rest > UNHEARD else seek
+            end = max(round(cut.segments[-1].end * FRAMES_PER_SECOND), span.start)
+            seek = end if self._voice.seconds(end, seek) > UNHEARD else seek
         for change in self._passes.times:
             new = change(new, window)
         # a window whose text is just <|0.00|><|0.00|> would be decoded in an endless loop

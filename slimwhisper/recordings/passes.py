@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import TypeVar
 
 from slimwhisper.audio.samples import Samples
 from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext, Voice
@@ -22,6 +23,7 @@ from slimwhisper.trust.flags import (
 )
 from slimwhisper.types import FRAMES_PER_SECOND, Segment, Transcript
 
+T = TypeVar("T")
 ELSEWHERE = 0.2  # seconds of speech outside all segments
 
 
@@ -70,10 +72,18 @@ def _voiced(
     """
     if voice is None:
         return None
-    spoken = voice.seconds(span.offset, span.offset + span.frames / FRAMES_PER_SECOND)
-    with_text = sum(voice.seconds(s.start, s.end) for s in segments if s.text.strip())
+    heard, seconds = in_seconds(voice.heard), in_seconds(voice.seconds)
+    spoken = voice.seconds(span.start, span.start + span.frames)
+    with_text = sum(seconds(s.start, s.end) for s in segments if s.text.strip())
     elsewhere = spoken - with_text > ELSEWHERE
-    return lambda start, end: elsewhere or voice.heard(start, end)
+    return lambda start, end: elsewhere or heard(start, end)
+
+
+def in_seconds(of_frames: Callable[[int, int], T]) -> Callable[[float, float], T]:
+    """A function of two mel frames, as one of two times."""
+    return lambda start, end: of_frames(
+        round(start * FRAMES_PER_SECOND), round(end * FRAMES_PER_SECOND)
+    )
 
 
 def add_fine_times(passes: Passes, samples: Samples, options: Options, name: str) -> None:
@@ -126,7 +136,7 @@ def flag_all(voice: Voice | None, transcript: Transcript, context: TranscriptCon
     """Flag loops that continue in later segments, and speech without text, if that is known."""
     segments = with_loops(transcript.segments)
     if voice is not None:
-        segments = with_gaps(segments, voice.seconds, context.seconds)
+        segments = with_gaps(segments, in_seconds(voice.seconds), context.seconds)
     return replace(transcript, segments=segments)
 
 

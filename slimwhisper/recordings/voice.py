@@ -1,24 +1,22 @@
 """Where somebody may speak, to judge the texts that stand there."""
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.audio.samples import Samples
 from slimwhisper.audio.vad import FRAME, speech_probabilities
-from slimwhisper.types import SAMPLE_RATE
+from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE
 
 _MAYBE_SPEECH = 0.3  # lowest probability
 _PEAK, _INAUDIBLE = 0.5, 1e-4  # of the samples of a block, scaled; a lower peak is silence
-NEAR = 0.4  # seconds from a stretch's ends where speech still counts as inside
+NEAR = 40  # mel frames from a stretch's ends where speech still counts as inside
 FAINT_RUN, FAINT_SHARE = 0.3, 0.1  # most seconds of speech in one go, most of the audio
 
 
 class SpeechFrames:
     """Where a recording may have speech, also quiet speech: more sensitive than `speech_regions`.
 
-    Times are in seconds.
+    Positions are mel frames of 10 ms.
     """
 
     def __init__(self, samples: Samples) -> None:
@@ -32,15 +30,15 @@ class SpeechFrames:
         #: whether each frame of `FRAME` samples may be speech: bool [frames]
         self.frames = np.frombuffer(probabilities, np.float32) >= _MAYBE_SPEECH
 
-    def seconds(self, start: float, stop: float) -> float:
-        """Seconds of speech between two times."""
+    def seconds(self, start: int, stop: int) -> float:
+        """Seconds of speech between two positions."""
         return float(self._between(start, stop, 0).sum()) * FRAME / SAMPLE_RATE
 
-    def heard(self, start: float, stop: float) -> bool:
-        """Whether there is speech between two times, or near them."""
+    def heard(self, start: int, stop: int) -> bool:
+        """Whether there is speech between two positions, or near them."""
         return bool(self._between(start, stop, NEAR).any())
 
-    def is_faint(self, start: float, stop: float) -> bool:
+    def is_faint(self, start: int, stop: int) -> bool:
         """Whether what may be speech is as short and rare as in laughter, music and cries: never as
         long as a short word, and little of the audio.
         """
@@ -49,6 +47,6 @@ class SpeechFrames:
         longest = int(np.diff(edges)[::2].max(initial=0)) * FRAME / SAMPLE_RATE
         return longest < FAINT_RUN and bool(frames.sum() < FAINT_SHARE * len(frames))
 
-    def _between(self, start: float, stop: float, near: float) -> NDArray[np.bool_]:
-        first = max(int((start - near) * SAMPLE_RATE), 0) // FRAME
-        return self.frames[first : math.ceil((stop + near) * SAMPLE_RATE / FRAME)]
+    def _between(self, start: int, stop: int, near: int) -> NDArray[np.bool_]:
+        first = max((start - near) * HOP_SAMPLES, 0) // FRAME
+        return self.frames[first : -(-(stop + near) * HOP_SAMPLES // FRAME)]

@@ -130,11 +130,6 @@ def test_flags(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     for wrong in (["--auth", "ann"], ["--queue", "0"], ["--timeout", "-1"], ["--max-upload", "x"]):
         with pytest.raises(SystemExit):
             build_parser().parse_args(["serve", *wrong])
-    assert main(["serve", "--model", "digits", "--discover"]) == 2
-    assert "add --wyoming PORT" in capsys.readouterr().err
-    monkeypatch.setitem(sys.modules, "zeroconf", None)
-    assert main(["serve", "--model", "digits", "--discover", "--wyoming", "10300"]) == 1
-    assert "--discover needs zeroconf; pip install 'zeroconf" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.realtime import discovery, wyoming
+from slimwhisper.app.realtime import wyoming
 from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.host import ServerSettings
 from slimwhisper.app.service.jobs import Limits
@@ -97,58 +97,16 @@ def test_wyomings_own_client(live: Live) -> None:
     assert freed(live)
 
 
-def test_home_assistant_finds_it(begin: Begin) -> None:
-    """By the type of the service, as its integration does, while the server runs."""
-    zeroconf = pytest.importorskip("zeroconf")
-    found: dict[str, Any] = {}
-
-    def changed(zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
-        if state_change.name == "Removed":
-            found.pop(name, None)
-        elif service := zeroconf.get_service_info(service_type, name):
-            found[name] = (service.parsed_addresses(), service.port)
-
-    def is_announced() -> bool:
-        return (["127.0.0.1"], OTHER) in found.values()
-
-    listener = zeroconf.Zeroconf(interfaces=["127.0.0.1"])
-    browser = zeroconf.ServiceBrowser(listener, "_wyoming._tcp.local.", handlers=[changed])
-    try:
-        live = begin(wyoming=OTHER, discover=True)
-        assert eventually(is_announced)
-        assert all(name.startswith("slimwhisper-") for name in found)
-        assert answers(OTHER, PING)[0] == ("pong", {"text": "here"})
-        stop(live)
-        assert eventually(lambda: not is_announced())
-    finally:
-        browser.cancel()
-        listener.close()
-
-
-def test_what_cannot_be_served_or_announced_ends_the_server_with_one_line(
+def test_what_cannot_be_served_ends_the_server_with_one_line(
     live: Live,
     model: SlimWhisper,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    zeroconf = pytest.importorskip("zeroconf")
-    monkeypatch.setattr(zeroconf, "get_all_addresses", lambda: ["127.0.0.1", "10.0.0.2"])
-    for bound, expected in (
-        (["127.0.0.1", "::1"], ["127.0.0.1", "::1"]),
-        (["0.0.0.0", "::"], ["10.0.0.2"]),
-    ):
-        assert discovery.reachable(bound) == expected
-    monkeypatch.setattr(zeroconf, "get_all_addresses", list)
-    for settings, message in (
-        ({"wyoming": PORT}, f"--wyoming {PORT}: "),
-        ({"host": "0.0.0.0", "wyoming": OTHER, "discover": True}, "--discover: OSError: this mach"),
-    ):
-        caplog.clear()
-        service, chosen = Service(lambda _: model), ServerSettings(port=free_port(), **settings)
-        server = Server(make_app(service, Models("digits"), chosen))
-        server.run()
-        service.close()
-        assert not server.started and message in caplog.text
+    service, chosen = Service(lambda _: model), ServerSettings(port=free_port(), wyoming=PORT)
+    server = Server(make_app(service, Models("digits"), chosen))
+    server.run()
+    service.close()
+    assert not server.started and f"--wyoming {PORT}: " in caplog.text
 
 
 def test_wyoming_at_shutdown(begin: Begin) -> None:

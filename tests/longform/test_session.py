@@ -143,6 +143,8 @@ def test_an_uncertain_language_is_looked_for_in_later_speech(
         assert state.language == (codes[language] if voice else "de")
         window = request(state)  # the first, whose audio is in the slot only if it was the last
         assert (window.mel is None) == (heard == 1)
+        state.accept(answer(stamp(0), *HELLO, stamp(2)))
+        assert not state.segments[0].flags
     silent = session(120, tiny_dims(), Heard(120, (0, 20)))  # and no speech follows
     silent.accept(Languages({"de": 0.2}))
     assert request(silent).rules is not None

@@ -1,7 +1,6 @@
 """OpenAI's weights and real recordings, for slow tests; they say what is missing."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,9 +41,3 @@ def whispers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
         return models[name]
 
     return load
-
-
-@pytest.fixture(scope="session")
-def real_folder() -> Callable[[str], Path]:
-    """The checkpoint's folder by its name."""
-    return real_model

@@ -8,6 +8,7 @@ import torch
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.recordings.passes import in_seconds
 from slimwhisper.trust import REASONS
 from slimwhisper.trust.flags import (
     WindowEvidence,
@@ -89,9 +90,9 @@ def test_speech_without_text() -> None:
         ((10, 14.9), []),
     ):
         voice = Heard(60, spoken)
-        marked = with_gaps(segments, voice.seconds, 60.0)
+        marked = with_gaps(segments, in_seconds(voice.seconds), 60.0)
         assert [i for i, s in enumerate(marked) if s.flags == ("text_missing",)] == flagged_ones
-    assert with_gaps([], Heard(60, (0, 60)).seconds, 60.0) == []
+    assert with_gaps([], in_seconds(Heard(60, (0, 60)).seconds), 60.0) == []
 
 
 def test_pace() -> None:
