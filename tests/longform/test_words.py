@@ -2,11 +2,8 @@
 
 import random
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,27 +13,18 @@ import whisper.timing
 from torch import Tensor, nn
 from whisper.utils import get_end
 
-from slimwhisper.api import SlimWhisper
-from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Align, Alignment, Decoded, Window
+from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform import words
-from slimwhisper.longform.requests import make_rules
 from slimwhisper.longform.words import (
     WordTiming,
     attach_words,
     last_word_end,
     text_tokens,
-    time_words,
     warp,
 )
-from slimwhisper.model.model import Model
 from slimwhisper.options import Options
-from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Segment
 from tests.support.checkpoints import tiny_dims
-from tests.support.parity import unrounded_attention
-from tests.support.reference import whisper_model
 from tests.support.scripted import (
     BEGIN,
     LANGUAGES,
@@ -45,8 +33,6 @@ from tests.support.scripted import (
     segment,
     tokenizer,
 )
-from tests.support.spoken import sequence
-from tests.support.windows import Asker, step
 
 DIMS = tiny_dims()
 
@@ -186,64 +172,3 @@ def test_punctuation_is_attached_as_given(monkeypatch: pytest.MonkeyPatch) -> No
         options = Options(prepend_punctuations=prepend, append_punctuations=append)
         (result,) = attach_words([whole], alignment, tokenizer(), options, 3000, 0.0)
         assert [w.word for w in result.words or ()] == expected
-
-
-CPU = torch.device("cpu")
-Times = list[tuple[str, float, float]]
-ONE_TOKEN = Options(sample_len=1)
-TOKENIZER = get_tokenizer(tiny_dims(multilingual=False))
-
-
-def by_us(model: Model, mel: torch.Tensor, text: list[int], frames: int) -> Times:
-    engine = Engine(model, get_vocabulary(model.dims), 1)
-    align = Align((*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps), tuple(text))
-    owner = Asker(then=lambda _, answer: align if isinstance(answer, Decoded) else None)
-    engine.submit(owner, Window(mel, TOKENIZER.sot_sequence, 0, make_rules(model.dims, ONE_TOKEN)))
-    while not engine.idle:
-        step(engine)
-    alignment = owner.answers[-1]
-    assert isinstance(alignment, Alignment) and alignment.scores.dtype == mel.dtype
-    return [(t.word, t.start, t.end) for t in time_words(alignment, TOKENIZER, frames)]
-
-
-def by_whisper(model: Any, mel: torch.Tensor, text: list[int], frames: int) -> Times:
-    with unrounded_attention() if mel.dtype == torch.float64 else nullcontext():
-        result = whisper.timing.find_alignment(model, TOKENIZER, text, mel, frames)
-    return [(t.word, t.start, t.end) for t in result]
-
-
-def unequal(result: Times, expected: Times) -> int:
-    return sum(a != b for a, b in zip(result, expected, strict=True))
-
-
-@pytest.mark.slow
-def test_digits_aligns_as_whisper_does_but_for_rounding(digits_path: Path) -> None:
-    """In float64 every word; in float32 at most twice as many differ as whisper's own do: where a
-    trained model's softmax saturates, paths through the time warping cost nearly the same.
-    """
-    checkpoint, rng = load_checkpoint(digits_path), np.random.default_rng(5)
-    recordings = [sequence(9, rng)[1] for _ in range(4)]
-    ours = {dtype: Model(checkpoint, CPU, dtype) for dtype in (torch.float32, torch.float64)}
-    heads = ours[torch.float32].alignment_heads
-    flags = torch.zeros(checkpoint.dims.n_text_layer, checkpoint.dims.n_text_head).bool()
-    for layer, chosen in heads.items():
-        flags[layer, list(chosen)] = True
-    words, different, rounded = 0, 0, 0
-    theirs = {dtype: whisper_model(checkpoint.dims, checkpoint.state, dtype) for dtype in ours}
-    for model in theirs.values():
-        model.register_buffer("alignment_heads", flags.to_sparse(), False)
-    for audio in recordings:
-        result = SlimWhisper(ours[torch.float32]).transcribe(audio, temperature=0)["segments"]
-        text = [t for s in result for t in s["tokens"] if s["seek"] == 0 and t < TOKENIZER.eot]
-        mel = whisper.log_mel_spectrogram(audio, 80)
-        frames = min(3000, mel.shape[1])
-        mel = whisper.pad_or_trim(mel[:, :frames], 3000)
-        mine, its = (
-            {d: call(models[d], mel.to(d), text, frames) for d in models}
-            for call, models in ((by_us, ours), (by_whisper, theirs))
-        )
-        assert mine[torch.float64] == its[torch.float64]
-        words += len(text)
-        different += unequal(mine[torch.float32], its[torch.float32])
-        rounded += unequal(its[torch.float32], its[torch.float64])
-    assert words > 30 and different <= 2 * rounded

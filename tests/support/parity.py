@@ -1,13 +1,9 @@
 """Comparison with `whisper.transcribe`, segment by segment and word by word."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
-import whisper.model
-from torch import Tensor
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.types import FRAMES_PER_SECOND, HOP_SAMPLES, Transcript
@@ -79,26 +75,3 @@ def word_differences(
         if any(ours[k] != theirs[k] for k in exact)
         or abs(ours["probability"] - theirs["probability"]) > near
     ]
-
-
-@contextmanager
-def unrounded_attention() -> Iterator[None]:
-    """openai-whisper's attention without its roundings to float32, for float64 models."""
-
-    def attention(
-        self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        length, scale = q.shape[1], (q.shape[2] // self.n_head) ** -0.25
-        q, k, v = (t.unflatten(2, (self.n_head, -1)).transpose(1, 2) for t in (q, k, v))
-        scores = (q * scale) @ (k * scale).transpose(-1, -2)
-        if mask is not None:
-            scores = scores + mask[:length, :length]
-        assert scores.dtype == torch.float64
-        return (scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(2), scores
-
-    kept = whisper.model.MultiHeadAttention.qkv_attention
-    whisper.model.MultiHeadAttention.qkv_attention = attention
-    try:
-        yield
-    finally:
-        whisper.model.MultiHeadAttention.qkv_attention = kept

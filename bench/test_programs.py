@@ -1,5 +1,6 @@
-"""Programs of other people, written for faster-whisper, on this engine: slow, and skipped where
-they are not installed. docs/compatibility.md says how to install them.
+"""Programs of other people, written for faster-whisper, on this engine: those that are installed.
+
+python -m pytest -m slow bench/test_programs.py; docs/compatibility.md says how to install them.
 """
 
 import json
