@@ -52,8 +52,9 @@ class CallOptions(create_model("Own", **OWN)):  # type: ignore[misc]
 
     @model_validator(mode="before")
     @classmethod
-    def _without_defaults(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in fields.items() if value not in (None, "")}
+    def _without_defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
+        # the page may send 0 for a number that is empty
+        return {n: v for n, v in given.items() if v not in (None, "") and (n, v) != ("speakers", 0)}
 
     def options(self) -> dict[str, Any]:
         """The fields of `slimwhisper.Options`."""
