@@ -74,7 +74,7 @@ def test_an_utterance_ends_without_an_update_of_its_own(clock: Clock) -> None:
     late = [update_times[-1] - (over + SHORT_SILENCE / SAMPLE_RATE), end - (over + 0.5)]
     assert 0 <= min(late) and max(late) < 2 * FRAME / SAMPLE_RATE
     assert ended.text == text([3, 1, 4]) == " ".join(reader.texts[-1])
-    assert events.index(ended) - events.index(stop) <= 2, "its text and its end come at once"
+    assert events.index(ended) - events.index(stop) == 2, "its text and its end come at once"
 
 
 def test_a_short_silence_ends_nothing_and_a_long_one_needs_no_update() -> None:
