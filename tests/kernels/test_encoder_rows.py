@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.kernels import blocks as blocks_module
+from slimwhisper.kernels import dispatch
 from slimwhisper.kernels import linear as linear_module
 from slimwhisper.kernels.blocks import PART, BlockWeights, Layer, Pair, encoder_rows
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
@@ -36,7 +37,7 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     variant = Library(NATIVE, wide=request.param == "wide")
     if "encoder_rows" not in variant.functions:
         pytest.skip("an encoder's rows are computed in C on x86")
-    for user in (blocks_module, linear_module):
+    for user in (blocks_module, linear_module, dispatch):
         monkeypatch.setattr(user, "library", lambda *_: variant)
     return variant
 
@@ -149,7 +150,7 @@ def test_which_encoders_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Encoder(state, DIMS, CPU, torch.bfloat16).rows
     wide = PART + 16
     assert not encoder_rows([block(32, 64)], (noise(wide), noise(wide)))
-    for user in (blocks_module, linear_module):
+    for user in (blocks_module, linear_module, dispatch):
         monkeypatch.setattr(user, "library", lambda *_: None)
     assert not Encoder(state, DIMS, CPU, torch.float32).rows
     assert not Encoder(state, DIMS, CPU, torch.float32, int8=True).rows
