@@ -25,8 +25,10 @@ CLEAN = (
     *("LDC93S1", "LJ050-0131", "jfk", "aboutSpeechSdk", "enrollment_audio_katie", "katiesteve"),
     *("whatstheweatherlike-mulaw", "commercial_mono"),
 )  # 20 recordings in English
-MOST = {"int8": 0.006, "bfloat16": 0.013}  # of the words
-PEER = 0.0095  # faster-whisper's int8
+# of 493 words; with AVX512-VNNI int8 has 5 edits, in two recordings, with AVX2 at most 2
+MOST = {("C", "int8"): 0.011, ("C", "bfloat16"): 0.013}
+# by oneDNN, which rounds inputs to 7 bits on processors without VNNI, and PyTorch's attention
+MOST |= {("PyTorch", "int8"): 0.015, ("PyTorch", "bfloat16"): 0.027}
 
 
 def texts(recordings: dict[str, np.ndarray], dtype: str) -> list[str]:
@@ -51,13 +53,11 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     library.cache_clear()
 
 
-@pytest.mark.parametrize("dtype", MOST)
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
 def test_few_words_change(
     recordings: dict[str, np.ndarray], exact: list[str], path: str, dtype: str
 ) -> None:
     found = texts(recordings, dtype)
     assert sum(len(text.split()) for text in exact) > 450
     share = jiwer.wer(exact, found)
-    # oneDNN rounds inputs to 7 bits on processors without VNNI: 0.81 % with AVX2
-    most = PEER if (path, dtype) == ("PyTorch", "int8") else MOST[dtype]
-    assert share <= most, (describe_paths(), share)
+    assert share <= MOST[path, dtype], (describe_paths(), share)
