@@ -77,7 +77,7 @@ def word_borders(
     # last, that word's and the next one's, or another pause would be likelier in the same silence
     near = np.pad(share, ((1, 1), (0, 0)), "reflect")
     scores = np.empty((2 * count + 1, positions))
-    scores[0::2] = np.log(near[:-1] + near[1:]) / 2 - np.logaddexp(0, odds)
+    scores[0::2] = np.log(near[:-1] + near[1:]) - np.logaddexp(0, odds)
     scores[1::2] = np.log(share) - np.logaddexp(0, -odds)
     scores[1::2, :first] = scores[1::2, stop:] = -np.inf
     path = _likeliest(scores)
