@@ -20,7 +20,7 @@ from slimwhisper.kernels.cpu.library import library
 from slimwhisper.loaded_model import ModelOrigin
 from slimwhisper.model.model import Guard, Model
 from slimwhisper.option_group import AUDIO_WINDOWS
-from slimwhisper.text import parse_size
+from slimwhisper.text import not_one_of, parse_size
 
 logger = logging.getLogger("slimwhisper")
 
@@ -74,8 +74,8 @@ def load_model(
             None: enough for the context of every window, or a GPU's free memory (docs/caches.md).
         audio_window: "auto": windows as long as their audio, several times faster for short ones;
             only for models that were trained with such windows: others then write nonsense.
-            "full": windows of 30 s, with silence after the audio. None: as the model's settings
-            say, else "full" (docs/windows.md).
+            "near": of 15 s if the audio is shorter, for other models; "full": of 30 s, with silence
+            after the audio. None: as the model's settings say, else "full" (docs/windows.md).
         local_files_only: download nothing.
     Raises:
         CheckpointError, OptionError, CacheError.
@@ -108,8 +108,7 @@ def load_model(
     checkpoint = read()
     if audio_window is not None:
         if audio_window not in AUDIO_WINDOWS:
-            names = " nor ".join(map(repr, AUDIO_WINDOWS))
-            raise OptionError(f"audio_window {audio_window!r} is neither {names}")
+            raise OptionError(f"audio_window {not_one_of(audio_window, AUDIO_WINDOWS)}")
         settings = replace(checkpoint.settings, audio_window=audio_window)
         checkpoint = replace(checkpoint, settings=settings)
     if cache not in PRESETS:

@@ -16,7 +16,7 @@ from slimwhisper.text import not_one_of
 from slimwhisper.types import Dims
 
 TASKS = ("transcribe", "translate")
-AUDIO_WINDOWS = ("auto", "full")
+AUDIO_WINDOWS = ("auto", "near", "full")
 DETECT = ("", "auto", "none", "null", "und")  # instead of a language: it is to be detected
 WITHIN: dict[str, Any] = {"low": 0, "high": 1, "open": True}  # of a probability
 MILLISECONDS: dict[str, Any] = {"low": 0, "high": 60_000}  # of silence or speech

@@ -17,6 +17,7 @@ HOP_SAMPLES = 160  # one mel frame
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 MEL_FRAMES_PER_POSITION = 2  # of the encoder, and per timestamp token
 WINDOW_FRAMES = CHUNK_SECONDS * FRAMES_PER_SECOND
+WHOLE = (None, "full")  # audio windows that always have 30 s
 TIMESTAMPS = 1501  # tokens: <|0.00|> ... <|30.00|>
 DTYPES = ("float32", "float16", "bfloat16")  # to compute in
 COMPUTE_TYPES = ("auto", *DTYPES, "int8")  # of a model, by name

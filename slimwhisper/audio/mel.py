@@ -17,6 +17,7 @@ from slimwhisper.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
     SAMPLE_RATE,
+    WHOLE,
     WINDOW_FRAMES,
 )
 
@@ -25,15 +26,18 @@ HALF = FFT_SAMPLES // 2  # on either side of the frame's time
 RANGE = 8.0  # from the floor to the loudest bin of the recording, in powers of ten
 BLOCK_SAMPLES = WINDOW_FRAMES * HOP_SAMPLES
 KEPT_BLOCKS = 4  # recordings under two minutes are computed once; 1.5 MB each with 128 bins
+NEAR = 1500  # mel frames, as few as cost OpenAI's weights no words; with silence after the speech:
 AHEAD_THREADS = 2  # at most: a block takes 10 ms of a core, so two prepare 200 windows a second
 
 
-def without_silence(mel: Tensor, frames: int) -> Tensor:
-    """A window [n_mels, w] whose first `frames` mel frames hold audio -> these, up to a whole
-    second, [n_mels, at most w].
+def without_silence(mel: Tensor, frames: int, audio_window: str | None) -> Tensor:
+    """A window [n_mels, w] whose first `frames` mel frames hold audio -> [n_mels, at most w]: these
+    up to a whole second ("auto"), at least `NEAR` of them ("near"), or all ("full", None).
     """
-    seconds = max(-(-frames // FRAMES_PER_SECOND), 1)
-    return mel[:, : seconds * FRAMES_PER_SECOND]
+    if audio_window in WHOLE:
+        return mel
+    frames = max(frames, 1) if audio_window == "auto" else max(frames + 50, NEAR)
+    return mel[:, : -(-frames // FRAMES_PER_SECOND) * FRAMES_PER_SECOND]
 
 
 class Spectrogram:
@@ -83,12 +87,7 @@ class Spectrogram:
 
     def for_encoder(self, start: int, frames: int) -> Tensor:
         """The same, but [n_mels, w], w at most width, where windows are as long as their audio."""
-        mel = self.window(start, frames)
-        return without_silence(mel, frames) if self.audio_window == "auto" else mel
-
-    def first_window(self) -> Tensor:
-        """[n_mels, width] float32: the first window, padded with silence."""
-        return self.window(0, self.width)
+        return without_silence(self.window(start, frames), frames, self.audio_window)
 
     def close(self) -> None:
         """Close the samples; no window can be computed afterwards."""
@@ -179,7 +178,7 @@ def _pool() -> ThreadPoolExecutor:
 
 def first_window(waveform: NDArray[np.float32], n_mels: int, width: int = WINDOW_FRAMES) -> Tensor:
     """float32 [n] at 16 kHz -> [n_mels, width]: its first window, padded with silence."""
-    return Spectrogram(ArraySamples(waveform), n_mels, width).first_window()
+    return Spectrogram(ArraySamples(waveform), n_mels, width).window(0, width)
 
 
 def calibration_mel(n_mels: int, width: int = WINDOW_FRAMES) -> Tensor:

@@ -18,6 +18,7 @@ from slimwhisper.checkpoint.files import JSONFields, load_error, read_json_of
 from slimwhisper.checkpoint.names import ALIGNMENT_DUMPS
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import AUDIO_WINDOWS, TASKS
+from slimwhisper.text import not_one_of
 from slimwhisper.tokens.vocabulary import with_new_names
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
@@ -275,8 +276,7 @@ def _audio_window(file: Path, content: Mapping[str, Any]) -> str | None:
     """A model's setting in a file. Raises CheckpointError."""
     value = content.get("audio_window")
     if value not in (None, *AUDIO_WINDOWS):
-        names = " nor ".join(map(repr, AUDIO_WINDOWS))
-        raise load_error(f"{file}: audio_window is {value!r}, neither {names}; correct it")
+        raise load_error(f"{file}: audio_window is {not_one_of(value, AUDIO_WINDOWS)}; correct it")
     return value
 
 

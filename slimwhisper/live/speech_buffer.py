@@ -160,13 +160,11 @@ class SpeechBuffer:
         final = audio.closed and audio.decoded_frames == available
         most = setup.dims.n_text_ctx * (2 if setup.live.turns else 3) // 8  # committed tokens
         full = audio.decoded_frames >= setup.full_frames or len(self.text.committed) > most
-        mel = audio.mel.window(audio.decoded_frames)
-        if setup.options.audio_window == "auto":
-            mel = without_silence(mel, audio.decoded_frames)
+        mel, window = audio.mel.window(audio.decoded_frames), setup.options.audio_window
         self._update = UpdateDecoding(
             self.utterance,
             self.text,
-            mel,
+            without_silence(mel, audio.decoded_frames, window),
             frames=audio.decoded_frames,
             new_frames=max(audio.decoded_frames - previous_frames, 0),
             final=final,

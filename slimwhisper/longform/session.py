@@ -26,7 +26,7 @@ from slimwhisper.longform.passes import DecodedWindow, Passes
 from slimwhisper.longform.requests import Candidate, Prompts, attempts_of, choose, make_rules
 from slimwhisper.longform.segments import WindowSegments, WindowSpan, cut_at_timestamps
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
-from slimwhisper.types import FRAMES_PER_SECOND, Dims, Segment, Transcript
+from slimwhisper.types import FRAMES_PER_SECOND, WHOLE, Dims, Segment, Transcript
 
 if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
     from slimwhisper.tokens.encoding import Tokenizer
@@ -183,7 +183,7 @@ class Session:
         start, window = 0 if first is None else first.start, self.dims.window_frames
         if first is not None and cut and start + first.frames < self.mel.frames:
             return start, first.frames
-        if self.options.audio_window == "auto":
+        if self.options.audio_window not in WHOLE:
             window = max(min(window, self.mel.frames - start), 1)
         return start, window
 

@@ -24,6 +24,7 @@ from slimwhisper.kernels.memory import keep_heaps
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.option_group import ModelFacts
+from slimwhisper.types import WHOLE
 
 logger = logging.getLogger("slimwhisper.cache")
 
@@ -79,7 +80,7 @@ class Model:
         for line in self.fallbacks:
             logger.warning("%s: %s", self.name, line)
         self.plan = self.plan.to(device, dtype).packed()
-        if not self.takes_short_windows:
+        if not self.plan.exact_cross:  # others hold whole windows
             self.settings = replace(self.settings, audio_window=None)
         kernels = self.plan.kernels
         self.encoder = encoder or Encoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
@@ -97,20 +98,15 @@ class Model:
         return other
 
     @property
-    def takes_short_windows(self) -> bool:
-        """Whether its caches can hold windows as long as their audio: exact ones can."""
-        return self.plan.exact_cross
-
-    @property
     def facts(self) -> ModelFacts:
         """What options depend on."""
         return ModelFacts(self.name, self.dims, self.vocabulary, self.settings)
 
     def check_audio_window(self, audio_window: str | None) -> None:
-        """Raise OptionError for "auto" with caches that hold whole windows only."""
-        if audio_window == "auto" and not self.takes_short_windows:
-            form = self.forms[0]
-            raise OptionError(f"audio_window auto: not with cross_cache {form}; leave one out")
+        """Raise OptionError for short windows with caches that hold whole ones only."""
+        if audio_window not in WHOLE and not self.plan.exact_cross:
+            what = f"audio_window {audio_window}: not with cross_cache {self.forms[0]}"
+            raise OptionError(f"{what}; leave one out")
 
     @property
     def device(self) -> torch.device:

@@ -98,15 +98,14 @@ def test_of_every_head(
     shape=st.sampled_from([(1,), (3, 5), (2, 1, 7), (70,)]),
     depth=st.sampled_from([1, 64, PACKED_DEPTH, PACKED_DEPTH + 1, 1280]),
     width=st.sampled_from([9, 40]),
-    extra=st.sets(st.sampled_from(["bias", "addend", "gelu", "columns"])),
+    # no layer has a sum before GELU, which would be rounded twice in bfloat16
+    extra=st.sets(st.sampled_from(["bias", "addend", "columns"])) | st.just({"bias", "gelu"}),
     dtype=st.sampled_from([t for t, possible in packs.items() if possible] or [torch.float32]),
 )
 def test_by_onednn(
     shape: tuple[int, ...], depth: int, width: int, extra: set[str], dtype: torch.dtype
 ) -> None:
     """An encoder's: in bfloat16 rounded at their end alone, after GELU or the sum."""
-    if dtype == BFLOAT16 and extra >= {"gelu", "addend"}:
-        extra = extra - {"addend"}  # no layer has both, and the sum would be rounded too
     weight = noise(width, depth, seed=1, dtype=dtype)
     x = noise(*shape, depth + 5, dtype=dtype)[..., 3 : depth + 3]  # of a wider tensor
     x = x if "columns" in extra else x.contiguous()

@@ -42,8 +42,7 @@ def test_the_language_is_one_of_those_given() -> None:
     state.accept(Languages({"en": 0.6, "de": 0.1, "fr": 0.3}))
     assert request(state).prompt == get_tokenizer(dims, "fr").sot_sequence
     for given in ({"languages": ("German",)}, {"language": "German"}):  # nothing to detect
-        only = session(4, dims, **given)
-        assert request(only).prompt == get_tokenizer(dims, "de").sot_sequence
+        assert request(session(4, dims, **given)).prompt == get_tokenizer(dims, "de").sot_sequence
 
 
 def test_segments_have_their_tokens_logprobs() -> None:
@@ -54,9 +53,8 @@ def test_segments_have_their_tokens_logprobs() -> None:
     new = state.accept(replace(answer(*tokens), logprobs=logprobs))
     assert [s.tokens for s in new] == [list(tokens[:3]), [], list(tokens[-3:])]
     assert [s.token_logprobs for s in new] == [[0.0, -1.0, -2.0], [], [-6.0, -7.0, -8.0]]
-    assert [s["token_logprobs"] for s in state.transcript().as_dict()["segments"]] == [
-        s.token_logprobs for s in new
-    ]
+    found = state.transcript().as_dict()["segments"]
+    assert [s["token_logprobs"] for s in found] == [s.token_logprobs for s in new]
     plain = session(60)
     plain.accept(answer(*tokens))
     assert "token_logprobs" not in plain.transcript().as_dict()["segments"][0]
@@ -73,19 +71,22 @@ def test_audio_in_the_slot_is_not_sent_again(
     assert (request(state).mel is not None) == again
 
 
-@pytest.mark.parametrize("seconds", [0.2, 2.4, 30.0, 31.5])
-def test_windows_as_long_as_their_audio(seconds: float) -> None:
+@pytest.mark.parametrize("seconds", [0.2, 2.4, 14.5, 14.7, 30.0, 31.5])
+@pytest.mark.parametrize(("window", "least", "more"), [("auto", 1, 0), ("near", 15, 0.5)])
+def test_windows_as_long_as_the_audio(seconds: float, window: str, least: int, more: float) -> None:
     """Up to a whole second; the language is detected in the audio that is decoded."""
-    state = session(seconds, tiny_dims(), audio_window="auto")
-    expected = min(max(math.ceil(seconds), 1), 30) * 100
-    assert frames_of(state) == expected
+
+    def length(seconds: float) -> int:
+        return min(max(math.ceil(seconds + more), least), 30) * 100
+
+    state = session(seconds, tiny_dims(), audio_window=window)
+    assert frames_of(state) == length(seconds)
     state.accept(Languages({"en": 1.0}))
     assert request(state).mel is None  # it is in the slot
     while not state.done:
         state.accept(answer(stamp(0), *HELLO, stamp(2), stamp(2)))
         if not state.done:
-            rest = seconds - state.position / 100
-            assert frames_of(state) == min(max(math.ceil(rest), 1), 30) * 100
+            assert frames_of(state) == length(seconds - state.position / 100)
 
 
 @pytest.mark.parametrize(
