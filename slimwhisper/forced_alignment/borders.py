@@ -18,7 +18,7 @@ DECIBELS = 40.0  # of a unit of the spectrogram: 4 powers of ten
 QUIET = 10  # percent of the positions, in which a band is at its floor
 DYNAMICS = 70.0  # dB below the loudest band: lower floors are those of digital silence
 SPEECH = 3.0  # dB above the floor, in the mean over bands, from which on there is a word
-LEAST_ATTENTION = 1e-3  # of a word to a position: a few positions of none do not decide
+LEAST_ATTENTION = 3e-3  # of a word to a position: a few positions of none do not decide
 KERNEL = np.exp(-0.5 * np.arange(-4, 5) ** 2)  # smooths attention over about 50 ms
 
 
@@ -73,10 +73,11 @@ def word_borders(
     smooth += LEAST_ATTENTION
     share = smooth / smooth.sum(axis=0)
     odds = loudness(mel, positions) - SPEECH
-    # a pause is between two words: it takes no position of the others
-    beside = np.vstack([share[:1], share[:-1] + share[1:], share[-1:]])
+    # a pause takes no position of other words than its two: before the first word, and after the
+    # last, that word's and the next one's, or another pause would be likelier in the same silence
+    near = np.pad(share, ((1, 1), (0, 0)), "reflect")
     scores = np.empty((2 * count + 1, positions))
-    scores[0::2] = np.log(beside) - np.logaddexp(0, odds)
+    scores[0::2] = np.log(near[:-1] + near[1:]) - np.logaddexp(0, odds)
     scores[1::2] = np.log(share) - np.logaddexp(0, -odds)
     scores[1::2, :first] = scores[1::2, stop:] = -np.inf
     path = _likeliest(scores)

@@ -294,7 +294,7 @@ class Session:
             language_probability=state.language_probability,
         )
         if self._voice and cut.nothing_follows:  # so says the model
-            end = max(round(cut.segments[-1].end * FRAMES_PER_SECOND), span.start)
+            end = max(round((new or cut.segments)[-1].end * FRAMES_PER_SECOND), span.start)
             seek = end if self._voice.seconds(end, seek) > UNHEARD else seek
         for change in self._passes.times:
             new = change(new, window)

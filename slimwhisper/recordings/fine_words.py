@@ -36,17 +36,17 @@ def with_fine_times(segments: Sequence[Segment], window: DecodedWindow) -> list[
     positions = round((before - span.offset) / POSITION), (stop - span.start) // 2
     attention = word_attention(alignment, counts, span.frames)
     borders = word_borders(attention, mel, max(positions[0], 0), positions[1])
-    borders = np.minimum(borders, span.frames / FRAMES_PER_SECOND) + span.offset
+    borders = np.round(np.minimum(borders, span.frames / FRAMES_PER_SECOND) + span.offset, 2)
     stops = np.cumsum([len(name) for name in names])  # in the text
     begin, result = 0, list[Segment]()
     for segment in segments:
         words = list[Word]()
         for word in segment.words or ():
             end = begin + len(word.word)
+            begin += next((i for i, c in enumerate(word.word) if word_key(c)), 0)  # to its letters
             first = min(int(np.searchsorted(stops, begin, side="right")), len(names) - 1)
             last = min(int(np.searchsorted(stops, end)), len(names) - 1)
-            times = float(borders[first, 0]), float(borders[last, 1])
-            words.append(replace(word, start=round(times[0], 2), end=round(times[1], 2)))
+            words.append(replace(word, start=float(borders[first, 0]), end=float(borders[last, 1])))
             begin = end
         kept = segment
         if words and segment.start < segment.end:  # else its text will go, as in whisper

@@ -207,7 +207,7 @@ class WindowSound:
 
 COMPRESSION_RATIO = 2.4  # above: the window's text repeats itself; whisper's threshold
 LOGPROB = -0.8  # average below; whisper's threshold is -1.0, and good text lies above -0.5
-WORD_PROBABILITY = 0.5  # mean below, where words have probabilities
+WORD_PROBABILITY = 0.7  # mean below, where words have probabilities
 NO_SPEECH = 0.5  # probability above: evidence of silence; whisper's threshold is 0.6
 SLACK = 0.5  # seconds of error in a segment's times
 SLOW = 0.1  # of the fastest speech: slower than any speech

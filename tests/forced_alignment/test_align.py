@@ -120,22 +120,22 @@ def test_fine_word_times_change_no_text(model: SlimWhisper) -> None:
 
 
 def test_fine_times_leave_text_without_length_as_it_is() -> None:
-    """Whisper removes it."""
-    tokenizer = get_tokenizer(multilingual=False)
-    text = tuple(tokenizer.encode(" one two"))
+    """Whisper removes it. A word begins at its letters."""
+    tokenizer = get_tokenizer(multilingual=True, language="ja")
+    text = tuple(tokenizer.encode("一二 三"))
     scores = torch.zeros(1, 1 + len(text) + 1, 100)
     segments = [
         Segment(i, 0, time, end, word, [], 0.0, 0.0, 0.0, 0.0, [Word(word, time, end, 0.5)])
-        for i, (word, time, end) in enumerate([(" one", 0.1, 0.4), (" two", 0.4, 0.4)])
+        for i, (word, time, end) in enumerate([("一", 0, 0.4), ("二", 0.4, 0.4), (" 三", 1, 2)])
     ]
     alignment = Alignment(text, 1, scores, (0.5,) * len(text))
     span = WindowSpan(100, 200, 300)
     window = DecodedWindow(
         span, lambda: torch.zeros(80, 3000), tokenizer, (), alignment=alignment, stop=300
     )
-    first, second = with_fine_times(segments, window)
+    first, second, third = with_fine_times(segments, window)
     assert 1.0 <= first.start < first.end <= 3.0
-    assert second == segments[1]
+    assert second == segments[1] and third.end - third.start < 0.03
 
 
 @pytest.mark.slow

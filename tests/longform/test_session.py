@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from slimwhisper.engine.requests import Decoded, Languages, Retry, Window
+from slimwhisper.engine.requests import Alignment, Decoded, Languages, Retry, Window
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.longform.requests import Candidate, choose
 from slimwhisper.longform.session import Session
@@ -167,13 +167,16 @@ def test_faint_voice_needs_a_probable_text() -> None:
 
 def test_speech_after_a_text_that_ended_is_decoded() -> None:
     """A model may take 25 s in another language for silence."""
-    for spans, position in (((0, 30), 500), ((0, 6.5), 6000), ((20, 23), 500)):
-        state = session(60, voice=Heard(60, spans))
+    for spans, position in (((0, 30), 500), ((0, 6.5), 6000), ((20, 23), 500), (None, 3000)):
+        state = session(60, voice=spans and Heard(60, spans))
         state.accept(answer(stamp(0), *HELLO, stamp(5)))
         assert state.position == position
-    plain = session(60)
-    plain.accept(answer(stamp(0), *HELLO, stamp(5)))
-    assert plain.position == 3000
+    state = session(60, voice=Heard(60, (20, 23)), word_timestamps=True)
+    state.accept(answer(stamp(0), *HELLO, stamp(5)))
+    late = torch.tensor([[0]] * (2 + len(HELLO)) + [[1]] * 2)  # the last two hear what follows
+    scores = 9.0 * (torch.arange(1500) // 1150 == late)[None]
+    state.accept(Alignment(tuple(HELLO), 3, scores, (0.9,) * len(HELLO)))
+    assert state.position == 6000, "its words are that speech"
 
 
 def test_a_text_has_no_special_tokens() -> None:
