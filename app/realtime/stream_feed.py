@@ -48,9 +48,8 @@ class StreamFeed:
 
         Raises AudioError if it ends within a sample.
         """
-        samples = self._decoder.decode(data)
         self.has_audio = self.has_audio or bool(data)
-        return await self._append_samples(samples)
+        return await self._append_samples(self._decoder.decode(data))
 
     async def flush(self) -> float:
         """Append the samples still in the decoder; otherwise as `append`."""

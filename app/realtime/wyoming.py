@@ -201,9 +201,8 @@ class WyomingClient:
 
     def close(self) -> None:
         """Drop the stream, if there is one."""
-        if self._sender is not None:
+        if self._sender is not None and self._feed is not None:
             self._sender.cancel()
-        if self._feed is not None:
             self._feed.close()
         self._feed = self._sender = None
 

@@ -150,7 +150,8 @@ class LiveStream:
                 item = self._inbox.popleft() if self._inbox else Stream.report
             budget -= MIN_COST
             if callable(item):
-                item(self.stream)
+                with self._engines.transcriber.paused():
+                    item(self.stream)
                 continue
             samples, when = item
             self.stream.enqueue(samples)
@@ -165,8 +166,9 @@ class LiveStream:
     def events(self, counts: RequestCounts) -> list[LiveEvent]:
         """The new events, after voice activity was found in all that was fed; they are counted."""
         assert self.stream is not None
-        self._decoded = self._fed / SAMPLE_RATE - self.stream.backlog
-        events = self.stream.events()
+        with self._engines.transcriber.paused():
+            self._decoded = self._fed / SAMPLE_RATE - self.stream.backlog
+            events = self.stream.events()
         for event in events:
             if isinstance(event, TextUpdate) and event.committed:
                 while len(self._arrivals) > 1 and self._arrivals[0][0] < event.heard:
@@ -262,7 +264,9 @@ class Streams:
                     stream.drain_inbox()
             except Exception as error:
                 self.end(stream, wrap_unexpected(error))
-        process_streams([live.stream for live in self.open if live.stream is not None])
+        if streams := [live.stream for live in self.open if live.stream is not None]:
+            with self._engines.transcriber.paused():  # another thread's steps advance them, too
+                process_streams(streams)
 
     def emit_events(self) -> None:
         """Pass new events to the listeners, and remove the streams that have ended."""
@@ -271,10 +275,8 @@ class Streams:
                 continue
             for event in live.events(self._counts):
                 live.emit(event)
-            if live.error is not None:
-                self.end(live, live.error)
-            elif live.stream.ended:
-                self.end(live, live.final_error)
+            if live.error is not None or live.stream.ended:
+                self.end(live, live.error or live.final_error)
 
     def end(self, stream: LiveStream, error: SlimWhisperError | None) -> None:
         """Remove a stream, and emit its end, after an error if there is one."""

@@ -71,16 +71,12 @@ class OpenedStream:
 
     def until_the_end(self) -> list[LiveEvent]:
         """All events before the None."""
-        events = []
-        while (event := self.events.get(timeout=60)) is not None:
-            events.append(event)
-        return events
+        return list(iter(lambda: self.events.get(timeout=60), None))
 
     @property
     def text(self) -> str:
-        return " ".join(
-            e.text.strip() for e in self.until_the_end() if isinstance(e, UtteranceEnded)
-        )
+        ended = [e.text.strip() for e in self.until_the_end() if isinstance(e, UtteranceEnded)]
+        return " ".join(ended)
 
     @property
     def error(self) -> Any:
@@ -99,7 +95,11 @@ def nothing_left(service: Service) -> bool:
 def test_commit_clear_and_change(begin: Make, audio: np.ndarray) -> None:
     service = begin()
     opened = OpenedStream(service, language="en", turns=False)
-    opened.stream.append(audio)
+    with service.engines.transcriber.paused():  # as during another thread's step
+        opened.stream.append(audio)
+        assert eventually(lambda: opened.stream.stream is not None)
+        time.sleep(0.1)
+        assert opened.stream.stream and not opened.stream.stream.segmenter.activity.position
     opened.stream.clear()
     opened.stream.append(audio)
     opened.stream.commit()
