@@ -131,8 +131,10 @@ class LiveStream:
 
     @property
     def has_work(self) -> bool:
-        """Whether the service's thread has work for it."""
-        return bool(self.stream is None or self._inbox or self.closed)
+        """Whether the service's thread has work for it, or may have: another thread's steps may end
+        a finished one.
+        """
+        return bool(self.stream is None or self._inbox or self.closed or self.finished)
 
     def drain_inbox(self) -> None:
         """Pass the inbox to the state machine, up to `PIECE` samples; load the model at first.
