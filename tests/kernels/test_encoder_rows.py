@@ -150,7 +150,7 @@ def test_which_encoders_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Encoder(state, DIMS, CPU, torch.bfloat16).rows
     wide = PART + 16
     assert not encoder_rows([block(32, 64)], (noise(wide), noise(wide)))
-    for user in (blocks_module, linear_module, dispatch):
+    for user in (blocks_module, linear_module):
         monkeypatch.setattr(user, "library", lambda *_: None)
     assert not Encoder(state, DIMS, CPU, torch.float32).rows
     assert not Encoder(state, DIMS, CPU, torch.float32, int8=True).rows

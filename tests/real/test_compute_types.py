@@ -25,10 +25,9 @@ CLEAN = (
     *("LDC93S1", "LJ050-0131", "jfk", "aboutSpeechSdk", "enrollment_audio_katie", "katiesteve"),
     *("whatstheweatherlike-mulaw", "commercial_mono"),
 )  # 20 recordings in English
-# of 493 words; with AVX512-VNNI int8 has 5 edits, in two recordings, with AVX2 at most 2
-MOST = {("C", "int8"): 0.011, ("C", "bfloat16"): 0.013}
-# by oneDNN, which rounds inputs to 7 bits on processors without VNNI, and PyTorch's attention
-MOST |= {("PyTorch", "int8"): 0.015, ("PyTorch", "bfloat16"): 0.027}
+MOST = {"int8": 0.006, "bfloat16": 0.013}  # of 493 words
+# where more was measured, by path
+MORE = {"int8 AVX512-VNNI": 0.011, "int8 PyTorch": 0.015, "bfloat16 PyTorch": 0.027}
 
 
 def texts(recordings: dict[str, np.ndarray], dtype: str) -> list[str]:
@@ -53,11 +52,12 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     library.cache_clear()
 
 
-@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+@pytest.mark.parametrize("dtype", MOST)
 def test_few_words_change(
     recordings: dict[str, np.ndarray], exact: list[str], path: str, dtype: str
 ) -> None:
     found = texts(recordings, dtype)
     assert sum(len(text.split()) for text in exact) > 450
     share = jiwer.wer(exact, found)
-    assert share <= MOST[path, dtype], (describe_paths(), share)
+    (taken,) = (name for name in describe_paths().split(", ") if name.startswith(dtype))
+    assert share <= MORE.get(taken, MOST[dtype]), (taken, share)
