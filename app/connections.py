@@ -180,16 +180,13 @@ class Http(H11Protocol):
         """The input that the client has to send next, and within how many seconds; None if it need
         not send any. While it sends enough, the first value changes.
         """
+        cycle = self.cycle
         match self.conn.their_state:
             case h11.IDLE if self.timeout_keep_alive_task is None:
-                return ("head", self.cycle), HEAD
-            case h11.SEND_BODY if not self._keeps_waiting():
+                return ("head", cycle), HEAD
+            case h11.SEND_BODY if not (self.flow.read_paused or cycle.waiting_for_100_continue):
                 return ("body", self.received >> 10), BODY
         return None
-
-    def _keeps_waiting(self) -> bool:
-        """Whether the server is not ready for more of a body."""
-        return self.flow.read_paused or self.cycle.waiting_for_100_continue
 
 
 class LogOncePerMinute:

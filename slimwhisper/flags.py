@@ -231,7 +231,7 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
         "--audio_window",
         choices=AUDIO_WINDOWS,
         help="auto: windows as long as their audio, for models that were trained so; near: with "
-        "silence up to 15 s, for others; full: up to 30 s [as the model's settings say, else full]",
+        "silence up to 20 s, for others; full: up to 30 s [as the model's settings say, else full]",
     )
     if not caches:
         return

@@ -74,7 +74,7 @@ def load_model(
             None: enough for the context of every window, or a GPU's free memory (docs/caches.md).
         audio_window: "auto": windows as long as their audio, several times faster for short ones;
             only for models that were trained with such windows: others then write nonsense.
-            "near": of 15 s if the audio is shorter, for other models; "full": of 30 s, with silence
+            "near": of 20 s if the audio is shorter, for other models; "full": of 30 s, with silence
             after the audio. None: as the model's settings say, else "full" (docs/windows.md).
         local_files_only: download nothing.
     Raises:

@@ -168,9 +168,8 @@ class LiveStream:
     def events(self, counts: RequestCounts) -> list[LiveEvent]:
         """The new events, after voice activity was found in all that was fed; they are counted."""
         assert self.stream is not None
-        with self._engines.transcriber.paused():
-            self._decoded = self._fed / SAMPLE_RATE - self.stream.backlog
-            events = self.stream.events()
+        self._decoded = self._fed / SAMPLE_RATE - self.stream.backlog
+        events = self.stream.events()
         for event in events:
             if isinstance(event, TextUpdate) and event.committed:
                 while len(self._arrivals) > 1 and self._arrivals[0][0] < event.heard:
@@ -272,12 +271,15 @@ class Streams:
 
     def emit_events(self) -> None:
         """Pass new events to the listeners, and remove the streams that have ended."""
-        for live in self.open.copy():
-            if live.stream is None or live.closed:
-                continue
-            for event in live.events(self._counts):
+        pairs = [(live, live.stream) for live in self.open.copy() if not live.closed]
+        if not pairs:
+            return
+        with self._engines.transcriber.paused():  # as above
+            given = [(live, live.events(self._counts), s.ended) for live, s in pairs if s]
+        for live, events, ended in given:
+            for event in events:
                 live.emit(event)
-            if live.error is not None or live.stream.ended:
+            if live.error is not None or ended:
                 self.end(live, live.error or live.final_error)
 
     def end(self, stream: LiveStream, error: SlimWhisperError | None) -> None:

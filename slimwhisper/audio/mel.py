@@ -26,7 +26,7 @@ HALF = FFT_SAMPLES // 2  # on either side of the frame's time
 RANGE = 8.0  # from the floor to the loudest bin of the recording, in powers of ten
 BLOCK_SAMPLES = WINDOW_FRAMES * HOP_SAMPLES
 KEPT_BLOCKS = 4  # recordings under two minutes are computed once; 1.5 MB each with 128 bins
-NEAR = 1500  # mel frames, as few as cost OpenAI's weights no English words
+NEAR = 2000  # mel frames, as few as cost OpenAI's weights no English words
 AHEAD_THREADS = 2  # at most: a block takes 10 ms of a core, so two prepare 200 windows a second
 
 

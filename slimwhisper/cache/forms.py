@@ -24,7 +24,7 @@ all scores, and B W_V goes into the output bias.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_type_hints
@@ -56,10 +56,8 @@ class Form:
     # the weight to invert: the guard measures such forms
     inverse: ClassVar[Literal["key", "value", "first_key"] | None] = None
     in_float8: ClassVar["type[Form] | None"] = None  # the same form in float8
-    listed: ClassVar[bool] = True  # users choose it by name; False: by another option
+    rounds: ClassVar[bool] = False  # its latent to float8
     exact: ClassVar[bool] = True  # False: attention is approximated, or may be
-    tensors: ClassVar[Sequence[str]] = ()  # names of what it learns for each layer, if it does
-
     # by layer and name, what it has learned; it is no setting, and forms are equal without it
     learned: Sequence[Mapping[str, Any]] | None = field(
         default=None, repr=False, compare=False, kw_only=True
@@ -70,6 +68,11 @@ class Form:
         raise NotImplementedError(self.name)
 
     @property
+    def tensors(self) -> Sequence[str]:
+        """The names of what it learns for each layer, if it does."""
+        return ()
+
+    @property
     def learns(self) -> bool:
         """Whether its fold needs what `learn` would find."""
         return bool(self.tensors) and self.learned is None
@@ -77,8 +80,10 @@ class Form:
     def learn(
         self, attention: str, blocks: "Sequence[Attention]", activations: "Activations"
     ) -> Self:
-        """The same form with what it learned for all layers of "cross" or "self" attention."""
-        raise NotImplementedError(self.name)
+        """The same form with what it learned for all layers of "cross" or "self" attention: if not
+        otherwise, the mean over tokens of each layer's input, [d].
+        """
+        return replace(self, learned=[{"mean": x.mean(dim=0)} for x in activations.self_inputs])
 
     @property
     def cross(self) -> "type[CrossLayer]":
@@ -160,14 +165,16 @@ class V(Form):
 class E8(Form):
     """The encoder's output in float8."""
 
-    name, attentions, shared, listed = "e8", ("cross",), True, False
+    name, attentions, shared, rounds = "e8", ("cross",), True, True
 
     def fold(self, block: "Attention", context: "Context") -> "Folded":
-        """Column scales and the norm's bias go into the weights."""
+        """Column scales and the norm's bias, or the mean, go into the weights."""
         assert context.norm is not None
         weight, bias = (t.double() for t in context.norm)
         # a nearly constant column would store only rounding errors
         column_scales = weight.abs().maximum(bias.abs() / 64).clamp(min=1e-6)
+        if self.learned is not None:
+            bias = self.learned[context.layer]["mean"].double()
         return block.folded(
             self,
             key_map=block.by_head(block.key * column_scales),
@@ -179,9 +186,15 @@ class E8(Form):
 
 
 class X8(E8):
-    """The layer-normed input in float8."""
+    """The layer-normed input in float8, without its mean over the tokens of a text: some columns
+    are nearly constant and large, so their rounding alone would change the scores.
+    """
 
     name, attentions, shared = "x8", ("self",), False
+
+    @property
+    def tensors(self) -> Sequence[str]:
+        return ("mean",)
 
 
 class E(Form):
@@ -246,10 +259,10 @@ def all_forms() -> dict[str, type[Form]]:
 
 def names_of(attention: str, exact: bool = True) -> tuple[str, ...]:
     """The forms that users may choose for "cross" or "self"; exact: without approximate ones."""
-    named = {f.name: f.attentions for f in FORMS.values() if f.listed and f.exact}
+    named = {f.name: f.attentions for f in FORMS.values() if f.exact and not f.rounds}
     if not exact:  # those of the package are not imported yet
         named |= research().ATTENTIONS
-        named |= {f.name: f.attentions for f in FORMS.values() if not f.exact}
+        named |= {f.name: f.attentions for f in FORMS.values()}
     return tuple(name for name, attentions in named.items() if attention in attentions)
 
 
@@ -328,8 +341,7 @@ def choose_forms(
                 raise OptionError(f"{option}: {cache} has both forms; leave {option} out")
         header = research(".cache_file").read_header(cache)
         try:
-            cross = check_form(header.cross, (*cross_forms, "e8"))
-            return cross, check_form(header.self_, (*self_forms, "x8"))
+            return check_form(header.cross, cross_forms), check_form(header.self_, self_forms)
         except OptionError as error:
             again = "run slimwhisper calibrate again"
             raise CacheError(f"{header.path.name}: {error}; {again}") from None

@@ -202,11 +202,6 @@ class AsyncEncoder:
         """Whether the windows are encoded when `begin` returns."""
         return self.stream is None and self._thread is None
 
-    @torch.inference_mode()
-    def _encode(self, mel: Tensor) -> Tensor:
-        """mel [G, n_mels, 2 q] -> [G, q, d]."""
-        return self.model.encoder(mel)
-
     def divide(self, tickets: Sequence[Ticket]) -> Iterator[tuple[list[Ticket], list[Tensor]]]:
         """Tickets with audio, in batches of one shape for `begin`, and their mels or outputs."""
         by_shape: dict[torch.Size, list[Ticket]] = {}
@@ -241,7 +236,7 @@ class AsyncEncoder:
             return
         if self._thread is not None:  # one by one: the first can start while the next is encoded
             for ticket, mel in zip(tickets, mels, strict=True):
-                future = self._thread.submit(self._encode, mel.unsqueeze(0))
+                future = self._thread.submit(self.model.encoder, mel.unsqueeze(0))
                 self._batches.append(_Batch([ticket], future, None))
             return
         if self.stream is None:

@@ -89,6 +89,5 @@ def _edges(clip: dict[str, float]) -> tuple[float, float]:
     try:
         return float(clip["start"]), float(clip["end"])
     except (KeyError, TypeError, ValueError):
-        raise OptionError(
-            f"clip_timestamps: {clip!r}: give dictionaries of start and end, in seconds"
-        ) from None
+        what = "give dictionaries of start and end, in seconds"
+        raise OptionError(f"clip_timestamps: {clip!r}: {what}") from None

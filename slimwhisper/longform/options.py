@@ -170,7 +170,7 @@ class RecordingOptions(
     # the flag is among the model's, as `load_model` has the argument, too
     audio_window: str | None = option(
         None,
-        "windows as long as their audio (auto), with silence up to 15 s (near) or 30 (full, None)",
+        "windows as long as their audio (auto), with silence up to 20 s (near) or 30 (full, None)",
         choices=AUDIO_WINDOWS,
     )
 

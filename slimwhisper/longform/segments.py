@@ -79,11 +79,9 @@ def before_hallucination(
     return list(segments), None
 
 
-def _after_silence(
-    segment: Segment, span: WindowSpan, threshold: float, last_speech: float
-) -> bool:
+def _after_silence(segment: Segment, span: WindowSpan, threshold: float, last: float) -> bool:
     return (
-        segment.start - last_speech > threshold
+        segment.start - last > threshold
         or segment.start < threshold
         or segment.start - span.offset < _EDGE
     )
@@ -92,10 +90,9 @@ def _after_silence(
 def _before_silence(
     segment: Segment, following: Segment | None, span: WindowSpan, threshold: float
 ) -> bool:
+    next_start = span.offset + span.frames / FRAMES_PER_SECOND
     if following is not None and following.words:
         next_start = following.words[0].start
-    else:
-        next_start = span.offset + span.frames / FRAMES_PER_SECOND
     return (
         next_start - segment.end > threshold
         or (following is not None and is_anomaly(following))

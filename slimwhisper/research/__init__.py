@@ -10,5 +10,5 @@ forms are good for, docs/paper.md where they are from.
 ATTENTIONS = {
     **dict.fromkeys(("zack", "sparse", "sparq", "sparq_latent"), ("cross", "self")),
     **dict.fromkeys(("keyformer", "keyformer_latent"), ("self",)),
-    "compact": ("cross", "self"),
+    "compact": ("cross",),
 }

@@ -343,9 +343,10 @@ def compare_logits(
             _step(model, tokens, position, rows, cache).double()
             for model, cache in zip((exact, approximate), caches, strict=True)
         )
-        real = (lengths > position)[:, None]
-        different += ((found - theirs).pow(2) * real).sum()
-        spread += ((theirs - theirs.mean(dim=-1, keepdim=True)).pow(2) * real).sum()
+        real = lengths > position
+        # the variance, as what all tokens share changes no probability
+        different += ((found - theirs).var(dim=-1, correction=0) * real).sum()
+        spread += (theirs.var(dim=-1, correction=0) * real).sum()
 
     half = dims.n_text_ctx // 2
     read = [

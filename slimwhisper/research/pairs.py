@@ -85,8 +85,8 @@ def parse_pairs(text: str, dims: Dims) -> list[FormPair]:
         if not plus or Path(text).is_file():
             first, second = choose_forms(check_cache(text))
             return [FormPair(str(first), str(second), text)]
-        first = check_form(cross, (*names_of("cross", exact=False), SLIM8.cross))
-        second = check_form(self_, (*names_of("self", exact=False), SLIM8.self_))
+        first = check_form(cross, names_of("cross", exact=False))
+        second = check_form(self_, names_of("self", exact=False))
         return [FormPair(str(first), str(second))]
     except OptionError as error:
         known = "give a preset, slim8, a form, CROSS+SELF such as e+x, or a file of calibrate"

@@ -375,12 +375,8 @@ class Call:
             self.transcriber.prepare()
         if self.events:  # an engine that cannot be made ends its sources
             return False
-        return not self.submissions or (self._may_fill and self._all_run)
-
-    @property
-    def _all_run(self) -> bool:
-        """Whether none of its sources waits for a slot."""
-        return all(submission.running for submission in list(self.submissions))
+        running = (submission.running for submission in list(self.submissions))
+        return not self.submissions or (self._may_fill and all(running))
 
     @property
     def _may_fill(self) -> bool:

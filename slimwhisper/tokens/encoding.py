@@ -129,10 +129,8 @@ class Tokenizer:
 
     def decode(self, token_ids: Sequence[int], **options: Any) -> str:
         """The text, without timestamps. options: as of tiktoken."""
-        text: str = self.encoding.decode(
-            [t for t in token_ids if t < self.timestamp_begin], **options
-        )
-        return text
+        texts = [token for token in token_ids if token < self.timestamp_begin]
+        return self.encoding.decode(texts, **options)
 
     def decode_with_timestamps(self, token_ids: Sequence[int], **options: Any) -> str:
         """The text, with timestamps such as <|1.08|>. options: as of tiktoken."""

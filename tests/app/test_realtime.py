@@ -26,15 +26,7 @@ from slimwhisper.app.realtime.session import (
 )
 from slimwhisper.app.service.models import Models
 from slimwhisper.errors import AudioError, CheckpointError, OptionError
-from slimwhisper.live.types import (
-    LiveEvent,
-    LiveOptions,
-    SpeechStarted,
-    SpeechStopped,
-    StreamFailed,
-    TextUpdate,
-    UtteranceEnded,
-)
+from slimwhisper.live import types as live
 from slimwhisper.types import Segment, Word
 from tests.support.fuzz import examples
 from tests.support.realtime import PATH, checked, sound
@@ -90,19 +82,19 @@ CONVERSATIONS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-def live_event(kind: str, number: int, rest: str) -> LiveEvent:
+def live_event(kind: str, number: int, rest: str) -> live.LiveEvent:
     match kind:
         case "start":
             at, _, calls = rest.partition(" ")
-            return SpeechStarted(number, float(at), int(calls or 0))
+            return live.SpeechStarted(number, float(at), int(calls or 0))
         case "text":
-            return TextUpdate(number, rest, " six", (WORD,))
+            return live.TextUpdate(number, rest, " six", (WORD,))
         case "stop":
-            return SpeechStopped(number, float(rest))
+            return live.SpeechStopped(number, float(rest))
         case "end":
             segment = Segment(0, 0, 0.0, 1.0, rest, [], 0.0, -0.1, 1.0, 0.0, words=[WORD])
-            return UtteranceEnded(number, (segment,), rest, "en")
-    return StreamFailed(OptionError("no memory is left"))
+            return live.UtteranceEnded(number, (segment,), rest, "en")
+    return live.StreamFailed(OptionError("no memory is left"))
 
 
 def told(script: str, session: dict[str, Any]) -> list[dict[str, Any]]:
@@ -187,12 +179,12 @@ def test_every_field_reaches_the_stream() -> None:
     wanted: dict[str, Any] = {"task": "translate", "language": "de", "prompt": "Numbers."}
     wanted |= {"hotwords": "Zürich, Bern", "update": 0.75, "condition_on_previous_text": False}
     wanted |= {"vad_threshold": 0.25, "prefix_padding_ms": 100}
-    assert config.options(LiveOptions()) == LiveOptions(**wanted)
+    assert config.options(live.LiveOptions()) == live.LiveOptions(**wanted)
     # what is not named stays
     change = {"type": "transcription", **sound(transcription={"language": None})}
     kept = update_session(config, {**change, "include": [WORDS]})[0]
-    assert kept.options(LiveOptions()).words and kept.options(LiveOptions()).language is None
-    assert kept.options(LiveOptions()).vad_threshold == 0.25
+    options = kept.options(live.LiveOptions())
+    assert options.words and options.language is None and options.vad_threshold == 0.25
     for name in ("gpt-realtime", "gpt-realtime-mini-2025-10-06", "gpt-4o-mini-realtime-preview"):
         given = {"type": "transcription", **sound(transcription={"model": name})}
         assert update_session(START, given)[0].choice(MODELS).name == "digits"
@@ -205,7 +197,7 @@ def test_what_is_not_served_is_ignored_and_named() -> None:
         noise_reduction={"type": "near_field"}, turn_detection=turns, transcription=GIVEN
     )
     config, unknown = update_session(START, given)
-    assert config.options(LiveOptions()).language == "de"
+    assert config.options(live.LiveOptions()).language == "de"
     shown = session_object(config, "sess_1", unknown=unknown)
     found, where = shown["audio"]["input"], "session.audio.input"
     assert found["noise_reduction"] is None and shown["include"] == [TENTATIVE]
@@ -246,7 +238,7 @@ def test_the_beta_is_understood() -> None:
     }
     config, unknown = update_session(START, from_beta(session))
     assert session_object(config, "sess_1")["audio"]["input"]["format"] == {"type": "audio/pcmu"}
-    assert config.options(LiveOptions()).silence_duration_ms == 300 and unknown == []
+    assert config.options(live.LiveOptions()).silence_duration_ms == 300 and unknown == []
 
 
 # -- client secrets ------------------------------------------------------------------------------

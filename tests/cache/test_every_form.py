@@ -205,7 +205,6 @@ def test_bytes_of_the_audio(spec: str, stored: int, read: int) -> None:
         ("sparq:k=7", 2 * 2 * WIDTH, 4 * WIDTH),
         ("sparq_latent:k=7,twice=true", 2 * 2 * WIDTH, 4 * WIDTH),
         ("zack:rank=8", 2 * 2 * HEADS * 16, 0),
-        ("compact:float8=true", WIDTH + 4, 0),
         # k tokens with their scores and positions, and a row's steps
         ("keyformer:budget=8", 0, 8 * (2 * 2 * WIDTH + 6 * HEADS) + 2),
         ("keyformer_latent:budget=8", 0, 8 * (2 * WIDTH + 6) + 2),

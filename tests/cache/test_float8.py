@@ -1,5 +1,7 @@
 """Caches in float8: exact folding, bounded rounding, half the bytes."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,11 +9,14 @@ from torch import Tensor
 from slimwhisper.cache import latent as paged
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Context, fold
-from slimwhisper.cache.forms import choose_forms
+from slimwhisper.cache.forms import X8, choose_forms
 from slimwhisper.cache.rows import DecodeStep, Rows
+from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels import attention as latents
 from slimwhisper.kernels.attention import Latent
+from slimwhisper.model.calibration import record_activations
+from slimwhisper.model.model import Model
 from tests.support.cache_forms import (
     CPU,
     FRAMES,
@@ -27,10 +32,11 @@ from tests.support.steps import run_text, self_step
 NORM = (noise(WIDTH, seed=20).abs() + 0.05, noise(WIDTH, seed=21) * 3)
 
 
-def plan(norm: tuple[Tensor, Tensor] = NORM) -> CachePlan:
+def plan(norm: tuple[Tensor, Tensor] = NORM, mean: Tensor | None = None) -> CachePlan:
+    learned = None if mean is None else [{"mean": mean}] * 2
     crosses, owns = (
         [fold(block(name, i), form, Context(norm=norm)) for i in range(2)]
-        for name, form in (("cross", "e8"), ("self", "x8"))
+        for name, form in (("cross", "e8"), ("self", X8(learned=learned)))
     )
     return CachePlan(crosses, owns).to(CPU, torch.float64)
 
@@ -46,9 +52,9 @@ def cross(features: Tensor, x: Tensor, norm: tuple[Tensor, Tensor] = NORM) -> Te
     return cache.cross.layers[1].attend(x, Rows.block(len(features)))
 
 
-def decode_text(text: Tensor, prompt: int) -> Tensor:
+def decode_text(text: Tensor, prompt: int, mean: Tensor | None = None) -> Tensor:
     """A text [T, d]: its beginning as a prompt, the rest step by step."""
-    layer = DecoderCache.allocate(plan(), 1, FRAMES, LENGTH).self_.layers[1]
+    layer = DecoderCache.allocate(plan(mean=mean), 1, FRAMES, LENGTH).self_.layers[1]
     return run_text(layer, text, prompt)
 
 
@@ -64,7 +70,8 @@ def test_without_rounding_the_folding_is_exact(
     expected = [cross_reference("e", 1, x[i], features[i]) for i in range(2)]
     torch.testing.assert_close(cross(features, x), torch.stack(expected))
     text = normed(9, WIDTH, seed=4)
-    torch.testing.assert_close(decode_text(text, 5), self_reference("x", 1, text, 5))
+    for mean in (None, noise(WIDTH, seed=6) * 9):
+        torch.testing.assert_close(decode_text(text, 5, mean), self_reference("x", 1, text, 5))
 
 
 def error(result: Tensor, expected: Tensor) -> float:
@@ -83,6 +90,22 @@ def test_rounding_is_bounded_whatever_the_norm_is() -> None:
         assert 1e-5 < error(rounded, expected) < 0.1
     text = normed(9, WIDTH, seed=4)
     assert 1e-5 < error(decode_text(text, 5), self_reference("x", 1, text, 5)) < 0.05
+
+
+def test_columns_that_hardly_change_cost_nothing_without_their_mean() -> None:
+    text = normed(9, WIDTH, seed=4)
+    text[:, ::8] = 20 * NORM[0][::8] * (1 + text[:, ::8] / 1000)
+    expected = self_reference("x", 1, text, 5)
+    with_mean, without = (error(decode_text(text, 5, m), expected) for m in (text.mean(0), None))
+    assert with_mean < 0.003 < without / 3, (with_mean, without)
+
+
+def test_a_model_learns_the_means_of_its_texts(digits_path: Path) -> None:
+    checkpoint = load_checkpoint(digits_path)
+    model = Model(checkpoint, CPU, torch.float32, choose_forms(cache_dtype="fp8"))
+    expected = [x.mean(dim=0) for x in record_activations(checkpoint).self_inputs]
+    for folded, mean in zip(model.plan.self_, expected, strict=True):
+        torch.testing.assert_close(folded.offset, mean)
 
 
 def test_what_is_kept() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Decoded, Languages, Search, Window
+from slimwhisper.engine.requests import Decoded, Search, Window
 from slimwhisper.model.model import Model
 from slimwhisper.types import MEL_FRAMES_PER_POSITION
 from tests.support.windows import (
@@ -83,11 +83,3 @@ def test_the_encoder_gets_windows_of_one_length(
     assert {frames for _, frames in shapes} == {100, 200, 500}
     assert max(count * frames for count, frames in shapes) <= budget
     assert len(shapes) == 3 + (budget < 5 * 100) + (budget < 2 * 200)
-
-
-def test_languages_of_short_windows() -> None:
-    """They are those of a model with shorter windows."""
-    model, sot = short_model(), VOCABULARY.sot
-    windows = [replace(w, prompt=(sot,), sot_index=0, rules=None) for w in cut(short_windows(6))]
-    engine = Engine(model, VOCABULARY, 6)
-    assert all(isinstance(answer, Languages) for answer in engine.run(windows))

@@ -62,10 +62,10 @@ def check(found: dict[int, list[Answer]], expected: dict[int, list[Answer]], off
 Change = Callable[[list[Window]], list[Window]]
 SLOW = [
     *((plain, forms, *GREEDY) for forms in [("k", "k"), ("v", "v"), ("hybrid", "x")]),
-    (plain, ("compact:merge=0.5,float8=true", "compact:float8=true"), *GREEDY),
+    (plain, ("compact:merge=0.5,float8=true", "x8"), *GREEDY),
     (plain, ("e", "x"), *SEARCHES[1]),
     (plain, ("kv", "kv"), Search(beams=3), (0.0,)),
-    (plain, ("compact:merge=0.5", "compact"), Search(beams=2), (0.0,)),
+    (plain, ("compact:merge=0.5", "x"), Search(beams=2), (0.0,)),
     (short, ("e", "x"), *GREEDY),
     (with_rules, ("e", "x"), Search(beams=2), (0.0,)),
     (plain, ("e8", "x8"), Search(beams=2), (0.0,)),

@@ -98,7 +98,7 @@ def allocate(
 
 def serves(spec: str, part: str) -> bool:
     """Whether a form is for this attention."""
-    return part in parse_form(spec).attentions and not (part == "self" and "merge=0" in spec)
+    return part in parse_form(spec).attentions
 
 
 @cache

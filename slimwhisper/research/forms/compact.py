@@ -1,7 +1,7 @@
 """Form `compact`: `e` with fewer frames, and `e` and `x` in fewer bits, alone or together.
 
     merge   neighbouring frames that are nearly equal become one
-    float8  the latent is rounded to e4m3, with a factor for each position, as in `e8` and `x8`
+    float8  the latent is rounded to e4m3, with a factor for each position, as in `e8`
 
 Frames are merged once, when a window is stored, so every layer, step and beam reads less. A text's
 tokens are not merged.
@@ -27,7 +27,6 @@ from slimwhisper.cache.fold import Attention, Context, Folded
 from slimwhisper.cache.forms import E8, E, Form
 from slimwhisper.cache.latent import LatentCross, LatentStore, latent_of
 from slimwhisper.cache.rows import Rows
-from slimwhisper.errors import OptionError
 from slimwhisper.kernels.linear import at_least_float32
 from slimwhisper.types import Dims
 
@@ -143,9 +142,10 @@ class CompactCross(LatentCross):
 
 @dataclass(frozen=True)
 class Compact(Form):
-    """`e` or `x`, in float8; of `e` also few frames. By default nothing is left out."""
+    """`e` with few frames, also in float8. By default nothing is left out."""
 
     name, exact, shared, cross = "compact", False, True, CompactCross
+    attentions = ("cross",)
     merge: float = 1.0  # the share of the audio's frames that remain
     float8: bool = False
 
@@ -158,8 +158,6 @@ class Compact(Form):
 
     @classmethod
     def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
-        if part == "self":
-            return [["float8=true"]]
         merges = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05)
         return [
             [f"merge={m}" for m in merges],
@@ -167,9 +165,5 @@ class Compact(Form):
         ]
 
     def fold(self, block: Attention, context: Context) -> Folded:
-        """As `e` and `x`, or as `e8` and `x8`. Raises `OptionError` for merged frames of a text."""
-        if self.merge < 1 and context.attention == "self":
-            raise OptionError(
-                f"compact: merge={self.merge}: a text's tokens are not merged; give merge=1"
-            )
+        """As `e`, or as `e8`."""
         return (E8() if self.float8 else E()).fold(block, context)

@@ -27,6 +27,7 @@ n_text_ctx. A prompt attends to itself densely; its best tokens are then kept.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -249,9 +250,13 @@ class KeyformerLatent(Keyformer):
     name = "keyformer_latent"
     float8: bool = False  # store the latent of `x8`
 
+    @property
+    def tensors(self) -> Sequence[str]:
+        return X8().tensors if self.float8 else ()
+
     def fold(self, block: Attention, context: Context) -> Folded:
         """As `x`, or as `x8`."""
-        return (X8() if self.float8 else X()).fold(block, context)
+        return (X8(learned=self.learned) if self.float8 else X()).fold(block, context)
 
     @classmethod
     def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
