@@ -9,7 +9,7 @@ from slimwhisper.speakers.choice import MOST_SPEAKERS
 CLUSTER_DISTANCE = 0.75  # cosine distance of the farthest embeddings of one speaker
 MIN_SHARE = 0.02  # of all weights: a smaller cluster is not counted
 MAX_LINKED = 2000  # embeddings to link, evenly chosen: memory grows with the square
-_REFINEMENTS = 3
+JOIN_DISTANCE = 0.25  # cosine distance of two centres, from which on down they are one speaker
 
 Vectors = NDArray[np.float32]
 
@@ -18,7 +18,8 @@ def find_centres(vectors: Vectors, weights: Vectors, speakers: int | None) -> Ve
     """Unit vectors [n, d], n at least 1, and their weights [n], above 0 -> the speakers' unit
     vectors [k, d]. speakers: how many at most; None: they are counted.
 
-    Complete linkage, then each embedding counts for the nearest centre.
+    Complete linkage; then, if they are counted, speakers whose centres are near are joined (average
+    linkage): the more embeddings one has, the farther are some of them apart.
     """
     from scipy.cluster.hierarchy import fcluster, linkage
 
@@ -32,10 +33,11 @@ def find_centres(vectors: Vectors, weights: Vectors, speakers: int | None) -> Ve
     centres = _centres(vectors[sample], weights[sample], labels)
     if speakers is None:
         shares = np.bincount(labels, weights[sample])
-        centres = centres[shares >= min(MIN_SHARE * shares.sum(), shares.max())]
-    for _ in range(_REFINEMENTS):
-        labels = np.unique((vectors @ centres.T).argmax(axis=1), return_inverse=True)[1]
-        centres = _centres(vectors, weights, labels)
+        counted = shares >= min(MIN_SHARE * shares.sum(), shares.max())
+        centres = centres[counted]
+        if len(centres) > 1:
+            near = fcluster(linkage(centres, "average", "cosine"), JOIN_DISTANCE, "distance") - 1
+            centres = _centres(centres, shares[counted], near)
     return centres
 
 

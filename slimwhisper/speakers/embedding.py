@@ -91,26 +91,25 @@ def _listen(samples: Samples) -> tuple[NDArray[np.float32], list[SpokenPiece]]:
             alone = speaks[:, local] & one
             # who is never alone has a voice of what is heard
             usable = alone if alone.any() else speaks[:, local]
-            for first, stop in _cut(speaks[:, local]):
+            for frames in _cut(speaks[:, local]):
                 inside = np.zeros(FRAMES, bool)
-                inside[first:stop] = usable[first:stop]
+                inside[frames] = usable[frames]
                 used = inside[nearest]
                 count = int(used.sum())
                 voice = np.zeros(voices.SIZE, np.float32)
                 if count >= LEAST:
                     voice = voices(features[torch.from_numpy(used)])
-                frames = slice(first, stop)
                 pieces.append(SpokenPiece(window, local, frames, count * bool(alone.any()), voice))
     return np.stack(found), pieces
 
 
-def _cut(speaks: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """A speaker's speech [FRAMES] -> its pieces, [first, stop)."""
+def _cut(speaks: NDArray[np.bool_]) -> Iterator[slice]:
+    """A speaker's speech [FRAMES] -> the frames of its pieces."""
     frames = np.flatnonzero(speaks)
     for run in np.split(frames, np.flatnonzero(np.diff(frames) > PAUSE) + 1):
         if len(run):
             for piece in np.array_split(run, max(1, round(len(run) / PIECE))):
-                yield int(piece[0]), int(piece[-1]) + 1
+                yield slice(int(piece[0]), int(piece[-1]) + 1)
 
 
 def _with_their_windows(pieces: Sequence[SpokenPiece], alone: Vector) -> Vector:

@@ -25,16 +25,14 @@ def test_the_number_and_the_voices_are_found(sizes: list[int]) -> None:
     found = centres(sizes)
     assert found.shape == (len(sizes), 64)
     nearest = (voices(sizes) @ found.T).argmax(axis=1)
-    assert len(set(zip(nearest.tolist(), np.repeat(range(len(sizes)), sizes), strict=True))) == len(
-        sizes
-    )
+    pairs = zip(nearest.tolist(), np.repeat(range(len(sizes)), sizes), strict=True)
+    assert len(set(pairs)) == len(sizes)
 
 
 def test_stray_many_and_few_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(centres([60, 60, 1])) == 2, "a stray one is no speaker"
     assert len(centres([60, 60, 1], 3)) == 3, "but where three are known"
-    assert len(centres([30, 30], 3)) == 3 and len(centres([30, 30], 1)) == 1
-    assert len(centres([1], 4)) == 1
+    assert [len(centres(*c)) for c in (([30, 30], 3), ([30, 30], 1), ([1], 4))] == [3, 1, 1]
     assert len(centres([3] * 30)) <= clusters.MOST_SPEAKERS
     monkeypatch.setattr(clusters, "MAX_LINKED", 50)
     assert len(centres([300, 200, 100])) == 3, "many are counted by a part"
@@ -42,6 +40,10 @@ def test_stray_many_and_few_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_weights() -> None:
     """A heavy embedding counts for more, in the centre and in whether a voice is counted."""
-    vectors, weights = voices([1, 60, 60]), np.ones(121, np.float32)
-    weights[0] = 20
-    assert len(find_centres(vectors, weights, None)) == 3
+    assert len(find_centres(voices([1, 60, 60]), np.array([20] + 120 * [1], "f4"), None)) == 3
+
+
+def test_a_voice_has_one_centre_though_some_are_far_apart() -> None:
+    angles = np.radians([0, 40, 78])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    assert len(find_centres(vectors, np.array([3, 94, 3], "f4"), None)) == 1
