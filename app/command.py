@@ -85,10 +85,7 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> ServerSettings:
 
 def job_defaults(a: argparse.Namespace) -> dict[str, Any]:
     """The flags that are options of every job, as fields of `slimwhisper.Options`."""
-    return {
-        **{name: getattr(a, name) for name in ("speech_only", "drop")},
-        "known_speakers": a.voices,
-    }
+    return {"speech_only": a.speech_only, "drop": a.drop, "known_speakers": a.voices}
 
 
 def tls_files(cert: str | None, key: str | None) -> tuple[str, str] | None:
@@ -152,7 +149,7 @@ def load_choice(a: argparse.Namespace, choice: ModelChoice) -> SlimWhisper:
 
 
 def _serve(a: argparse.Namespace, settings: ServerSettings) -> int:
-    models = Models(a.model, Path(a.model_dir) if a.model_dir else None, a.allow_download)
+    models = Models(a.model, a.model_dir and Path(a.model_dir), a.allow_download, a.strict_models)
     service = Service(
         partial(load_choice, a),
         a.batch_size,

@@ -106,7 +106,7 @@ class InferenceForm(UploadForm):
 def read_inference(form: FormData, models: Models) -> TranscriptionRequest:
     """The request of a form. Raises APIError for a field that is invalid or not supported."""
     fields = check_form(InferenceForm, form)
-    model, served_by = choose_model(None, models)
+    model, served_by, _ = choose_model(None, models)
     task = "translate" if fields.translate else "transcribe"
     options = {"task": task, "on_failure": "best", **fields.options()}
     return TranscriptionRequest(

@@ -37,7 +37,7 @@ from slimwhisper.app.api.fields import (
 from slimwhisper.app.api.references import SpeakerReference, read_references
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models, openai_model
-from slimwhisper.errors import DependencyError, OptionError
+from slimwhisper.errors import CheckpointError, DependencyError, OptionError
 from slimwhisper.option_group import asks_detection
 from slimwhisper.outputs import FORMATS
 from slimwhisper.speakers.choice import require
@@ -95,10 +95,18 @@ def display_name(filename: str | None) -> str:
     return printable[-MAX_NAME_LENGTH:] or "audio"
 
 
-def choose_model(name: str | None, models: Models) -> tuple[ModelChoice, str]:
-    """The model for a request's name, and its display name. Raises CheckpointError."""
-    resolved = models.resolve(name)
-    return ModelChoice(resolved), models.display_name if resolved == models.default else resolved
+def choose_model(name: str | None, models: Models) -> tuple[ModelChoice, str, list[str]]:
+    """The model for a request's name, its display name, and a warning if it is none of the models'
+    and the default one answers. Raises CheckpointError for such a name if the server is strict.
+    """
+    try:
+        resolved, warnings = models.resolve(name), list[str]()
+    except CheckpointError:
+        if models.strict:
+            raise
+        resolved, warnings = models.default, [f"model '{str(name)[:MAX_NAME]}' is not here"]
+    display = models.display_name if resolved == models.default else resolved
+    return ModelChoice(resolved), display, warnings
 
 
 class Chunking(LenientModel):
@@ -213,7 +221,7 @@ def read_request(form: FormData, task: str, models: Models) -> TranscriptionRequ
     Raises APIError for a field that is invalid or not supported, CheckpointError for the model.
     """
     fields = check_form(TranscriptionForm, form)
-    model, served_by = choose_model(fields.model, models)
+    model, served_by, warnings = choose_model(fields.model, models)
     requested_model = openai_model(fields.model) or ""
     request = TranscriptionRequest(
         fields.file,
@@ -226,6 +234,7 @@ def read_request(form: FormData, task: str, models: Models) -> TranscriptionRequ
         stream=fields.stream,
         references=read_references(fields.known_speaker_names, fields.known_speaker_references),
         unknown=list(fields.model_extra or ()),
+        warnings=warnings,
     )
     _refuse_combinations(request)
     return request

@@ -13,12 +13,19 @@ DIARIZE = "gpt-4o-transcribe-diarize"
 MODEL_NAMES = "whisper-1 gpt-transcribe gpt-4o-transcribe gpt-4o-mini-transcribe"
 OPENAI_MODELS = (*MODEL_NAMES.split(), DIARIZE)  # OpenAI's names, for the server's default
 _SNAPSHOT = re.compile(r"-\d{4}-\d\d-\d\d$")
+# what other programs write around a model's name: openai/whisper-base, Systran/faster-whisper-base
+_AROUND = re.compile(r"^.*/|faster-|whisper-|-ct2$|-en$|large-v3-(?=turbo)")
+_DEFAULT = ("whisper", "default", "gpt-realtime-whisper")  # and OpenAI's names
 
 
 def openai_model(name: str | None) -> str | None:
     """The name in `OPENAI_MODELS`, without a snapshot's date; None if it is not one of them."""
     family = _SNAPSHOT.sub("", name or "")
     return family if family in OPENAI_MODELS else None
+
+
+def _bare(name: str) -> str:
+    return _AROUND.sub("", name.lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,7 @@ class Models:
     default: str  # the name or path that the server was started with
     folder: Path | None = None  # of downloaded models; None: `default_download_root()`
     download: bool = False  # whether requests may cause downloads
+    strict: bool = False  # refuse names that are not of a model here
 
     @property
     def display_name(self) -> str:
@@ -47,10 +55,14 @@ class Models:
         return list(dict.fromkeys([*self.installed(), *(available_models() * self.download)]))
 
     def resolve(self, name: str | None) -> str:
-        """The model to load for a name. Raises CheckpointError for a name not in `choices`."""
-        if name in (None, "", self.display_name) or openai_model(name):
+        """The model to load for a name, as other programs may spell it. Raises CheckpointError for
+        a name that is not of one in `choices`.
+        """
+        names = self.choices()
+        if name in (None, "", *_DEFAULT) or openai_model(name):
             return self.default
-        if name in self.choices():
-            return str(name)
-        choices = ", ".join(self.choices())
+        found = [name] if name in names else [n for n in names if _bare(n) == _bare(name)]
+        if found:
+            return self.default if found[0] == self.display_name else found[0]
+        choices = ", ".join(names)
         raise CheckpointError(f"model {str(name)[:100]!r} is not available here; choose: {choices}")

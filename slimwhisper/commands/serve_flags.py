@@ -120,6 +120,7 @@ def add_serve(commands: Any) -> None:
         action="store_true",
         help="users may choose models that are not installed yet",
     )
+    p.add_argument("--strict_models", action="store_true", help="refuse names of other models")
     p.add_argument(
         "--unload_after",
         type=seconds,

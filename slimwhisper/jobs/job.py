@@ -215,9 +215,9 @@ class Ledger:
 
     def write_report(self, notices: Sequence[str]) -> None:
         """Write the report, if there is one, with these lines at its top. Raises OutputError."""
-        if (report := self._plan.report) is not None:
-            terms = model_terms(self.facts, self._plan.model)
-            report.write(notices, terms, self._plan.changed_options())
+        if (report := (plan := self._plan).report) is not None:
+            options = changed(plan.options) | dict(plan.files.layout)
+            report.write(notices, model_terms(self.facts, plan.model), options)
 
 
 # transcribes recordings, writes their outputs, and reports progress to a ledger

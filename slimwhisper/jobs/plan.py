@@ -159,10 +159,6 @@ class JobPlan:
             loaders = 0  # processes take a moment to start
         return self.options | {"loaders": loaders, "allow_truncated": self.allow_truncated}
 
-    def changed_options(self) -> dict[str, Any]:
-        """The options for decoding and for subtitles that differ from their defaults."""
-        return changed(self.options) | dict(self.files.layout)
-
 
 def _report(path: str) -> "JobReport":
     from slimwhisper.jobs.report import JobReport

@@ -111,7 +111,8 @@ class TableResults(JobResults):
         if result.status not in ("done", "failed"):
             super().record(recording, result)
             return
-        if result.status == "done" and self._full:
+        due = time.monotonic() >= self._since + PERIOD or self._characters >= CHARACTERS
+        if result.status == "done" and self._rows and (due or len(self._rows) >= ROWS):
             self._write()
         transcript = result.result if isinstance(result.result, Transcript) else None
         if not self._rows:
@@ -127,15 +128,6 @@ class TableResults(JobResults):
         self._write()
         if self._doubled:
             self._compact()
-
-    @property
-    def _full(self) -> bool:
-        """Whether it is time to write the rows that wait."""
-        return bool(self._rows) and (
-            len(self._rows) >= ROWS
-            or self._characters >= CHARACTERS
-            or time.monotonic() >= self._since + PERIOD
-        )
 
     def _note(self, outcome: Outcome) -> None:
         path = outcome.fingerprint.path.encode(errors="surrogatepass")

@@ -61,9 +61,7 @@ def diarize_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("given", "options"), FIELDS, ids=lambda v: ",".join(v))
-def test_fields_as_openais_client_sends_them(
-    given: dict[str, Any], options: dict[str, Any]
-) -> None:
+def test_fields_as_openais_client_sends(given: dict[str, Any], options: dict[str, Any]) -> None:
     found = read_request(sent_by_openai(**given), "transcribe", MODELS)
     assert found.options == {"task": "transcribe", "on_failure": "best", **options}
     assert found.unknown == []
@@ -99,6 +97,11 @@ def test_openais_models_are_the_servers() -> None:
         found = wanted(("model", name))
         assert (found.model.name, found.openai_model) == ("digits", openai_model(name))
         assert found.headers() == {"X-Slimwhisper-Model": "digits"}
+    for name in "whisper default Systran/faster-whisper-digits openai/whisper-digits-ct2".split():
+        assert wanted(("model", name)).headers() == {"X-Slimwhisper-Model": "digits"}, name
+    assert (
+        wanted(("model", "gpt-7")).headers()["X-Slimwhisper-Warning"] == "model 'gpt-7' is not here"
+    )
     text = '{"type": "server_vad", "threshold": 0.6, "silence_duration_ms": 500}'
     options = wanted(("chunking_strategy", text)).options
     assert options["parallel"] and options["vad_threshold"] == 0.6

@@ -155,7 +155,7 @@ def test_a_commit_needs_audio() -> None:
 
 # -- a session's fields --------------------------------------------------------------------------
 
-MODELS = Models("digits")
+MODELS = Models("digits", strict=True)
 TURNS = {"type": "server_vad", "threshold": 0.25, "prefix_padding_ms": 100}
 GIVEN = {
     "model": "gpt-4o-transcribe",

@@ -103,7 +103,7 @@ def test_what_cannot_be_served_ends_the_server_with_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     service, chosen = Service(lambda _: model), ServerSettings(port=free_port(), wyoming=PORT)
-    server = Server(make_app(service, Models("digits"), chosen))
+    server = Server(make_app(service, Models("digits", strict=True), chosen))
     server.run()
     service.close()
     assert not server.started and f"--wyoming {PORT}: " in caplog.text

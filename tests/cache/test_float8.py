@@ -59,9 +59,7 @@ def decode_text(text: Tensor, prompt: int, mean: Tensor | None = None) -> Tensor
 
 
 @pytest.mark.parametrize("tokens", [1, 60], ids=["step", "prompt"])
-def test_without_rounding_the_folding_is_exact(
-    tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_rounding_folding_is_exact(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (latents, paged):
         monkeypatch.setattr(module, "FP8", torch.float64)
     monkeypatch.setattr(Latent, "write", lambda self, index, x: self.values.__setitem__(index, x))

@@ -65,9 +65,7 @@ def test_whole_windows_alone_read_without_lengths(model: Model) -> None:
     assert set(lengths.positions.tolist()) <= {f // MEL_FRAMES_PER_POSITION for f in FRAMES}
 
 
-def test_the_encoder_gets_windows_of_one_length(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_encoder_gets_windows_of_one_length(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU as many as have the positions of a whole window."""
     shapes, encode = list[tuple[int, int]](), model.encoder
 

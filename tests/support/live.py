@@ -96,7 +96,7 @@ def start(model: SlimWhisper, limits: Limits | None = None, **settings: Any) -> 
     port = free_port()
     service = Service(lambda _: model, batch_size=4, limits=limits)
     chosen = ServerSettings(port=port, **settings)
-    server = Server(make_app(service, Models("digits"), chosen))
+    server = Server(make_app(service, Models("digits", strict=True), chosen))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
