@@ -108,7 +108,7 @@ def make_app(service: Service, models: Models, settings: ServerSettings) -> Fast
 
 
 def _add_status_routes(app: FastAPI, service: Service) -> None:
-    @app.get("/health")
+    @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
         state = "disk_full" if disk_is_full() else service.health()
         return JSONResponse({"status": state}, 200 if state == "ready" else 503)

@@ -121,9 +121,7 @@ class SafeStream:
 
 def shorten(name: str) -> str:
     """A long name without its middle: the end distinguishes the parts of a series."""
-    if len(name) <= WIDTH:
-        return name
-    return f"{name[: WIDTH // 2 - 1]}…{name[-WIDTH // 2 :]}"
+    return name if len(name) <= WIDTH else f"{name[: WIDTH // 2 - 1]}…{name[-WIDTH // 2 :]}"
 
 
 def error_line(error: BaseException, kind: bool = False) -> str:

@@ -214,7 +214,7 @@ def bearer_key(scope: Scope) -> str:
     Not a key of basic authentication, which a browser sends by itself.
     """
     kind, key = _authorization(scope)
-    if kind == "bearer":
+    if kind == "bearer" and key:
         return key
     protocols = [p for p in scope.get("subprotocols", ()) if p.startswith(KEY_PROTOCOL)]
     return protocols[0].removeprefix(KEY_PROTOCOL) if protocols else ""
@@ -266,10 +266,13 @@ def check_charset(scope: Scope) -> None:
 
 
 def _authorization(scope: Scope) -> tuple[str, str]:
-    """The scheme in lower case (RFC 9110, section 11.1) and the credentials, of the last header."""
-    headers = Headers(scope=scope).getlist("authorization") or [""]
-    kind, _, credentials = headers[-1].partition(" ")
-    return kind.lower(), credentials
+    """The scheme in lower case (RFC 9110, section 11.1) and the credentials, of the last header; of
+    Azure's `api-key` and Deepgram's `Authorization: Token` as of a bearer.
+    """
+    headers = Headers(scope=scope)
+    given = headers.getlist("authorization") or [f"bearer {headers.get('api-key', '')}"]
+    kind, _, credentials = given[-1].partition(" ")
+    return kind.lower().replace("token", "bearer"), credentials
 
 
 def _matches(credentials: str, accepted: Iterable[str]) -> bool:

@@ -36,7 +36,7 @@ class PathRule(NamedTuple):
 UNKNOWN = PathRule("", AllowedUsers.KEY, SMALL)
 RULES = (
     PathRule("/health", AllowedUsers.ANYONE, SMALL),
-    PathRule("/v1/audio/.*|/inference", AllowedUsers.KEY, UPLOAD),
+    PathRule("(/v1|/openai/deployments/[^/]*)?/audio/.*|/inference", AllowedUsers.KEY, UPLOAD),
     PathRule(r"/v1(/.*)?|/metrics|/openapi\.json", AllowedUsers.KEY, SMALL),
 )
 # The routes of Gradio that its page uses. Others fetch arbitrary addresses, or store files.

@@ -27,11 +27,11 @@ from slimwhisper.app.api.request import TranscriptionRequest, display_name, read
 from slimwhisper.app.api.response import Deltas, FinishedTranscript
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.jobs import Event, Job
-from slimwhisper.app.service.models import openai_model
 from slimwhisper.app.service.service import Service
 from slimwhisper.errors import OptionError
 from slimwhisper.service.source import Failed, Finished, Progress
 
+AZURE = "/openai/deployments/{name}"  # before the paths of Azure's clients
 DISCONNECT_POLL = 0.5  # seconds between checks that the client is still connected
 PARAMS = {  # the form's field for an option
     "language": "language",
@@ -140,19 +140,23 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter]:
     """The routes to be mounted at /v1, and those at the root."""
     (service, models, settings), router, root = host, APIRouter(), APIRouter()
 
+    @router.head("/models", include_in_schema=False)
     @router.get("/models")
     async def list_models() -> dict[str, Any]:
         return {"object": "list", "data": [_model(name) for name in models.installed()]}
 
     @router.get("/models/{name:path}")
     async def show_model(name: str) -> dict[str, Any]:
-        models.resolve(name)
-        return _model(models.display_name if openai_model(name) else name)
+        return _model(models.display_name if models.resolve(name) == models.default else name)
 
+    @root.post("/audio/transcriptions")
+    @root.post(f"{AZURE}/audio/transcriptions")
     @router.post("/audio/transcriptions")
     async def transcriptions(request: Request) -> Response:
         return await respond(request, lambda form: read_request(form, "transcribe", models))
 
+    @root.post("/audio/translations")
+    @root.post(f"{AZURE}/audio/translations")
     @router.post("/audio/translations")
     async def translations(request: Request) -> Response:
         return await respond(request, lambda form: read_request(form, "translate", models))

@@ -136,9 +136,7 @@ def _store(
 
 def stem_of(source: AudioSource) -> str:
     """A recording's name without folder and suffix; "" if it has none."""
-    if isinstance(source, (str, PathLike, RemoteFile)):
-        return Path(str(source)).stem
-    return ""
+    return Path(str(source)).stem if isinstance(source, (str, PathLike, RemoteFile)) else ""
 
 
 def _excerpt(source: Source | RemoteFile, samples: Samples) -> Samples:

@@ -408,9 +408,7 @@ def _absolute(path: Path) -> Path:
     """The absolute path. Links are not resolved, except before a `..`, whose target they change."""
     if path.name == os.pardir:
         return path.resolve()
-    if os.pardir in path.parts:
-        return path.parent.resolve() / path.name
-    return path.absolute()
+    return path.parent.resolve() / path.name if os.pardir in path.parts else path.absolute()
 
 
 def _path_text(path: bytes) -> str:

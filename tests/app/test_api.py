@@ -147,7 +147,11 @@ GAUGES = "in_flight streams speed batch_fill slots cache_bytes text_bytes"
 
 def test_health_and_metrics(live: Live) -> None:
     assert httpx.get(f"{live.url}/health").json() == {"status": "ready"}
-    assert live.post(files={"file": PHONE.read_bytes()}).status_code == 200
+    assert httpx.head(f"{live.url}/health").status_code == 200
+    for before in ("/v1", "", "/openai/deployments/Whisper"):
+        url, form = f"{live.url}{before}/audio/transcriptions?api-version=1", {"model": "whisper"}
+        found = httpx.post(url, files={"file": PHONE.read_bytes()}, data=form, timeout=60)
+        assert found.status_code == 200 and "five" in found.json()["text"]
     with live.client().realtime.connect(extra_query=QUERY) as connection:
         for piece in sample(24_000, 1.0):
             connection.input_audio_buffer.append(audio=encoded(piece))

@@ -267,9 +267,7 @@ def test_a_full_backlog_stops_the_reading(live: Live, monkeypatch: pytest.Monkey
     assert freed(live)
 
 
-def test_a_client_that_does_not_read_is_dropped(
-    live: Live, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_never_reads_is_dropped(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit has three events."""
     with live.client().realtime.connect(extra_query=QUERY) as connection:
         update(connection, sound(turn_detection=None))

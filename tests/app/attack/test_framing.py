@@ -102,9 +102,7 @@ def test_a_refusal_is_read_by_a_client_that_still_sends(
             assert refused.status_code == 401 and "connection" not in refused.headers
 
 
-def test_pieces_that_have_content_may_be_many(
-    keyless: Live, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_with_content_may_be_many(keyless: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(framing, "PIECES", 20)
     monkeypatch.setattr(framing, "PER_SECOND", 0.1)
     request = httpx.Request("POST", keyless.url, files={"file": PHONE.read_bytes()})

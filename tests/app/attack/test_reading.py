@@ -60,9 +60,7 @@ def go(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 @pytest.mark.slow
-def test_files_that_expand_to_hours(
-    make: Make, bomb: Path, small: None, go: threading.Event
-) -> None:
+def test_files_that_become_hours(make: Make, bomb: Path, small: None, go: threading.Event) -> None:
     before = unnamed_bytes()
     service = make(batch_size=1, limits=Limits(seconds=LONGEST))
     assert bomb.stat().st_size < 16_000 < 110 * BYTES
