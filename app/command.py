@@ -66,6 +66,8 @@ def run_serve(a: argparse.Namespace) -> int:
 def make_settings(a: argparse.Namespace, page: Path | None) -> ServerSettings:
     """The flags as `ServerSettings`. page: the folder for the page's files; None: no page."""
     root_path = a.root_path.strip("/")
+    if "*" in a.allow_origin and not a.api_key:
+        raise OptionError("--allow_origin *: any site could use this server; give --api_key, too")
     same = ("host", "port", "api_key", "timeout", "patience", "idle_seconds", "wyoming")
     plain = a.cache in PRESETS and not any(getattr(a, name) for name in OVERRIDES)
     return ServerSettings(

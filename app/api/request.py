@@ -165,9 +165,11 @@ class TranscriptionForm(create_model("Extensions", __base__=UploadForm, **EXTENS
     language: Text | None = None
     languages: Texts = Field((), alias="languages[]")
     temperature: float = Field(0.0, ge=0, le=1)  # 0: raised when a window fails
-    timestamp_granularities: tuple[Annotated[str, one_of(GRANULARITIES)], ...] = Field(
-        (), alias="timestamp_granularities[]"
-    )
+    # some clients send one value, "segment,word"
+    timestamp_granularities: Annotated[
+        tuple[Annotated[str, one_of(GRANULARITIES)], ...],
+        BeforeValidator(lambda values: ",".join(map(str, values)).split(",")),
+    ] = Field((), alias="timestamp_granularities[]")
     include: tuple[Annotated[str, one_of(("logprobs",))], ...] = Field((), alias="include[]")
     stream: bool = False
     chunking_strategy: Annotated[Chunking, BeforeValidator(_parsed)] | None = None

@@ -57,8 +57,8 @@ def host_name(text: str) -> str:
 
 
 def origin(text: str) -> str:
-    """A site as browsers name it in Origin."""
-    if not re.fullmatch(r"https?://[^/*@\s]+", text):
+    """A site or an application as browsers name it in Origin, or "*", all of them."""
+    if not re.fullmatch(r"\*|[A-Za-z][A-Za-z0-9+.-]*://[^/*@\s]+", text):
         message = f"{text!r}: give scheme, host and optional port, such as https://app.example.com"
         raise argparse.ArgumentTypeError(message)
     return text.lower()
@@ -157,14 +157,9 @@ def add_serve(commands: Any) -> None:
         type=origin,
         default=[],
         metavar="URL",
-        help="a site whose pages may use the API in browsers; may be repeated [none]",
+        help="a site whose pages may use the API in browsers; '*': all with the key; may repeat",
     )
-    g.add_argument(
-        "--no_page",
-        dest="page",
-        action="store_false",
-        help="serve only the API",
-    )
+    g.add_argument("--no_page", dest="page", action="store_false", help="serve only the API")
     group = FlagGroup(p, "texts", "of recordings; live streams find speech by themselves")
     sections = {"decoding": group, "thresholds": group}
     defaults = {"speech_only": True, "drop": ("invented", "repeats")}

@@ -38,6 +38,7 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # OpenAI's -> what they
     ({"chunking_strategy": "auto"}, {"parallel": True}),
     ({"chunking_strategy": VAD}, {"parallel": True, "vad_threshold": 0.6, **PADDING}),
     ({"timestamp_granularities": ["word", "segment"], **VERBOSE}, {"word_timestamps": True}),
+    ({"timestamp_granularities": ["word,segment"], **VERBOSE}, {"word_timestamps": True}),
     ({"response_format": "diarized_json", **KNOWN}, {"diarize": "embedding"}),
     ({"extra_body": {"sentences": "true"}, "response_format": "srt"}, {"sentences": True}),
     ({"extra_body": {"on_failure": "last"}}, {"on_failure": "last"}),

@@ -20,9 +20,10 @@ import pytest
 from websockets.asyncio.client import connect
 
 from slimwhisper.app import command
-from slimwhisper.app.command import load_choice
+from slimwhisper.app.command import load_choice, make_settings
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.cli import build_parser, main
+from slimwhisper.errors import OptionError
 from tests.support.live import (
     Begin,
     connected,
@@ -127,6 +128,9 @@ def test_flags(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     monkeypatch.setenv("SLIMWHISPER_API_KEY", "secret")
     a = build_parser().parse_args(["serve", "--auth", "ann:a:b", "--unload-after", "60"])
     assert (a.api_key, a.auth, a.unload_after) == ("secret", ("ann", "a:b"), 60)
+    a.allow_origin, a.api_key = ["*"], None
+    with pytest.raises(OptionError, match="any site could use this server; give --api_key, too"):
+        make_settings(a, None)
     for wrong in (["--auth", "ann"], ["--queue", "0"], ["--timeout", "-1"], ["--max-upload", "x"]):
         with pytest.raises(SystemExit):
             build_parser().parse_args(["serve", *wrong])

@@ -65,7 +65,7 @@ def test_the_tail_is_rewritten_in_place(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("no_color", [False, True])
-def test_dim_or_brackets(
+def test_dim_or_bracket(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, no_color: bool
 ) -> None:
     written: list[str] = []

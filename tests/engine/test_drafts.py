@@ -115,9 +115,7 @@ def test_other_searches_take_no_draft(
     assert [f.drafted > 0 for f in found] == cold
 
 
-def test_another_attempt_begins_anew(
-    model: Model, asked: list[Window], plain: list[Decoded]
-) -> None:
+def test_other_attempts_begin_anew(model: Model, asked: list[Window], plain: list[Decoded]) -> None:
     def again(tag: int, answer: Answer) -> Request | None:
         hot = isinstance(answer, Decoded) and answer.temperature == 0
         return Retry(Attempt(0.8, (1, tag))) if hot else None

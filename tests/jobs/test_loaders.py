@@ -102,9 +102,7 @@ def test_no_process_is_left(
             list(results)
 
 
-def test_what_only_this_process_can_open(
-    model: SlimWhisper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_only_this_process_opens(model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes, and /dev/stdin and its like, are read here."""
     monkeypatch.setattr(readers, "ReaderProcess", lambda: pytest.fail("a worker was started"))
     read_end, write_end = os.pipe()

@@ -88,9 +88,7 @@ def test_drafts_save_steps_and_change_nothing(
 
 
 @pytest.mark.slow
-def test_a_draft_model_changes_nothing(
-    tmp_path: Path, model: SlimWhisper, audio: np.ndarray
-) -> None:
+def test_a_draft_changes_nothing(tmp_path: Path, model: SlimWhisper, audio: np.ndarray) -> None:
     """A smaller model's guesses, beside those of the update before."""
     drafted = with_draft(tmp_path)
     expected, found = (texts_of(list(m.live([audio[:44_000]], **SHORT))) for m in (model, drafted))

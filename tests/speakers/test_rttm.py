@@ -67,9 +67,7 @@ def test_one_recording_of_several(tmp_path: Path) -> None:
         turns_of_recording(tmp_path, "third")
 
 
-def test_a_file_of_one_recording_is_for_any(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_of_one_recording_fits_any(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path, GOOD)
     with caplog.at_level(logging.WARNING, "slimwhisper"):
         for name in ("talk", ""):

@@ -115,9 +115,7 @@ def test_archives(store: Any) -> None:
     assert len(set(listed("memory://w/s.tar").values())) == 3  # none takes another's place
 
 
-def test_members_that_are_links_or_too_large(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_members_that_are_links_or_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "MAX_MEMBER", 4)
     (tmp_path / "secret.wav").write_bytes(b"mine")
     with tarfile.open(tmp_path / "a.tar", "w:gz") as archive:

@@ -135,6 +135,16 @@ def test_a_site_that_is_allowed_uses_the_api_and_not_the_page(keyless: Live) -> 
     assert keyless.post(files=FILES, headers=other).status_code == 403
 
 
+def test_every_site_with_the_key(begin: Begin) -> None:
+    server, site = begin(api_key="s3cret", allow_origins=("*",)), {"Origin": "app://obsidian.md"}
+    asked = {**site, "Access-Control-Request-Method": "POST"}
+    assert httpx.options(f"{server.url}{SPEECH}", headers=asked).status_code == 200
+    for auth, expected in (("Bearer s3cret", 200), ("Bearer x", 401), (f"Basic {LOGIN}", 403)):
+        answer = server.post(files=FILES, headers={**site, "Authorization": auth})
+        assert answer.status_code == expected, auth
+        assert answer.headers["access-control-allow-origin"] == "*"
+
+
 def test_what_a_server_asks_for(begin: Begin, keyed: Live) -> None:
     for server, challenge in ((keyed, "Bearer"), (begin(login=("ann", "pass")), "Basic")):
         answer = httpx.get(f"{server.url}/v1/models")
