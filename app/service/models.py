@@ -58,9 +58,9 @@ class Models:
         """The model to load for a name, as other programs may spell it. Raises CheckpointError for
         a name that is not of one in `choices`.
         """
-        names = self.choices()
-        if name in (None, "", *_DEFAULT) or openai_model(name):
+        if name in (None, "", self.display_name, *_DEFAULT) or openai_model(name):
             return self.default
+        names = self.choices()  # looks into the folder of models
         found = [name] if name in names else [n for n in names if _bare(n) == _bare(name)]
         if found:
             return self.default if found[0] == self.display_name else found[0]

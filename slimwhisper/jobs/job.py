@@ -215,9 +215,10 @@ class Ledger:
 
     def write_report(self, notices: Sequence[str]) -> None:
         """Write the report, if there is one, with these lines at its top. Raises OutputError."""
-        if (report := (plan := self._plan).report) is not None:
+        plan = self._plan
+        if plan.report is not None:
             options = changed(plan.options) | dict(plan.files.layout)
-            report.write(notices, model_terms(self.facts, plan.model), options)
+            plan.report.write(notices, model_terms(self.facts, plan.model), options)
 
 
 # transcribes recordings, writes their outputs, and reports progress to a ledger

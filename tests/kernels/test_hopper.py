@@ -77,7 +77,7 @@ def test_attention(
 @pytest.mark.parametrize("paged", [False, True], ids=["slots", "pages"])
 @pytest.mark.parametrize("fp8", [False, True], ids=["float16", "float8"])
 @pytest.mark.parametrize(("width", "heads"), OFFICIAL)
-def test_reads_what_it_may(width: int, heads: int, fp8: bool, paged: bool, splits: int) -> None:
+def test_reads_nothing_else(width: int, heads: int, fp8: bool, paged: bool, splits: int) -> None:
     """Slots or pages in any order, lengths from 0 on, and NaN everywhere else."""
     dtype, page, extent = torch.float16, 16, 448
     counts = [0, 1, 29, 64, 100, 448]

@@ -55,7 +55,7 @@ def test_a_product_is_that_of_rounded_numbers(by: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("rows", "depth"), [(1, 64), (70, 64), (15, 40)])
-def test_without_integers_products(rows: int, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_integer_products(rows: int, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on ARM, in C and in PyTorch: the same integers, and the input is not rounded."""
     without_integers_in_c(monkeypatch)
     monkeypatch.setattr(linear_module, "INT8_PRODUCTS", False)

@@ -1,4 +1,4 @@
-"""Form `compact`: `e` with fewer frames, and `e` and `x` in fewer bits, alone or together.
+"""Form `compact`: `e` with fewer frames and in fewer bits, alone or together.
 
     merge   neighbouring frames that are nearly equal become one
     float8  the latent is rounded to e4m3, with a factor for each position, as in `e8`

@@ -213,8 +213,6 @@ class Zack(Form):
     """
 
     name, exact, cross, self_ = "zack", False, ZackCross, ZackSelf
-    # of a layer: rotations of all heads side by side, cut to their ranks, [d_k, sum of ranks], and
-    # the ranks of keys and of values, [2, h]; all float64
     removal: float | None = None  # share of the sum of a head's singular values to drop at most
     keep: float | None = None  # share of the values of K and V to keep, of all heads and layers
     rank: int | None = None  # columns of K and of V, of every head
@@ -240,6 +238,9 @@ class Zack(Form):
 
     @property
     def tensors(self) -> Sequence[str]:
+        """Rotations of all heads side by side, cut to their ranks, [d_k, sum of ranks], and the
+        ranks of keys and of values, [2, h]; all float64.
+        """
         return ("keys", "values", "ranks")
 
     def learn(self, attention: str, blocks: Sequence[Attention], activations: Activations) -> Self:
