@@ -25,6 +25,7 @@ from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.errors import DependencyError, OptionError
+from slimwhisper.files import check_folder
 from slimwhisper.flags import load_chosen
 from slimwhisper.live.setup import live_options
 from slimwhisper.text import escape_line
@@ -68,7 +69,11 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> ServerSettings:
     root_path = a.root_path.strip("/")
     if "*" in a.allow_origin and not a.api_key:
         raise OptionError("--allow_origin *: any site could use this server; give --api_key, too")
-    same = ("host", "port", "api_key", "timeout", "patience", "idle_seconds", "wyoming")
+    if a.allow_webhook and not (a.api_key and a.results):
+        raise OptionError("--allow_webhook: calls are signed; give --api_key and --results, too")
+    if a.results:
+        check_folder(Path(a.results), "--results")
+    same = "host port api_key timeout patience idle_seconds wyoming keep_results".split()
     plain = a.cache in PRESETS and not any(getattr(a, name) for name in OVERRIDES)
     return ServerSettings(
         **{name: getattr(a, name) for name in same},
@@ -76,6 +81,8 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> ServerSettings:
         tls=tls_files(a.tls_cert, a.tls_key),
         root_path=f"/{root_path}" if root_path else "",
         allow_hosts=tuple(a.allow_host),
+        allow_webhooks=tuple(a.allow_webhook),
+        results=a.results and Path(a.results),
         allow_origins=tuple(a.allow_origin),
         max_bytes=a.max_upload * 10**6,
         page=page,

@@ -22,8 +22,8 @@ from slimwhisper.app.api.request import TranscriptionForm
 from slimwhisper.app.api.routes import make_routers
 from slimwhisper.app.connections import Connections, Http, listen, log_exhaustion
 from slimwhisper.app.framing import WebSocket
-from slimwhisper.app.realtime.connection import MAX_MESSAGE
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
+from slimwhisper.app.realtime.stream_socket import MAX_MESSAGE
 from slimwhisper.app.realtime.wyoming import Wyoming
 from slimwhisper.app.service.host import ServerHost, ServerSettings
 from slimwhisper.app.service.jobs import ModelChoice
@@ -59,7 +59,11 @@ def make_app(service: Service, models: Models, settings: ServerSettings) -> Fast
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         page: Page | None = app.state.page
         tidying = asyncio.create_task(page.tidy()) if page else None
+        if background:
+            await background.start()
         yield
+        if background:
+            await background.stop()
         if tidying:
             tidying.cancel()
         service.close()
@@ -70,12 +74,12 @@ def make_app(service: Service, models: Models, settings: ServerSettings) -> Fast
         openapi_url=None,  # FastAPI's documentation pages load scripts from other servers
     )
     # mounted, so that unknown paths and methods under /v1 do not fall through to the page
-    openai, whisper_cpp = make_routers(host)
+    openai, others, background = make_routers(host)
     realtime = app.state.realtime = Realtime(host)
     openai.include_router(make_realtime_router(realtime))
     app.state.wyoming = Wyoming(host) if settings.wyoming else None
     app.mount("/v1", openai)
-    app.include_router(whisper_cpp)
+    app.include_router(others)
     _add_status_routes(app, service)
     _add_schema(app, openai, f"{settings.root_path}/v1")
     add_error_handlers(app)
@@ -99,7 +103,7 @@ def make_app(service: Service, models: Models, settings: ServerSettings) -> Fast
     app.add_middleware(  # without it, Gradio would let pages of all sites read responses
         CORSMiddleware,
         allow_origins=settings.allow_origins,
-        allow_methods=("GET", "POST"),
+        allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
         expose_headers=("Retry-After", "X-Request-Id"),
         allow_private_network=bool(settings.allow_origins),

@@ -59,7 +59,7 @@ def _shortened(value: object) -> object:
     return QUERY.sub("?...", PATH.sub(r"\1/...", value))
 
 
-WEBSOCKETS = frozenset({"/v1/realtime"})  # paths that serve a websocket
+WEBSOCKETS = frozenset({"/v1/realtime", "/v1/listen"})  # paths that serve a websocket
 KEY_PROTOCOL = "openai-insecure-api-key."  # before the key, in a browser's websocket subprotocol
 SECRET = "ek_"  # the prefix of a client secret
 POLICY_VIOLATION = 1008  # a websocket's close code; before it is accepted, HTTP's 403
@@ -159,7 +159,8 @@ class Access:
 
     def _check_websocket(self, scope: Scope) -> None:
         if route_path(scope) not in WEBSOCKETS:
-            raise APIError(403, "this path does not serve a websocket; use /v1/realtime")
+            paths = " or ".join(sorted(WEBSOCKETS))
+            raise APIError(403, f"this path does not serve a websocket; use {paths}")
         self._sites.check_host(scope)
         key = bearer_key(scope)
         if key.startswith(SECRET):
@@ -216,8 +217,10 @@ def bearer_key(scope: Scope) -> str:
     kind, key = _authorization(scope)
     if kind == "bearer" and key:
         return key
-    protocols = [p for p in scope.get("subprotocols", ()) if p.startswith(KEY_PROTOCOL)]
-    return protocols[0].removeprefix(KEY_PROTOCOL) if protocols else ""
+    offered = scope.get("subprotocols", ())
+    if len(offered) == 2 and offered[0] == "token":  # Deepgram's
+        return str(offered[1])
+    return next((p.removeprefix(KEY_PROTOCOL) for p in offered if p.startswith(KEY_PROTOCOL)), "")
 
 
 def check_length(scope: Scope, limit: int) -> None:

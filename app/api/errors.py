@@ -21,6 +21,7 @@ from slimwhisper.errors import (
     SlimWhisperError,
 )
 
+STOPPING = "stopping"  # the code of an error: the server shuts down
 RETRY_AFTER = 10  # seconds, when the queue is full
 FULL = (errno.ENOSPC, errno.EDQUOT)
 MIN_FREE = 16 << 20  # bytes; with less, the disk counts as full
@@ -60,7 +61,7 @@ class APIError(HTTPException):
 # the status, OpenAI's code, the form's field, and the seconds after which to try again
 RESPONSES: dict[type[SlimWhisperError], tuple[int, str, str | None, int | None]] = {
     BusyError: (429, "queue_full", None, RETRY_AFTER),
-    StoppingError: (503, "stopping", None, 60),
+    StoppingError: (503, STOPPING, None, 60),
     ReaderKilledError: (503, "out_of_memory", None, RETRY_AFTER),
     AudioError: (400, "invalid_audio", "file", None),
     OptionError: (400, "invalid_option", None, None),

@@ -8,7 +8,15 @@ from dataclasses import fields as dataclass_fields
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Request
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+)
 from pydantic_core import PydanticCustomError, PydanticUseDefault, from_json
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -39,18 +47,25 @@ class LenientModel(BaseModel):
         return names
 
 
-def _upload(value: Any) -> Any:
+def _upload(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, UploadFile):
-        raise invalid("send an audio file in the form's field 'file'")
+        raise invalid(f"send an audio file in the form's field '{info.field_name}'")
     return value
 
 
-class UploadForm(LenientModel):
-    """A multipart form with a recording. `model_extra` has the unknown fields."""
+Upload = Annotated[Any, AfterValidator(_upload)]
 
-    model_config = ConfigDict(extra="allow", strict=False)  # a form's values are all strings
 
-    file: Annotated[Any, AfterValidator(_upload)] = Field(None, validate_default=True)
+class Form(LenientModel):
+    """A form, whose values are all texts. `model_extra` has the unknown fields."""
+
+    model_config = ConfigDict(extra="allow", strict=False)
+
+
+class UploadForm(Form):
+    """A multipart form with a recording."""
+
+    file: Upload = Field(None, validate_default=True)
 
 
 F = TypeVar("F", bound=LenientModel)
@@ -88,7 +103,7 @@ def check_form(kind: type[F], form: FormData) -> F:
 async def read_form(request: Request) -> FormData:
     """The form in a request's body. Raises APIError."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise APIError(415, "send a form (multipart/form-data) with an audio file in 'file'")
+        raise APIError(415, "send a form (multipart/form-data) with an audio file")
     try:
         return await request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
     except APIError:

@@ -36,7 +36,8 @@ class PathRule(NamedTuple):
 UNKNOWN = PathRule("", AllowedUsers.KEY, SMALL)
 RULES = (
     PathRule("/health", AllowedUsers.ANYONE, SMALL),
-    PathRule("(/v1|/openai/deployments/[^/]*)?/audio/.*|/inference", AllowedUsers.KEY, UPLOAD),
+    PathRule("(/v1|/openai/deployments/[^/]*)?/audio/.*", AllowedUsers.KEY, UPLOAD),
+    PathRule("/inference|/asr|/detect-language|/v1/listen", AllowedUsers.KEY, UPLOAD),
     PathRule(r"/v1(/.*)?|/metrics|/openapi\.json", AllowedUsers.KEY, SMALL),
 )
 # The routes of Gradio that its page uses. Others fetch arbitrary addresses, or store files.

@@ -5,9 +5,10 @@ extensions: "channels", "channel_names[]", "sentences", "speech_only", "on_failu
 "hot_word_bonus" and "audio_track". docs/openai.md lists them all.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, BinaryIO, Self
 from urllib.parse import quote
 
 from pydantic import (
@@ -73,19 +74,28 @@ class TranscriptionRequest:
     unknown: list[str] = field(default_factory=list)  # fields that were ignored
     warnings: list[str] = field(default_factory=list)  # about the file
     accept: str = ""  # the header: what the client wants
+    convert: Callable[[BinaryIO], BinaryIO] | None = None  # the upload to a file with a header
+    render: Callable[[Any], dict[str, Any]] | None = None  # `FinishedTranscript` -> another API's
 
     def headers(self) -> dict[str, str]:
         """The response's headers: the model that served it, the ignored fields, and what is odd in
         the file.
         """
-        headers = {"X-Slimwhisper-Model": quote(self.served_by)}
-        warnings = [f'unknown field "{quote(n[:MAX_NAME])}" was ignored' for n in self.unknown]
-        warnings += [quote(text, safe=HEADER_SAFE) for text in self.warnings]
-        if warnings:
-            more = len(warnings) - MAX_WARNINGS
-            tail = [f"and {more} more"] if more > 0 else []
-            headers["X-Slimwhisper-Warning"] = "; ".join([*warnings[:MAX_WARNINGS], *tail])
-        return headers
+        return response_headers(self.served_by, self.unknown, self.warnings)
+
+
+def response_headers(
+    served_by: str, unknown: Iterable[str], warnings: Iterable[str]
+) -> dict[str, str]:
+    """The headers of a response: the model, and what is to be known of the request."""
+    headers = {"X-Slimwhisper-Model": quote(served_by)}
+    texts = [f'unknown field "{quote(n[:MAX_NAME])}" was ignored' for n in unknown]
+    texts += [quote(text, safe=HEADER_SAFE) for text in warnings]
+    if texts:
+        more = len(texts) - MAX_WARNINGS
+        tail = [f"and {more} more"] if more > 0 else []
+        headers["X-Slimwhisper-Warning"] = "; ".join([*texts[:MAX_WARNINGS], *tail])
+    return headers
 
 
 def display_name(filename: str | None) -> str:
@@ -151,6 +161,9 @@ EXTENSIONS = option_fields(
     "on_failure",
     "hot_word_bonus",
     "audio_track",
+    "speakers",
+    "min_speakers",
+    "max_speakers",
     on_failure="best",  # API users do not review the texts
 )
 
@@ -172,6 +185,7 @@ class TranscriptionForm(create_model("Extensions", __base__=UploadForm, **EXTENS
     ] = Field((), alias="timestamp_granularities[]")
     include: tuple[Annotated[str, one_of(("logprobs",))], ...] = Field((), alias="include[]")
     stream: bool = False
+    diarize: bool = False  # our own: speakers in every format
     chunking_strategy: Annotated[Chunking, BeforeValidator(_parsed)] | None = None
     known_speaker_names: Texts = Field((), alias="known_speaker_names[]")
     known_speaker_references: tuple[str, ...] = Field((), alias="known_speaker_references[]")
@@ -200,7 +214,8 @@ class TranscriptionForm(create_model("Extensions", __base__=UploadForm, **EXTENS
         chunking = self.chunking_strategy
         settings = chunking and chunking.model_dump(exclude={"type"}, exclude_unset=True)
         extensions = self.model_dump(include=set(EXTENSIONS), exclude_none=True)
-        by_voice = self.response_format in WITH_SPEAKERS and "channels" not in extensions
+        asked = self.diarize or self.response_format in WITH_SPEAKERS
+        by_voice = asked and "channels" not in extensions
         options = {
             "initial_prompt": self.prompt,
             "hotwords": ", ".join(self.keywords),
@@ -262,9 +277,9 @@ def _refuse_combinations(request: TranscriptionRequest) -> None:
     if request.references and "channels" in options:
         message = "channels has a speaker for each channel already; send channel_names[] instead"
         raise refused("known_speaker_names[]", message)
-    if request.references and format not in WITH_SPEAKERS:
+    if request.references and "diarize" not in options:
         name = "known_speaker_names[]"
-        raise refused(name, f"{name} needs response_format {', '.join(WITH_SPEAKERS)}")
+        raise refused(name, f"{name} needs diarize, or response_format diarized_json or rttm")
     if "diarize" in options:
         if options["task"] == "translate":
             message = "translations cannot be diarized; use /v1/audio/transcriptions"

@@ -37,13 +37,15 @@ class FinishedTranscript:
         self.request, self.transcript, self.seconds = request, transcript, seconds
         self.vocabulary = vocabulary
         self.text = transcript.text.strip()
-        split = request.options.get("channels") is not None
-        if split and (request.words_inside or request.format == "text"):
+        told = {"channels", "diarize"} & request.options.keys()
+        if told and (request.words_inside or request.format == "text"):
             self.text = text_with_speakers(transcript)
 
     def response(self) -> Response:
         """The whole response, in the requested format."""
         headers = self.request.headers()
+        if self.request.render is not None:
+            return JSONResponse(self.request.render(self), headers=headers)
         match self.request.format:
             case "json":
                 body = {"text": self.text, **self._optional_fields(), "usage": self._usage()}

@@ -1,10 +1,12 @@
-"""`/v1/realtime`: OpenAI's Realtime API, for transcription; and its client secrets.
+"""`/v1/realtime`: OpenAI's Realtime API, for transcription; its client secrets; and Deepgram's
+websocket, `/v1/listen`.
 
 The websocket's events are those of openai-python 3.54 (types/realtime); docs/realtime.md lists them
 and the differences.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Request, WebSocket
@@ -13,13 +15,15 @@ from slimwhisper.app.api.access import bearer_key, refuse
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import json_object, unsupported
 from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request
-from slimwhisper.app.realtime.connection import GOING_AWAY, Connection, SessionEnd
+from slimwhisper.app.realtime.connection import Connection
 from slimwhisper.app.realtime.conversation import make_id
+from slimwhisper.app.realtime.listen import ListenSocket
 from slimwhisper.app.realtime.session import START, SessionConfig, session_object, update_session
+from slimwhisper.app.realtime.stream_socket import GOING_AWAY, SessionEnd, StreamSocket
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.errors import SlimWhisperError
 
-SUBPROTOCOL = "realtime"
+SUBPROTOCOLS = ("realtime", "token")  # OpenAI's, Deepgram's
 
 
 class Realtime:
@@ -28,7 +32,7 @@ class Realtime:
     def __init__(self, host: ServerHost) -> None:
         self.client_secrets = ClientSecrets()
         self._host = host
-        self._open: dict[Connection, asyncio.Task[Any] | None] = {}
+        self._open: dict[StreamSocket, asyncio.Task[Any] | None] = {}
 
     def __len__(self) -> int:
         """The number of open sessions."""
@@ -38,10 +42,18 @@ class Realtime:
         """Whether a key is a client secret that has not expired."""
         return self.client_secrets.session(key) is not None
 
-    async def serve(self, websocket: WebSocket) -> None:
+    def connect(self, websocket: WebSocket) -> StreamSocket:
+        """A session of OpenAI's API. Raises APIError, SlimWhisperError."""
+        return Connection(websocket, self._config(websocket), self._host)
+
+    def listen(self, websocket: WebSocket) -> StreamSocket:
+        """A session of Deepgram's API. Raises APIError, SlimWhisperError."""
+        return ListenSocket(websocket, self._host)
+
+    async def serve(self, websocket: WebSocket, make: Callable[[WebSocket], StreamSocket]) -> None:
         """Serve a session, from the request to its end."""
         try:
-            connection = Connection(websocket, self._config(websocket), self._host)
+            connection = make(websocket)
         except (APIError, SlimWhisperError) as error:
             scope, receive, send = websocket.scope, websocket.receive, websocket.send
             await refuse(as_api_error(error), scope, receive, send)
@@ -49,7 +61,7 @@ class Realtime:
             self._open[connection] = asyncio.current_task()
             try:
                 offered = websocket.scope["subprotocols"]
-                await connection.run(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+                await connection.run(next((p for p in SUBPROTOCOLS if p in offered), None))
             finally:
                 del self._open[connection]
 
@@ -82,7 +94,11 @@ def make_realtime_router(realtime: Realtime) -> APIRouter:
 
     @router.websocket("/realtime")
     async def connect(websocket: WebSocket) -> None:
-        await realtime.serve(websocket)
+        await realtime.serve(websocket, realtime.connect)
+
+    @router.websocket("/listen")
+    async def listen(websocket: WebSocket) -> None:
+        await realtime.serve(websocket, realtime.listen)
 
     @router.post("/realtime/client_secrets")
     async def client_secrets(request: Request) -> dict[str, Any]:

@@ -29,6 +29,9 @@ class ServerSettings:
     live: LiveOptions = field(default_factory=LiveOptions)  # defaults of streams
     session_seconds: float = 3600.0  # of a realtime session
     idle_seconds: float = 300.0  # without audio, after which a realtime session ends
+    results: Path | None = None  # the folder of jobs in the background; None: there are none
+    keep_results: float = 86_400.0  # seconds
+    allow_webhooks: tuple[str, ...] = ()  # hosts that are told of their ends
     wyoming: int | None = None  # the port of the Wyoming protocol; None: it is not served
 
 

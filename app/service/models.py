@@ -15,6 +15,7 @@ OPENAI_MODELS = (*MODEL_NAMES.split(), DIARIZE)  # OpenAI's names, for the serve
 _SNAPSHOT = re.compile(r"-\d{4}-\d\d-\d\d$")
 # what other programs write around a model's name: openai/whisper-base, Systran/faster-whisper-base
 _AROUND = re.compile(r"^.*/|faster-|whisper-|-ct2$|-en$|large-v3-(?=turbo)")
+_BEFORE = ("whisper-", "openai/whisper-", "Systran/faster-whisper-")
 _DEFAULT = ("whisper", "default", "gpt-realtime-whisper")  # and OpenAI's names
 
 
@@ -49,6 +50,11 @@ class Models:
         files = {p.stem for p in folder.glob("*.pt")} if folder.is_dir() else set()
         named = [n for n in available_models() if n in BUNDLED or n in files]
         return list(dict.fromkeys([self.display_name, *named]))
+
+    def aliases(self, name: str) -> list[str]:
+        """What other programs call a model."""
+        own = [f"{before}{name}" for before in _BEFORE]
+        return [*own, *OPENAI_MODELS, *_DEFAULT] if name == self.display_name else own
 
     def choices(self) -> list[str]:
         """Every name that a request may use."""

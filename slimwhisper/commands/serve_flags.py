@@ -75,13 +75,21 @@ def seconds(text: str) -> float:
     return value
 
 
+def duration(text: str) -> float:
+    """Seconds, from a number of seconds, or of another unit, such as 90m, 24h or 7d."""
+    factor = {"s": 1, "m": 60, "h": 3600, "d": 86_400}.get(text[-1:], 0)
+    return seconds(text[:-1]) * factor if factor else seconds(text)
+
+
 # by group: a flag's name, type, default and help
-NUMBERS: dict[str, tuple[tuple[str, Callable[[str], float], float | None, str], ...]] = {
+NUMBERS: dict[str, tuple[tuple[str, Callable[[str], Any], float | None, str], ...]] = {
     "limits": (
         ("max_upload", positive, 1024, "MB per file"),
         ("max_minutes", positive, 240, "minutes per recording"),
         ("queue", positive, 256, "requests at a time"),
         ("timeout", seconds, 3600.0, "seconds per request [3600]"),
+        ("results", str, None, "folder of jobs in the background, and of their results [none]"),
+        ("keep_results", duration, 86_400.0, "time for which results are kept [24h]"),
         ("patience", seconds, 30.0, "seconds to finish requests at exit [30]"),
     ),
     "live streams": (
@@ -158,6 +166,14 @@ def add_serve(commands: Any) -> None:
         default=[],
         metavar="URL",
         help="a site whose pages may use the API in browsers; '*': all with the key; may repeat",
+    )
+    g.add_argument(
+        "--allow_webhook",
+        action="append",
+        type=host_name,
+        default=[],
+        metavar="NAME",
+        help="a host whose address may be called when a job in the background ends; may repeat",
     )
     g.add_argument("--no_page", dest="page", action="store_false", help="serve only the API")
     group = FlagGroup(p, "texts", "of recordings; live streams find speech by themselves")

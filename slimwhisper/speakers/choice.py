@@ -96,6 +96,12 @@ class SpeakerOptions(OptionGroup):
     speakers: int | None = speaking(
         None, "number of speakers [detected]", low=1, high=MOST_SPEAKERS, needs=("diarize",)
     )
+    min_speakers: int | None = speaking(
+        None, "speakers at least", low=1, high=MOST_SPEAKERS, needs=("diarize",)
+    )
+    max_speakers: int | None = speaking(
+        None, "speakers at most", low=1, high=MOST_SPEAKERS, needs=("diarize",)
+    )
     known_speakers: tuple[tuple[str, str], ...] = option(
         (), "names, each with the path of a recording of that voice", needs=("diarize",)
     )
@@ -112,6 +118,9 @@ class SpeakerOptions(OptionGroup):
         """Whether the files and packages are there."""
         if self.diarize is None:
             return
+        least, most = self.speakers_between
+        if least > most:
+            raise OptionError(f"min_speakers {least} is more than max_speakers {most}")
         if self.diarize in BACKENDS:
             require(self.diarize)
         else:
@@ -119,6 +128,12 @@ class SpeakerOptions(OptionGroup):
         if self.known_speakers:
             check_known(self.known_speakers)
             require("embedding", "known_speakers")
+
+    @property
+    def speakers_between(self) -> tuple[int, int]:
+        """How many speakers there are, at least and at most."""
+        least, most = self.min_speakers or 1, self.max_speakers or MOST_SPEAKERS
+        return (least, most) if self.speakers is None else (self.speakers, self.speakers)
 
     def _check_rttm(self) -> None:
         diarize: Any = self.diarize
@@ -133,9 +148,9 @@ class SpeakerOptions(OptionGroup):
             raise OptionError(f"diarize: {path}: no such file")
         if path.is_dir() and not any(path.glob(f"*{RTTM}")):
             raise OptionError(f"diarize: {path}: no NAME{RTTM} files in this folder")
-        for name, what in (("speakers", "the number"), ("known_speakers", "the names")):
+        for name in ("speakers", "min_speakers", "max_speakers", "known_speakers"):
             if getattr(self, name):
-                reason = f"an .rttm file already has {what}; leave this option out"
+                reason = "an .rttm file already has the speakers; leave this option out"
                 raise OptionError(f"{name}: {reason}")
 
     @classmethod

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.speakers.choice import MOST_SPEAKERS
+from slimwhisper.speakers.turns import Between
 
 # Chosen on recordings that the tables of docs/speakers.md name.
 CLUSTER_DISTANCE = 0.75  # cosine distance of the farthest embeddings of one speaker
@@ -14,30 +15,35 @@ JOIN_DISTANCE = 0.25  # cosine distance of two centres, from which on down they 
 Vectors = NDArray[np.float32]
 
 
-def find_centres(vectors: Vectors, weights: Vectors, speakers: int | None) -> Vectors:
+def find_centres(vectors: Vectors, weights: Vectors, between: Between) -> Vectors:
     """Unit vectors [n, d], n at least 1, and their weights [n], above 0 -> the speakers' unit
-    vectors [k, d]. speakers: how many at most; None: they are counted.
+    vectors [k, d]. between: how many, if there are as many embeddings; counted if the two differ.
 
     Complete linkage; then, if they are counted, speakers whose centres are near are joined (average
     linkage): the more embeddings one has, the farther are some of them apart.
     """
     from scipy.cluster.hierarchy import fcluster, linkage
 
+    least, most = between
     sample = slice(None, None, -(-len(vectors) // MAX_LINKED))
     labels = np.zeros(1, np.int64)
     if len(vectors[sample]) > 1:
         tree = linkage(vectors[sample], "complete", "cosine")
         labels = fcluster(tree, CLUSTER_DISTANCE, "distance") - 1
-        if speakers is not None or labels.max() >= MOST_SPEAKERS:
-            labels = fcluster(tree, speakers or MOST_SPEAKERS, "maxclust") - 1
+        if least == most or labels.max() >= MOST_SPEAKERS:
+            number = most if least == most else MOST_SPEAKERS
+            labels = fcluster(tree, number, "maxclust") - 1
     centres = _centres(vectors[sample], weights[sample], labels)
-    if speakers is None:
+    if least < most:
         shares = np.bincount(labels, weights[sample])
         counted = shares >= min(MIN_SHARE * shares.sum(), shares.max())
         centres = centres[counted]
         if len(centres) > 1:
             near = fcluster(linkage(centres, "average", "cosine"), JOIN_DISTANCE, "distance") - 1
             centres = _centres(centres, shares[counted], near)
+        if not least <= len(centres) <= most:
+            number = least if len(centres) < least else most
+            return find_centres(vectors, weights, (number, number))
     return centres
 
 

@@ -20,7 +20,7 @@ def find_speakers(samples: Samples, options: SpeakerOptions, name: str = "") -> 
     if options.diarize not in BACKENDS:
         return turns_of_recording(Path(options.diarize), name)
     find_turns: FindTurns = import_module(BACKENDS[options.diarize].module).find_turns
-    turns = find_turns(samples, options.speakers)
+    turns = find_turns(samples, options.speakers_between)
     if options.known_speakers:
         from slimwhisper.speakers.known import name_known
 

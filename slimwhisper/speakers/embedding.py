@@ -29,7 +29,7 @@ from slimwhisper.speakers.networks import (
     load_voices,
     spectrogram,
 )
-from slimwhisper.speakers.turns import Turn, by_first_speech
+from slimwhisper.speakers.turns import Between, Turn, by_first_speech
 from slimwhisper.types import SAMPLE_RATE
 
 STEP = 296  # frames from one window to the next: 5 s
@@ -57,7 +57,7 @@ class SpokenPiece:
     voice: Vector  # unit vector; zeros: too short
 
 
-def find_turns(samples: Samples, speakers: int | None) -> list[Turn]:
+def find_turns(samples: Samples, between: Between) -> list[Turn]:
     """See `FindTurns`. Memory grows by about 10 kB for each second."""
     # while a model decodes, one thread is faster than several that compete with its threads
     with ThreadPoolExecutor(1, initializer=use_one_thread) as pool:
@@ -67,7 +67,7 @@ def find_turns(samples: Samples, speakers: int | None) -> list[Turn]:
         return []
     voices = _with_their_windows(pieces, alone)
     sure = alone >= min(SURE, alone.max())
-    centres = find_centres(voices[sure], alone[sure], speakers)
+    centres = find_centres(voices[sure], alone[sure], between)
     nearest, end = (voices @ centres.T).argmax(axis=1), len(samples) / SAMPLE_RATE
     turns = _turns(windows, pieces, nearest)
     return by_first_speech(replace(t, end=min(t.end, end)) for t in turns if t.start < end)

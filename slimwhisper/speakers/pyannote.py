@@ -13,7 +13,7 @@ import torch
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import DependencyError
 from slimwhisper.speakers.choice import require
-from slimwhisper.speakers.turns import Turn, by_first_speech
+from slimwhisper.speakers.turns import Between, Turn, by_first_speech
 from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
 
@@ -22,15 +22,16 @@ PIPELINES = {3: "pyannote/speaker-diarization-3.1", 4: "pyannote/speaker-diariza
 _pipeline_lock = threading.Lock()  # a pipeline has state while it runs
 
 
-def find_turns(samples: Samples, speakers: int | None) -> list[Turn]:
+def find_turns(samples: Samples, between: Between) -> list[Turn]:
     """See `FindTurns`. Holds all samples in memory, 230 MB an hour, as the pipeline needs them."""
     if not len(samples):
         return []
+    least, most = between
     waveform = torch.from_numpy(samples.read(0, len(samples))).unsqueeze(0)  # [1, n]
     audio = {"waveform": waveform, "sample_rate": SAMPLE_RATE}
     with _pipeline_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = load_pipeline()(audio, num_speakers=speakers)
+        result = load_pipeline()(audio, min_speakers=least, max_speakers=most)
     # version 4 also has turns that do not overlap, made for transcripts
     annotation = getattr(result, "exclusive_speaker_diarization", result)
     tracks = annotation.itertracks(yield_label=True)

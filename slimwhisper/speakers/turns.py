@@ -16,9 +16,10 @@ class Turn:
     speaker: str
 
 
-# the `find_turns` of a back end's module: samples at 16 kHz, the number of speakers (None: not
-# known) -> turns, which may overlap. Called from several threads; raises DependencyError
-FindTurns = Callable[[Samples, int | None], list[Turn]]
+Between = tuple[int, int]  # speakers, at least and at most
+# the `find_turns` of a back end's module: samples at 16 kHz -> turns, which may overlap. Called
+# from several threads; raises DependencyError
+FindTurns = Callable[[Samples, Between], list[Turn]]
 
 
 def by_first_speech(turns: Iterable[Turn], keep: Sequence[str] = ()) -> list[Turn]:

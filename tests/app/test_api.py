@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from slimwhisper.app.api import routes
+from slimwhisper.app.api import respond
 from slimwhisper.app.api.access import Access
 from slimwhisper.app.api.errors import as_api_error
 from slimwhisper.app.service.host import ServerSettings
@@ -190,7 +190,7 @@ def test_a_body_of_just_the_limit_is_taken() -> None:
 def test_a_client_that_leaves_frees_its_slot(
     live: Live, monkeypatch: pytest.MonkeyPatch, poll: float
 ) -> None:
-    monkeypatch.setattr(routes, "DISCONNECT_POLL", poll)
+    monkeypatch.setattr(respond, "DISCONNECT_POLL", poll)
     before = live.service.counts.cancelled
     with pytest.raises(httpx.ReadTimeout):
         live.post(

@@ -20,8 +20,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.realtime import connection as module
-from slimwhisper.app.realtime.connection import MAX_MESSAGE
+from slimwhisper.app.realtime import stream_socket as module
+from slimwhisper.app.realtime.stream_socket import MAX_MESSAGE
 from slimwhisper.service.shared_engine import SharedEngine
 from tests.support.fuzz import examples
 from tests.support.harm import open_files

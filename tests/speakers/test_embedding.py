@@ -19,6 +19,7 @@ __all__ = ["made_up_voices"]
 
 pytestmark = pytest.mark.usefixtures("made_up_voices")
 
+ANY = 1, 20  # speakers
 SAID = [(0, 0.5, 4.5), (2, 5.5, 9.0), (0, 10.0, 13.0), (4, 14.0, 17.0), (2, 18.0, 21.0)]
 NAMES = {0: "SPEAKER_00", 2: "SPEAKER_01", 4: "SPEAKER_02"}
 
@@ -27,9 +28,9 @@ def conversation() -> ArraySamples:
     return ArraySamples(sound(SAID, 22.0))
 
 
-@pytest.mark.parametrize("speakers", [None, 3])
-def test_who_speaks_when(speakers: int | None) -> None:
-    turns = find_turns(conversation(), speakers)
+@pytest.mark.parametrize("between", [ANY, (3, 3)])
+def test_who_speaks_when(between: tuple[int, int]) -> None:
+    turns = find_turns(conversation(), between)
     assert [t.speaker for t in turns] == [NAMES[voice] for voice, _, _ in SAID]
     for turn, (_, start, end) in zip(turns, SAID, strict=True):
         assert (turn.start, turn.end) == pytest.approx((start, end), abs=0.05)
@@ -44,7 +45,7 @@ def test_one_person_of_the_network_may_be_two(monkeypatch: pytest.MonkeyPatch) -
             return any_of_them * np.eye(1, 3, dtype=np.float32)
 
     monkeypatch.setattr("slimwhisper.speakers.embedding.load_segmentation", AsOne)
-    test_who_speaks_when(None)
+    test_who_speaks_when(ANY)
 
 
 def test_two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,16 +58,16 @@ def test_two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
             return np.stack([(a < times) & (times < b) for _, a, b in [*said, (0, 9, 0)]], 1) * 1.0
 
     monkeypatch.setattr("slimwhisper.speakers.embedding.load_segmentation", Both)
-    turns = find_turns(ArraySamples(sound(said, 10.0)), None)
+    turns = find_turns(ArraySamples(sound(said, 10.0)), ANY)
     assert [t.speaker for t in turns] == ["SPEAKER_00", "SPEAKER_01"]
     for turn, (_, start, end) in zip(turns, said, strict=True):
         assert (turn.start, turn.end) == pytest.approx((start, end), abs=0.05)
 
 
 def test_short_silent_and_empty_recordings() -> None:
-    assert find_turns(ArraySamples(np.zeros(0, np.float32)), None) == []
-    assert find_turns(ArraySamples(np.zeros(160_000, np.float32)), 2) == []
-    (turn,) = find_turns(ArraySamples(sound([(1, 0.2, 0.5)], 0.8)), 2)
+    assert find_turns(ArraySamples(np.zeros(0, np.float32)), ANY) == []
+    assert find_turns(ArraySamples(np.zeros(160_000, np.float32)), (2, 2)) == []
+    (turn,) = find_turns(ArraySamples(sound([(1, 0.2, 0.5)], 0.8)), (2, 2))
     assert (turn.speaker, round(turn.end, 1)) == ("SPEAKER_00", 0.5)
 
 
@@ -89,7 +90,7 @@ def test_known_speakers_have_their_names(references: dict[str, str]) -> None:
 
 
 def test_a_name_is_given_once(references: dict[str, str]) -> None:
-    turns = find_turns(conversation(), None)
+    turns = find_turns(conversation(), ANY)
     twice = [("Zoë", references["Zoë"]), ("Twin", references["Zoë"])]
     named = name_known(conversation(), turns, twice)
     assert len({t.speaker for t in named} & {"Zoë", "Twin"}) == 1

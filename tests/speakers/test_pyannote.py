@@ -35,8 +35,8 @@ class Pipeline:
     def itertracks(self, yield_label: bool) -> list[tuple[Any, ...]]:
         return [(SimpleNamespace(start=a, end=b), i, who) for i, (a, b, who) in enumerate(TRACKS)]
 
-    def __call__(self, file: dict[str, Any], num_speakers: int | None = None) -> Any:
-        assert (file["sample_rate"], num_speakers) == (16_000, 2)
+    def __call__(self, file: dict[str, Any], min_speakers: int, max_speakers: int) -> Any:
+        assert (file["sample_rate"], min_speakers, max_speakers) == (16_000, 2, 3)
         assert file["waveform"].shape == (1, 48_000)
         return SimpleNamespace(exclusive_speaker_diarization=self) if self.version == 4 else self
 
@@ -56,9 +56,9 @@ def package(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("package")
 def test_turns() -> None:
-    result = pyannote.find_turns(ArraySamples(np.zeros(48_000, np.float32)), 2)
+    result = pyannote.find_turns(ArraySamples(np.zeros(48_000, np.float32)), (2, 3))
     assert result == [Turn(0.25, 0.75, "SPEAKER_00"), Turn(1.0, 2.0, "SPEAKER_01")]
-    assert pyannote.find_turns(ArraySamples(np.zeros(0, np.float32)), None) == []
+    assert pyannote.find_turns(ArraySamples(np.zeros(0, np.float32)), (2, 3)) == []
 
 
 def test_refused(package: type[Pipeline], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,227 @@
+"""Deepgram's /v1/listen for recordings: the query, and the shape of the answer.
+
+As in deepgram-sdk 7.17 (listen/v1/media, types/listen_v1response*.py). What is not served is named
+in the answer's warnings. `app.realtime.listen` has the same address for live streams.
+"""
+
+import re
+import tempfile
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import sha256
+from typing import Any, BinaryIO, cast
+from uuid import uuid4
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import Field
+from starlette.datastructures import FormData, UploadFile
+
+from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.fields import Form, Text, Texts, Upload, check_form
+from slimwhisper.app.api.raw_audio import wav_of
+from slimwhisper.app.api.request import TranscriptionRequest, choose_model
+from slimwhisper.app.api.respond import respond
+from slimwhisper.app.api.response import FinishedTranscript
+from slimwhisper.app.service.host import ServerHost
+from slimwhisper.app.service.models import Models
+from slimwhisper.audio.channels import STEREO
+from slimwhisper.types import Segment, Word
+
+AROUND = re.compile(r"^\W+|\W+$")  # punctuation at a word
+IN_MEMORY = 1 << 20  # bytes of a body; a longer one is written to disk
+
+
+class ListenForm(Form):
+    """The fields of a query that are honoured, for recordings and for streams."""
+
+    model: Text | None = None
+    language: Text | None = None
+    keyterm: Texts = Field((), alias="keyterm[]")
+    keywords: Texts = Field((), alias="keywords[]")
+    encoding: Text | None = None  # None: the file has a header
+    sample_rate: int = Field(16_000, ge=4_000, le=192_000)
+    channels: int = Field(1, ge=1, le=8)
+    # always so
+    punctuate: bool = True
+    smart_format: bool = True
+    detect_language: Text | None = None
+
+    def spoken_language(self) -> str | None:
+        """The language; None: it is detected."""
+        return None if self.language == "multi" else self.language
+
+    def hotwords(self) -> str:
+        """Words to expect, without the weights that older models take."""
+        return ", ".join([*self.keyterm, *(word.partition(":")[0] for word in self.keywords)])
+
+
+class RecordingForm(ListenForm):
+    """The fields of a query for a recording, and the recording."""
+
+    file: Upload = Field(None, validate_default=True)
+    digest: str = ""
+    diarize: bool = False
+    diarize_model: Text | None = None
+    utterances: bool = False
+    multichannel: bool = False
+
+
+async def read_body(request: Request) -> FormData:
+    """The query, and the body as a file. Raises APIError."""
+    if request.headers.get("content-type", "").startswith("application/json"):
+        message = "recordings are not fetched from an address; send the file itself as the body"
+        raise APIError(415, message, "not_supported", "url")
+    spool = cast(BinaryIO, tempfile.SpooledTemporaryFile(IN_MEMORY))
+    digest, file = sha256(), UploadFile(spool, filename="audio")
+    try:
+        async for chunk in request.stream():
+            digest.update(chunk)
+            await file.write(chunk)
+    except BaseException:
+        file.file.close()
+        raise
+    own: list[tuple[str, Any]] = [("file", file), ("digest", digest.hexdigest())]
+    return FormData([*request.query_params.multi_items(), *own])
+
+
+def read_listen(form: FormData, models: Models) -> TranscriptionRequest:
+    """The request of a form. Raises APIError, CheckpointError."""
+    fields = check_form(RecordingForm, form)
+    model, served_by, warnings = choose_model(fields.model, models)
+    by_voice = fields.diarize or fields.diarize_model
+    options: dict[str, Any] = {
+        "language": fields.spoken_language(),
+        "multilingual": fields.language == "multi",
+        "hotwords": fields.hotwords(),
+        "channels": "split" if fields.multichannel else None,
+        "diarize": "embedding" if by_voice and not fields.multichannel else None,
+    }
+    convert = None
+    if fields.encoding == "linear16":
+        convert = partial(wav_of, rate=fields.sample_rate, channels=fields.channels)
+    return TranscriptionRequest(
+        fields.file,
+        "json",
+        model,
+        served_by,
+        {
+            "task": "transcribe",
+            "on_failure": "best",
+            "word_timestamps": True,
+            **{name: value for name, value in options.items() if value},
+        },
+        unknown=list(fields.model_extra or ()),
+        warnings=warnings,
+        convert=convert,
+        render=partial(as_listen, fields),
+    )
+
+
+def as_listen(fields: RecordingForm, finished: FinishedTranscript) -> dict[str, Any]:
+    """The answer: a result for each channel, and the utterances if they are asked for."""
+    request, segments = finished.request, finished.transcript.segments
+    of_channels = [segments]
+    if fields.multichannel:
+        numbers = [channel_number(segment.speaker or "") for segment in segments]
+        of_channels = [
+            [s for s, n in zip(segments, numbers, strict=True) if n == channel]
+            for channel in range(max(numbers, default=0) + 1)
+        ]
+    channels = []
+    for each in of_channels:
+        words = [word for segment in each for word in as_words(segment)]
+        channel = as_channel("".join(segment.text for segment in each).strip(), words)
+        channels.append({**channel, "detected_language": finished.transcript.language})
+    results: dict[str, Any] = {"channels": channels}
+    if fields.utterances:
+        results["utterances"] = [
+            as_utterance(segment, number)
+            for number, each in enumerate(of_channels)
+            for segment in each
+            if segment.text.strip()
+        ]
+    metadata = {
+        "transaction_key": "deprecated",
+        "request_id": str(uuid4()),
+        "sha256": fields.digest,
+        "created": now(),
+        "duration": round(finished.seconds, 3),
+        "channels": len(channels),
+        "models": [request.served_by],
+        "model_info": {request.served_by: model_info(request.served_by)},
+        "warnings": [{"parameter": name, "message": "ignored"} for name in request.unknown],
+    }
+    return {"metadata": metadata, "results": results}
+
+
+def now() -> str:
+    """The time, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def model_info(name: str) -> dict[str, str]:
+    """What an answer says of a model."""
+    return {"name": name, "version": "", "arch": "whisper"}
+
+
+def channel_number(name: str) -> int:
+    """The number of a channel, from 0, by the name that it has as a speaker."""
+    return STEREO.index(name) if name in STEREO else int(name.rpartition(" ")[2]) - 1
+
+
+def speaker_number(name: str | None) -> dict[str, int]:
+    """The field of a speaker found by voice, from 0; {}: there is none."""
+    number = (name or "").removeprefix("SPEAKER_")
+    return {"speaker": int(number)} if number.isdecimal() else {}
+
+
+def as_channel(text: str, words: list[dict[str, Any]]) -> dict[str, Any]:
+    """What was said in a channel: one alternative."""
+    alternative = {"transcript": text, "confidence": confidence(words), "words": words}
+    return {"alternatives": [alternative]}
+
+
+def as_utterance(segment: Segment, channel: int) -> dict[str, Any]:
+    words = as_words(segment)
+    return {
+        "start": segment.start,
+        "end": segment.end,
+        "confidence": confidence(words),
+        "channel": channel,
+        "transcript": segment.text.strip(),
+        "words": words,
+        **speaker_number(segment.speaker),
+        "id": str(uuid4()),
+    }
+
+
+def as_words(segment: Segment) -> list[dict[str, Any]]:
+    """The words of a segment, with and without case and punctuation."""
+    return [as_word(word) | speaker_number(segment.speaker) for word in segment.words or ()]
+
+
+def as_word(word: Word) -> dict[str, Any]:
+    text = word.word.strip()
+    return {
+        "word": AROUND.sub("", text).lower() or text,
+        "start": round(word.start, 3),
+        "end": round(word.end, 3),
+        "confidence": round(word.probability, 4),
+        "punctuated_word": text,
+    }
+
+
+def confidence(words: Iterable[dict[str, Any]]) -> float:
+    """The mean of the words'; 0.0: there are none."""
+    found = [word["confidence"] for word in words]
+    return round(sum(found) / len(found), 4) if found else 0.0
+
+
+def add_listen(router: APIRouter, host: ServerHost) -> None:
+    """The route for recordings, to be mounted at /v1."""
+
+    @router.post("/listen")
+    async def listen(request: Request) -> Response:
+        return await respond(host, request, lambda form: read_listen(form, host.models), read_body)

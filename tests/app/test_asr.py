@@ -1,0 +1,79 @@
+"""whisper-asr-webservice's addresses, as its clients call them."""
+
+import io
+from typing import Any
+
+import httpx
+import pytest
+import soundfile
+from starlette.datastructures import FormData, UploadFile
+
+from slimwhisper.app.api import asr
+from slimwhisper.app.api.raw_audio import wav_of
+from slimwhisper.audio.load import load_audio
+from tests.support.forms import MODELS
+from tests.support.live import Live, freed
+from tests.support.paths import SAMPLES
+from tests.support.realtime import WORDS
+
+PHONE = SAMPLES / "phone-number.wav"
+PCM = (load_audio(str(PHONE)) * 32767).astype("<i2").tobytes()
+
+
+def post(live: Live, path: str, data: bytes, **query: Any) -> httpx.Response:
+    files = {"audio_file": ("audio_file", data)}
+    return httpx.post(f"{live.url}{path}", params=query, files=files, timeout=60)
+
+
+def test_samples_without_a_header(live: Live) -> None:
+    """As Bazarr sends a film; a file with a header is read as one all the same."""
+    for data in (PCM, PHONE.read_bytes()):
+        answer = post(live, "/asr", data, encode="false", output="srt", task="transcribe")
+        assert answer.text.startswith("1\n00:00:00,") and "five" in answer.text
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        found = post(live, "/detect-language", data, encode="false").json()
+        assert found == {"detected_language": "english", "language_code": "en", "confidence": 1.0}
+    assert freed(live)
+    answer = post(live, "/asr", PCM[:-1], encode="false")
+    assert answer.status_code == 400 and "bytes are not PCM" in answer.json()["error"]["message"]
+
+
+def test_the_samples_are_the_same() -> None:
+    pcm = io.BytesIO(PCM)
+    with wav_of(pcm, rate=8_000, channels=2) as made:
+        made.seek(0)
+        samples, rate = soundfile.read(made, dtype="int16")
+    assert (rate, samples.shape[1], samples.tobytes()) == (8_000, 2, PCM)
+
+
+def test_outputs(live: Live) -> None:
+    data = PHONE.read_bytes()
+    assert " ".join(post(live, "/asr", data).text.split()) == WORDS, "txt is the default"
+    assert post(live, "/asr", data, output="vtt").text.startswith("WEBVTT")
+    assert post(live, "/asr", data, output="tsv").text.startswith("start\tend\ttext")
+    for timed in ("true", "false"):
+        body = post(live, "/asr", data, output="json", word_timestamps=timed).json()
+        assert body["text"].strip() == WORDS and body["language"] == "en"
+        assert all(("words" in row) == (timed == "true") for row in body["segments"])
+    assert post(live, "/asr", data, output="mp3").json()["error"]["param"] == "output"
+    for path in ("/asr", "/detect-language"):
+        assert "by POST" in httpx.get(f"{live.url}{path}").text
+
+
+def read(**query: str) -> Any:
+    upload = UploadFile(io.BytesIO(b"audio"), filename="a.wav")
+    return asr.read_asr(FormData([("audio_file", upload), *query.items()]), MODELS)
+
+
+def test_speakers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Speakr asks for them; without the packages, or in translations, there are none."""
+    asked = {"diarize": "True", "enable_diarization": "True", "min_speakers": "2", "hotwords": "a"}
+    monkeypatch.setattr(asr, "missing", lambda _: [])
+    options = read(**asked, max_speakers="4").options
+    assert (options["diarize"], options["hotwords"]) == ("embedding", "a")
+    assert (options["min_speakers"], options["max_speakers"]) == (2, 4)
+    translated = read(**asked, task="translate")
+    monkeypatch.setattr(asr, "missing", lambda _: ["senko"])
+    for found, reason in ((translated, "translations"), (read(**asked), "senko")):
+        assert "diarize" not in found.options and "min_speakers" not in found.options
+        assert reason in found.headers()["X-Slimwhisper-Warning"]

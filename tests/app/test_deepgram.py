@@ -1,0 +1,176 @@
+"""Deepgram's API, by its own client: recordings, and live streams."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import soundfile
+from deepgram import DeepgramClient, DeepgramClientEnvironment
+from deepgram.core.events import EventType
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from slimwhisper.audio.load import load_audio
+from tests.support.live import Begin, Live, freed
+from tests.support.paths import SAMPLES
+from tests.support.realtime import WORDS, sample
+
+pytestmark = pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")  # its import
+PHONE = SAMPLES / "phone-number.wav"
+RATE = 16_000
+
+
+@contextmanager
+def deepgram(live: Live) -> Iterator[DeepgramClient]:
+    address, ws = live.url, live.url.replace("http", "ws")
+    urls = DeepgramClientEnvironment(base=address, production=ws, agent=ws, agent_rest=address)
+    with httpx.Client(timeout=60) as http:
+        yield DeepgramClient(api_key="any", environment=urls, httpx_client=http)
+
+
+def test_a_recording(live: Live) -> None:
+    with deepgram(live) as client:
+        answer: Any = client.listen.v1.media.transcribe_file(
+            request=PHONE.read_bytes(),
+            model="whisper",
+            language="en-US",
+            smart_format=True,
+            utterances=True,
+            keyterm=["five", "nine"],
+            numerals=True,
+        )
+    (channel,), metadata = answer.results.channels, answer.metadata
+    (best,) = channel.alternatives
+    assert best.transcript == WORDS == " ".join(word.punctuated_word for word in best.words)
+    assert 0.5 < best.confidence <= 1 and channel.detected_language == "en"
+    assert best.words[0].start < best.words[0].end <= best.words[1].start
+    assert " ".join(u.transcript for u in answer.results.utterances) == WORDS
+    assert (metadata.channels, metadata.models) == (1, ["digits"])
+    assert [warning["parameter"] for warning in metadata.warnings] == ["numerals"]
+
+
+def test_raw_samples_and_channels(live: Live, two_channels: bytes) -> None:
+    def post(body: bytes, **query: Any) -> Any:
+        url = f"{live.url}/v1/listen"
+        return httpx.post(url, content=body, params=query, timeout=60).json()
+
+    pcm = b"".join(sample(8_000, 1.0))
+    answer = post(pcm, encoding="linear16", sample_rate=8_000)
+    assert answer["results"]["channels"][0]["alternatives"][0]["transcript"] == WORDS
+    answer = post(two_channels, multichannel="true", utterances="true")
+    texts = [c["alternatives"][0]["transcript"] for c in answer["results"]["channels"]]
+    assert len(texts) == 2 and all(texts) and texts[0] != texts[1]
+    assert {u["channel"] for u in answer["results"]["utterances"]} == {0, 1}
+    for body, query, message in (
+        (b"", {}, "is empty"),
+        (b"abc", {"encoding": "linear16"}, "3 bytes"),
+        (pcm, {"encoding": "linear16", "sample_rate": 1}, "sample_rate"),
+    ):
+        assert message in post(body, **query)["error"]["message"]
+    url = {"json": {"url": "http://a.example/b.wav"}}
+    assert httpx.post(f"{live.url}/v1/listen", **url).status_code == 415
+
+
+@pytest.fixture(scope="module")
+def two_channels(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A recording of two channels with different words."""
+    path = tmp_path_factory.mktemp("stereo") / "two.wav"
+    speech = load_audio(str(PHONE))
+    other = np.concatenate([speech[len(speech) // 2 :], np.zeros(len(speech) // 2, np.float32)])
+    soundfile.write(path, np.stack([speech, other[: len(speech)]], axis=1), RATE)
+    return path.read_bytes()
+
+
+@contextmanager
+def streaming(live: Live, **query: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """A stream by the client, and the messages that it gets."""
+    got: list[Any] = []
+    query = {"model": "digits", "encoding": "linear16", "sample_rate": str(RATE)} | query
+    with deepgram(live) as client, client.listen.v1.connect(**query) as stream:
+        stream.on(EventType.MESSAGE, got.append)
+        listening = Thread(target=stream.start_listening)
+        listening.start()
+        yield stream, got
+        stream.send_close_stream()
+        listening.join(60)
+        assert not listening.is_alive()
+    assert freed(live)
+
+
+def test_a_stream(live: Live) -> None:
+    options = {"interim_results": "true", "vad_events": "true", "utterance_end_ms": "1000"}
+    with streaming(live, endpointing="300", **options) as (stream, got):
+        for piece in sample(RATE, 0.1):
+            stream.send_media(piece)
+        stream.send_keep_alive()
+    results = [m for m in got if m.type == "Results"]
+    finals = [m.channel.alternatives[0] for m in results if m.is_final]
+    assert " ".join(filter(None, (best.transcript for best in finals))) == WORDS
+    assert all(m.speech_final for m in results if m.is_final)
+    words = [word for best in finals for word in best.words]
+    assert " ".join(word.word for word in words) == WORDS
+    assert [w.start for w in words] == sorted(w.start for w in words)
+    interim = [m for m in results if not m.is_final]
+    assert interim and all(m.channel.alternatives[0].transcript for m in interim)
+    kinds = [m.type for m in got]
+    assert kinds[0] == "SpeechStarted" and kinds[-1] == "Metadata" and "UtteranceEnd" in kinds
+    assert got[-1].duration == pytest.approx(sum(map(len, sample(RATE, 0.1))) / RATE / 2, abs=0.1)
+
+
+def test_finalize(live: Live) -> None:
+    """It ends the utterance, and is answered where nobody spoke, too."""
+    with streaming(live) as (stream, got):
+        stream.send_media(bytes(2 * RATE))
+        stream.send_finalize()
+        for piece in sample(RATE, 1.0)[:4]:
+            stream.send_media(piece)
+        stream.send_finalize()
+    finals = [m for m in got if m.type == "Results" and m.is_final]
+    first, second = [m.channel.alternatives[0].transcript for m in finals if m.from_finalize]
+    assert first == "" and second and WORDS.startswith(second)
+
+
+@pytest.mark.parametrize(
+    ("query", "message", "expected"),
+    [
+        ("encoding=opus", None, "encoding 'opus': choose linear16"),
+        ("", None, "encoding: field required"),
+        ("encoding=linear16&endpointing=x", None, "endpointing"),
+        ("encoding=linear16", "{", "is not JSON"),
+        ("encoding=linear16", '{"type": "Other"}', "type 'Other'"),
+        ("encoding=linear16", b"abc", "3 bytes are not a whole number"),
+    ],
+)
+def test_refused(live: Live, query: str, message: Any, expected: str) -> None:
+    url = f"{live.url.replace('http', 'ws')}/v1/listen?{query}"
+    with pytest.raises((ConnectionClosed, Exception)) as caught, connect(url) as connection:
+        connection.send(message)
+        error = json.loads(connection.recv())
+        assert error["type"] == "Error" and expected in error["err_msg"]
+        connection.recv()
+        connection.recv()
+    if isinstance(caught.value, InvalidStatus):
+        assert expected in caught.value.response.body.decode()
+    assert freed(live)
+
+
+def test_keys(begin: Begin) -> None:
+    """As Deepgram's clients send them: in the header, or in the subprotocol."""
+    live = begin(api_key="k")
+    url = f"{live.url.replace('http', 'ws')}/v1/listen?encoding=linear16"
+    for options in (
+        {"additional_headers": {"Authorization": "Token k"}},
+        {"subprotocols": ["token", "k"]},
+    ):
+        with connect(url, **options) as connection:  # type: ignore[arg-type]
+            connection.send(json.dumps({"type": "CloseStream"}))
+            assert json.loads(connection.recv())["type"] == "Metadata"
+    for wrong in ({"subprotocols": ["token", "x"]}, {}):
+        with pytest.raises(InvalidStatus) as caught, connect(url, **wrong):  # type: ignore[arg-type]
+            pass
+        assert caught.value.response.status_code == 401
