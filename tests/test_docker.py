@@ -1,6 +1,10 @@
 """What ships beside the package holds together: Dockerfile, Compose files, locks, notices."""
 
+import io
+import json
 import re
+import runpy
+import socket
 import tomllib
 from typing import Any
 
@@ -87,6 +91,23 @@ def test_one_version() -> None:
         assert f"image: slimwhisper:{version}" in (ROOT / name).read_text()
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     assert version in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_app_of_home_assistant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its command is ours, and Home Assistant is told where it listens."""
+    config = compose("docker/homeassistant/config.yaml")
+    run = runpy.run_path(str(ROOT / "docker/homeassistant/run.py"))
+    a = build_parser().parse_args(run["command"](config["options"])[3:])
+    assert (a.host, a.model, f"{a.wyoming}/tcp" in config["ports"]) == ("0.0.0.0", "base", True)
+    assert config["options"].keys() == config["schema"].keys()
+    assert config["timeout"] > a.patience + 5 and config["version"] == project()["version"]
+    told: list[Any] = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda r, timeout: told.append(r) or io.BytesIO())
+    monkeypatch.setattr("socket.create_connection", lambda address, _: socket.socket())
+    run["announce"]("http://supervisor", "T")
+    (request,) = told
+    assert json.loads(request.data)["config"]["uri"].endswith(f":{a.wyoming}")
+    assert request.get_header("Authorization") == "Bearer T"
 
 
 def test_notices_name_every_package() -> None:
