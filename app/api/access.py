@@ -32,7 +32,7 @@ from slimwhisper.app.service.host import ServerSettings
 from slimwhisper.app.service.jobs import STOPPING, StoppingError
 
 # the page's paths after their first two parts have the secret addresses of results and uploads
-PATH = re.compile(r"(/+(?:page|gradio_api)/+[^/?=%]*)[/=%][^?]*")
+PATH = re.compile(r"(/+(?:page|gradio_api|v1/audio)/+[^/?=%]*)[/=%][^?]*")
 # Uvicorn logs this error for a websocket that was refused with a status, which is no mistake
 # (github.com/Kludex/uvicorn/pull/3138)
 REFUSED = "ASGI callable returned without completing handshake."

@@ -35,7 +35,7 @@ from slimwhisper.disk import atomic_write
 from slimwhisper.errors import SlimWhisperError
 
 ID = re.compile("[0-9a-f]{32}")
-FORM, UPLOAD, RESULT, BODY, DONE = "form.json", "upload", "result.json", "body", "done"
+FORM, UPLOAD, RESULT, DONE = "form.json", "upload", "result.json", "done"
 BUSY, SWEEP = 5.0, 60.0  # seconds until the queue is tried again; between two removals
 STORING = 2.0  # seconds to store results at a shutdown
 PATIENCE = 10.0  # seconds for a webhook to answer
@@ -108,15 +108,8 @@ class Background:
             status = "queued" if pending is None else "in_progress"
             progress = 0.0 if pending is None else round(pending.progress, 3)
             return {**state, "status": status, "progress": progress}
-        result = json.loads((folder / RESULT).read_text("utf-8"))
-        body: Any = (folder / BODY).read_text("utf-8")
-        if result["media_type"] == "application/json":
-            body = json.loads(body)
         expires = round((folder / RESULT).stat().st_mtime + self._settings.keep_results)
-        state |= {"expires_at": expires, "headers": result["headers"]}
-        if result["status"] >= 400:
-            return {**state, "status": "failed", **body}
-        return {**state, "status": "completed", "progress": 1.0, "result": body}
+        return {**state, "expires_at": expires, **json.loads((folder / RESULT).read_bytes())}
 
     async def delete(self, name: str) -> None:
         """Cancel a job, or remove its result. Raises APIError."""
@@ -202,12 +195,15 @@ class Background:
             await asyncio.sleep(BUSY)
 
     def _finish(self, folder: Path, response: Response) -> None:
-        kind = response.headers["content-type"].partition(";")[0]
+        """Store what `state` says of a response."""
         headers = {k: v for k, v in response.headers.items() if k.startswith("x-slimwhisper")}
-        result = {"status": response.status_code, "media_type": kind, "headers": headers}
-        (folder / BODY).write_bytes(bytes(response.body))
+        is_json = response.headers["content-type"].startswith("application/json")
+        text = bytes(response.body).decode()
+        body: Any = json.loads(text) if is_json else text
+        if response.status_code < 400:
+            body = {"status": "completed", "progress": 1.0, "result": body}
         with atomic_write(folder / RESULT, text=True) as file:
-            json.dump(result, file)
+            json.dump({"status": "failed", "headers": headers, **body}, file)
         (folder / UPLOAD).unlink(missing_ok=True)
 
     async def _call(self, url: str, name: str) -> None:
