@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from openai import OpenAI
 
@@ -99,7 +100,7 @@ def test_python(
     names: dict[str, Any] = {"__name__": "example"}
     exec(compile(source, page.name, "exec"), names)
     for client in names.values():  # its sockets would be closed with a warning, some time
-        if isinstance(client, OpenAI):
+        if isinstance(client, OpenAI | httpx.Client):
             client.close()
     assert DIGIT.search(capsys.readouterr().out)
 

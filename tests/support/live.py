@@ -92,11 +92,13 @@ def eventually(holds: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     return holds()
 
 
-def start(model: SlimWhisper, limits: Limits | None = None, **settings: Any) -> Live:
+def start(
+    model: SlimWhisper, limits: Limits | None = None, strict: bool = True, **settings: Any
+) -> Live:
     port = free_port()
     service = Service(lambda _: model, batch_size=4, limits=limits)
     chosen = ServerSettings(port=port, **settings)
-    server = Server(make_app(service, Models("digits", strict=True), chosen))
+    server = Server(make_app(service, Models("digits", strict=strict), chosen))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
