@@ -178,13 +178,7 @@ class Kernels:
         """
         return multiply_heads(self.library, x, maps, transpose)
 
-    def heads(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        reads: Reads = ALL,
-    ) -> Tensor:
+    def heads(self, queries: Tensor, keys: Tensor, values: Tensor, reads: Reads = ALL) -> Tensor:
         """softmax(q_i K_i^T / sqrt(d_k)) V_i for every head i of each row.
 
         Arguments:

@@ -132,10 +132,7 @@ def _encoded(transcriber: Transcriber, windows: Tensor) -> Tensor:
 
 
 def _texts(
-    transcriber: Transcriber,
-    features: Tensor,
-    chosen: Options,
-    languages: Sequence[str],
+    transcriber: Transcriber, features: Tensor, chosen: Options, languages: Sequence[str]
 ) -> list[DecodingResult]:
     """The texts of windows [B, p, d], each in its own language."""
     model = transcriber.model

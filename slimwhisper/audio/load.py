@@ -157,10 +157,7 @@ def _excerpt(source: Source | RemoteFile, samples: Samples) -> Samples:
 
 
 def as_waveform(
-    audio: AudioSource,
-    *,
-    sample_rate: int = SAMPLE_RATE,
-    allow_truncated: bool = False,
+    audio: AudioSource, *, sample_rate: int = SAMPLE_RATE, allow_truncated: bool = False
 ) -> NDArray[np.float32]:
     """float32 [n], 16 kHz, mono, from a file (see `load_audio`) or from samples.
 
@@ -227,8 +224,7 @@ def resample(waveform: NDArray[np.float32], source_rate: int) -> NDArray[np.floa
     function, _ = _torchaudio_resample()
     if function is None:
         return cast(
-            NDArray[np.float32],
-            soxr.resample(waveform, source_rate, SAMPLE_RATE, quality="HQ"),
+            NDArray[np.float32], soxr.resample(waveform, source_rate, SAMPLE_RATE, quality="HQ")
         )
     # a copy: from_numpy warns about a read-only array
     resampled = function(torch.tensor(waveform), source_rate, SAMPLE_RATE)

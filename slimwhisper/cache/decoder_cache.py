@@ -256,6 +256,5 @@ class DecoderCache:
     ) -> "DecoderCache":
         """Caches for `slots` windows with `group` rows each; see `CrossCache`, `SelfCache`."""
         return DecoderCache(
-            CrossCache(plan, slots, frames, device),
-            SelfCache(plan, slots * group, length, device),
+            CrossCache(plan, slots, frames, device), SelfCache(plan, slots * group, length, device)
         )

@@ -228,11 +228,7 @@ class Speculation:
     """Drafts and verifies the next tokens of a group with one row per window."""
 
     def __init__(
-        self,
-        model: Model,
-        cache: DecoderCache,
-        sampler: GreedySampler,
-        drafter: Drafter,
+        self, model: Model, cache: DecoderCache, sampler: GreedySampler, drafter: Drafter
     ) -> None:
         self.model, self.cache, self.drafter = model, cache, drafter
         self.sampler, self.state, self.eot = sampler, sampler.state, sampler.eot

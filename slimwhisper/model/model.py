@@ -7,13 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.decoder_cache import (
-    CrossCache,
-    DecoderCache,
-    Pages,
-    SelfCache,
-    fold_plan,
-)
+from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages, SelfCache, fold_plan
 from slimwhisper.cache.forms import Form, parse_form
 from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.load import Checkpoint
