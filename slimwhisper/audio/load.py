@@ -13,7 +13,7 @@ from functools import cache
 from operator import index
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import soxr
@@ -223,12 +223,9 @@ def resample(waveform: NDArray[np.float32], source_rate: int) -> NDArray[np.floa
         return waveform
     function, _ = _torchaudio_resample()
     if function is None:
-        return cast(
-            NDArray[np.float32], soxr.resample(waveform, source_rate, SAMPLE_RATE, quality="HQ")
-        )
+        return soxr.resample(waveform, source_rate, SAMPLE_RATE, quality="HQ")
     # a copy: from_numpy warns about a read-only array
-    resampled = function(torch.tensor(waveform), source_rate, SAMPLE_RATE)
-    return cast(NDArray[np.float32], resampled.numpy())
+    return function(torch.tensor(waveform), source_rate, SAMPLE_RATE).numpy()
 
 
 def resampler() -> tuple[str, str]:

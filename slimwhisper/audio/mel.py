@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.audio.samples import ArraySamples, Samples
-from slimwhisper.audio.threads import use_one_thread
+from slimwhisper.audio.threads import use_threads
 from slimwhisper.cores import find_cores
 from slimwhisper.mel_filters import mel_filters
 from slimwhisper.types import (
@@ -173,7 +173,7 @@ def _filters_and_window(n_mels: int) -> tuple[Tensor, Tensor]:
 def _pool() -> ThreadPoolExecutor:
     """The threads that compute ahead, for all recordings; loaders' threads may be busy."""
     count = min(AHEAD_THREADS, find_cores().usable)
-    return ThreadPoolExecutor(count, "slimwhisper-mel", initializer=use_one_thread)
+    return ThreadPoolExecutor(count, "slimwhisper-mel", initializer=use_threads)
 
 
 def first_window(waveform: NDArray[np.float32], n_mels: int, width: int = WINDOW_FRAMES) -> Tensor:

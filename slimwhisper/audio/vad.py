@@ -187,8 +187,7 @@ class VadNetwork:
         a frame.
         """
         padded = np.pad(block, (0, -len(block) % FRAME))
-        probabilities: NDArray[np.float32] = self.next_batch([state], padded[None])[0]
-        return probabilities
+        return self.next_batch([state], padded[None])[0]
 
     @torch.inference_mode()
     def next_batch(
@@ -206,5 +205,4 @@ class VadNetwork:
             state.context = audio[i, -_CONTEXT:]
             state.lstm = hidden[:, i : i + 1], cell[:, i : i + 1]
         speech = self.output(outputs.flatten(0, 1).unsqueeze(2))
-        probabilities: NDArray[np.float32] = speech.view(-1, count).T.numpy()
-        return probabilities
+        return speech.view(-1, count).T.numpy()

@@ -43,13 +43,10 @@ def word_means(values: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np
 def loudness(mel: Tensor, positions: int) -> NDArray[np.float64]:
     """[p] dB above the floor of each band, in the mean over bands. mel [n_mels, 2 p or more]."""
     frames = DECIBELS * mel[:, : positions * MEL_FRAMES_PER_POSITION].double().numpy()
-    bands: NDArray[np.float64] = frames.reshape(
-        len(frames), positions, MEL_FRAMES_PER_POSITION
-    ).mean(axis=2)
+    bands = frames.reshape(len(frames), positions, MEL_FRAMES_PER_POSITION).mean(axis=2)
     loudest = np.percentile(bands.max(axis=0), 100 - QUIET / 2)
     floor = np.maximum(np.percentile(bands, QUIET, axis=1), loudest - DYNAMICS)
-    above: NDArray[np.float64] = np.maximum(bands - floor[:, None], 0).mean(axis=0)
-    return above
+    return np.maximum(bands - floor[:, None], 0).mean(axis=0)
 
 
 def word_borders(
