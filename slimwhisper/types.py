@@ -6,7 +6,7 @@ Units: times in seconds, mel frames of 10 ms, encoder frames (and timestamp toke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -42,15 +42,6 @@ class Dims:
     n_text_state: int
     n_text_head: int
     n_text_layer: int
-
-    def other_encoder(self, other: Dims) -> str | None:
-        """How the encoder of `other` differs in dimensions, in words; None: it does not."""
-        names = (f.name for f in fields(self) if f.name == "n_mels" or "_audio_" in f.name)
-        for name in names:
-            value, expected = getattr(other, name), getattr(self, name)
-            if value != expected:
-                return f"its {name} is {value}, not {expected}"
-        return None
 
     @property
     def window_frames(self) -> int:

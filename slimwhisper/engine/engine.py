@@ -24,7 +24,6 @@ from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import Answer, Request, Search, Window
 from slimwhisper.engine.runner import MakeDrafter, Runner
 from slimwhisper.engine.scheduler import RowGroup, Scheduler, Ticket, TicketState
-from slimwhisper.engine.verification import may_draft
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
 from slimwhisper.types import SpecialTokens
@@ -98,7 +97,7 @@ class Engine:
             from slimwhisper.engine.drafting import MAX_DRAFT
 
             lookahead = MAX_DRAFT
-        resumable = self.search.beams is None and may_draft(model.plan)
+        resumable = self.search.beams is None and model.plan.may_draft
         main_group = RowGroup(width, slots, lookahead, resumable)
         least, usual = self.search.least_pages(context), self.search.usual_pages(context, slots)
         pages = usual if pages is None else pages
@@ -152,11 +151,6 @@ class Engine:
     def free(self) -> int:
         """Free slots."""
         return self.scheduler.free
-
-    @property
-    def filled(self) -> int:
-        """How many windows have a slot, of those that can be decoded together."""
-        return min(self.slots - self.free, self.batch_size)
 
     def unencoded(self, owners: Container[object]) -> int:
         """How many windows of some owners wait for the encoder, or are in it."""

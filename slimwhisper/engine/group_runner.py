@@ -12,11 +12,11 @@ from torch import Tensor
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.rows import DecodeStep
 from slimwhisper.engine.filters import forbid
-from slimwhisper.engine.passes import PromptReader
+from slimwhisper.engine.passes import PromptReader, usable_draft, verify_hidden
+from slimwhisper.engine.requests import AcceptedPrefix
 from slimwhisper.engine.rows import RowState, Snapshot, StartInputs, StepBatch, rules_of
 from slimwhisper.engine.sampling import Sampler
 from slimwhisper.engine.scheduler import Move, RowGroup, Ticket
-from slimwhisper.engine.verification import AcceptedPrefix, usable_draft, verify_hidden
 from slimwhisper.kernels.memory import bucket_of, upload
 from slimwhisper.model.model import Model
 from slimwhisper.types import SpecialTokens
@@ -237,13 +237,6 @@ class GroupRunner:
 
         filters = tuple(batch.filters.items())
         self.graphs.run((windows, extent, samples, batch.logprobs, filters, *key), body)
-
-    def snapshot(self, first: int, tickets: Sequence[Ticket]) -> Snapshot:
-        """The texts of windows first, first + 1 ... as they are now, copied asynchronously on a
-        GPU.
-        """
-        logprobs = any(t.window.logprobs for t in tickets)
-        return self.sampler.snapshot(tickets, first, logprobs)
 
 
 def _count(tickets: Sequence[Ticket]) -> None:

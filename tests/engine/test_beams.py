@@ -11,11 +11,10 @@ from whisper.decoding import BeamSearchDecoder, MaximumLikelihoodRanker
 
 from slimwhisper.cache.decoder_cache import DecoderCache, Pages
 from slimwhisper.engine.group_runner import GroupRunner
-from slimwhisper.engine.requests import Decoded, Rules, Window
+from slimwhisper.engine.requests import AcceptedPrefix, Decoded, Rules, Window
 from slimwhisper.engine.rows import RowState, StartInputs, rules_of
 from slimwhisper.engine.sampling import BeamSampler
 from slimwhisper.engine.scheduler import Move, RowGroup, Ticket, TicketState
-from slimwhisper.engine.verification import AcceptedPrefix
 from slimwhisper.kernels.memory import upload
 from slimwhisper.model.model import Model
 from tests.support.windows import DIMS, VOCABULARY
@@ -109,7 +108,7 @@ def search_all(
     runner.start(0, group.tickets, first, torch.zeros(count), accepted, torch.zeros(count, 1))
     results: dict[int, Decoded] = {}
     while True:
-        snapshot = runner.snapshot(0, group.tickets)
+        snapshot = runner.sampler.snapshot(0, group.tickets)
         for index in snapshot.ended():
             ticket = snapshot.tickets[index].ticket
             results[ticket.owner] = snapshot.result(index, penalty)

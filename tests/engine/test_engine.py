@@ -13,7 +13,6 @@ from torch import Tensor
 from slimwhisper.cache.rows import PAGE
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import (
     Align,
     Alignment,
@@ -26,6 +25,7 @@ from slimwhisper.engine.requests import (
     Search,
     Window,
 )
+from slimwhisper.engine.rows import Snapshot
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.model import Guard, Model
@@ -88,8 +88,8 @@ def test_looking_less_often_changes_nothing(
 ) -> None:
     """A text that has ended stays as it is until somebody looks: no question at every token."""
     requests = [*short_windows(4, temperatures=temperatures), *short_windows(2, 40, temperatures)]
-    looks, counts, take = list[int](), list[int](), GroupRunner.snapshot
-    monkeypatch.setattr(GroupRunner, "snapshot", lambda *a: (looks.append(1), take(*a))[1])
+    looks, counts, take = list[int](), list[int](), Snapshot.__init__
+    monkeypatch.setattr(Snapshot, "__init__", lambda *a: (looks.append(1), take(*a))[1])
     expected = decode(model, requests, 3, search, check_every=1)
     for every in (5, 64):
         counts.append(len(looks))

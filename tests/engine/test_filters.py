@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.filters import Filters, Repetition, Texts
 from slimwhisper.engine.hot_words import HotWordFilter
+from slimwhisper.engine.passes import verify
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
-from slimwhisper.engine.verification import verify
 from slimwhisper.longform.requests import hot_words, make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
