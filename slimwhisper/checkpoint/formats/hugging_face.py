@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -214,15 +213,15 @@ def read(folder: Path) -> Contents:
     config = inside(folder, "config.json")
     if not config.is_file():
         raise load_error(f"{folder}: no config.json; give a Hugging Face folder or a .pt file")
-    content = read_json(config)
-    dims = _read_dims(config, content)
+    settings = JSONFields(config, read_json(config))
+    dims = _read_dims(settings)
     state: dict[str, Tensor] = {}
     for file, name, tensor in read_weights(folder):
         openai = openai_name(name)
         if openai in state:
             raise load_error(f"{file}: has {openai} twice, also as {name}; save it again")
         state[openai] = tensor
-    tied = content.get("tie_word_embeddings", True) is not False
+    tied = settings.content.get("tie_word_embeddings", True) is not False
     if OUTPUT not in state and not tied:
         reason = "although config.json says tie_word_embeddings: false"
         raise load_error(f"{folder}: has no {OUTPUT}, {reason}; download the model again")
@@ -230,7 +229,7 @@ def read(folder: Path) -> Contents:
     if OUTPUT in state and tied:
         text = "%s: %s is used for the logits; set tie_word_embeddings to false in config.json"
         logger.warning(text, folder, f"{OUTPUT} differs from the token embedding and")
-    check_ranks(JSONFields(config, content), dims.n_audio_layer, state)
+    check_ranks(settings, dims.n_audio_layer, state)
     return Contents(dims, state, folder=folder)
 
 
@@ -253,7 +252,8 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a.to(wide), b.to(wide))
 
 
-def _read_dims(config: Path, content: Mapping[str, Any]) -> Dims:
+def _read_dims(fields: JSONFields) -> Dims:
+    config, content = fields.file, fields.content
     kind = content.get("model_type")
     if kind not in ("whisper", LITE_WHISPER):
         raise load_error(f"{config}: model_type is {kind!r}, not 'whisper'; give a Whisper model")
@@ -261,7 +261,6 @@ def _read_dims(config: Path, content: Mapping[str, Any]) -> Dims:
         if content.get(key, whispers) != whispers:
             found = f"{key} is {content[key]!r}"
             raise load_error(f"{config}: {found}, but only Whisper's {whispers!r} is supported")
-    fields = JSONFields(config, content)
     values = {field: fields.whole(key, 1) for field, key in DIMENSIONS.items()}
     for field, value in values.items():
         if value is None:
