@@ -26,7 +26,6 @@ from slimwhisper.engine.runner import MakeDrafter, Runner
 from slimwhisper.engine.scheduler import RowGroup, Scheduler, Ticket, TicketState
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
-from slimwhisper.types import SpecialTokens
 
 if TYPE_CHECKING:
     from slimwhisper.kernels.graphs import Recorder
@@ -65,7 +64,6 @@ class Engine:
     def __init__(
         self,
         model: Model,
-        vocabulary: SpecialTokens,
         slots: int,
         search: Search | None = None,
         check_every: int | None = None,
@@ -116,7 +114,6 @@ class Engine:
         with self._decoding():
             self.runner = Runner(
                 model=model,
-                vocabulary=vocabulary,
                 slots=self.slots,
                 pages=self.pool.count,
                 search=self.search,
@@ -282,7 +279,7 @@ def make_engine(model: Model, search: Search, slots: int) -> Engine:
     """A new engine. Raises OptionError if there is too little memory, or for beams with a draft."""
     try:
         draft, pages = _drafter(model, search, slots), choose_pages(model, search, slots)
-        return Engine(model, model.vocabulary, slots, search, draft=draft, pages=pages)
+        return Engine(model, slots, search, draft=draft, pages=pages)
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error):
             raise

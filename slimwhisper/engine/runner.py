@@ -17,7 +17,6 @@ from slimwhisper.kernels.linear import at_least_float32
 from slimwhisper.kernels.memory import HeapTrimmer, upload
 from slimwhisper.model.decoder import ScoreRecorder
 from slimwhisper.model.model import Model
-from slimwhisper.types import SpecialTokens
 
 if TYPE_CHECKING:
     from slimwhisper.engine.drafting import Drafter
@@ -33,7 +32,6 @@ class Runner:
     def __init__(
         self,
         model: Model,
-        vocabulary: SpecialTokens,
         slots: int,
         pages: int,
         search: Search,
@@ -42,7 +40,7 @@ class Runner:
         recorder: "Recorder | None",
     ) -> None:
         """The arguments are those of `Engine`."""
-        self.model, self.vocabulary, self.search = model, vocabulary, search
+        self.model, self.search = model, search
         self.check_every = check_every or (1 if model.device.type == "cpu" else CHECK_EVERY)
         self.recorder = recorder
         self.cross = model.allocate_cross(slots)
@@ -56,7 +54,8 @@ class Runner:
         self, group: RowGroup, beams: bool = False, drafter: "Drafter | None" = None
     ) -> GroupRunner:
         """Allocate the caches, rows and sampler of a group."""
-        model, vocabulary, rows = self.model, self.vocabulary, group.capacity * group.width
+        model, vocabulary = self.model, self.model.vocabulary
+        rows = group.capacity * group.width
         cache = DecoderCache(self.cross, model.allocate_self(rows + 1, self.pages))
         graphs = None
         if self.recorder is not None:
@@ -73,7 +72,6 @@ class Runner:
             sampler = BeamSampler(state, vocabulary.eot, cache.self_, patience, skip)
         runner = self.group_runners[group] = GroupRunner(
             model=model,
-            vocabulary=vocabulary,
             group=group,
             cache=cache,
             sampler=sampler,
@@ -195,7 +193,7 @@ class Runner:
 
     def _languages(self, tickets: Sequence[Ticket]) -> Iterator[Languages]:
         """The probability of each language after <|startoftranscript|>."""
-        reader, codes = self._reader, self.vocabulary.languages
+        reader, codes = self._reader, self.model.vocabulary.languages
         positions = [[t.window.sot_index] * 2 for t in tickets]
         prompts, slots = [t.window.prompt for t in tickets], [t.slot for t in tickets]
         (packed,) = upload(self.model.device, reader.pack(prompts, positions, slots))
@@ -205,7 +203,7 @@ class Runner:
 
     def _align(self, tickets: Sequence[Ticket]) -> Iterator[Alignment]:
         """Read whole texts in one pass and record the alignment heads' scores [heads, T, p]."""
-        model, vocabulary, reader = self.model, self.vocabulary, self._reader
+        model, reader, vocabulary = self.model, self._reader, self.model.vocabulary
         eot, end = vocabulary.eot, vocabulary.texts[-1].stop
         others = (*vocabulary.specials, vocabulary.timestamps)
         non_text = [i for ids in others for i in ids if i < end]

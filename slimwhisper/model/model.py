@@ -50,7 +50,8 @@ class Model:
 
         Raises `CacheError` if a form is not exact and the guard is strict.
         """
-        device = indexed(device)
+        self.device = device = indexed(device)
+        self.dtype = dtype
         if device.type == "cpu":
             keep_heaps()
         self.name, self.dims = checkpoint.name, checkpoint.dims
@@ -101,14 +102,6 @@ class Model:
         if audio_window not in WHOLE and not self.plan.exact_cross:
             what = f"audio_window {audio_window}: not with cross_cache {self.forms[0]}"
             raise OptionError(f"{what}; leave one out")
-
-    @property
-    def device(self) -> torch.device:
-        return self.decoder.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.decoder.dtype
 
     @property
     def fallbacks(self) -> list[str]:

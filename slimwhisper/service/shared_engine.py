@@ -267,7 +267,7 @@ class SharedEngine:
             return
         if not live:
             self.unused = 0
-            self._fill_recordings()
+            self._fill_recordings(engine)
             return
         slots, streams = engine.slots, self.live
         for_recordings = -(-slots // RECORDINGS_SHARE)
@@ -275,25 +275,23 @@ class SharedEngine:
         speaking = sum(bool(s.running) or s.source.backlog > 0 for s in streams)
         reserved = min(len(streams), speaking + 1, slots - for_recordings)
         if not (slots == 1 and self._live_were_first):
-            self._fill_live(streams, limit)
+            self._fill_live(engine, streams, limit)
         self.unused = max(reserved - self._busy(streams), 0)
-        self._fill_recordings(most=1)
+        self._fill_recordings(engine, most=1)
         if slots == 1 and self._live_were_first:
-            self._fill_live(streams, limit)
+            self._fill_live(engine, streams, limit)
         self._live_were_first = self._busy(streams) > 0
 
     @staticmethod
     def _busy(submissions: list[Submission]) -> int:
         return sum(len(s.running) for s in submissions)
 
-    def _fill_live(self, streams: list[Submission], limit: int) -> None:
+    def _fill_live(self, engine: Engine, streams: list[Submission], limit: int) -> None:
         """Start live windows that are due.
 
         A GPU's encoder gets one full batch ahead. On a CPU it gets a few windows: updates that
         start later have newer audio. limit: of live windows in the engine.
         """
-        engine = self.engine
-        assert engine is not None
         in_engine = {decoding for s in streams for decoding in s.running}
         free_windows = min(ENCODE_BATCH, engine.prefetch - engine.unencoded(in_engine))
         while free_windows > 0 and self._busy(streams) < limit and engine.room > 0:
@@ -306,16 +304,14 @@ class SharedEngine:
             ]
             if not due:
                 return
-            free_windows -= self._start(streams[min(due)[1]])
+            free_windows -= self._start(engine, streams[min(due)[1]])
 
-    def _fill_recordings(self, most: int | None = None) -> None:
+    def _fill_recordings(self, engine: Engine, most: int | None = None) -> None:
         """Start recordings' windows: first of the one with the fewest in slots, then of the one
         that waits longest.
 
         most: windows that may wait for the encoder, or be in it; None: any number.
         """
-        engine = self.engine
-        assert engine is not None
         while engine.room > self.unused:
             waiting = self.recordings
             if most is not None:
@@ -323,12 +319,11 @@ class SharedEngine:
                 if engine.unencoded(in_engine) >= most:
                     return
             waiting.sort(key=lambda s: len(s.running))
-            if not any(self._start(s) for s in waiting if s.call.has_room):
+            if not any(self._start(engine, s) for s in waiting if s.call.has_room):
                 return
 
-    def _start(self, submission: Submission) -> bool:
+    def _start(self, engine: Engine, submission: Submission) -> bool:
         """Give a submission's next window a slot; False: it has none."""
-        assert self.engine is not None
         try:
             if submission.paused:
                 session, window = submission.paused.popleft()
@@ -342,7 +337,7 @@ class SharedEngine:
         self.submissions[submission] = self.submissions.pop(submission)
         decoding = Decoding(submission, session)
         submission.running.add(decoding)
-        self.engine.submit(decoding, window)
+        engine.submit(decoding, window)
         return True
 
     # -- answers -------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def search_all(
     audio: Any = None
     caches = DecoderCache(audio, cache)
     reader: Any = None
-    runner = GroupRunner(model_stub, VOCABULARY, group, caches, sampler, state, None, reader)
+    runner = GroupRunner(model_stub, group, caches, sampler, state, None, reader)
     for slot, (search, length) in enumerate(zip(searches, lengths, strict=True)):
         rules = Rules(NONE, NONE, timestamps=False, max_initial_timestamp=None, sample_len=length)
         ticket = Ticket(search, Window(None, prompt, 0, rules), slot, TicketState.DECODING, slot)

@@ -122,8 +122,7 @@ def test_other_attempts_begin_anew(model: Model, asked: list[Window], plain: lis
 
     requests = drafted(asked, [p.tokens for p in plain])
     expected, found = (
-        run(Engine(model, VOCABULARY, 3), dict(enumerate(some)), again)
-        for some in (asked, requests)
+        run(Engine(model, 3), dict(enumerate(some)), again) for some in (asked, requests)
     )
     for tag, (first, second) in found.items():
         assert isinstance(first, Decoded) and isinstance(second, Decoded)
