@@ -89,7 +89,7 @@ def _read_older(folder: Path) -> Tokens | None:
     special |= {name for name in every if re.fullmatch(r"<\|.*\|>", name)}
 
     def make(special: Set[str]) -> "FastTokenizer":
-        from slimwhisper.tokens.byte_level import byte_level_tokenizer
+        from slimwhisper.tokens.tokenizer import byte_level_tokenizer
 
         pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
         merges = [(first, second) for first, second in pairs]

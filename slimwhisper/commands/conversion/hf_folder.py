@@ -26,7 +26,7 @@ from slimwhisper.checkpoint.settings import head_pairs
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.option_group import TASKS, ModelFacts
 from slimwhisper.options import changed_settings
-from slimwhisper.tokens.byte_level import byte_level_tokenizer
+from slimwhisper.tokens.tokenizer import byte_level_tokenizer
 from slimwhisper.tokens.vocabulary import (
     openai_tokenizer,
     spelled,
