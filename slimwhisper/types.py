@@ -16,6 +16,7 @@ CHUNK_SECONDS = 30  # a window
 HOP_SAMPLES = 160  # one mel frame
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 MEL_FRAMES_PER_POSITION = 2  # of the encoder, and per timestamp token
+POSITIONS_PER_SECOND = FRAMES_PER_SECOND // MEL_FRAMES_PER_POSITION
 WINDOW_FRAMES = CHUNK_SECONDS * FRAMES_PER_SECOND
 WHOLE = (None, "full")  # audio windows that always have 30 s
 TIMESTAMPS = 1501  # tokens: <|0.00|> ... <|30.00|>

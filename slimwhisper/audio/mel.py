@@ -12,14 +12,7 @@ from slimwhisper.audio.samples import ArraySamples, Samples
 from slimwhisper.audio.threads import use_threads
 from slimwhisper.cores import find_cores
 from slimwhisper.mel_filters import mel_filters
-from slimwhisper.types import (
-    CHUNK_SECONDS,
-    FRAMES_PER_SECOND,
-    HOP_SAMPLES,
-    SAMPLE_RATE,
-    WHOLE,
-    WINDOW_FRAMES,
-)
+from slimwhisper.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WHOLE, WINDOW_FRAMES
 
 FFT_SAMPLES = 400  # of one frame
 HALF = FFT_SAMPLES // 2  # on either side of the frame's time
@@ -187,7 +180,7 @@ def calibration_mel(n_mels: int, width: int = WINDOW_FRAMES) -> Tensor:
     The encoder's output for it is closer to that for speech than random features would be.
     """
     generator = torch.Generator().manual_seed(0)
-    samples = torch.randn(CHUNK_SECONDS * SAMPLE_RATE, generator=generator)
+    samples = torch.randn(BLOCK_SAMPLES, generator=generator)
     seconds = torch.arange(len(samples)) / SAMPLE_RATE
     bursts = torch.sin(2 * torch.pi * 2 * seconds).clamp(min=0)  # two per second, with gaps
     return first_window((0.1 * samples * bursts).numpy(), n_mels, width)

@@ -12,14 +12,7 @@ from torch import Tensor
 from slimwhisper.cache.base import CrossLayer, CrossStore, PagedLayer, Shape, StoreShape
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.rows import DecodeStep, Rows
-from slimwhisper.kernels.attention import (
-    FP8,
-    CacheWrite,
-    Latent,
-    Reads,
-    head_attention,
-    scale_columns,
-)
+from slimwhisper.kernels.attention import CacheWrite, Latent, Reads, head_attention, scale_columns
 from slimwhisper.kernels.blocks import LatentBlock
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import linear
@@ -180,9 +173,7 @@ class LatentSelf(PagedLayer):
     @staticmethod
     def shapes(weights: Folded, page: int, dtype: torch.dtype) -> list[Shape]:
         """[page, d]; in float8, also factors [page]."""
-        if weights.column_scales is None:
-            return [((page, weights.width), dtype)]
-        return [((page, weights.width), FP8), ((page,), torch.float32)]
+        return Latent.shapes((page, weights.width), dtype, weights.column_scales is not None)
 
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d]; stores latents [R, T, d]."""

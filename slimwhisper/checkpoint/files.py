@@ -119,8 +119,9 @@ def read_json_of(folder: Path, name: str) -> dict[str, Any] | None:
 class JSONFields:
     """The values of a JSON object from an untrusted file, by name; null counts as missing."""
 
-    def __init__(self, file: Path, content: Mapping[str, Any]) -> None:
-        self.file, self.content = file, content
+    def __init__(self, file: Path, content: Mapping[str, Any] | None = None) -> None:
+        """content: None: the file's, which is read."""
+        self.file, self.content = file, read_json(file) if content is None else content
 
     def get(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
         """A value of this kind, or the default. Raises CheckpointError for another kind."""
@@ -204,9 +205,6 @@ def _placeholder_reason(file: Path) -> str | None:
     if head.startswith((b"<!doctype html", b"<html")):
         return "is a web page, not the file itself; download it again, logged in if necessary"
     return None
-
-
-OTHER_TABLE = "its vocabulary is not OpenAI's; use the Hugging Face folder that it was made from"
 
 
 class BinaryFile:

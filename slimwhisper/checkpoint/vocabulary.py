@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # it takes a moment to import
     from slimwhisper.tokens.encoding import Tokenizer
 
 
+OTHER_TABLE = "its vocabulary is not OpenAI's; use the Hugging Face folder that it was made from"
 TOKENIZER = "tokenizer.json"
 # older folders have these instead; normalizer.json is for scoring texts, and is not needed
 VOCABULARY, MERGES = "vocab.json", "merges.txt"

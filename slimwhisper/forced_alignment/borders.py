@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.engine.requests import Alignment
-from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION
+from slimwhisper.types import MEL_FRAMES_PER_POSITION, POSITIONS_PER_SECOND
 
-POSITION = MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND  # seconds
+POSITION = 1 / POSITIONS_PER_SECOND  # seconds
 DECIBELS = 40.0  # of a unit of the spectrogram: 4 powers of ten
 QUIET = 10  # percent of the positions, in which a band is at its floor
 DYNAMICS = 70.0  # dB below the loudest band: lower floors are those of digital silence

@@ -24,7 +24,7 @@ from slimwhisper.tokens.texts import (
     word_ends,
 )
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, text_only
-from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Dims
+from slimwhisper.types import POSITIONS_PER_SECOND, Dims
 
 if TYPE_CHECKING:  # imported with the first list, and with the vocabulary
     from slimwhisper.engine.hot_words import HotWords
@@ -91,9 +91,7 @@ def _rules(
     **others: Any,
 ) -> Rules:
     """others: fields of `Rules`."""
-    limit = None
-    if latest_first:
-        limit = round(latest_first * FRAMES_PER_SECOND / MEL_FRAMES_PER_POSITION)
+    limit = round(latest_first * POSITIONS_PER_SECOND) if latest_first else None
     first = suppressed_first_tokens(vocabulary) if blank else []
     return Rules(
         suppress=torch.tensor(suppressed_tokens(vocabulary, suppressed), dtype=torch.int64),

@@ -213,7 +213,7 @@ def read(folder: Path) -> Contents:
     config = inside(folder, "config.json")
     if not config.is_file():
         raise load_error(f"{folder}: no config.json; give a Hugging Face folder or a .pt file")
-    settings = JSONFields(config, read_json(config))
+    settings = JSONFields(config)
     dims = _read_dims(settings)
     state: dict[str, Tensor] = {}
     for file, name, tensor in read_weights(folder):
