@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from slimwhisper.cache.decoder_cache import Pages, SelfCache
+from slimwhisper.cache.decoder_cache import Pages
 from slimwhisper.cache.rows import PAGE, PagePool
 from slimwhisper.devices import free_bytes
 from slimwhisper.engine.group_runner import GroupRunner
@@ -239,24 +239,19 @@ def slot_bytes(model: Model, search: Search) -> int:
     """
     # the row group of samples has about as many rows as there are slots
     rows = 1 if search.beams is None and search.samples == 1 else (search.beams or 1) + 1
-    return model.bytes_per_window() + (rows - 1) * _text_bytes(model)
+    return model.bytes_per_window() + (rows - 1) * model.text_bytes()
 
 
 def slots_within(model: Model, search: Search, most: int, memory: int) -> int:
     """The slots of an engine whose caches take at most `memory` bytes: up to `most`, and at least
     one, even if that takes more.
     """
-    size, text = slot_bytes(model, search), _text_bytes(model)
+    size, text = slot_bytes(model, search), model.text_bytes()
     for slots in range(most, 1, -1):
         spare = -slots % search.samples  # rows of the group of samples, for whole windows
         if slots * size + spare * text <= memory:
             return slots
     return 1
-
-
-def _text_bytes(model: Model) -> int:
-    """Bytes of the cache for one text."""
-    return SelfCache(model.plan, 1, model.dims.n_text_ctx, torch.device("meta")).nbytes()
 
 
 def choose_pages(model: Model, search: Search, slots: int) -> int | None:

@@ -14,15 +14,16 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from slimwhisper.engine.engine import ENCODE_BATCH, Engine
 from slimwhisper.engine.requests import Answer, Request, Search, Window
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.service.source import Event, Failed, Finished, Progress, SessionSource, Stepped
+from slimwhisper.service.source import Failed, Finished, Progress, SessionSource, Stepped
 
 if TYPE_CHECKING:
     from slimwhisper.model.model import Model
+    from slimwhisper.service.transcriber import Call
 
 
 logger = logging.getLogger("slimwhisper")
@@ -135,27 +136,11 @@ def plain_error(error: BaseException) -> Exception:
     return SlimWhisperError("interrupted by another call of this model; try again")
 
 
-class Caller(Protocol):
-    """Who has submitted sources, and gets their events."""
-
-    slots: int | None  # windows decoded together, at most; None: as many as the engine can
-    submissions: dict[Submission, None]  # that have not ended
-    steps: bool  # whether `Stepped` is an event, too
-    error: Exception | None  # why it has no engine
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another of its windows may get a slot."""
-
-    def emit(self, event: Event) -> None:
-        """Receive an event."""
-
-
 @dataclass(slots=True, eq=False)
 class Submission:
     """A source that was submitted, and its windows in the engine."""
 
-    call: Caller
+    call: Call
     source: SessionSource
     tag: Any  # of the caller's, for the events
     running: set[Decoding] = field(default_factory=set)  # in a slot, or waiting for one
@@ -199,7 +184,7 @@ class SharedEngine:
         self.draining = False  # recordings start no windows, so that the engine becomes idle
         self.reduced = False  # it has fewer slots than it could, because of live sources
         self.submissions: dict[Submission, None] = {}  # in the order of their last slots
-        self.keepers: set[Caller] = set()  # who keep it, even between their sources
+        self.keepers: set[Call] = set()  # who keep it, even between their sources
         self.unused = 0  # slots that recordings leave free
         self._live_were_first = False  # with a single slot, live sources and recordings take turns
 
@@ -221,7 +206,7 @@ class SharedEngine:
         return bool(self.submissions or self.keepers)
 
     @property
-    def callers(self) -> set[Caller]:
+    def callers(self) -> set[Call]:
         """Who need it."""
         return self.keepers.union(s.call for s in self.submissions)
 

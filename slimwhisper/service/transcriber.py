@@ -27,7 +27,6 @@ from slimwhisper.errors import SlimWhisperError
 from slimwhisper.kernels.memory import bucket_of
 from slimwhisper.model.model import Model
 from slimwhisper.service.shared_engine import (
-    Caller,
     EngineState,
     FairLock,
     SharedEngine,
@@ -271,7 +270,7 @@ class Transcriber:
         self._engines.remove(engine)
 
     @staticmethod
-    def _refuse(engine: SharedEngine, caller: Caller, error: Exception) -> None:
+    def _refuse(engine: SharedEngine, caller: "Call", error: Exception) -> None:
         caller.error = error
         engine.keepers.discard(caller)
         for submission in [s for s in engine.submissions if s.call is caller]:

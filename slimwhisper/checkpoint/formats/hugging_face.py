@@ -14,14 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import (
-    Contents,
-    JSONFields,
-    inside,
-    load_error,
-    read_json,
-    read_tensors,
-)
+from slimwhisper.checkpoint.files import Contents, JSONFields, inside, load_error, read_tensors
 from slimwhisper.checkpoint.validate import EMBEDDING, FACTORS, OUTPUT, factored_layers
 from slimwhisper.types import Dims
 
@@ -97,7 +90,7 @@ def index_of(weights: str) -> str:
 
 def shards(index: Path) -> dict[str, str]:
     """Tensor's name -> file's name, from an index; all files are in the index's folder."""
-    weight_map = read_json(index).get("weight_map")
+    weight_map = JSONFields(index).content.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise load_error(f"{index}: has no 'weight_map'; {_AGAIN}")
     suffix = Path(index.name.removesuffix(index_of(""))).suffix
