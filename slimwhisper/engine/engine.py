@@ -113,13 +113,7 @@ class Engine:
             self._stream.wait_stream(torch.cuda.current_stream(model.device))
         with self._decoding():
             self.runner = Runner(
-                model=model,
-                slots=self.slots,
-                pages=self.pool.count,
-                search=self.search,
-                encode_batch=self.encode_batch,
-                check_every=check_every,
-                recorder=recorder,
+                model, self.slots, pages, self.search, self.encode_batch, check_every, recorder
             )
             drafter = None
             if draft is not None:

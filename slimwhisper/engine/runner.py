@@ -70,15 +70,9 @@ class Runner:
             skip = graphs is None and model.device.type == "cpu"
             patience = self.search.patience
             sampler = BeamSampler(state, vocabulary.eot, cache.self_, patience, skip)
-        runner = self.group_runners[group] = GroupRunner(
-            model=model,
-            group=group,
-            cache=cache,
-            sampler=sampler,
-            state=state,
-            graphs=graphs,
-            prompts=PromptReader(model, cache, self.encoder.max_batch, scratch, graphs),
-        )
+        prompts = PromptReader(model, cache, self.encoder.max_batch, scratch, graphs)
+        runner = GroupRunner(model, group, cache, sampler, state, graphs, prompts)
+        self.group_runners[group] = runner
         if drafter is not None:
             from slimwhisper.engine.drafting import Speculation
 
