@@ -80,7 +80,8 @@ def load_samples(
     """The samples of `as_waveform`, for reading in parts; the caller closes them.
 
     Those of a long file are stored on disk, so memory does not grow with its length. Arguments and
-    errors are those of `as_waveform`, but an array [0] is allowed; AudioError if the disk is full.
+    errors are also those of `load_audio`, but an array [0] is allowed; AudioError if the disk is
+    full.
     `readers`, if given, decode files given by path, and remote files.
     """
     if isinstance(source, (np.ndarray, torch.Tensor)):
@@ -156,9 +157,7 @@ def _excerpt(source: Source | RemoteFile, samples: Samples) -> Samples:
     return part
 
 
-def as_waveform(
-    audio: AudioSource, *, sample_rate: int = SAMPLE_RATE, allow_truncated: bool = False
-) -> NDArray[np.float32]:
+def as_waveform(audio: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> NDArray[np.float32]:
     """float32 [n], 16 kHz, mono, from a file (see `load_audio`) or from samples.
 
     Samples, at `sample_rate` Hz: float16, bfloat16, float32 or float64 in [-1, 1], or int16, int32
@@ -174,10 +173,10 @@ def as_waveform(
         audio = audio.detach().cpu()
         audio = (audio.float() if audio.dtype == torch.bfloat16 else audio).numpy()
     if isinstance(audio, RemoteFile):
-        with closing(load_samples(audio, allow_truncated=allow_truncated)) as samples:
+        with closing(load_samples(audio)) as samples:
             return samples.read(0, len(samples))
     if not isinstance(audio, np.ndarray):
-        return load_audio(audio, allow_truncated=allow_truncated)
+        return load_audio(audio)
 
     channel_axis = _channel_axis(audio.shape)
     waveform = _scale(audio)
