@@ -24,7 +24,6 @@ from timing import synchronize
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.model.model import Model
-from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import CHUNK_SECONDS
 
 # tokens; tokens before the text, at most; by how many of a hundred tokens the texts differ, at most
@@ -70,7 +69,7 @@ def measure(model: Model, case: dict[str, Any], args: argparse.Namespace, rows: 
     """All rounds of one workload and number of slots."""
     tokens, before, spread = WORKLOADS[case["workload"]]
     windows = windows_of(model, args.windows, args.tokens or tokens, before, spread)
-    engine = Engine(model, get_vocabulary(model.dims), case["batch"])
+    engine = Engine(model, case["batch"])
     serially_too = args.serially and model.device.type == "cuda"
     overlaps = [True] * args.rounds + [False] * serially_too
     first: list[tuple[int, ...]] = []

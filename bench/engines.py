@@ -76,7 +76,7 @@ def window(model: Model, tokens: int, before: int, seed: int = 0) -> Window:
 def make_engine(model: Model, windows: int, beams: int, check_every: int | None = None) -> Engine:
     gc.collect()  # the caches of an engine before it may leave no room
     search = Search(beams=beams if beams > 1 else None)
-    return Engine(model, get_vocabulary(model.dims), windows, search, check_every)
+    return Engine(model, windows, search, check_every)
 
 
 def run_seconds(engine: Engine, windows: Sequence[Window], rounds: int = 2) -> list[float]:

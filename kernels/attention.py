@@ -129,13 +129,19 @@ class Latent:
     factors: Tensor | None = None  # [S, T] float32: position t is factors[s, t] * values[s, t]
 
     @staticmethod
+    def shapes(
+        shape: tuple[int, ...], dtype: torch.dtype, fp8: bool
+    ) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """Of the tensors of a latent with values of a shape [..., T, d]. fp8: in float8."""
+        return [(shape, FP8), (shape[:-1], torch.float32)] if fp8 else [(shape, dtype)]
+
+    @staticmethod
     def allocate(
         shape: tuple[int, ...], device: torch.device, dtype: torch.dtype, fp8: bool = False
     ) -> "Latent":
         """Zeros of shape [S, T, d]. fp8: in float8."""
-        values = torch.zeros(shape, device=device, dtype=FP8 if fp8 else dtype)
-        factors = torch.zeros(shape[:-1], device=device, dtype=torch.float32) if fp8 else None
-        return Latent(values, factors)
+        shapes = Latent.shapes(shape, dtype, fp8)
+        return Latent(*(torch.zeros(size, device=device, dtype=kind) for size, kind in shapes))
 
     def tensors(self) -> tuple[Tensor, ...]:
         """values [S, T, d] and, in float8, factors [S, T]."""

@@ -155,8 +155,7 @@ class Kernels:
         Returns:
             [N, h, d_k], or [N, h, d] without maps.
         """
-        output: Tensor = self._run("latent", queries, latent, scale, reads, maps)
-        return output
+        return self._run("latent", queries, latent, scale, reads, maps)
 
     def latent_block(
         self, block: LatentBlock | None, x: Tensor, latent: Latent, reads: Reads
@@ -178,13 +177,7 @@ class Kernels:
         """
         return multiply_heads(self.library, x, maps, transpose)
 
-    def heads(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        reads: Reads = ALL,
-    ) -> Tensor:
+    def heads(self, queries: Tensor, keys: Tensor, values: Tensor, reads: Reads = ALL) -> Tensor:
         """softmax(q_i K_i^T / sqrt(d_k)) V_i for every head i of each row.
 
         Arguments:
@@ -194,8 +187,7 @@ class Kernels:
         Returns:
             [N, h, d_k].
         """
-        output: Tensor = self._run("heads", queries, keys, values, reads)
-        return output
+        return self._run("heads", queries, keys, values, reads)
 
     def add_norm(
         self,
@@ -210,8 +202,7 @@ class Kernels:
 
         x, addend: [R, d] or [B, T, d]; weight, bias, shift: [d]. Returns total and normed, like x.
         """
-        result: tuple[Tensor, Tensor] = self._run("add_norm", x, addend, weight, bias, write, shift)
-        return result
+        return self._run("add_norm", x, addend, weight, bias, write, shift)
 
     def choose_token(
         self,

@@ -12,13 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.kernels.cpu.library import (
-    FINE_ROWS,
-    Library,
-    intercepted,
-    library,
-    processor_has,
-)
+from slimwhisper.kernels.cpu.library import FINE_ROWS, Library, intercepted, library, processor_has
 
 Vector = Tensor | None  # a bias [out], or an addend [..., out]
 X86 = ("x86_64", "AMD64")

@@ -29,8 +29,7 @@ SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"
 def _glibc(name: str) -> Callable[..., int] | None:
     """A function of glibc; None: another library."""
     try:
-        function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
-        return function
+        return getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError, TypeError):
         return None
 

@@ -1,16 +1,10 @@
 """The library's model class, `SlimWhisper`: the methods of `whisper`'s model, and more."""
 
 import logging
-from collections.abc import (
-    AsyncIterable,
-    AsyncIterator,
-    Callable,
-    Iterable,
-    Iterator,
-    Sequence,
-)
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -31,21 +25,10 @@ from slimwhisper.model.model import Model
 from slimwhisper.options import Options, changed_settings, make_options
 from slimwhisper.outputs import segment_line
 from slimwhisper.recordings.passes import prepare_passes
-from slimwhisper.recordings.transcribe import (
-    AnyRecording,
-    Callbacks,
-    load_recording,
-    transcribe_all,
-)
+from slimwhisper.recordings.transcribe import Callbacks, load_recording, transcribe_all
 from slimwhisper.service.transcriber import TextMemory, Transcriber
 from slimwhisper.text import SafeStream
-from slimwhisper.types import (
-    FRAMES_PER_SECOND,
-    MEL_FRAMES_PER_POSITION,
-    SAMPLE_RATE,
-    Segment,
-    Transcript,
-)
+from slimwhisper.types import POSITIONS_PER_SECOND, SAMPLE_RATE, Segment, Transcript
 
 if TYPE_CHECKING:
     from slimwhisper.live.listen import Live
@@ -147,12 +130,10 @@ class SlimWhisper(LoadedModel):
                 print(segment_line(segment), file=SafeStream("stdout"), flush=True)
             bar.update(round(done, 1) - bar.n)
 
-        def load(source: AudioSource) -> AnyRecording:
-            return load_recording(source, self.network, chosen, sample_rate=sample_rate)
-
         slots = chosen.windows_of_one
         if chosen.parallel or (chosen.channels and batch_size is not None):
             slots = self._slots(batch_size, chosen)
+        load = partial(load_recording, model=self.network, options=chosen, sample_rate=sample_rate)
         callbacks = Callbacks(show, lambda _, seconds: bar.reset(round(seconds, 1)))
         outcomes = transcribe_all(
             self.transcriber, [audio], load, chosen, slots, callbacks, Readers(0)
@@ -204,10 +185,14 @@ class SlimWhisper(LoadedModel):
             slots = bucket_of(max(1, windows), slots)  # few sizes, so that engines are reused
         readers = Readers(choose_loaders(loaders, self.device))
 
-        def load(source: Source) -> AnyRecording:
-            reading = {"allow_truncated": allow_truncated, "readers": readers}
-            return load_recording(source, self.network, chosen, script, **reading)
-
+        load = partial(
+            load_recording,
+            model=self.network,
+            options=chosen,
+            script=script,
+            allow_truncated=allow_truncated,
+            readers=readers,
+        )
         callbacks = Callbacks(on_segments, on_duration, on_step)
         return transcribe_all(self.transcriber, sources, load, chosen, slots, callbacks, readers)
 
@@ -314,10 +299,10 @@ class SlimWhisper(LoadedModel):
         """
         from slimwhisper.live.types import LEAST_WINDOW
 
-        whole = self.dims.window_frames / FRAMES_PER_SECOND
+        whole = self.dims.n_audio_ctx / POSITIONS_PER_SECOND
         if not LEAST_WINDOW <= seconds <= whole:
             raise OptionError(f"window {seconds!r} is not from {LEAST_WINDOW:g} to {whole:g} s")
-        positions = round(seconds * FRAMES_PER_SECOND / MEL_FRAMES_PER_POSITION)
+        positions = round(seconds * POSITIONS_PER_SECOND)
         if positions == self.dims.n_audio_ctx:
             return self
         if positions not in self._shortened:

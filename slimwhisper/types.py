@@ -6,7 +6,7 @@ Units: times in seconds, mel frames of 10 ms, encoder frames (and timestamp toke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -16,6 +16,7 @@ CHUNK_SECONDS = 30  # a window
 HOP_SAMPLES = 160  # one mel frame
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 MEL_FRAMES_PER_POSITION = 2  # of the encoder, and per timestamp token
+POSITIONS_PER_SECOND = FRAMES_PER_SECOND // MEL_FRAMES_PER_POSITION
 WINDOW_FRAMES = CHUNK_SECONDS * FRAMES_PER_SECOND
 WHOLE = (None, "full")  # audio windows that always have 30 s
 TIMESTAMPS = 1501  # tokens: <|0.00|> ... <|30.00|>
@@ -42,15 +43,6 @@ class Dims:
     n_text_state: int
     n_text_head: int
     n_text_layer: int
-
-    def other_encoder(self, other: Dims) -> str | None:
-        """How the encoder of `other` differs in dimensions, in words; None: it does not."""
-        names = (f.name for f in fields(self) if f.name == "n_mels" or "_audio_" in f.name)
-        for name in names:
-            value, expected = getattr(other, name), getattr(self, name)
-            if value != expected:
-                return f"its {name} is {value}, not {expected}"
-        return None
 
     @property
     def window_frames(self) -> int:

@@ -108,10 +108,8 @@ def decode_windows(
     spoken = chosen.language and language_code(chosen.language, model.vocabulary)
     languages = [spoken or ("en" if d is None else d.most_likely()) for d in detected]
     if requested.task == "lang_id":
-        results = [
-            DecodingResult(audio_features=audio, language=language, language_probs=p)
-            for audio, language, p in zip(features, languages, probs, strict=True)
-        ]
+        rows = zip(features, languages, probs, strict=True)
+        results = [DecodingResult(*row) for row in rows]
     else:
         texts = _texts(transcriber, features, chosen, languages)
         results = [
@@ -132,10 +130,7 @@ def _encoded(transcriber: Transcriber, windows: Tensor) -> Tensor:
 
 
 def _texts(
-    transcriber: Transcriber,
-    features: Tensor,
-    chosen: Options,
-    languages: Sequence[str],
+    transcriber: Transcriber, features: Tensor, chosen: Options, languages: Sequence[str]
 ) -> list[DecodingResult]:
     """The texts of windows [B, p, d], each in its own language."""
     model = transcriber.model

@@ -49,38 +49,6 @@ NARROW = ("multiply_heads_transposed", "encoder_attention_integers")
 _AVX512, _AVX512_VNNI, _AVX512_BF16 = 2, 3, 4  # what `usable` returns
 
 
-def load_functions(
-    path: Path, wide: bool, bfloat16: bool
-) -> tuple[dict[str, Callable[..., None]], bool]:
-    """The functions for float32 or bfloat16 by name, and whether they are those of AVX2.
-
-    wide: with AVX-512, if the processor has it. Raises OSError if the library does not load or the
-    processor cannot run it, AttributeError for an older library.
-    """
-    library = ctypes.CDLL(str(path))
-    if (version := library.version()) != VERSION:
-        raise AttributeError(f"functions of version {version}, not {VERSION}")
-    usable = library.usable()
-    if not usable or (bfloat16 and usable < _AVX512_BF16):
-        raise OSError(f"the processor has no {'AVX512-BF16' if bfloat16 else 'AVX2'}")
-    signatures = _SIGNATURES | _FLOATS
-    if bfloat16:
-        signatures |= _ENCODER_ATTENTION
-    elif hasattr(library, "encoder_rows"):
-        signatures |= _X86
-    functions: dict[str, Callable[..., None]] = {}
-    for name, types in signatures.items():
-        least = _AVX512_VNNI if name in _INTEGERS else _AVX512
-        suffix = "_wide" if wide and usable >= least and name not in NARROW else ""
-        if bfloat16 and name not in _FLOATS:
-            suffix = "_bf16"
-        function = getattr(library, name + suffix)
-        function.argtypes, function.restype = types, None
-        functions[name] = function
-    avx2 = hasattr(library, "encoder_rows") and not (wide and usable >= _AVX512)
-    return functions, avx2
-
-
 NATIVE = Path(__file__).with_name("_native.so")
 # depths of products and widths of latents must be multiples of it
 DEPTHS = {torch.float32: 16, torch.bfloat16: 32}  # the dtypes that there are functions for
@@ -113,10 +81,29 @@ class Library:
 
     def __init__(self, path: Path, wide: bool = True, dtype: torch.dtype = torch.float32) -> None:
         """wide: with AVX-512, if the processor has it. dtype: float32 or bfloat16. Raises OSError
-        if it does not load, or the processor cannot run it.
+        if it does not load, or the processor cannot run it; AttributeError for an older library.
         """
         self.path, self.dtype, self.depth = "c", dtype, DEPTHS[dtype]
-        self.functions, self.is_avx2 = load_functions(path, wide, dtype == torch.bfloat16)
+        self.functions: dict[str, Callable[..., None]] = {}
+        library, bfloat16 = ctypes.CDLL(str(path)), dtype == torch.bfloat16
+        if (version := library.version()) != VERSION:
+            raise AttributeError(f"functions of version {version}, not {VERSION}")
+        usable = library.usable()
+        if not usable or (bfloat16 and usable < _AVX512_BF16):
+            raise OSError(f"the processor has no {'AVX512-BF16' if bfloat16 else 'AVX2'}")
+        signatures, x86 = _SIGNATURES | _FLOATS, hasattr(library, "encoder_rows")
+        if bfloat16:
+            signatures |= _ENCODER_ATTENTION
+        elif x86:
+            signatures |= _X86
+        for name, types in signatures.items():
+            least = _AVX512_VNNI if name in _INTEGERS else _AVX512
+            suffix = "_wide" if wide and usable >= least and name not in NARROW else ""
+            if bfloat16 and name not in _FLOATS:
+                suffix = "_bf16"
+            function = self.functions[name] = getattr(library, name + suffix)
+            function.argtypes, function.restype = types, None
+        self.is_avx2 = x86 and not (wide and usable >= _AVX512)
         self.has_integers = "multiply_integers" in self.functions
         self.has_encoder_attention = "encoder_attention" in self.functions
 

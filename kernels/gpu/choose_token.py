@@ -111,10 +111,7 @@ def choose_token_kernel(
 
 
 def choose_token(
-    logits: Tensor,
-    state: tuple[Tensor, ...],
-    boundaries: tuple[int, int, int, int],
-    rules: bool,
+    logits: Tensor, state: tuple[Tensor, ...], boundaries: tuple[int, int, int, int], rules: bool
 ) -> tuple[Tensor, Tensor]:
     """The greedy choice, on the device.
 

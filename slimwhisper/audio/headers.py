@@ -335,12 +335,19 @@ class _View(io.RawIOBase):
         return bytes(data)
 
 
+def _stated_samples(file: BinaryIO) -> tuple[_Samples | None, int]:
+    """Those of a file, which stays where it is, and its size, as FFmpeg uses it."""
+    position = file.tell()
+    size, found = file.seek(0, os.SEEK_END), _find_samples(file)
+    file.seek(position)
+    return found, size
+
+
 def plain_samples(file: BinaryIO) -> tuple[int, int] | None:
     """Start and stop of the samples of a 16-bit 16 kHz mono WAV that has all that it states; None:
-    `file`, which is left at its start, is another one.
+    `file` is another one. It stays at its start.
     """
-    size, found = file.seek(0, os.SEEK_END), _find_samples(file)
-    file.seek(0)
+    found, size = _stated_samples(file)
     if found is None or not found.plain:
         return None
     stop = size if found.size is None else found.start + found.size
@@ -356,25 +363,15 @@ def stated_seconds(kind: str, stream: "AudioStream", file: BinaryIO) -> float | 
         except ValueError:
             return None
     if kind in IN_BYTES:
-        size = _missing_samples(file)
-        return size * 8 / stream.bit_rate if size and stream.bit_rate else None
+        found, there = _stated_samples(file)
+        if found is None or found.size is None or found.start + found.size <= there:
+            return None
+        return found.size * 8 / stream.bit_rate if stream.bit_rate else None
     if kind not in TIMED or stream.duration is None or stream.time_base is None:
         return None
     if kind == "mp3" and not _mp3_is_cut(file):
         return None
     return float((max(stream.start_time or 0, 0) + stream.duration) * stream.time_base)
-
-
-def _missing_samples(file: BinaryIO) -> int:
-    """The size of the samples that a header states, if the file ends before them; else 0. FFmpeg
-    uses the file's true size.
-    """
-    position = file.tell()
-    size, found = file.seek(0, os.SEEK_END), _find_samples(file)
-    file.seek(position)
-    if found is None or found.size is None or found.start + found.size <= size:
-        return 0
-    return found.size
 
 
 def _mp3_is_cut(file: BinaryIO) -> bool:

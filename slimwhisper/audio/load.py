@@ -13,7 +13,7 @@ from functools import cache
 from operator import index
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import soxr
@@ -80,7 +80,8 @@ def load_samples(
     """The samples of `as_waveform`, for reading in parts; the caller closes them.
 
     Those of a long file are stored on disk, so memory does not grow with its length. Arguments and
-    errors are those of `as_waveform`, but an array [0] is allowed; AudioError if the disk is full.
+    errors are also those of `load_audio`, but an array [0] is allowed; AudioError if the disk is
+    full.
     `readers`, if given, decode files given by path, and remote files.
     """
     if isinstance(source, (np.ndarray, torch.Tensor)):
@@ -156,12 +157,7 @@ def _excerpt(source: Source | RemoteFile, samples: Samples) -> Samples:
     return part
 
 
-def as_waveform(
-    audio: AudioSource,
-    *,
-    sample_rate: int = SAMPLE_RATE,
-    allow_truncated: bool = False,
-) -> NDArray[np.float32]:
+def as_waveform(audio: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> NDArray[np.float32]:
     """float32 [n], 16 kHz, mono, from a file (see `load_audio`) or from samples.
 
     Samples, at `sample_rate` Hz: float16, bfloat16, float32 or float64 in [-1, 1], or int16, int32
@@ -177,10 +173,10 @@ def as_waveform(
         audio = audio.detach().cpu()
         audio = (audio.float() if audio.dtype == torch.bfloat16 else audio).numpy()
     if isinstance(audio, RemoteFile):
-        with closing(load_samples(audio, allow_truncated=allow_truncated)) as samples:
+        with closing(load_samples(audio)) as samples:
             return samples.read(0, len(samples))
     if not isinstance(audio, np.ndarray):
-        return load_audio(audio, allow_truncated=allow_truncated)
+        return load_audio(audio)
 
     channel_axis = _channel_axis(audio.shape)
     waveform = _scale(audio)
@@ -226,13 +222,9 @@ def resample(waveform: NDArray[np.float32], source_rate: int) -> NDArray[np.floa
         return waveform
     function, _ = _torchaudio_resample()
     if function is None:
-        return cast(
-            NDArray[np.float32],
-            soxr.resample(waveform, source_rate, SAMPLE_RATE, quality="HQ"),
-        )
+        return soxr.resample(waveform, source_rate, SAMPLE_RATE, quality="HQ")
     # a copy: from_numpy warns about a read-only array
-    resampled = function(torch.tensor(waveform), source_rate, SAMPLE_RATE)
-    return cast(NDArray[np.float32], resampled.numpy())
+    return function(torch.tensor(waveform), source_rate, SAMPLE_RATE).numpy()
 
 
 def resampler() -> tuple[str, str]:

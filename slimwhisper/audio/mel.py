@@ -9,17 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.audio.samples import ArraySamples, Samples
-from slimwhisper.audio.threads import use_one_thread
+from slimwhisper.audio.threads import use_threads
 from slimwhisper.cores import find_cores
 from slimwhisper.mel_filters import mel_filters
-from slimwhisper.types import (
-    CHUNK_SECONDS,
-    FRAMES_PER_SECOND,
-    HOP_SAMPLES,
-    SAMPLE_RATE,
-    WHOLE,
-    WINDOW_FRAMES,
-)
+from slimwhisper.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WHOLE, WINDOW_FRAMES
 
 FFT_SAMPLES = 400  # of one frame
 HALF = FFT_SAMPLES // 2  # on either side of the frame's time
@@ -173,7 +166,7 @@ def _filters_and_window(n_mels: int) -> tuple[Tensor, Tensor]:
 def _pool() -> ThreadPoolExecutor:
     """The threads that compute ahead, for all recordings; loaders' threads may be busy."""
     count = min(AHEAD_THREADS, find_cores().usable)
-    return ThreadPoolExecutor(count, "slimwhisper-mel", initializer=use_one_thread)
+    return ThreadPoolExecutor(count, "slimwhisper-mel", initializer=use_threads)
 
 
 def first_window(waveform: NDArray[np.float32], n_mels: int, width: int = WINDOW_FRAMES) -> Tensor:
@@ -187,7 +180,7 @@ def calibration_mel(n_mels: int, width: int = WINDOW_FRAMES) -> Tensor:
     The encoder's output for it is closer to that for speech than random features would be.
     """
     generator = torch.Generator().manual_seed(0)
-    samples = torch.randn(CHUNK_SECONDS * SAMPLE_RATE, generator=generator)
+    samples = torch.randn(BLOCK_SAMPLES, generator=generator)
     seconds = torch.arange(len(samples)) / SAMPLE_RATE
     bursts = torch.sin(2 * torch.pi * 2 * seconds).clamp(min=0)  # two per second, with gaps
     return first_window((0.1 * samples * bursts).numpy(), n_mels, width)

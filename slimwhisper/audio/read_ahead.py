@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from slimwhisper.audio.threads import use_one_thread
+from slimwhisper.audio.threads import use_threads
 from slimwhisper.cores import find_cores
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 
@@ -35,7 +35,7 @@ class Loader(Generic[Source, Loaded]):
         self._load = load
         self._slots = threading.Semaphore(ahead)
         self._pool = ThreadPoolExecutor(
-            workers or WORKERS, "slimwhisper-load", initializer=use_one_thread
+            workers or WORKERS, "slimwhisper-load", initializer=use_threads
         )
         # the last item is what the sources' iterator raised, usually StopIteration
         self._queue: SimpleQueue[tuple[Source, Future[Loaded]] | BaseException] = SimpleQueue()
@@ -74,7 +74,11 @@ class Loader(Generic[Source, Loaded]):
         if self._head is None or not (block or self._head[1].done()):
             return None
         source, future = self._head
-        outcome = _outcome(future)
+        outcome: Loaded | SlimWhisperError
+        try:
+            outcome = future.result()
+        except Exception as error:  # one bad recording must not end a job of thousands
+            outcome = wrap_unexpected(error, "cannot be read: ")
         self._head = None
         self._slots.release()
         return source, outcome
@@ -96,10 +100,3 @@ class Loader(Generic[Source, Loaded]):
 
         for _, future in pending:
             future.add_done_callback(drop)
-
-
-def _outcome(future: "Future[Loaded]") -> Loaded | SlimWhisperError:
-    try:
-        return future.result()
-    except Exception as error:  # one bad recording must not end a job of thousands
-        return wrap_unexpected(error, "cannot be read: ")

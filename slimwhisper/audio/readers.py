@@ -30,12 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.audio.headers import BY_DEFAULT, ReadOptions, is_silence, silence
-from slimwhisper.audio.samples import (
-    StoredSamples,
-    name_for_messages,
-    open_source,
-    pieces_of,
-)
+from slimwhisper.audio.samples import StoredSamples, name_for_messages, open_source, pieces_of
 from slimwhisper.errors import AudioError, ReaderKilledError, SlimWhisperError
 from slimwhisper.types import SAMPLE_RATE
 

@@ -210,7 +210,6 @@ def _close(file: IO[bytes]) -> None:
 
 
 WAV_BLOCK = 1 << 19  # samples per read
-SAMPLE_BYTES = 2  # of int16
 
 
 class RemoteFile(ABC):

@@ -53,12 +53,7 @@ def one_thread(count: int = 1) -> Iterator[None]:
             restore.join()
 
 
-def use_one_thread() -> None:
-    """`one_thread` with an empty body."""
-    use_threads(1)
-
-
-def use_threads(count: int) -> None:
+def use_threads(count: int = 1) -> None:
     """torch uses `count` threads in the calling thread; all other threads keep their number."""
     with one_thread(count):
         pass

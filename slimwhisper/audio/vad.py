@@ -25,36 +25,24 @@ BLOCK_FRAMES = 938  # 30 s
 DROP = 0.15  # speech ends at a probability below the threshold less this, as in silero
 
 
+# faster-whisper's defaults, where they are not the package's
+DEFAULTS = {"min_speech_duration_ms": 0, "min_silence_duration_ms": 2000, "speech_pad_ms": 400}
+
+
 def speech_regions(
-    samples: Samples,
-    *,
-    threshold: float = 0.5,
-    end_threshold: float | None = None,
-    min_speech_ms: int = 0,
-    max_speech_s: float = float("inf"),
-    min_silence_ms: int = 2000,
-    pad_ms: int = 400,
-    block_frames: int = BLOCK_FRAMES,
+    samples: Samples, *, block_frames: int = BLOCK_FRAMES, **options: float
 ) -> list[Region]:
-    """The regions with speech, in order and without overlap; defaults are faster-whisper's.
+    """The regions with speech, in order and without overlap.
 
     Speech starts where a frame's probability reaches `threshold`, and ends where it stays below
-    `end_threshold` (None: lower by `DROP`) for `min_silence_ms`; `pad_ms` are added on both sides.
-    Speech of more than `max_speech_s` is cut at its longest pauses. `block_frames` of 32 ms are
-    read at a time. Raises DependencyError without silero-vad.
+    `neg_threshold`, lower by `DROP` if it is not given, for `min_silence_duration_ms`;
+    `speech_pad_ms` are added on both sides. Speech of more than `max_speech_duration_s` is cut at
+    its longest pauses, and that of less than `min_speech_duration_ms` is dropped. `block_frames` of
+    32 ms are read at a time. Raises DependencyError without silero-vad.
     """
     probabilities, make_regions = speech_probabilities(samples, block_frames)
-    regions = make_regions(
-        probabilities,
-        threshold=threshold,
-        neg_threshold=end_threshold,
-        max_speech_duration_s=max_speech_s,
-        sampling_rate=SAMPLE_RATE,
-        min_speech_duration_ms=min_speech_ms,
-        min_silence_duration_ms=min_silence_ms,
-        speech_pad_ms=pad_ms,
-        audio_length_samples=len(samples),
-    )
+    audio = {"sampling_rate": SAMPLE_RATE, "audio_length_samples": len(samples)}
+    regions = make_regions(probabilities, **audio, **DEFAULTS | options)
     return [(int(region["start"]), int(region["end"])) for region in regions]
 
 
@@ -187,8 +175,7 @@ class VadNetwork:
         a frame.
         """
         padded = np.pad(block, (0, -len(block) % FRAME))
-        probabilities: NDArray[np.float32] = self.next_batch([state], padded[None])[0]
-        return probabilities
+        return self.next_batch([state], padded[None])[0]
 
     @torch.inference_mode()
     def next_batch(
@@ -206,5 +193,4 @@ class VadNetwork:
             state.context = audio[i, -_CONTEXT:]
             state.lstm = hidden[:, i : i + 1], cell[:, i : i + 1]
         speech = self.output(outputs.flatten(0, 1).unsqueeze(2))
-        probabilities: NDArray[np.float32] = speech.view(-1, count).T.numpy()
-        return probabilities
+        return speech.view(-1, count).T.numpy()

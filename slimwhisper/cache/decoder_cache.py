@@ -50,6 +50,13 @@ class CachePlan:
         """Whether the forms of the text's cache are exact."""
         return all(weights.form.exact for weights in self.self_)
 
+    @property
+    def may_draft(self) -> bool:
+        """Whether rejected tokens can be removed from the cache of the text. They cannot where a
+        form drops tokens, sums over them, or rounds them to float8 after a prompt has read them.
+        """
+        return self.exact_self and all(w.column_scales is None for w in self.self_)
+
     def store_shape(self, count: int, length: int, device: torch.device | None) -> StoreShape:
         """For `count` slots or rows of `length` tokens. device None: that of the weights."""
         weight = self.cross[0].query_bias
@@ -256,6 +263,5 @@ class DecoderCache:
     ) -> "DecoderCache":
         """Caches for `slots` windows with `group` rows each; see `CrossCache`, `SelfCache`."""
         return DecoderCache(
-            CrossCache(plan, slots, frames, device),
-            SelfCache(plan, slots * group, length, device),
+            CrossCache(plan, slots, frames, device), SelfCache(plan, slots * group, length, device)
         )

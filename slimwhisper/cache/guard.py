@@ -119,11 +119,7 @@ def fits_dtype(largest: float, dtype: torch.dtype) -> bool:
 
 
 def inspect_block(
-    block: Attention,
-    context: Context,
-    form: Form,
-    activations: Activations,
-    dtype: torch.dtype,
+    block: Attention, context: Context, form: Form, activations: Activations, dtype: torch.dtype
 ) -> tuple[Folded, Inspection]:
     """Fold one decoder block for a form, measure it on activations, and fall back if it is not
     exact. Returns the weights of the form to use, not yet rounded, and the record.

@@ -12,14 +12,7 @@ from torch import Tensor
 from slimwhisper.cache.base import CrossLayer, CrossStore, PagedLayer, Shape, StoreShape
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.rows import DecodeStep, Rows
-from slimwhisper.kernels.attention import (
-    FP8,
-    CacheWrite,
-    Latent,
-    Reads,
-    head_attention,
-    scale_columns,
-)
+from slimwhisper.kernels.attention import CacheWrite, Latent, Reads, head_attention, scale_columns
 from slimwhisper.kernels.blocks import LatentBlock
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import linear
@@ -74,21 +67,15 @@ class LatentAttention:
 
         bias: [B, T], added to the scores of each position; not together with `causal`.
         """
-        keys, values = self.keys(latent), self.values(latent)
+        weights = self.weights
+        keys, values = (self.mapped(latent, m) for m in (weights.key_map, weights.value_map))
         mask = None if bias is None else bias[:, None, None].to(q.dtype)
         return head_attention(q.transpose(1, 2), keys, values, mask, causal).transpose(1, 2)
 
-    def keys(self, latent: Tensor) -> Tensor:
-        """K of a latent: [B, T, d] -> [B, h, T, d_k]."""
-        a = self.weights.key_map
-        k = latent if a is None else linear(latent, a.flatten(0, 1))
-        return k.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-
-    def values(self, latent: Tensor) -> Tensor:
-        """V of a latent: [B, T, d] -> [B, h, T, d_k]."""
-        b = self.weights.value_map
-        v = latent if b is None else linear(latent, b.flatten(0, 1))
-        return v.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+    def mapped(self, latent: Tensor, maps: Tensor | None) -> Tensor:
+        """K of a latent, by the key maps, or V, by the value maps: [B, T, d] -> [B, h, T, d_k]."""
+        mapped = latent if maps is None else linear(latent, maps.flatten(0, 1))
+        return mapped.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def output(self, heads: Tensor) -> Tensor:
         """[R, T, h, d_k] -> [R, T, d], the value bias included."""
@@ -154,8 +141,9 @@ class LatentCross(CrossLayer):
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
         """x [R, T, d], heads [n] int64 -> [R, n, T, p], before the softmax."""
-        queries = self.attention.queries(x).transpose(1, 2)[:, heads] * self.attention.scale
-        keys = self.attention.keys(self.store.latent[rows.slots].dequantized(x.dtype))[:, heads]
+        attention, latent = self.attention, self.store.latent[rows.slots].dequantized(x.dtype)
+        queries = attention.queries(x).transpose(1, 2)[:, heads] * attention.scale
+        keys = attention.mapped(latent, attention.weights.key_map)[:, heads]
         return queries @ keys.transpose(2, 3)
 
 
@@ -180,26 +168,23 @@ class LatentSelf(PagedLayer):
         self.attention = LatentAttention(weights, shape.kernels)
         self.latent = Latent(*self.allocate_pages(weights, shape))
         super().__init__(*self.latent.tensors())
+        self._stores_norm = weights.project is None  # or that in float8
 
     @staticmethod
     def shapes(weights: Folded, page: int, dtype: torch.dtype) -> list[Shape]:
         """[page, d]; in float8, also factors [page]."""
-        if weights.column_scales is None:
-            return [((page, weights.width), dtype)]
-        return [((page, weights.width), FP8), ((page,), torch.float32)]
+        return Latent.shapes((page, weights.width), dtype, weights.column_scales is not None)
 
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d]; stores latents [R, T, d]."""
         latent = latent_of(self.attention.weights, x)
         self.latent.write(self.begin(rows, x.shape[1]), latent)
-        return self._attend_prompt(x, latent)
+        return self.attend_prompt(x, latent)
 
-    def attend_prompt(self, x: Tensor) -> Tensor:
-        """x [R, T, d] -> [R, T, d]."""
-        return self._attend_prompt(x, latent_of(self.attention.weights, x))
-
-    def _attend_prompt(self, x: Tensor, latent: Tensor) -> Tensor:
-        """x, latent [R, T, d] -> [R, T, d]."""
+    def attend_prompt(self, x: Tensor, latent: Tensor | None = None) -> Tensor:
+        """x [R, T, d] -> [R, T, d]. latent [R, T, d]: of x, if it is there already."""
+        if latent is None:
+            latent = latent_of(self.attention.weights, x)
         # always by heads: K and V cost 4 l d^2, little next to cross-attention's 4 p d^2
         mixed = self.attention.by_heads(self.attention.queries(x), latent, causal=True)
         return self.attention.output(mixed)
@@ -215,17 +200,13 @@ class LatentSelf(PagedLayer):
         pages, indices = self.begin(rows, tokens)
         return self._write_at(pages.flatten(), indices.flatten())
 
-    @property
-    def _stores_norm(self) -> bool:
-        return self.attention.weights.project is None
-
     def _write_at(self, pages: Tensor, indices: Tensor) -> CacheWrite:
         weights = self.attention.weights
         return CacheWrite(self.latent, pages, indices, weights.column_scales, weights.offset)
 
     def step(self, x: Tensor, step: DecodeStep) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]; stores the tokens' latents [R, d], reads step.extent a row."""
-        weights = self.attention.weights
-        if weights.project is not None:
-            self.latent.write(self.step_locations(step), latent_of(weights, x[:, 0]))
+        if not self._stores_norm:
+            latent = latent_of(self.attention.weights, x[:, 0])
+            self.latent.write(self.step_locations(step), latent)
         return self.attention.attend(x, self.latent, self.reads(step))

@@ -57,6 +57,13 @@ def _located(table: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     return table.gather(1, positions // PAGE), positions % PAGE
 
 
+def _bias(lengths: Tensor, positions: int, dtype: torch.dtype) -> Tensor:
+    """[R, positions]: -inf from each length on, [R] int64, else 0."""
+    hidden = torch.arange(positions, device=lengths.device) >= lengths[:, None]
+    zeros = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    return zeros.masked_fill_(hidden, float("-inf"))
+
+
 @dataclass(slots=True)
 class _Copy:
     """What a call copied last of a store: the layers that share the store read the same copy."""
@@ -129,26 +136,15 @@ class Rows:
 
     def audio_bias(self, positions: int, dtype: torch.dtype) -> Tensor | None:
         """[W, positions]: -inf where a window has no audio; None: all windows are whole."""
-        if self.audio is None:
-            return None
-        hidden = torch.arange(positions, device=self.audio.device) >= self.audio[:, None]
-        zeros = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
-        return zeros.masked_fill_(hidden, float("-inf"))
+        return None if self.audio is None else _bias(self.audio, positions, dtype)
 
     def audio_reads(self, slots: Tensor | None, positions: int, dtype: torch.dtype) -> Reads:
         """What cross-attention reads of stores with `positions` positions a slot, for queries in
         `dtype`. slots: as `of_slots` returns them.
         """
-        if self.audio is None:
+        if (audio := self.audio) is None:
             return Reads(slots)
-
-        def bias() -> Tensor:
-            """[W, 1, positions]."""
-            hidden = self.audio_bias(positions, dtype)
-            assert hidden is not None
-            return hidden.unsqueeze(1)
-
-        return Reads(slots, self.audio, bias)
+        return Reads(slots, audio, lambda: _bias(audio, positions, dtype).unsqueeze(1))
 
     def of_slots(self, store: Store) -> tuple[Store, Tensor | None]:
         """What to read of a store [S, ...] by slot: a view [W, ...] and None, or all of the store
@@ -204,11 +200,6 @@ class DecodeStep:
         if full:
             return DecodeStep(rows, positions, extent, None, None, locations)
 
-        @cache
-        def bias() -> Tensor:
-            """[R, 1, extent]."""
-            unseen = torch.arange(extent, device=positions.device) > positions[:, None]
-            zeros = torch.zeros(unseen.shape, dtype=dtype, device=positions.device)
-            return zeros.masked_fill_(unseen, float("-inf")).unsqueeze(1)
-
-        return DecodeStep(rows, positions, extent, positions + 1, bias, locations)
+        lengths = positions + 1
+        bias = cache(lambda: _bias(lengths, extent, dtype).unsqueeze(1))
+        return DecodeStep(rows, positions, extent, lengths, bias, locations)

@@ -16,21 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import (
-    JSONFields,
-    expand_user,
-    inside,
-    load_error,
-    read_json,
-    read_tensors,
-)
+from slimwhisper.checkpoint.files import JSONFields, expand_user, inside, load_error, read_tensors
 from slimwhisper.checkpoint.formats.hugging_face import hugging_face_name, openai_name
-from slimwhisper.checkpoint.hub import (
-    ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
-    fetch_adapter,
-    looks_like_hub_id,
-)
+from slimwhisper.checkpoint.hub import ADAPTER_CONFIG, ADAPTER_WEIGHTS, fetch_adapter
+from slimwhisper.checkpoint.names import looks_like_hub_id
 from slimwhisper.checkpoint.validate import EMBEDDING, check_numbers, factored_layers
 
 _PREFIX = "base_model.model."
@@ -82,7 +71,7 @@ def read_adapter(folder: Path) -> Adapter:
         whole = (folder / "config.json").is_file()
         hint = "it is a complete model: give it as the model" if whole else _AGAIN
         raise load_error(f"{folder}: not an adapter in PEFT's format: no {ADAPTER_CONFIG}; {hint}")
-    rank, scaling, targets = _read_settings(JSONFields(config, read_json(config)))
+    rank, scaling, targets = _read_settings(JSONFields(config))
     files = [inside(folder, name) for name in ADAPTER_WEIGHTS]
     file = next((f for f in files if f.is_file()), None)
     if file is None:

@@ -1,16 +1,19 @@
-"""Readers for untrusted model files: JSON, safetensors, and pickled tensors.
+"""Readers for untrusted model files: JSON, safetensors, pickled tensors, and other binary files.
 
 They read nothing outside the chosen folder, unpickle nothing except tensors, and decompress no
 archive. Every error is a CheckpointError of one line, with the file and the remedy.
 """
 
 import json
+import math
 import os
 import pickle
+import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from mmap import ACCESS_READ, mmap
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -116,8 +119,9 @@ def read_json_of(folder: Path, name: str) -> dict[str, Any] | None:
 class JSONFields:
     """The values of a JSON object from an untrusted file, by name; null counts as missing."""
 
-    def __init__(self, file: Path, content: Mapping[str, Any]) -> None:
-        self.file, self.content = file, content
+    def __init__(self, file: Path, content: Mapping[str, Any] | None = None) -> None:
+        """content: None: the file's, which is read."""
+        self.file, self.content = file, read_json(file) if content is None else content
 
     def get(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
         """A value of this kind, or the default. Raises CheckpointError for another kind."""
@@ -142,14 +146,6 @@ class JSONFields:
         return load_error(f"{self.file}: {key} is {value}, {what}; correct it, or copy it again")
 
 
-def read_safetensors(file: Path) -> dict[str, Tensor]:
-    """name -> tensor [...], mapped, not read."""
-    from safetensors.torch import load_file
-
-    with reading(file, "truncated, damaged or not a safetensors file"):
-        return load_file(file)
-
-
 def read_pickle(file: Path) -> Any:
     """The object that `torch.save` wrote: tensors, mapped if the file is a zip archive, in plain
     containers.
@@ -168,9 +164,12 @@ def read_pickle(file: Path) -> Any:
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """name -> tensor [...] of a .safetensors or a .bin file."""
+    """name -> tensor [...] of a .safetensors, which is mapped, or a .bin file."""
     if file.suffix == ".safetensors":
-        return read_safetensors(file)
+        from safetensors.torch import load_file
+
+        with reading(file, "truncated, damaged or not a safetensors file"):
+            return load_file(file)
     content = read_pickle(file)
     if not isinstance(content, dict):
         kind = type(content).__name__
@@ -206,3 +205,48 @@ def _placeholder_reason(file: Path) -> str | None:
     if head.startswith((b"<!doctype html", b"<html")):
         return "is a web page, not the file itself; download it again, logged in if necessary"
     return None
+
+
+class BinaryFile:
+    """A little-endian file, read from its start. Every error is a CheckpointError of one line."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        """kind: what the file is, for messages, such as "ggml file"."""
+        self.path, self.kind = path, kind
+        with reading(path, "cannot be read"), path.open("rb") as file:
+            self._data = mmap(file.fileno(), 0, access=ACCESS_READ)
+
+    @property
+    def remaining(self) -> int:
+        """Bytes that have not been read yet."""
+        return len(self._data) - self._data.tell()
+
+    def read(self, count: int) -> bytes:
+        """The next bytes."""
+        if not 0 <= count <= self.remaining:
+            raise self.damaged(f"{count} bytes expected, {self.remaining} remain")
+        return self._data.read(count)
+
+    def numbers(self, form: str) -> tuple[Any, ...]:
+        """The next numbers, in `struct`'s letters."""
+        form = f"<{form}"
+        return struct.unpack(form, self.read(struct.calcsize(form)))
+
+    def text(self, count: int) -> str:
+        """The next bytes, as UTF-8."""
+        try:
+            return self.read(count).decode()
+        except UnicodeDecodeError as error:
+            raise self.damaged("a name is not UTF-8") from error
+
+    def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """The next numbers as a tensor [*shape], a copy."""
+        count = math.prod(shape)
+        data = self.read(count * dtype.itemsize)
+        if not count:
+            raise self.damaged(f"a tensor has shape {list(shape)}")
+        return torch.frombuffer(bytearray(data), dtype=dtype).reshape(tuple(shape))
+
+    def damaged(self, what: str) -> Exception:
+        """The error for a file with damaged content."""
+        return load_error(f"{self.path}: truncated or damaged {self.kind}: {what}; copy it again")

@@ -1,6 +1,5 @@
 """Downloads models and adapters from the Hugging Face hub once, then finds them in its cache."""
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,13 +23,6 @@ OPTIONAL: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-
-
-def looks_like_hub_id(name: str) -> bool:
-    """Whether a name looks like "organisation/model" and not like a path."""
-    part = r"[A-Za-z0-9][\w.-]*"
-    is_file = name.endswith((".pt", ".pth", ".bin", ".safetensors"))
-    return re.fullmatch(f"{part}/{part}", name) is not None and ".." not in name and not is_file
 
 
 class _Repository:

@@ -18,8 +18,14 @@ from torch import Tensor
 from slimwhisper.checkpoint.files import expand_user, load_error
 from slimwhisper.checkpoint.formats.openai import fetch_openai
 from slimwhisper.checkpoint.formats.readers import read
-from slimwhisper.checkpoint.hub import fetch_model, looks_like_hub_id
-from slimwhisper.checkpoint.names import BUNDLED, HUB_IDS, MODEL_URLS, bundled_file
+from slimwhisper.checkpoint.hub import fetch_model
+from slimwhisper.checkpoint.names import (
+    BUNDLED,
+    HUB_IDS,
+    MODEL_URLS,
+    bundled_file,
+    looks_like_hub_id,
+)
 from slimwhisper.checkpoint.settings import (
     DEFAULT_SETTINGS,
     GenerationSettings,

@@ -20,13 +20,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.option_group import AUDIO_WINDOWS, TASKS
 from slimwhisper.text import not_one_of
 from slimwhisper.tokens.vocabulary import with_new_names
-from slimwhisper.types import (
-    FRAMES_PER_SECOND,
-    HOP_SAMPLES,
-    MEL_FRAMES_PER_POSITION,
-    SAMPLE_RATE,
-    Dims,
-)
+from slimwhisper.types import HOP_SAMPLES, POSITIONS_PER_SECOND, SAMPLE_RATE, Dims
 
 Heads = Mapping[int, Sequence[int]]  # decoder layer: its heads, both in order
 
@@ -155,7 +149,7 @@ class GenerationSettings:
         names = ("language", "task", "audio_window")
         defaults: dict[str, Any] = {name: getattr(self, name) for name in names}
         if self.max_initial_timestamp_index is not None:
-            seconds = self.max_initial_timestamp_index * MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND
+            seconds = self.max_initial_timestamp_index / POSITIONS_PER_SECOND
             defaults["max_initial_timestamp"] = seconds
         if self.max_length is not None and self.max_length < dims.n_text_ctx // 2:
             defaults["sample_len"] = self.max_length
@@ -194,7 +188,7 @@ def _check_audio(folder: Path, dims: Dims) -> None:
         required = {
             "feature_size": dims.n_mels,
             "hop_length": HOP_SAMPLES,
-            "chunk_length": dims.window_frames // FRAMES_PER_SECOND,
+            "chunk_length": dims.n_audio_ctx // POSITIONS_PER_SECOND,
             "sampling_rate": SAMPLE_RATE,
             "n_fft": _FFT_SAMPLES,
             "dither": 0,

@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # it takes a moment to import
     from slimwhisper.tokens.encoding import Tokenizer
 
 
+OTHER_TABLE = "its vocabulary is not OpenAI's; use the Hugging Face folder that it was made from"
 TOKENIZER = "tokenizer.json"
 # older folders have these instead; normalizer.json is for scoring texts, and is not needed
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
@@ -89,7 +90,7 @@ def _read_older(folder: Path) -> Tokens | None:
     special |= {name for name in every if re.fullmatch(r"<\|.*\|>", name)}
 
     def make(special: Set[str]) -> "FastTokenizer":
-        from slimwhisper.tokens.byte_level import byte_level_tokenizer
+        from slimwhisper.tokens.tokenizer import byte_level_tokenizer
 
         pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
         merges = [(first, second) for first, second in pairs]

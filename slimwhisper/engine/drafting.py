@@ -17,7 +17,7 @@ cache of the audio, unless the target's form does not store the encoder's output
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from statistics import linear_regression
 from typing import Protocol
 
@@ -33,7 +33,6 @@ from slimwhisper.engine.filters import Texts, advance, side_by_side
 from slimwhisper.engine.rows import StepBatch
 from slimwhisper.engine.sampling import GreedySampler
 from slimwhisper.engine.scheduler import DraftCounts, Ticket
-from slimwhisper.engine.verification import may_draft
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
@@ -127,9 +126,7 @@ class DraftLengthController:
 
 def expected_tokens(rates: NDArray[np.float64], length: int) -> float:
     """Tokens that a step gains over all texts: 1 + a + a^2 + ... each (Leviathan et al., eq. 1)."""
-
-    powers: Sequence[float] = [float((rates**i).sum()) for i in range(length + 1)]
-    return sum(powers)
+    return sum(float((rates**i).sum()) for i in range(length + 1))
 
 
 def _bucket(texts: int) -> int:
@@ -157,17 +154,13 @@ class DraftModel:
 
     def guess(self, context: DraftContext, choose: Choose) -> Tensor:
         """[R] int64."""
-        return choose(self.logits(context))
-
-    def logits(self, context: DraftContext) -> Tensor:
-        """[R, V], at least float32."""
         tokens = context.positions.shape[1]
         rows = context.rows.spread(tokens) if tokens > 1 else context.rows
         step = DecodeStep.at(
             rows, context.positions.flatten(), context.extent, False, self.model.dtype
         )
         logits = self.model.decoder.step(context.tokens.flatten(), step, self.cache)
-        return logits[tokens - 1 :: tokens]
+        return choose(logits[tokens - 1 :: tokens])
 
     def nbytes(self) -> int:
         """Bytes of its cache of the texts."""
@@ -192,10 +185,12 @@ def load_draft(draft: Checkpoint, target: Checkpoint, model: Model) -> Model:
     remedy = "choose a draft that was distilled with the same encoder"
     if not model.plan.exact_cross:
         raise OptionError(f"{prefix}: the cache of the audio is not exact; choose cross_cache e")
-    if not may_draft(model.plan):
+    if not model.plan.may_draft:
         raise OptionError(f"{prefix}: the cache of the text is not exact; choose self_cache x")
-    if (difference := target.dims.other_encoder(draft.dims)) is not None:
-        raise OptionError(f"{prefix}: {difference}; {remedy}")
+    for name in (f.name for f in fields(Dims) if f.name == "n_mels" or "_audio_" in f.name):
+        value, expected = getattr(draft.dims, name), getattr(target.dims, name)
+        if value != expected:
+            raise OptionError(f"{prefix}: its {name} is {value}, not {expected}; {remedy}")
     if draft.dims.n_vocab != target.dims.n_vocab or draft.dims.n_text_ctx < target.dims.n_text_ctx:
         raise OptionError(f"{prefix}: its vocabulary or text context differs; {remedy}")
     for name, tensor in target.state.items():
@@ -203,11 +198,7 @@ def load_draft(draft: Checkpoint, target: Checkpoint, model: Model) -> Model:
             other = draft.state.get(name)
             if other is None or not torch.equal(other.float(), tensor.float()):
                 raise OptionError(f"{prefix}: its {name} differs; {remedy}")
-    return fast_draft(draft, model)
-
-
-def fast_draft(draft: Checkpoint, model: Model) -> Model:
-    """A draft with the model's encoder; on a CPU in int8, as drafts need not be exact."""
+    # on a CPU in int8, as drafts need not be exact
     int8 = model.device.type == "cpu" and model.dtype == torch.float32
     return Model(draft, model.device, model.dtype, ("e", "x"), int8=int8, encoder=model.encoder)
 
@@ -228,11 +219,7 @@ class Speculation:
     """Drafts and verifies the next tokens of a group with one row per window."""
 
     def __init__(
-        self,
-        model: Model,
-        cache: DecoderCache,
-        sampler: GreedySampler,
-        drafter: Drafter,
+        self, model: Model, cache: DecoderCache, sampler: GreedySampler, drafter: Drafter
     ) -> None:
         self.model, self.cache, self.drafter = model, cache, drafter
         self.sampler, self.state, self.eot = sampler, sampler.state, sampler.eot

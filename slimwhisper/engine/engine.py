@@ -17,17 +17,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from slimwhisper.cache.decoder_cache import Pages, SelfCache
+from slimwhisper.cache.decoder_cache import Pages
 from slimwhisper.cache.rows import PAGE, PagePool
 from slimwhisper.devices import free_bytes
 from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import Answer, Request, Search, Window
 from slimwhisper.engine.runner import MakeDrafter, Runner
 from slimwhisper.engine.scheduler import RowGroup, Scheduler, Ticket, TicketState
-from slimwhisper.engine.verification import may_draft
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
-from slimwhisper.types import SpecialTokens
 
 if TYPE_CHECKING:
     from slimwhisper.kernels.graphs import Recorder
@@ -66,7 +64,6 @@ class Engine:
     def __init__(
         self,
         model: Model,
-        vocabulary: SpecialTokens,
         slots: int,
         search: Search | None = None,
         check_every: int | None = None,
@@ -98,7 +95,7 @@ class Engine:
             from slimwhisper.engine.drafting import MAX_DRAFT
 
             lookahead = MAX_DRAFT
-        resumable = self.search.beams is None and may_draft(model.plan)
+        resumable = self.search.beams is None and model.plan.may_draft
         main_group = RowGroup(width, slots, lookahead, resumable)
         least, usual = self.search.least_pages(context), self.search.usual_pages(context, slots)
         pages = usual if pages is None else pages
@@ -116,14 +113,7 @@ class Engine:
             self._stream.wait_stream(torch.cuda.current_stream(model.device))
         with self._decoding():
             self.runner = Runner(
-                model=model,
-                vocabulary=vocabulary,
-                slots=self.slots,
-                pages=self.pool.count,
-                search=self.search,
-                encode_batch=self.encode_batch,
-                check_every=check_every,
-                recorder=recorder,
+                model, self.slots, pages, self.search, self.encode_batch, check_every, recorder
             )
             drafter = None
             if draft is not None:
@@ -152,11 +142,6 @@ class Engine:
     def free(self) -> int:
         """Free slots."""
         return self.scheduler.free
-
-    @property
-    def filled(self) -> int:
-        """How many windows have a slot, of those that can be decoded together."""
-        return min(self.slots - self.free, self.batch_size)
 
     def unencoded(self, owners: Container[object]) -> int:
         """How many windows of some owners wait for the encoder, or are in it."""
@@ -248,24 +233,19 @@ def slot_bytes(model: Model, search: Search) -> int:
     """
     # the row group of samples has about as many rows as there are slots
     rows = 1 if search.beams is None and search.samples == 1 else (search.beams or 1) + 1
-    return model.bytes_per_window() + (rows - 1) * _text_bytes(model)
+    return model.bytes_per_window() + (rows - 1) * model.text_bytes()
 
 
 def slots_within(model: Model, search: Search, most: int, memory: int) -> int:
     """The slots of an engine whose caches take at most `memory` bytes: up to `most`, and at least
     one, even if that takes more.
     """
-    size, text = slot_bytes(model, search), _text_bytes(model)
+    size, text = slot_bytes(model, search), model.text_bytes()
     for slots in range(most, 1, -1):
         spare = -slots % search.samples  # rows of the group of samples, for whole windows
         if slots * size + spare * text <= memory:
             return slots
     return 1
-
-
-def _text_bytes(model: Model) -> int:
-    """Bytes of the cache for one text."""
-    return SelfCache(model.plan, 1, model.dims.n_text_ctx, torch.device("meta")).nbytes()
 
 
 def choose_pages(model: Model, search: Search, slots: int) -> int | None:
@@ -288,7 +268,7 @@ def make_engine(model: Model, search: Search, slots: int) -> Engine:
     """A new engine. Raises OptionError if there is too little memory, or for beams with a draft."""
     try:
         draft, pages = _drafter(model, search, slots), choose_pages(model, search, slots)
-        return Engine(model, model.vocabulary, slots, search, draft=draft, pages=pages)
+        return Engine(model, slots, search, draft=draft, pages=pages)
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error):
             raise

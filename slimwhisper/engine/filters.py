@@ -444,10 +444,7 @@ class Filters:
 
 
 def advance(
-    rows: slice,
-    states: Mapping[LogitFilter, State],
-    tokens: Tensor,
-    active: Tensor | None = None,
+    rows: slice, states: Mapping[LogitFilter, State], tokens: Tensor, active: Tensor | None = None
 ) -> None:
     """Record one more token [R] of texts in these states, in some rows of a group. active [R] bool:
     of these alone; the others get the states as they are.

@@ -12,14 +12,13 @@ from torch import Tensor
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.rows import DecodeStep
 from slimwhisper.engine.filters import forbid
-from slimwhisper.engine.passes import PromptReader
+from slimwhisper.engine.passes import PromptReader, usable_draft, verify_hidden
+from slimwhisper.engine.requests import AcceptedPrefix
 from slimwhisper.engine.rows import RowState, Snapshot, StartInputs, StepBatch, rules_of
 from slimwhisper.engine.sampling import Sampler
 from slimwhisper.engine.scheduler import Move, RowGroup, Ticket
-from slimwhisper.engine.verification import AcceptedPrefix, usable_draft, verify_hidden
 from slimwhisper.kernels.memory import bucket_of, upload
 from slimwhisper.model.model import Model
-from slimwhisper.types import SpecialTokens
 
 if TYPE_CHECKING:
     from slimwhisper.engine.drafting import Speculation
@@ -33,7 +32,6 @@ class GroupRunner:
     """Starts and steps the texts of a row group."""
 
     model: Model
-    vocabulary: SpecialTokens
     group: RowGroup
     cache: DecoderCache
     sampler: Sampler
@@ -97,7 +95,7 @@ class GroupRunner:
         state, prompts, device = self.state, self.prompts, self.model.device
         if state.filters.prepare(rules_of(self.group.tickets)):
             self.discard_graphs()
-        context, eot, windows = state.context, self.vocabulary.eot, [t.window for t in tickets]
+        context, eot, windows = state.context, self.sampler.eot, [t.window for t in tickets]
         drafts: list[tuple[int, ...]] = [() for _ in tickets]
         if self.group.resumable:
             drafts = [usable_draft(t.window, t.draft, context, eot) for t in tickets]
@@ -133,7 +131,7 @@ class GroupRunner:
         """logits [n, V] after <|startoftranscript|> -> the probability of no speech, [n]; 0 where
         the vocabulary has no token for it.
         """
-        token = self.vocabulary.no_speech
+        token = self.model.vocabulary.no_speech
         return torch.zeros_like(logits[:, 0]) if token is None else logits.softmax(dim=-1)[:, token]
 
     def start(
@@ -237,13 +235,6 @@ class GroupRunner:
 
         filters = tuple(batch.filters.items())
         self.graphs.run((windows, extent, samples, batch.logprobs, filters, *key), body)
-
-    def snapshot(self, first: int, tickets: Sequence[Ticket]) -> Snapshot:
-        """The texts of windows first, first + 1 ... as they are now, copied asynchronously on a
-        GPU.
-        """
-        logprobs = any(t.window.logprobs for t in tickets)
-        return self.sampler.snapshot(tickets, first, logprobs)
 
 
 def _count(tickets: Sequence[Ticket]) -> None:

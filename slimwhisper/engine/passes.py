@@ -1,8 +1,14 @@
-"""What runs beside the steps of texts: the encoder, prompts, and the alignment of words.
+"""What runs beside the steps of texts: the encoder, and prompts, with drafts that are verified.
 
 Prompts are read into the caches several in one pass, before their texts are decoded. On a GPU they
 are padded to one of a few shapes. Each shape has a CUDA graph, as a pass launches some 20 kernels a
 layer. And cuDNN's attention takes 0.05 to 0.4 s to plan for a new shape.
+
+A prompt may be followed by a draft of its text, which is verified against greedy decoding in the
+same forward pass (speculative decoding: Leviathan et al., arXiv 2211.17192, for greedy decoding).
+It gives the logits before every drafted token. The longest prefix that greedy decoding would have
+written, by all of the window's rules, is accepted, and decoding continues after it. The cache of
+the rejected tokens is overwritten.
 
 The encoder is asynchronous on a GPU, on a stream of its own, and synchronous on a CPU. The windows
 that are being encoded hold their slots; the others keep decoding. The encoder is bound by
@@ -29,13 +35,14 @@ from torch import Tensor
 from slimwhisper.audio.threads import use_threads, usual_threads
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.rows import Rows, pages_of
-from slimwhisper.engine.requests import Align, Alignment
+from slimwhisper.engine.filters import NEVER, Filters, Texts
+from slimwhisper.engine.requests import AcceptedPrefix, Window
 from slimwhisper.engine.scheduler import Ticket, TicketState
-from slimwhisper.kernels.linear import at_least_float32
+from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.memory import bucket_of, padded, upload
 from slimwhisper.model.decoder import ScoreRecorder
 from slimwhisper.model.model import Model
-from slimwhisper.types import MEL_FRAMES_PER_POSITION, SpecialTokens
+from slimwhisper.types import MEL_FRAMES_PER_POSITION
 
 if TYPE_CHECKING:
     from slimwhisper.kernels.graphs import Graphs
@@ -106,12 +113,15 @@ class PromptReader:
         """[R, T] of what was packed."""
         return packed[:, HEAD + self.pages :]
 
-    def read(self, packed: Tensor, every: bool = False) -> Tensor:
+    def read(
+        self, packed: Tensor, every: bool = False, recorder: ScoreRecorder | None = None
+    ) -> Tensor:
         """packed: from `pack`, on the device -> hidden [R, 2, d], after the last norm, at the
         positions that were packed, or [R, T, d] of every one; the next call may overwrite it.
+        recorder: of cross-attention scores, at every position.
         """
-        if self.graphs is None or self._buffers is None:
-            return self._read(packed, every)
+        if self.graphs is None or self._buffers is None or recorder is not None:
+            return self._read(packed, every, recorder)
         count, tokens = len(packed), packed.shape[1] - HEAD - self.pages
         inputs = self._buffers[0][:count, : packed.shape[1]]
         hidden = self._buffers[1][:count, : tokens if every else 2]
@@ -122,10 +132,6 @@ class PromptReader:
 
         self.graphs.run(("prompts", count, tokens, every), body)
         return hidden
-
-    def record(self, packed: Tensor, recorder: ScoreRecorder) -> Tensor:
-        """As `read` of every position, and records cross-attention scores."""
-        return self._read(packed, True, recorder)
 
     def _read(self, packed: Tensor, every: bool, recorder: ScoreRecorder | None = None) -> Tensor:
         rows, slots, lengths = packed[:, :3].T.contiguous()
@@ -294,29 +300,53 @@ class AsyncEncoder:
         return batch.done is None or batch.done.query()
 
 
-def align(
-    model: Model,
-    vocabulary: SpecialTokens,
-    requests: Sequence[Align],
-    slots: Sequence[int],
-    reader: PromptReader,
-) -> Iterator[Alignment]:
-    """Read whole texts in one pass and record the alignment heads' scores [heads, T, p]. slots: of
-    each request's audio.
+def usable_draft(window: Window, draft: tuple[int, ...], context: int, eot: int) -> tuple[int, ...]:
+    """The part of a window's draft to verify: greedy only, up to <|endoftext|>, and one token
+    less than there is room for. context: n_text_ctx.
     """
-    eot, end = vocabulary.eot, vocabulary.texts[-1].stop
-    non_text = [i for ids in (*vocabulary.specials, vocabulary.timestamps) for i in ids if i < end]
-    packed = reader.pack([[*a.before, *a.text, eot] for a in requests], 0, slots)
-    tokens = [np.array(ids, dtype=np.int64) for ids in (non_text, *(a.text for a in requests))]
-    numbers, banned, *texts = upload(model.device, packed, *tokens)
-    recorder = ScoreRecorder(model.alignment_heads)
-    hidden = reader.record(numbers, recorder)
-    scores = torch.cat(recorder.scores, dim=1)  # [R, heads, T, p]
-    scores = scores.to(at_least_float32(model.dtype))
-    for i, (request, text) in enumerate(zip(requests, texts, strict=True)):
-        begin, count = len(request.before) - 1, len(request.text)
-        logits = model.decoder.logits(hidden[i, begin : begin + count])[:, :end]
-        logits = logits.index_fill(1, banned, float("-inf"))
-        probs = logits.softmax(dim=-1).gather(1, text[:, None]).squeeze(1).tolist()
-        row = scores[i, :, : begin + count + 2].clone()
-        yield Alignment(request.text, begin + 1, row, tuple(probs))
+    rules = window.rules
+    if not draft or rules is None or window.attempt.temperature > 0:
+        return ()
+    limit = min(rules.sample_len, context + 1 - len(window.prompt)) - 1
+    draft = draft[: max(limit, 0)]
+    return draft[: draft.index(eot)] if eot in draft else draft
+
+
+def verify_hidden(
+    window: Window, draft: Sequence[int], hidden: Tensor, model: Model, filters: Filters
+) -> tuple[AcceptedPrefix, Tensor]:
+    """The part of a draft that decoding accepts, and the logits [2, V] at the text's start and
+    after that part. hidden [T, d]: of the prompt and the draft, after the last norm.
+    """
+    start, last, accepted = window.sot_index, len(window.prompt) - 1, AcceptedPrefix()
+    needed = torch.cat((hidden[start : start + 1], hidden[last : last + len(draft) + 1]))
+    logits = model.decoder.logits(needed)  # in one product, as its weights are large
+    if draft:
+        accepted = verify(window, draft, logits[1:-1].clone(), filters, model.plan.kernels)
+    return accepted, torch.stack((logits[0], logits[1 + len(accepted.tokens)]))
+
+
+def verify(
+    window: Window, draft: Sequence[int], logits: Tensor, filters: Filters, kernels: Kernels
+) -> AcceptedPrefix:
+    """The prefix of a draft that greedy decoding writes itself, with one read by the host.
+
+    logits [n, V], floating, before each of its n tokens; they are changed. filters: prepared for
+    the window.
+    """
+    rules = window.rules
+    assert rules is not None and len(logits) == len(draft)
+    in_use = filters.in_use([rules])
+    states = [t[:-1] for f in in_use for t in f.along(rules, draft)]
+    read, first, *uploaded = upload(logits.device, draft, rules.suppress_first, *states)
+    logits[0].index_fill_(0, first, NEVER)
+    numbers = iter(uploaded)
+    texts = Texts(
+        tokens=read.expand(len(draft), -1),
+        counts=torch.arange(len(draft), device=logits.device),
+        states={f: tuple(next(numbers).to(t.dtype) for t in f.state) for f in in_use},
+    )
+    tokens, logprobs = filters.most_likely(in_use, logits, texts, kernels)
+    chosen, sums = torch.stack([tokens.to(logprobs.dtype), logprobs]).tolist()
+    count = next((i for i, t in enumerate(draft) if int(chosen[i]) != t), len(draft))
+    return AcceptedPrefix(tuple(draft[:count]), tuple(sums[:count]))

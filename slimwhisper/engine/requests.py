@@ -141,5 +141,13 @@ class Alignment:
     probs: tuple[float, ...]  # [len(text)] probability of each text token
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptedPrefix:
+    """The beginning of a window's draft that decoding would have written itself."""
+
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()  # of each
+
+
 Request = Window | Retry | Align
 Answer = Decoded | Languages | Alignment

@@ -19,9 +19,8 @@ from torch import Tensor
 
 from slimwhisper.cache.rows import PAGE, Rows, pages_of
 from slimwhisper.engine.filters import Filters, InUse, Texts, advance, bonus_of
-from slimwhisper.engine.requests import Decoded, Rules
+from slimwhisper.engine.requests import AcceptedPrefix, Decoded, Rules
 from slimwhisper.engine.scheduler import Ticket, TicketState
-from slimwhisper.engine.verification import AcceptedPrefix
 from slimwhisper.kernels.memory import padded
 from slimwhisper.types import Dims, SpecialTokens
 
@@ -71,14 +70,10 @@ class Snapshot:
             self._copied = torch.cuda.Event()
             self._copied.record(torch.cuda.current_stream(texts.last.device))
 
-    def wait(self) -> None:
-        """Wait until the copies are complete."""
-        if self._copied is not None:
-            self._copied.synchronize()
-
     def ended(self) -> list[int]:
         """The indices of tickets whose texts have ended, without stale ones."""
-        self.wait()
+        if self._copied is not None:  # wait until the copies are complete
+            self._copied.synchronize()
         full = np.array([t.full for t in self.tickets])
         ended = np.flatnonzero(full | self._ended().numpy()).tolist()
         return [i for i in ended if not self.tickets[i].stale]
@@ -381,16 +376,18 @@ class RowState:
         self.positions[block].clamp_(max=self.context - 1)
         self.counts[block].clamp_(max=self.limit - 1)
 
-    def texts_of(self, first: int, count: int, logprobs: bool) -> TextBuffers:
-        """Views of the texts of windows first, first + 1 ...; logprobs: with each token's."""
-        rows, texts = slice(first * self.width, (first + count) * self.width), self.texts
+    def texts_of(self, first: int, tickets: Sequence[Ticket]) -> TextBuffers:
+        """Views of the texts of the tickets, whose windows are first, first + 1 ..."""
+        end, texts = first + len(tickets), self.texts
+        rows = slice(first * self.width, end * self.width)
+        recorded = self.limit if any(t.window.logprobs for t in tickets) else 0
         bonus = bonus_of(self.filters.made.values())
         return TextBuffers(
             last=texts.last[rows],
             sampled=texts.sampled[rows],
             logprobs=texts.logprobs[rows],
-            token_logprobs=texts.token_logprobs[rows, : self.limit if logprobs else 0],
-            no_speech=texts.no_speech[first : first + count],
+            token_logprobs=texts.token_logprobs[rows, :recorded],
+            no_speech=texts.no_speech[first:end],
             bonuses=None if bonus is None else bonus.kept(rows),
         )
 
@@ -452,10 +449,8 @@ class RowState:
             texts.sampled[rows, :count] = each_row(inputs.tokens)
             texts.token_logprobs[rows, :count] = each_row(inputs.token_logprobs)
         texts.logprobs[rows] = each_row(inputs.logprobs)
-        self.counts[rows], self.positions[rows] = (
-            each_row(inputs.counts),
-            each_row(inputs.positions),
-        )
+        self.counts[rows] = each_row(inputs.counts)
+        self.positions[rows] = each_row(inputs.positions)
         self.temperatures[rows] = each_row(inputs.temperatures)
         if len(inputs.keys):
             self.keys[rows] = inputs.keys.flatten(0, 1)

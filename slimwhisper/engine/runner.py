@@ -3,16 +3,20 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+
 from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages
 from slimwhisper.engine.group_runner import GroupRunner
-from slimwhisper.engine.passes import AsyncEncoder, PromptReader, align
+from slimwhisper.engine.passes import AsyncEncoder, PromptReader
 from slimwhisper.engine.requests import Alignment, Answer, Languages, Search
 from slimwhisper.engine.rows import BeamSnapshot, RowState, Snapshot
 from slimwhisper.engine.sampling import BeamSampler, GreedySampler, Sampler
 from slimwhisper.engine.scheduler import Plan, Results, RowGroup, TextStart, Ticket
+from slimwhisper.kernels.linear import at_least_float32
 from slimwhisper.kernels.memory import HeapTrimmer, upload
+from slimwhisper.model.decoder import ScoreRecorder
 from slimwhisper.model.model import Model
-from slimwhisper.types import SpecialTokens
 
 if TYPE_CHECKING:
     from slimwhisper.engine.drafting import Drafter
@@ -28,7 +32,6 @@ class Runner:
     def __init__(
         self,
         model: Model,
-        vocabulary: SpecialTokens,
         slots: int,
         pages: int,
         search: Search,
@@ -37,7 +40,7 @@ class Runner:
         recorder: "Recorder | None",
     ) -> None:
         """The arguments are those of `Engine`."""
-        self.model, self.vocabulary, self.search = model, vocabulary, search
+        self.model, self.search = model, search
         self.check_every = check_every or (1 if model.device.type == "cpu" else CHECK_EVERY)
         self.recorder = recorder
         self.cross = model.allocate_cross(slots)
@@ -51,7 +54,8 @@ class Runner:
         self, group: RowGroup, beams: bool = False, drafter: "Drafter | None" = None
     ) -> GroupRunner:
         """Allocate the caches, rows and sampler of a group."""
-        model, vocabulary, rows = self.model, self.vocabulary, group.capacity * group.width
+        model, vocabulary = self.model, self.model.vocabulary
+        rows = group.capacity * group.width
         cache = DecoderCache(self.cross, model.allocate_self(rows + 1, self.pages))
         graphs = None
         if self.recorder is not None:
@@ -66,16 +70,9 @@ class Runner:
             skip = graphs is None and model.device.type == "cpu"
             patience = self.search.patience
             sampler = BeamSampler(state, vocabulary.eot, cache.self_, patience, skip)
-        runner = self.group_runners[group] = GroupRunner(
-            model=model,
-            vocabulary=vocabulary,
-            group=group,
-            cache=cache,
-            sampler=sampler,
-            state=state,
-            graphs=graphs,
-            prompts=PromptReader(model, cache, self.encoder.max_batch, scratch, graphs),
-        )
+        prompts = PromptReader(model, cache, self.encoder.max_batch, scratch, graphs)
+        runner = GroupRunner(model, group, cache, sampler, state, graphs, prompts)
+        self.group_runners[group] = runner
         if drafter is not None:
             from slimwhisper.engine.drafting import Speculation
 
@@ -128,7 +125,7 @@ class Runner:
         """Answer the windows whose texts have ended. A GPU's snapshot is evaluated when the next
         one is taken, so that the host need not wait for the copy and the GPU is never idle.
         """
-        snapshot = runner.snapshot(0, runner.group.tickets)
+        snapshot = runner.sampler.snapshot(0, runner.group.tickets)
         if self.model.device.type != "cuda":
             self._collect_finished(snapshot, results)
             return
@@ -151,7 +148,8 @@ class Runner:
         runner = self.group_runners[start.group]
         runner.prefill(start.first, start.tickets)
         if self.check_every == 1 or any(t.full for t in start.tickets):
-            self._collect_finished(runner.snapshot(start.first, start.tickets), results)
+            snapshot = runner.sampler.snapshot(start.first, start.tickets)
+            self._collect_finished(snapshot, results)
 
     # -- audio ---------------------------------------------------------------------------------
 
@@ -189,7 +187,7 @@ class Runner:
 
     def _languages(self, tickets: Sequence[Ticket]) -> Iterator[Languages]:
         """The probability of each language after <|startoftranscript|>."""
-        reader, codes = self._reader, self.vocabulary.languages
+        reader, codes = self._reader, self.model.vocabulary.languages
         positions = [[t.window.sot_index] * 2 for t in tickets]
         prompts, slots = [t.window.prompt for t in tickets], [t.slot for t in tickets]
         (packed,) = upload(self.model.device, reader.pack(prompts, positions, slots))
@@ -198,9 +196,27 @@ class Runner:
             yield Languages(dict(zip(codes.values(), row, strict=True)))
 
     def _align(self, tickets: Sequence[Ticket]) -> Iterator[Alignment]:
+        """Read whole texts in one pass and record the alignment heads' scores [heads, T, p]."""
+        model, reader, vocabulary = self.model, self._reader, self.model.vocabulary
+        eot, end = vocabulary.eot, vocabulary.texts[-1].stop
+        others = (*vocabulary.specials, vocabulary.timestamps)
+        non_text = [i for ids in others for i in ids if i < end]
         requests = [t.align for t in tickets if t.align is not None]
-        slots = [t.slot for t in tickets]
-        return align(self.model, self.vocabulary, requests, slots, self._reader)
+        texts = [[*a.before, *a.text, eot] for a in requests]
+        packed = reader.pack(texts, 0, [t.slot for t in tickets])
+        tokens = [np.array(ids, dtype=np.int64) for ids in (non_text, *(a.text for a in requests))]
+        numbers, banned, *read = upload(model.device, packed, *tokens)
+        recorder = ScoreRecorder(model.alignment_heads)
+        hidden = reader.read(numbers, every=True, recorder=recorder)
+        scores = torch.cat(recorder.scores, dim=1)  # [R, heads, T, p]
+        scores = scores.to(at_least_float32(model.dtype))
+        for i, (request, text) in enumerate(zip(requests, read, strict=True)):
+            begin, count = len(request.before) - 1, len(request.text)
+            logits = model.decoder.logits(hidden[i, begin : begin + count])[:, :end]
+            logits = logits.index_fill(1, banned, float("-inf"))
+            probs = logits.softmax(dim=-1).gather(1, text[:, None]).squeeze(1).tolist()
+            row = scores[i, :, : begin + count + 2].clone()
+            yield Alignment(request.text, begin + 1, row, tuple(probs))
 
     @property
     def _reader(self) -> PromptReader:

@@ -57,11 +57,11 @@ class Sampler:
         """Its state, [windows, ...] each."""
         return ()
 
-    def snapshot(self, tickets: Sequence[Ticket], first: int, logprobs: bool) -> Snapshot:
-        """The texts of windows first, first + 1 ... as they are now, copied asynchronously on a
-        GPU; logprobs: with those of each token.
+    def snapshot(self, first: int, tickets: Sequence[Ticket]) -> Snapshot:
+        """The texts of the tickets, whose windows are first, first + 1 ..., as they are now, copied
+        asynchronously on a GPU.
         """
-        return Snapshot(tickets, self.state.texts_of(first, len(tickets), logprobs), self.eot)
+        return Snapshot(tickets, self.state.texts_of(first, tickets), self.eot)
 
 
 class GreedySampler(Sampler):
@@ -262,18 +262,18 @@ class BeamSampler(Sampler):
             buffers.token_logprobs[batch.indices, texts.counts] = logprobs.float()
         self.state.append(batch, texts, tokens, active)
 
-    def snapshot(self, tickets: Sequence[Ticket], first: int, logprobs: bool) -> BeamSnapshot:
+    def snapshot(self, first: int, tickets: Sequence[Ticket]) -> BeamSnapshot:
         """The texts as they are now, copied asynchronously on a GPU."""
         windows = slice(first, first + len(tickets))
         rows = slice(windows.start * self.width, windows.stop * self.width)
-        texts = self.state.texts_of(first, len(tickets), logprobs)
+        texts = self.state.texts_of(first, tickets)
         beams = BeamTexts(
             lengths=self.state.counts[rows],
             table=self.state.table[rows],
             finished=self.finished[windows],
             finished_lengths=self.lengths[windows],
             finished_scores=self.scores[windows],
-            finished_logprobs=self.logprobs[windows, :, : self.state.limit if logprobs else 0],
+            finished_logprobs=self.logprobs[windows, :, : texts.token_logprobs.shape[1]],
             finished_bonuses=None if texts.bonuses is None else self.bonuses[windows],
             finished_count=self.count[windows],
         )

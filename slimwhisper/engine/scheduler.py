@@ -178,19 +178,16 @@ class Scheduler:
         """
         self.slots, self.pool, self.context, self.search = slots, pool, context, search
         self.main_group, self.batched = main, batched
-        self.sampling_group = self._make_sampling_group()
+        # of samples, with about as many rows as the main group, in which more windows wait; None:
+        # the main group samples, too
+        self.sampling_group: RowGroup | None = None
+        if search.beams is not None or search.samples > 1:
+            self.sampling_group = RowGroup(search.samples, -(-main.capacity // search.samples))
         self.waiting: deque[Ticket] = deque()
         self.by_slot: dict[int, Ticket] = {}  # in the order in which they became ready
         self.preemptions = 0
         self._submitted = 0
         self._moves: list[Move] = []
-
-    def _make_sampling_group(self) -> RowGroup | None:
-        """A group of samples, with about as many rows as the main group; more windows wait."""
-        width = self.search.samples
-        if self.search.beams is None and width == 1:
-            return None  # the main group samples, too
-        return RowGroup(width, -(-self.main_group.capacity // width))
 
     # -- requests ------------------------------------------------------------------------------
 

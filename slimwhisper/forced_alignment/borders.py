@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.engine.requests import Alignment
-from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION
+from slimwhisper.types import MEL_FRAMES_PER_POSITION, POSITIONS_PER_SECOND
 
-POSITION = MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND  # seconds
+POSITION = 1 / POSITIONS_PER_SECOND  # seconds
 DECIBELS = 40.0  # of a unit of the spectrogram: 4 powers of ten
 QUIET = 10  # percent of the positions, in which a band is at its floor
 DYNAMICS = 70.0  # dB below the loudest band: lower floors are those of digital silence
@@ -43,13 +43,10 @@ def word_means(values: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np
 def loudness(mel: Tensor, positions: int) -> NDArray[np.float64]:
     """[p] dB above the floor of each band, in the mean over bands. mel [n_mels, 2 p or more]."""
     frames = DECIBELS * mel[:, : positions * MEL_FRAMES_PER_POSITION].double().numpy()
-    bands: NDArray[np.float64] = frames.reshape(
-        len(frames), positions, MEL_FRAMES_PER_POSITION
-    ).mean(axis=2)
+    bands = frames.reshape(len(frames), positions, MEL_FRAMES_PER_POSITION).mean(axis=2)
     loudest = np.percentile(bands.max(axis=0), 100 - QUIET / 2)
     floor = np.maximum(np.percentile(bands, QUIET, axis=1), loudest - DYNAMICS)
-    above: NDArray[np.float64] = np.maximum(bands - floor[:, None], 0).mean(axis=0)
-    return above
+    return np.maximum(bands - floor[:, None], 0).mean(axis=0)
 
 
 def word_borders(

@@ -49,9 +49,8 @@ class Match:
         """What was heard and is not in the script; missing: lines that are not in the audio."""
         spans = []
         strange = [line < 0 or line in missing for line in self.lines]
-        for is_strange, group in groupby(
-            zip(strange, self.heard, strict=True), lambda pair: pair[0]
-        ):
+        pairs = zip(strange, self.heard, strict=True)
+        for is_strange, group in groupby(pairs, lambda pair: pair[0]):
             if is_strange:
                 run = [word for _, word in group]
                 text = "".join(word.text for word in run).strip()

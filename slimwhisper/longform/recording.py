@@ -23,6 +23,11 @@ from slimwhisper.types import (
 )
 
 PAUSE = 2 * SAMPLE_RATE  # samples: a shorter one stays inside a piece, a longer one is left out
+# of `speech_regions`: options without their vad_
+VAD_OPTIONS = (
+    *("threshold", "neg_threshold", "min_speech_duration_ms", "max_speech_duration_s"),
+    *("min_silence_duration_ms", "speech_pad_ms"),
+)
 MAX_EDGE = 1.0  # seconds of a segment on the other side of a silence that are cut off
 
 Region = tuple[int, int]  # samples [start, stop)
@@ -226,18 +231,10 @@ def find_speech(samples: Samples, options: RecordingOptions) -> list[Region]:
     """The regions with speech; with `parallel`, cut at short pauses, later joined up to 30 s."""
     from slimwhisper.audio.vad import speech_regions
 
-    silence, pad = options.vad_min_silence_duration_ms, options.vad_speech_pad_ms
-    longest = options.vad_max_speech_duration_s
-    default_silence, default_pad = (300, 200) if options.parallel else (2000, 400)
-    return speech_regions(
-        samples,
-        threshold=options.vad_threshold,
-        end_threshold=options.vad_neg_threshold,
-        min_speech_ms=options.vad_min_speech_duration_ms,
-        max_speech_s=float("inf") if longest is None else longest,
-        min_silence_ms=default_silence if silence is None else silence,
-        pad_ms=default_pad if pad is None else pad,
-    )
+    given = {name: getattr(options, f"vad_{name}") for name in VAD_OPTIONS}
+    defaults = {"min_silence_duration_ms": 300, "speech_pad_ms": 200} if options.parallel else {}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return speech_regions(samples, **defaults | chosen)
 
 
 def _intersection(regions: Iterable[Region], selected: Sequence[Region]) -> list[Region]:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,7 +24,7 @@ from slimwhisper.tokens.texts import (
     word_ends,
 )
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, text_only
-from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Dims
+from slimwhisper.types import POSITIONS_PER_SECOND, Dims
 
 if TYPE_CHECKING:  # imported with the first list, and with the vocabulary
     from slimwhisper.engine.hot_words import HotWords
@@ -52,10 +52,10 @@ def make_rules(
     vocabulary = vocabulary or get_vocabulary(dims)
     rules = _rules(
         vocabulary,
-        suppressed=options.suppress_tokens,
-        blank=options.suppress_blank,
+        options.suppress_tokens,
+        options.suppress_blank,
+        options.max_initial_timestamp,
         timestamps=not options.without_timestamps,
-        latest_first=options.max_initial_timestamp,
         sample_len=options.sample_len or dims.n_text_ctx // 2,
         repetition_penalty=options.repetition_penalty,
         no_repeat_ngram_size=options.no_repeat_ngram_size,
@@ -85,27 +85,19 @@ def _with_hot_words(rules: Rules, words: "HotWords") -> Rules:
 @lru_cache(maxsize=64)
 def _rules(
     vocabulary: Vocabulary,
-    *,
     suppressed: str | tuple[int | str, ...] | None,
     blank: bool,
-    timestamps: bool,
     latest_first: float | None,
-    sample_len: int,
-    repetition_penalty: float,
-    no_repeat_ngram_size: int,
+    **others: Any,
 ) -> Rules:
-    limit = None
-    if latest_first:
-        limit = round(latest_first * FRAMES_PER_SECOND / MEL_FRAMES_PER_POSITION)
+    """others: fields of `Rules`."""
+    limit = round(latest_first * POSITIONS_PER_SECOND) if latest_first else None
     first = suppressed_first_tokens(vocabulary) if blank else []
     return Rules(
         suppress=torch.tensor(suppressed_tokens(vocabulary, suppressed), dtype=torch.int64),
         suppress_first=torch.tensor(first, dtype=torch.int64),
-        timestamps=timestamps,
         max_initial_timestamp=limit,
-        sample_len=sample_len,
-        repetition_penalty=repetition_penalty,
-        no_repeat_ngram_size=no_repeat_ngram_size,
+        **others,
     )
 
 

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 
 from slimwhisper.engine.requests import Decoded
 from slimwhisper.tokens.vocabulary import Vocabulary
-from slimwhisper.types import (
-    FRAMES_PER_SECOND,
-    MEL_FRAMES_PER_POSITION,
-    WINDOW_FRAMES,
-    Segment,
-    Word,
-)
+from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Segment, Word
 
 _PUNCTUATION = "\"'“¿([{-\"'.。,，!！?？:：”)]}、"  # ignored; not affected by the options
 _EDGE = 2.0  # seconds from a window's edges with too little context
@@ -30,7 +24,7 @@ class WindowSpan:
     start: int
     frames: int  # of the recording in the window; the rest is padding
     content: int  # of the whole recording, or where a piece of it ends
-    window: int = WINDOW_FRAMES  # padding included
+    window: int  # padding included
 
     @property
     def offset(self) -> float:

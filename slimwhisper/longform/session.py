@@ -149,9 +149,7 @@ class Session:
             yield from self._window(span, encoded)
 
     def _windows(
-        self,
-        clips: Sequence[Clip] | None,
-        silences: Sequence[Clip],
+        self, clips: Sequence[Clip] | None, silences: Sequence[Clip]
     ) -> Iterator[WindowSpan]:
         """The windows of the clips that are decoded, each at what `seek` is when the one before it
         is done; but after a silence that it would start in, as a model finds no text that begins

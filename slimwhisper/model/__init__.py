@@ -6,6 +6,5 @@ from slimwhisper._lazy import lazy_names
 
 if not TYPE_CHECKING:  # `whisper.model`, for scripts written for it
     __getattr__, __dir__ = lazy_names(
-        __name__,
-        {"ModelDimensions": "slimwhisper.types:Dims", "Whisper": "slimwhisper.api"},
+        __name__, {"ModelDimensions": "slimwhisper.types:Dims", "Whisper": "slimwhisper.api"}
     )

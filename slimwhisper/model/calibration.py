@@ -40,9 +40,7 @@ class RecordingLayer(CrossLayer):
 
 @torch.inference_mode()
 def record_activations(
-    checkpoint: Checkpoint,
-    mel: Tensor | None = None,
-    texts: Sequence[Sequence[int]] | None = None,
+    checkpoint: Checkpoint, mel: Tensor | None = None, texts: Sequence[Sequence[int]] | None = None
 ) -> Activations:
     """The inputs of all attention blocks, in float32, while the model decodes windows.
 

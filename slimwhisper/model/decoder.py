@@ -65,13 +65,9 @@ class Decoder:
         self.blocks = []
         for i in range(dims.n_text_layer):
             block = source / "blocks" / str(i)
-            self.blocks.append(
-                _DecoderBlock(
-                    LayerNorm.read(block / "attn_ln"),
-                    LayerNorm.read(block / "cross_attn_ln"),
-                    MLP.read(block),
-                )
-            )
+            self_norm = LayerNorm.read(block / "attn_ln")
+            cross_norm = LayerNorm.read(block / "cross_attn_ln")
+            self.blocks.append(_DecoderBlock(self_norm, cross_norm, MLP.read(block)))
         self.norm = LayerNorm.read(source / "ln")
 
     def _padded(self, matrix: Tensor) -> Tensor:

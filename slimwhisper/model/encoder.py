@@ -12,13 +12,7 @@ from slimwhisper.checkpoint.validate import factored_layers
 from slimwhisper.kernels.blocks import BlockWeights, encoder_attention, encoder_rows, reads_tiles
 from slimwhisper.kernels.cpu.library import intercepted
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.linear import (
-    Matrix,
-    at_least_float32,
-    half_on_gpu,
-    pack,
-    packed_width,
-)
+from slimwhisper.kernels.linear import Matrix, at_least_float32, half_on_gpu, pack, packed_width
 from slimwhisper.model.layers import MLP, LayerNorm, Linear, Residual, Source
 from slimwhisper.types import Dims
 

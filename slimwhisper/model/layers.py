@@ -11,13 +11,7 @@ from slimwhisper.kernels.attention import CacheWrite, add_norm
 from slimwhisper.kernels.blocks import MLPBlock
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.linear import (
-    HalfOnGPU,
-    Matrix,
-    at_least_float32,
-    packed_width,
-    prepare,
-)
+from slimwhisper.kernels.linear import HalfOnGPU, Matrix, at_least_float32, packed_width, prepare
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.decoder_cache import (
-    CrossCache,
-    DecoderCache,
-    Pages,
-    SelfCache,
-    fold_plan,
-)
+from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages, SelfCache, fold_plan
 from slimwhisper.cache.forms import Form, parse_form
 from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.load import Checkpoint
@@ -56,7 +50,8 @@ class Model:
 
         Raises `CacheError` if a form is not exact and the guard is strict.
         """
-        device = indexed(device)
+        self.device = device = indexed(device)
+        self.dtype = dtype
         if device.type == "cpu":
             keep_heaps()
         self.name, self.dims = checkpoint.name, checkpoint.dims
@@ -109,14 +104,6 @@ class Model:
             raise OptionError(f"{what}; leave one out")
 
     @property
-    def device(self) -> torch.device:
-        return self.decoder.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.decoder.dtype
-
-    @property
     def fallbacks(self) -> list[str]:
         """One line for each form that the guard replaced in some layers."""
         lines = []
@@ -136,13 +123,15 @@ class Model:
         """The type of its numbers, such as "float16"; "int8" means float32 with int8 products."""
         return "int8" if self.int8 else str(self.dtype).removeprefix("torch.")
 
-    def allocate_cross(self, slots: int) -> CrossCache:
-        """A cache for the audio of `slots` windows."""
-        return CrossCache(self.plan, slots, self.dims.n_audio_ctx)
+    def allocate_cross(self, slots: int, device: torch.device | None = None) -> CrossCache:
+        """A cache for the audio of `slots` windows; `device` as in `CrossCache`."""
+        return CrossCache(self.plan, slots, self.dims.n_audio_ctx, device)
 
-    def allocate_self(self, rows: int, pages: Pages | None = None) -> SelfCache:
-        """A cache for `rows` texts; `pages` as in `SelfCache`."""
-        return SelfCache(self.plan, rows, self.dims.n_text_ctx, pages=pages)
+    def allocate_self(
+        self, rows: int, pages: Pages | None = None, device: torch.device | None = None
+    ) -> SelfCache:
+        """A cache for `rows` texts; `pages` and `device` as in `SelfCache`."""
+        return SelfCache(self.plan, rows, self.dims.n_text_ctx, device, pages)
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, features: Tensor) -> Tensor:
@@ -160,14 +149,15 @@ class Model:
 
     def audio_bytes(self, slots: int) -> int:
         """Bytes of `allocate_cross`."""
-        meta = torch.device("meta")
-        return CrossCache(self.plan, slots, self.dims.n_audio_ctx, meta).nbytes()
+        return self.allocate_cross(slots, torch.device("meta")).nbytes()
+
+    def text_bytes(self) -> int:
+        """Bytes of the cache for one text."""
+        return self.allocate_self(1, device=torch.device("meta")).nbytes()
 
     def bytes_per_window(self) -> int:
         """Bytes of one more slot with one row."""
-        frames, length = self.dims.n_audio_ctx, self.dims.n_text_ctx
-        cache = DecoderCache.allocate(self.plan, 1, frames, length, device=torch.device("meta"))
-        return cache.cross.nbytes() + cache.self_.nbytes()
+        return self.audio_bytes(1) + self.text_bytes()
 
     def baseline_bytes_per_window(self) -> int:
         """The same with keys and values for every layer and token: 2 (p + n) d L values."""

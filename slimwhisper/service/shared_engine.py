@@ -14,15 +14,16 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from slimwhisper.engine.engine import ENCODE_BATCH, Engine
 from slimwhisper.engine.requests import Answer, Request, Search, Window
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.service.source import Event, Failed, Finished, Progress, SessionSource, Stepped
+from slimwhisper.service.source import Failed, Finished, Progress, SessionSource, Stepped
 
 if TYPE_CHECKING:
     from slimwhisper.model.model import Model
+    from slimwhisper.service.transcriber import Call
 
 
 logger = logging.getLogger("slimwhisper")
@@ -135,27 +136,11 @@ def plain_error(error: BaseException) -> Exception:
     return SlimWhisperError("interrupted by another call of this model; try again")
 
 
-class Caller(Protocol):
-    """Who has submitted sources, and gets their events."""
-
-    slots: int | None  # windows decoded together, at most; None: as many as the engine can
-    submissions: dict[Submission, None]  # that have not ended
-    steps: bool  # whether `Stepped` is an event, too
-    error: Exception | None  # why it has no engine
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another of its windows may get a slot."""
-
-    def emit(self, event: Event) -> None:
-        """Receive an event."""
-
-
 @dataclass(slots=True, eq=False)
 class Submission:
     """A source that was submitted, and its windows in the engine."""
 
-    call: Caller
+    call: Call
     source: SessionSource
     tag: Any  # of the caller's, for the events
     running: set[Decoding] = field(default_factory=set)  # in a slot, or waiting for one
@@ -199,7 +184,7 @@ class SharedEngine:
         self.draining = False  # recordings start no windows, so that the engine becomes idle
         self.reduced = False  # it has fewer slots than it could, because of live sources
         self.submissions: dict[Submission, None] = {}  # in the order of their last slots
-        self.keepers: set[Caller] = set()  # who keep it, even between their sources
+        self.keepers: set[Call] = set()  # who keep it, even between their sources
         self.unused = 0  # slots that recordings leave free
         self._live_were_first = False  # with a single slot, live sources and recordings take turns
 
@@ -221,7 +206,7 @@ class SharedEngine:
         return bool(self.submissions or self.keepers)
 
     @property
-    def callers(self) -> set[Caller]:
+    def callers(self) -> set[Call]:
         """Who need it."""
         return self.keepers.union(s.call for s in self.submissions)
 
@@ -267,7 +252,7 @@ class SharedEngine:
             return
         if not live:
             self.unused = 0
-            self._fill_recordings()
+            self._fill_recordings(engine)
             return
         slots, streams = engine.slots, self.live
         for_recordings = -(-slots // RECORDINGS_SHARE)
@@ -275,25 +260,23 @@ class SharedEngine:
         speaking = sum(bool(s.running) or s.source.backlog > 0 for s in streams)
         reserved = min(len(streams), speaking + 1, slots - for_recordings)
         if not (slots == 1 and self._live_were_first):
-            self._fill_live(streams, limit)
+            self._fill_live(engine, streams, limit)
         self.unused = max(reserved - self._busy(streams), 0)
-        self._fill_recordings(most=1)
+        self._fill_recordings(engine, most=1)
         if slots == 1 and self._live_were_first:
-            self._fill_live(streams, limit)
+            self._fill_live(engine, streams, limit)
         self._live_were_first = self._busy(streams) > 0
 
     @staticmethod
     def _busy(submissions: list[Submission]) -> int:
         return sum(len(s.running) for s in submissions)
 
-    def _fill_live(self, streams: list[Submission], limit: int) -> None:
+    def _fill_live(self, engine: Engine, streams: list[Submission], limit: int) -> None:
         """Start live windows that are due.
 
         A GPU's encoder gets one full batch ahead. On a CPU it gets a few windows: updates that
         start later have newer audio. limit: of live windows in the engine.
         """
-        engine = self.engine
-        assert engine is not None
         in_engine = {decoding for s in streams for decoding in s.running}
         free_windows = min(ENCODE_BATCH, engine.prefetch - engine.unencoded(in_engine))
         while free_windows > 0 and self._busy(streams) < limit and engine.room > 0:
@@ -306,16 +289,14 @@ class SharedEngine:
             ]
             if not due:
                 return
-            free_windows -= self._start(streams[min(due)[1]])
+            free_windows -= self._start(engine, streams[min(due)[1]])
 
-    def _fill_recordings(self, most: int | None = None) -> None:
+    def _fill_recordings(self, engine: Engine, most: int | None = None) -> None:
         """Start recordings' windows: first of the one with the fewest in slots, then of the one
         that waits longest.
 
         most: windows that may wait for the encoder, or be in it; None: any number.
         """
-        engine = self.engine
-        assert engine is not None
         while engine.room > self.unused:
             waiting = self.recordings
             if most is not None:
@@ -323,12 +304,11 @@ class SharedEngine:
                 if engine.unencoded(in_engine) >= most:
                     return
             waiting.sort(key=lambda s: len(s.running))
-            if not any(self._start(s) for s in waiting if s.call.has_room):
+            if not any(self._start(engine, s) for s in waiting if s.call.has_room):
                 return
 
-    def _start(self, submission: Submission) -> bool:
+    def _start(self, engine: Engine, submission: Submission) -> bool:
         """Give a submission's next window a slot; False: it has none."""
-        assert self.engine is not None
         try:
             if submission.paused:
                 session, window = submission.paused.popleft()
@@ -342,7 +322,7 @@ class SharedEngine:
         self.submissions[submission] = self.submissions.pop(submission)
         decoding = Decoding(submission, session)
         submission.running.add(decoding)
-        self.engine.submit(decoding, window)
+        engine.submit(decoding, window)
         return True
 
     # -- answers -------------------------------------------------------------------------------

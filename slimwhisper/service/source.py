@@ -90,16 +90,12 @@ class Windows:
     backlog = 0.0
 
     def __init__(self, windows: list[Window]) -> None:
-        self._windows = windows
-        self._started = 0
+        self._waiting, self._count = enumerate(windows), len(windows)
         self._answers: dict[int, Answer] = {}
 
     def next_window(self) -> tuple[int, Window] | None:
         """The next window."""
-        if self._started == len(self._windows):
-            return None
-        self._started += 1
-        return self._started - 1, self._windows[self._started - 1]
+        return next(self._waiting, None)
 
     def accept(self, session: int, answer: Answer) -> None:
         """Store a window's only answer."""
@@ -111,11 +107,11 @@ class Windows:
     @property
     def done(self) -> bool:
         """Whether all windows are answered."""
-        return len(self._answers) == len(self._windows)
+        return len(self._answers) == self._count
 
     def result(self) -> list[Answer]:
         """One answer for each window."""
-        return [self._answers[number] for number in range(len(self._windows))]
+        return [self._answers[number] for number in range(self._count)]
 
     def close(self) -> None:
         """Nothing to free."""

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from slimwhisper.devices import choose_batch_size
@@ -28,7 +27,6 @@ from slimwhisper.errors import SlimWhisperError
 from slimwhisper.kernels.memory import bucket_of
 from slimwhisper.model.model import Model
 from slimwhisper.service.shared_engine import (
-    Caller,
     EngineState,
     FairLock,
     SharedEngine,
@@ -272,7 +270,7 @@ class Transcriber:
         self._engines.remove(engine)
 
     @staticmethod
-    def _refuse(engine: SharedEngine, caller: Caller, error: Exception) -> None:
+    def _refuse(engine: SharedEngine, caller: "Call", error: Exception) -> None:
         caller.error = error
         engine.keepers.discard(caller)
         for submission in [s for s in engine.submissions if s.call is caller]:
@@ -428,12 +426,7 @@ class Call:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

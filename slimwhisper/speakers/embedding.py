@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.audio.threads import use_one_thread
+from slimwhisper.audio.threads import use_threads
 from slimwhisper.speakers.clusters import find_centres, unit
 from slimwhisper.speakers.networks import (
     FIELD,
@@ -60,7 +60,7 @@ class SpokenPiece:
 def find_turns(samples: Samples, between: Between) -> list[Turn]:
     """See `FindTurns`. Memory grows by about 10 kB for each second."""
     # while a model decodes, one thread is faster than several that compete with its threads
-    with ThreadPoolExecutor(1, initializer=use_one_thread) as pool:
+    with ThreadPoolExecutor(1, initializer=use_threads) as pool:
         windows, pieces = pool.submit(_listen, samples).result()
     alone = np.array([piece.alone if piece.voice.any() else 0 for piece in pieces], np.float32)
     if not alone.any():
@@ -162,5 +162,5 @@ def embed_voice(samples: Samples, regions: Sequence[Region]) -> Vector:
     voices, features = load_voices(), torch.cat(parts) if parts else torch.zeros(0)
     if len(features) < LEAST:
         return np.zeros(voices.SIZE, np.float32)
-    with ThreadPoolExecutor(1, initializer=use_one_thread) as pool:
+    with ThreadPoolExecutor(1, initializer=use_threads) as pool:
         return pool.submit(voices, features).result()

@@ -57,7 +57,8 @@ def voice_of(path: str) -> NDArray[np.float32]:
 def _read_voice(path: str, modified: int, size: int) -> NDArray[np.float32]:
     """Reads a reference once for all recordings of a job, unless it changes."""
     with closing(load_samples(path)) as samples:
-        voice = embed_voice(samples, speech_regions(samples, min_silence_ms=250, pad_ms=60))
+        regions = speech_regions(samples, min_silence_duration_ms=250, speech_pad_ms=60)
+        voice = embed_voice(samples, regions)
     if not voice.any():
         raise AudioError(f"{path}: has no speech; give a few seconds of one person's voice")
     return voice

@@ -114,9 +114,6 @@ def suppressed_first_tokens(vocabulary: Vocabulary) -> list[int]:
     return [*vocabulary.tokenizer().encode(" "), vocabulary.eot]
 
 
-if TYPE_CHECKING:
-    from slimwhisper.tokens.encoding import Tokenizer
-
 MOST_PHRASES = 10_000
 LONGEST = 200  # characters of a phrase
 HIGHEST = 20.0  # bonus of a token, a difference of log-probabilities

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 
 from slimwhisper.errors import CheckpointError
@@ -113,3 +114,24 @@ class FolderTokenizer(Tokenizer):
         if token in self.timestamps:
             return f"<|{(token - self.timestamps.start) * _SECONDS:.2f}|>"
         return self.encoding.fast.id_to_token(token) or ""
+
+
+def byte_level_tokenizer(
+    vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], added: Mapping[str, bool]
+) -> FastTokenizer:
+    """GPT-2's pattern and letters.
+
+    Arguments:
+        vocabulary: token, spelled as by `openai.spelled` -> id.
+        merges: pairs of tokens, the first to merge first.
+        added: tokens that are matched whole in texts, in the order of their ids -> whether they are
+            special, not text. Those that are not in the vocabulary get the ids after it.
+    Raises Exception, as `tokenizers` does, for merges of tokens that are not in the vocabulary.
+    """
+    tokenizer = FastTokenizer(models.BPE(vocab=dict(vocabulary), merges=list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens(
+        [AddedToken(name, special=special, normalized=False) for name, special in added.items()]
+    )
+    return tokenizer

@@ -135,11 +135,6 @@ def text_tokens(tokenizer: "Tokenizer") -> list[bytes]:
     return [tokenizer.encoding.decode_single_token_bytes(i) for i in range(tokenizer.eot)]
 
 
-def special_tokens(tokenizer: "Tokenizer") -> dict[str, int]:
-    """<|endoftext|> and all tokens after it, timestamps included, in the order of their ids."""
-    return dict(sorted(tokenizer.special_tokens.items(), key=lambda item: item[1]))
-
-
 def suppressed(tokenizer: "Tokenizer") -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The tokens that `whisper` never samples, and never first, in order."""
     t = tokenizer
@@ -175,7 +170,7 @@ def is_openai_table(ids: Mapping[str, int], tokenizer: "Tokenizer") -> bool:
     and the special ones that are used. Timestamps are found by their place; a language's name
     counts only where the model has several.
     """
-    ids, special = with_new_names(ids), special_tokens(tokenizer)
+    ids, special = with_new_names(ids), tokenizer.special_tokens
     text = map(spelled, text_tokens(tokenizer))
     expected = {token: i for i, token in enumerate(text) if token or token in ids}
     names = (*USED, *(tokenizer.all_language_codes if tokenizer.language else ()))

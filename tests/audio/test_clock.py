@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from slimwhisper import load_model
 from slimwhisper.api import SlimWhisper
-from slimwhisper.audio import frames
 from slimwhisper.audio.headers import silence
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.samples import Excerpts, StoredSamples
@@ -103,7 +102,7 @@ def test_delays_and_jitter_add_nothing(
     path = tmp_path / f"a.{suffix}"
     ffmpeg("-i", write(tmp_path / "a.wav", 48_000), *options, path)
     samples = load_audio(path)
-    monkeypatch.setattr(frames, "JITTER", float("inf"))
+    monkeypatch.setattr("slimwhisper.audio.ffmpeg.JITTER", float("inf"))
     np.testing.assert_array_equal(samples, load_audio(path))
 
 

@@ -18,7 +18,8 @@ from tests.support.spoken import LONG, SAMPLES
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
 
-CLOSE = {"min_silence_ms": 100, "pad_ms": 30}  # several regions in a recording of 11 s
+# several regions in a recording of 11 s
+CLOSE = {"min_silence_duration_ms": 100, "speech_pad_ms": 30}
 
 
 class Recording:
@@ -65,8 +66,9 @@ def test_speech_is_found_where_the_package_finds_it(speech: np.ndarray) -> None:
     expected = package_regions(array, min_speech_duration_ms=0)
     assert len(expected) > 4
     assert speech_regions(Recording(array), **CLOSE) == expected
-    expected = package_regions(array, threshold=0.9, min_speech_duration_ms=1500)
-    assert speech_regions(Recording(array), threshold=0.9, min_speech_ms=1500, **CLOSE) == expected
+    options = {"threshold": 0.9, "min_speech_duration_ms": 1500}
+    expected = package_regions(array, **options)
+    assert speech_regions(Recording(array), **CLOSE, **options) == expected
 
 
 def test_blocks_of_any_size_give_the_same_regions(speech: np.ndarray) -> None:
@@ -188,10 +190,10 @@ def test_what_counts_as_speech(speech: np.ndarray) -> None:
     """Short speech is dropped, long speech cut, and a higher end threshold ends it sooner."""
     usual = speech_regions(Recording(speech), **CLOSE)
     lengths = sorted(stop - start for start, stop in usual)
-    long = speech_regions(Recording(speech), **CLOSE, min_speech_ms=lengths[-2] // 16)
+    long = speech_regions(Recording(speech), **CLOSE, min_speech_duration_ms=lengths[-2] // 16)
     assert len(long) < len(usual) and set(long) <= set(usual) | {long[-1]}
-    cut = speech_regions(Recording(speech), **CLOSE, max_speech_s=1.0)
+    cut = speech_regions(Recording(speech), **CLOSE, max_speech_duration_s=1.0)
     assert len(cut) > len(usual) and max(stop - start for start, stop in cut) <= 16_000
-    sooner = speech_regions(Recording(speech), **CLOSE, threshold=0.9, end_threshold=0.89)
-    later = speech_regions(Recording(speech), **CLOSE, threshold=0.9, end_threshold=0.01)
+    sooner = speech_regions(Recording(speech), **CLOSE, threshold=0.9, neg_threshold=0.89)
+    later = speech_regions(Recording(speech), **CLOSE, threshold=0.9, neg_threshold=0.01)
     assert sum(b - a for a, b in sooner) < sum(b - a for a, b in later)

@@ -6,14 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.cache import latent as paged
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Context, fold
 from slimwhisper.cache.forms import X8, choose_forms
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels import attention as latents
 from slimwhisper.kernels.attention import Latent
 from slimwhisper.model.calibration import record_activations
 from slimwhisper.model.model import Model
@@ -60,8 +58,7 @@ def decode_text(text: Tensor, prompt: int, mean: Tensor | None = None) -> Tensor
 
 @pytest.mark.parametrize("tokens", [1, 60], ids=["step", "prompt"])
 def test_without_rounding_folding_is_exact(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (latents, paged):
-        monkeypatch.setattr(module, "FP8", torch.float64)
+    monkeypatch.setattr("slimwhisper.kernels.attention.FP8", torch.float64)
     monkeypatch.setattr(Latent, "write", lambda self, index, x: self.values.__setitem__(index, x))
     monkeypatch.setattr(Latent, "dequantized", lambda self, dtype: self.values)
     features, x = normed(2, FRAMES, WIDTH, seed=2), noise(2, tokens, WIDTH, seed=3)

@@ -12,7 +12,6 @@ from slimwhisper.types import MEL_FRAMES_PER_POSITION
 from tests.support.windows import (
     SEARCHES,
     SHORT,
-    VOCABULARY,
     assert_same,
     decode,
     run,
@@ -56,7 +55,7 @@ def test_lengths_in_one_batch(
 
 
 def test_whole_windows_alone_read_without_lengths(model: Model) -> None:
-    engine = Engine(model, VOCABULARY, 3)
+    engine = Engine(model, 3)
     run(engine, dict(enumerate(short_windows(4))))
     assert engine.runner.cross.lengths.all_whole
     run(engine, dict(enumerate(cut(short_windows(6)))))
@@ -74,7 +73,7 @@ def test_encoder_gets_windows_of_one_length(model: Model, monkeypatch: pytest.Mo
         return encode(mel)
 
     monkeypatch.setattr(model, "encoder", recorded)
-    engine = Engine(model, VOCABULARY, 8)
+    engine = Engine(model, 8)
     budget = engine.encode_batch * SHORT.window_frames
     run(engine, dict(enumerate(cut(short_windows(8), (100, 200, 100, 500, 100, 200, 100, 100)))))
     assert sum(count for count, _ in shapes) == 8

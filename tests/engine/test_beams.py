@@ -11,11 +11,10 @@ from whisper.decoding import BeamSearchDecoder, MaximumLikelihoodRanker
 
 from slimwhisper.cache.decoder_cache import DecoderCache, Pages
 from slimwhisper.engine.group_runner import GroupRunner
-from slimwhisper.engine.requests import Decoded, Rules, Window
+from slimwhisper.engine.requests import AcceptedPrefix, Decoded, Rules, Window
 from slimwhisper.engine.rows import RowState, StartInputs, rules_of
 from slimwhisper.engine.sampling import BeamSampler
 from slimwhisper.engine.scheduler import Move, RowGroup, Ticket, TicketState
-from slimwhisper.engine.verification import AcceptedPrefix
 from slimwhisper.kernels.memory import upload
 from slimwhisper.model.model import Model
 from tests.support.windows import DIMS, VOCABULARY
@@ -95,7 +94,7 @@ def search_all(
     audio: Any = None
     caches = DecoderCache(audio, cache)
     reader: Any = None
-    runner = GroupRunner(model_stub, VOCABULARY, group, caches, sampler, state, None, reader)
+    runner = GroupRunner(model_stub, group, caches, sampler, state, None, reader)
     for slot, (search, length) in enumerate(zip(searches, lengths, strict=True)):
         rules = Rules(NONE, NONE, timestamps=False, max_initial_timestamp=None, sample_len=length)
         ticket = Ticket(search, Window(None, prompt, 0, rules), slot, TicketState.DECODING, slot)
@@ -109,7 +108,7 @@ def search_all(
     runner.start(0, group.tickets, first, torch.zeros(count), accepted, torch.zeros(count, 1))
     results: dict[int, Decoded] = {}
     while True:
-        snapshot = runner.snapshot(0, group.tickets)
+        snapshot = runner.sampler.snapshot(0, group.tickets)
         for index in snapshot.ended():
             ticket = snapshot.tickets[index].ticket
             results[ticket.owner] = snapshot.result(index, penalty)

@@ -12,8 +12,8 @@ from slimwhisper.cache.forms import all_forms
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.filters import FILTERS, LogitFilter
 from slimwhisper.engine.hot_words import HotWordFilter
+from slimwhisper.engine.passes import usable_draft
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search, Window
-from slimwhisper.engine.verification import may_draft, usable_draft
 from slimwhisper.longform.requests import hot_words, make_rules
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.model import Model
@@ -122,8 +122,7 @@ def test_other_attempts_begin_anew(model: Model, asked: list[Window], plain: lis
 
     requests = drafted(asked, [p.tokens for p in plain])
     expected, found = (
-        run(Engine(model, VOCABULARY, 3), dict(enumerate(some)), again)
-        for some in (asked, requests)
+        run(Engine(model, 3), dict(enumerate(some)), again) for some in (asked, requests)
     )
     for tag, (first, second) in found.items():
         assert isinstance(first, Decoded) and isinstance(second, Decoded)
@@ -137,12 +136,12 @@ def test_forms_that_cannot_take_tokens_back(name: str) -> None:
     if form.tensors:
         pytest.skip("needs recorded activations; approximate, so `exact` decides")
     model = short_model(forms=("e", name))
-    assert may_draft(model.plan) == (form.exact and not name.endswith("8"))
+    assert model.plan.may_draft == (form.exact and not name.endswith("8"))
     requests = short_windows(2, 8)
     expected = decode(model, requests, 2)
     found = decode(model, drafted(requests, [spoiled(e.tokens, 4) for e in expected]), 2)
     assert_same(found, expected)
-    assert all((f.drafted > 0) == may_draft(model.plan) for f in found)
+    assert all((f.drafted > 0) == model.plan.may_draft for f in found)
 
 
 @pytest.mark.parametrize("kind", FILTERS)

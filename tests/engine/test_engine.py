@@ -13,7 +13,6 @@ from torch import Tensor
 from slimwhisper.cache.rows import PAGE
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import (
     Align,
     Alignment,
@@ -26,11 +25,12 @@ from slimwhisper.engine.requests import (
     Search,
     Window,
 )
+from slimwhisper.engine.rows import Snapshot
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.model import Guard, Model
 from slimwhisper.options import Options
-from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
+from slimwhisper.tokens.vocabulary import get_tokenizer
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.fuzz import examples
 from tests.support.reference import set_spectrum
@@ -39,7 +39,6 @@ from tests.support.windows import (
     SEARCHES,
     SHORT,
     TOKENIZER,
-    VOCABULARY,
     Asker,
     assert_same,
     decode,
@@ -88,8 +87,8 @@ def test_looking_less_often_changes_nothing(
 ) -> None:
     """A text that has ended stays as it is until somebody looks: no question at every token."""
     requests = [*short_windows(4, temperatures=temperatures), *short_windows(2, 40, temperatures)]
-    looks, counts, take = list[int](), list[int](), GroupRunner.snapshot
-    monkeypatch.setattr(GroupRunner, "snapshot", lambda *a: (looks.append(1), take(*a))[1])
+    looks, counts, take = list[int](), list[int](), Snapshot.__init__
+    monkeypatch.setattr(Snapshot, "__init__", lambda *a: (looks.append(1), take(*a))[1])
     expected = decode(model, requests, 3, search, check_every=1)
     for every in (5, 64):
         counts.append(len(looks))
@@ -144,7 +143,7 @@ def test_moves_keep_the_right_audio(forms: tuple[str, str], search: Search | Non
             left = seen[tag] <= (tag + 1) % 4  # none, or up to three more attempts
             return Retry(tries[seen[tag] - 1]) if left else None
 
-        return run(Engine(model, VOCABULARY, slots, search), requests, then)
+        return run(Engine(model, slots, search), requests, then)
 
     numbered = {
         i: Window(w.mel, w.prompt, w.sot_index, make_rules(dims, Options(sample_len=2 + 3 * i % 7)))
@@ -180,7 +179,7 @@ def test_second_requests_read_the_audio_that_is_there(
             4: Window(None, own.prompt, own.sot_index, own.rules),
         }.get(stages[tag])
 
-    done = run(Engine(model, VOCABULARY, 3), dict(enumerate(requests)), then)
+    done = run(Engine(model, 3), dict(enumerate(requests)), then)
     assert sum(encoded) == 5
     for i, (first, aligned, hot, other, again) in done.items():
         assert_same([again], [first])
@@ -189,7 +188,7 @@ def test_second_requests_read_the_audio_that_is_there(
         assert aligned.scores.shape == (1, len(before) + 5 + i + 1, SHORT.n_audio_ctx)
         assert len(aligned.probs) == 5 + i
         (alone,) = run(
-            Engine(model, VOCABULARY, 1),
+            Engine(model, 1),
             {i: requests[i]},
             lambda tag, a: Align(before, aligned.text) if isinstance(a, Decoded) else None,  # noqa: B023
         ).values()
@@ -209,7 +208,7 @@ def test_sample_len_and_context_bound_the_text(model: Model) -> None:
 
 
 def test_room_counts_what_waits(model: Model) -> None:
-    engine = Engine(model, VOCABULARY, 2)
+    engine = Engine(model, 2)
     assert (engine.idle, engine.room, engine.free) == (True, 2, 2)
     for window in short_windows(3):
         engine.submit(Asker(), window)
@@ -237,10 +236,8 @@ def test_language_requests_among_others() -> None:
     def then(tag: int, answer: Answer) -> Request | None:
         return text if isinstance(answer, Languages) and tag % 2 else None
 
-    alone = {
-        i: run(Engine(model, get_vocabulary(dims), 1), {i: w}, then)[i] for i, w in enumerate(ask)
-    }
-    together = run(Engine(model, get_vocabulary(dims), 4), dict(enumerate(ask)), then)
+    alone = {i: run(Engine(model, 1), {i: w}, then)[i] for i, w in enumerate(ask)}
+    together = run(Engine(model, 4), dict(enumerate(ask)), then)
     for i in range(6):
         assert len(together[i]) == 1 + i % 2
         probs, expected = together[i][0].probs, alone[i][0].probs
@@ -255,7 +252,7 @@ def test_windows_that_are_given_up_leave_soon(model: Model, search: Search | Non
     """Those that decode, wait for a slot, or are to be decoded again; the others go on."""
     requests = short_windows(4, 40)
     (expected,) = decode(model, requests[1:2], 1, search)
-    engine = Engine(model, VOCABULARY, 3, search)
+    engine = Engine(model, 3, search)
     short = Window(requests[2].mel, requests[2].prompt, 0, make_rules(SHORT, Options(sample_len=2)))
     again = Asker(then=lambda *_: Retry(Attempt()))
     zero, one, three = Asker(), Asker(), Asker()
@@ -295,7 +292,7 @@ def test_windows_wait_for_pages(
     ]
     expected = decode(model, requests, 3, search)
     pages = (search or Search()).least_pages(SHORT.n_text_ctx)
-    engine = Engine(model, VOCABULARY, 9, search, pages=pages)
+    engine = Engine(model, 9, search, pages=pages)
     done = run(engine, dict(enumerate(requests)))
     assert_same([done[i][0] for i in range(len(requests))], expected)
     assert engine.scheduler.preemptions and engine.pool.peak > 0.8 * pages
@@ -305,5 +302,5 @@ def test_windows_wait_for_pages(
 def test_a_window_that_may_never_fit_is_refused_at_once(model: Model) -> None:
     least = 5 * SHORT.n_text_ctx // PAGE
     with pytest.raises(OptionError, match=rf"cache_memory.* {least - 1} pages .* {least}"):
-        Engine(model, VOCABULARY, 2, Search(beams=5), pages=least - 1)
-    Engine(model, VOCABULARY, 2, Search(beams=5), pages=least)
+        Engine(model, 2, Search(beams=5), pages=least - 1)
+    Engine(model, 2, Search(beams=5), pages=least)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.filters import Filters, Repetition, Texts
 from slimwhisper.engine.hot_words import HotWordFilter
+from slimwhisper.engine.passes import verify
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
-from slimwhisper.engine.verification import verify
 from slimwhisper.longform.requests import hot_words, make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
@@ -176,7 +176,7 @@ def test_an_empty_list_changes_nothing_to_the_bit(
 @pytest.mark.parametrize("kind", [Repetition, HotWordFilter])
 def test_off_costs_nothing(model: Model, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """No tensor is allocated until a text has limits, or words."""
-    engine = Engine(model, VOCABULARY, 2)
+    engine = Engine(model, 2)
     run(engine, dict(enumerate(limited(w, 1.0, 0) for w in short_windows(2))))
     (runner,) = engine.group_runners
     assert kind not in runner.state.filters.made
@@ -210,7 +210,7 @@ def test_drafts_and_preempted_texts_go_on_within_their_rules(model: Model, chang
         assert found.drafted == next((i for i, (a, b) in pairs if a != b), len(draft) - 1)
     asked = [limited(w, 1.3, 3) for w in change(model, free(4, sample_len=130))]
     every = decode(model, asked, slots=4)
-    engine = Engine(model, VOCABULARY, 4, pages=28)
+    engine = Engine(model, 4, pages=28)
     answers = run(engine, dict(enumerate(asked)))
     assert engine.preemptions > 0
     assert_same([a for i in range(4) for a in answers[i] if isinstance(a, Decoded)], every)

@@ -15,7 +15,7 @@ from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.kernels.graphs import stream_of
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import made, requests
-from tests.support.windows import CPU, VOCABULARY, Asker, step
+from tests.support.windows import CPU, Asker, step
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ def test_windows_are_encoded_together(slots: int, windows: int) -> None:
     """As many as a batch holds, before there are rows, on half of the GPU while none is free."""
     batches = list[tuple[int, bool, int]]()
     with pretend_cuda():
-        engine = Engine(made(("e", "x"), torch.device("cuda"), layers=1), VOCABULARY, slots)
+        engine = Engine(made(("e", "x"), torch.device("cuda"), layers=1), slots)
         assert (engine.batch_size, engine.slots) == (slots, slots + 2 * ENCODE_BATCH)
         owner, begin, group = Asker(), engine.runner.encoder.begin, engine.scheduler.main_group
 
@@ -90,7 +90,7 @@ def test_others_decode_while_a_window_is_encoded() -> None:
     first, second = requests(2)
     rules = replace(first.rules, sample_len=30)  # type: ignore[type-var]
     with pretend_cuda() as gpu:
-        engine = Engine(made(("e", "x"), torch.device("cuda")), VOCABULARY, 2, None, 4)
+        engine = Engine(made(("e", "x"), torch.device("cuda")), 2, None, 4)
         owners = Asker(), Asker()
         engine.submit(owners[0], replace(first, rules=rules))
         step(engine)

@@ -30,7 +30,7 @@ def runner_of(width: int, group: RowGroup) -> GroupRunner:
         t.copy_((100 * drawn).abs().to(t.dtype))
     unused: Any = None
     sampler = GreedySampler(state, VOCABULARY.eot, Kernels(CPU, torch.float32))
-    return GroupRunner(unused, VOCABULARY, group, unused, sampler, state, None, unused)
+    return GroupRunner(unused, group, unused, sampler, state, None, unused)
 
 
 @examples(60)

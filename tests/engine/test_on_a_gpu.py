@@ -85,11 +85,11 @@ def test_the_texts_of_a_cpu(
 ) -> None:
     """From graphs: few are recorded, many replayed, and again where buffers have moved."""
     whole = requests(5, temperatures)
-    cpu = Engine(made(forms, CPU), VOCABULARY, 3, search, 4)
+    cpu = Engine(made(forms, CPU), 3, search, 4)
     turns = [dict(enumerate(asked)) for asked in (whole, change(whole))]
     expected = [run(cpu, asked, then) for asked in turns]
     with pretend_cuda(count=2):
-        engine = Engine(made(forms), VOCABULARY, 3, search, 4)
+        engine = Engine(made(forms), 3, search, 4)
         found = [run(engine, asked, then) for asked in turns]
         graphs = [r.graphs for r in engine.group_runners if r.graphs is not None]
     # where processors differ by the last bit, a value between two float8 numbers falls to either
@@ -102,7 +102,7 @@ def test_the_texts_of_a_cpu(
 @pytest.mark.slow
 def test_a_draft_model_with_graphs() -> None:
     asked = dict(enumerate(requests(3)))
-    expected = run(Engine(made(("e", "x"), CPU), VOCABULARY, 2), asked)
+    expected = run(Engine(made(("e", "x"), CPU), 2), asked)
     with pretend_cuda(count=2):
         model = made(("e", "x"))
 
@@ -111,7 +111,7 @@ def test_a_draft_model_with_graphs() -> None:
             drafter.cost = 0.01
             return drafter
 
-        engine = Engine(model, VOCABULARY, 2, draft=draft)
+        engine = Engine(model, 2, draft=draft)
         check(run(engine, asked), expected, 1e-4)
         (runner,) = engine.group_runners
         assert runner.graphs is not None and runner.graphs.replays and not runner.graphs.failure
@@ -128,9 +128,9 @@ def test_a_draft_model_with_graphs() -> None:
 def test_gpus_without_cuda(kind: str, search: Search | None, temperatures: Temperatures) -> None:
     """By PyTorch's operators alone. On MPS, tokens that are drawn are others: from float32."""
     asked = dict(enumerate(plain(requests(5, temperatures))))
-    expected = run(Engine(made(("e", "x"), CPU), VOCABULARY, 2, search), asked, then)
+    expected = run(Engine(made(("e", "x"), CPU), 2, search), asked, then)
     with pretend_other(kind) as gpu:
-        engine = Engine(made(("e", "x"), torch.device(kind, 0)), VOCABULARY, 2, search)
+        engine = Engine(made(("e", "x"), torch.device(kind, 0)), 2, search)
         engine.share_cores(True)
         with gpu.counting() as counts:
             check(run(engine, asked, then), expected, 1e-4)
@@ -147,7 +147,7 @@ def test_nobody_waits_for_the_gpu(search: Search | None, phrases: int | None) ->
     owner = Asker()
     with pretend_cuda() as gpu:
         model = made(("e", "x"), CURRENT, torch.float16)
-        engine = Engine(model, VOCABULARY, 3, search, 4)
+        engine = Engine(model, 3, search, 4)
         for window in requests(3):
             rules = replace(window.rules, sample_len=60, hot_words=words)  # type: ignore[type-var]
             engine.submit(owner, replace(window, rules=rules, logprobs=True))
@@ -168,7 +168,7 @@ def test_nobody_waits_for_the_gpu(search: Search | None, phrases: int | None) ->
 @pytest.mark.slow
 def test_an_admission_is_one_upload_and_one_graph() -> None:
     with pretend_cuda() as gpu:
-        engine = Engine(made(("e", "x"), CURRENT, torch.float16), VOCABULARY, 1)
+        engine = Engine(made(("e", "x"), CURRENT, torch.float16), 1)
         owner, started, uploads = Asker(), list[Counter[str]](), list[int]()
         for window in requests(1) * 4:
             rules = replace(window.rules, sample_len=3)  # type: ignore[type-var]
@@ -193,7 +193,7 @@ def test_attention_has_few_shapes_whatever_the_prompts() -> None:
     lengths = torch.randint(1, 225, (70,), generator=torch.Generator().manual_seed(0)).tolist()
     (window,) = requests(1)
     with pretend_cuda() as gpu:
-        engine = Engine(made(("e", "x"), CURRENT, torch.float16, 1), VOCABULARY, 8)
+        engine = Engine(made(("e", "x"), CURRENT, torch.float16, 1), 8)
         owner = Asker()
         for n in lengths:
             rules = replace(window.rules, sample_len=1 + n % 5)  # type: ignore[type-var]

@@ -15,7 +15,6 @@ from slimwhisper.engine.requests import Decoded
 from slimwhisper.engine.scheduler import Results
 from slimwhisper.model.model import Model
 from tests.support.windows import (
-    VOCABULARY,
     Asker,
     assert_same,
     decode,
@@ -58,7 +57,7 @@ def test_the_same_answers(four: None) -> None:
     before = torch.get_num_threads()
 
     def body() -> list[int]:
-        engine = Engine(watched(short_model(), names), VOCABULARY, 3)
+        engine = Engine(watched(short_model(), names), 3)
         counts = []
         for share in (True, False, True):
             engine.share_cores(share)
@@ -91,7 +90,7 @@ def test_windows_that_are_given_up_while_they_are_encoded(four: None) -> None:
             return encode(mel)
 
         model.encoder = slow  # type: ignore[assignment]
-        engine = Engine(model, VOCABULARY, 2)
+        engine = Engine(model, 2)
         engine.share_cores(True)
         first, second = short_windows(2)
         owners = Asker(), Asker()
@@ -118,7 +117,7 @@ def test_an_encoder_that_fails_is_reported(four: None) -> None:
             raise RuntimeError("broken")
 
         model.encoder = broken  # type: ignore[assignment]
-        engine = Engine(model, VOCABULARY, 1)
+        engine = Engine(model, 1)
         engine.share_cores(True)
         engine.submit(Asker(), short_windows(1)[0])
         with pytest.raises(RuntimeError, match="broken"):
@@ -132,7 +131,7 @@ def test_one_thread_cannot_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "usual_threads", lambda: 1)
 
     def body() -> None:
-        engine = Engine(short_model(), VOCABULARY, 1)
+        engine = Engine(short_model(), 1)
         engine.share_cores(True)
         assert engine.prefetch == engine.encode_batch and torch.get_num_threads() == 1
 

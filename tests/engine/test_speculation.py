@@ -118,7 +118,7 @@ class Speculation:
             made.cost = 0.01
             return made
 
-        engine = Engine(model, VOCABULARY, slots, draft=make)
+        engine = Engine(model, slots, draft=make)
         (self.runner,) = engine.group_runners
         assert self.runner.speculation is not None
         self.runner.speculation.draft_lengths.timed &= timed

@@ -129,7 +129,7 @@ def test_fine_times_leave_text_without_length_as_it_is() -> None:
         for i, (word, time, end) in enumerate([("一", 0, 0.4), ("二", 0.4, 0.4), (" 三", 1, 2)])
     ]
     alignment = Alignment(text, 1, scores, (0.5,) * len(text))
-    span = WindowSpan(100, 200, 300)
+    span = WindowSpan(100, 200, 300, 3_000)
     window = DecodedWindow(
         span, lambda: torch.zeros(80, 3000), tokenizer, (), alignment=alignment, stop=300
     )

@@ -17,7 +17,6 @@ from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.device import Forbidden
 from tests.support.windows import (
     SEARCHES,
-    VOCABULARY,
     assert_same,
     decode,
     random_model,
@@ -82,7 +81,7 @@ def test_cuda_graphs(
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # of the encoder's convolutions
     model = random_model(torch.device("cuda"), seed=NO_NEAR_TIE)
     asked = [*windows(6, temperatures=temperatures), *windows(3, 30, temperatures)]
-    engine = Engine(model, VOCABULARY, 3, search, 4, CUDAGraphs(model.device))
+    engine = Engine(model, 3, search, 4, CUDAGraphs(model.device))
     done = run(engine, dict(enumerate(asked)))
     graphs = engine.group_runners[0].graphs
     assert graphs.replays > 0 and graphs.failure is None

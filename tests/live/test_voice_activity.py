@@ -46,7 +46,7 @@ def test_speech_begins_and_ends_where_it_does_offline(speech: np.ndarray) -> Non
         def read(self, start: int, stop: int) -> np.ndarray:
             return speech[start:stop]
 
-    expected = speech_regions(Whole(), min_silence_ms=500, pad_ms=0)
+    expected = speech_regions(Whole(), min_silence_duration_ms=500, speech_pad_ms=0)
     changes = changes_of(speech, 0.5, 500)
     assert len(expected) > 3
     assert [c.at for c in changes if c.speech] == [start for start, _ in expected]

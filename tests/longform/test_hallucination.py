@@ -164,7 +164,7 @@ def replay(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             alignment if window["timings"] else None,
             tokenizer(),
             options,
-            WindowSpan(seek, window["frames"], loop.content),
+            WindowSpan(seek, window["frames"], loop.content, 3_000),
             window["last_speech"],
         )
         following = loop.seeks[window["number"] + 1]

@@ -29,7 +29,7 @@ model = Model(checkpoint, torch.device("cpu"), torch.float32, (cross, own))
 tokenizer = get_tokenizer(dims)
 rules = make_rules(dims, Options(sample_len=6))
 encoded = torch.randn(1500, 384, generator=torch.Generator().manual_seed(0))
-engine = Engine(model, get_vocabulary(dims), slots)
+engine = Engine(model, slots)
 engine.run([Window(encoded, tokenizer.sot_sequence, 0, rules)] * slots)
 status = Path("/proc/self/status").read_text()  # ru_maxrss would begin with the parent's peak
 peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024

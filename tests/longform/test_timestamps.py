@@ -41,7 +41,7 @@ def test_the_window_is_partitioned(stamps: list[int], frames: int, after: int, e
     """Every token in order, up to what has no end stamp; ends in order, none after the end."""
     stamps = stamps[: len(stamps) // 2 * 2]
     tokens = pairs(*(s * 0.02 for s in stamps)) + ([] if ends else [BEGIN + 1500, *ONE])
-    span = WindowSpan(3_000, frames, 3_000 + frames + after)
+    span = WindowSpan(3_000, frames, 3_000 + frames + after, 3_000)
     found = cut(span, tokens)
     kept = [token for *_, text in found for token in text]
     assert kept == tokens[: len(kept)]
@@ -64,11 +64,11 @@ def test_the_window_is_partitioned(stamps: list[int], frames: int, after: int, e
 def test_nothing_ends_after_the_recording(
     stamps: tuple[float, ...], times: list[tuple[float, float]]
 ) -> None:
-    found = cut(WindowSpan(3_000, 1_000, 4_000), pairs(*stamps))
+    found = cut(WindowSpan(3_000, 1_000, 4_000, 3_000), pairs(*stamps))
     assert [(start, end) for start, end, _ in found] == [pytest.approx(pair) for pair in times]
 
 
 def test_a_clip_that_ends_earlier_is_as_in_whisper() -> None:
     for span, start, end in (((3_000, 1_000, 6_000), 30, 42), ((3_999, 1, 4_000), 39.99, 40)):
-        ((first, last, _),) = cut(WindowSpan(*span), pairs(0, 12))
+        ((first, last, _),) = cut(WindowSpan(*span, 3_000), pairs(0, 12))
         assert (first, last) == pytest.approx((start, end))

@@ -33,7 +33,7 @@ from tests.support.cache_forms import (
 )
 from tests.support.paths import SAMPLES
 from tests.support.steps import run_text
-from tests.support.windows import SHORT, VOCABULARY, assert_same, run, short_model, short_windows
+from tests.support.windows import SHORT, assert_same, run, short_model, short_windows
 
 
 @pytest.mark.parametrize("spec", [s for s in SELF if "keyformer" in s])
@@ -207,7 +207,7 @@ def test_texts_do_not_depend_on_their_neighbours(
             seen.add(tag)
             return Retry(Attempt(0.0))
 
-        return run(Engine(model, VOCABULARY, slots, search), {t: requests[t] for t in tags}, again)
+        return run(Engine(model, slots, search), {t: requests[t] for t in tags}, again)
 
     together = answers(range(4), 3)
     for tag in range(4):

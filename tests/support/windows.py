@@ -124,7 +124,7 @@ def decode(
     check_every: int | None = None,
     backwards: bool = False,
 ) -> list[Decoded]:
-    engine = Engine(model, VOCABULARY, slots, search, check_every)
+    engine = Engine(model, slots, search, check_every)
     numbered = list(enumerate(requests))
     done = run(engine, dict(numbered[::-1] if backwards else numbered))
     results = []

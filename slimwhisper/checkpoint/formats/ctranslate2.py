@@ -13,10 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import Contents, head_of, inside, load_error, reading
-from slimwhisper.checkpoint.formats.binary import OTHER_TABLE, BinaryFile
+from slimwhisper.checkpoint.files import BinaryFile, Contents, head_of, inside, load_error, reading
 from slimwhisper.checkpoint.formats.hugging_face import tie_output
-from slimwhisper.checkpoint.vocabulary import TOKENIZER
+from slimwhisper.checkpoint.vocabulary import OTHER_TABLE, TOKENIZER
 from slimwhisper.tokens.vocabulary import is_openai_table, openai_tokenizer
 from slimwhisper.types import Dims
 

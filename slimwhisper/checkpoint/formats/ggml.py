@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import Contents, head_of, load_error
-from slimwhisper.checkpoint.formats.binary import OTHER_TABLE, BinaryFile
+from slimwhisper.checkpoint.files import BinaryFile, Contents, head_of, load_error
+from slimwhisper.checkpoint.vocabulary import OTHER_TABLE
 from slimwhisper.tokens.vocabulary import openai_tokenizer, text_tokens
 from slimwhisper.types import Dims
 

@@ -10,19 +10,11 @@ import logging
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import (
-    Contents,
-    JSONFields,
-    inside,
-    load_error,
-    read_json,
-    read_tensors,
-)
+from slimwhisper.checkpoint.files import Contents, JSONFields, inside, load_error, read_tensors
 from slimwhisper.checkpoint.validate import EMBEDDING, FACTORS, OUTPUT, factored_layers
 from slimwhisper.types import Dims
 
@@ -98,7 +90,7 @@ def index_of(weights: str) -> str:
 
 def shards(index: Path) -> dict[str, str]:
     """Tensor's name -> file's name, from an index; all files are in the index's folder."""
-    weight_map = read_json(index).get("weight_map")
+    weight_map = JSONFields(index).content.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise load_error(f"{index}: has no 'weight_map'; {_AGAIN}")
     suffix = Path(index.name.removesuffix(index_of(""))).suffix
@@ -214,15 +206,15 @@ def read(folder: Path) -> Contents:
     config = inside(folder, "config.json")
     if not config.is_file():
         raise load_error(f"{folder}: no config.json; give a Hugging Face folder or a .pt file")
-    content = read_json(config)
-    dims = _read_dims(config, content)
+    settings = JSONFields(config)
+    dims = _read_dims(settings)
     state: dict[str, Tensor] = {}
     for file, name, tensor in read_weights(folder):
         openai = openai_name(name)
         if openai in state:
             raise load_error(f"{file}: has {openai} twice, also as {name}; save it again")
         state[openai] = tensor
-    tied = content.get("tie_word_embeddings", True) is not False
+    tied = settings.content.get("tie_word_embeddings", True) is not False
     if OUTPUT not in state and not tied:
         reason = "although config.json says tie_word_embeddings: false"
         raise load_error(f"{folder}: has no {OUTPUT}, {reason}; download the model again")
@@ -230,7 +222,7 @@ def read(folder: Path) -> Contents:
     if OUTPUT in state and tied:
         text = "%s: %s is used for the logits; set tie_word_embeddings to false in config.json"
         logger.warning(text, folder, f"{OUTPUT} differs from the token embedding and")
-    check_ranks(JSONFields(config, content), dims.n_audio_layer, state)
+    check_ranks(settings, dims.n_audio_layer, state)
     return Contents(dims, state, folder=folder)
 
 
@@ -253,7 +245,8 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a.to(wide), b.to(wide))
 
 
-def _read_dims(config: Path, content: Mapping[str, Any]) -> Dims:
+def _read_dims(fields: JSONFields) -> Dims:
+    config, content = fields.file, fields.content
     kind = content.get("model_type")
     if kind not in ("whisper", LITE_WHISPER):
         raise load_error(f"{config}: model_type is {kind!r}, not 'whisper'; give a Whisper model")
@@ -261,7 +254,6 @@ def _read_dims(config: Path, content: Mapping[str, Any]) -> Dims:
         if content.get(key, whispers) != whispers:
             found = f"{key} is {content[key]!r}"
             raise load_error(f"{config}: {found}, but only Whisper's {whispers!r} is supported")
-    fields = JSONFields(config, content)
     values = {field: fields.whole(key, 1) for field, key in DIMENSIONS.items()}
     for field, value in values.items():
         if value is None:

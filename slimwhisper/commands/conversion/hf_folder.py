@@ -26,10 +26,9 @@ from slimwhisper.checkpoint.settings import head_pairs
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.option_group import TASKS, ModelFacts
 from slimwhisper.options import changed_settings
-from slimwhisper.tokens.byte_level import byte_level_tokenizer
+from slimwhisper.tokens.tokenizer import byte_level_tokenizer
 from slimwhisper.tokens.vocabulary import (
     openai_tokenizer,
-    special_tokens,
     spelled,
     suppressed,
     text_tokens,
@@ -68,7 +67,7 @@ def tokenizer_files(tokenizer: "Tokenizer", n_text_ctx: int) -> dict[str, str]:
     ranks = {token: i for i, token in enumerate(texts)}
     pairs = (merge_of(token, ranks) for token in texts)
     merges = [(spelled(a), spelled(b)) for a, b in filter(None, pairs)]
-    special = special_tokens(tokenizer)
+    special = tokenizer.special_tokens  # in the order of their ids
     vocabulary = {spelled(token): i for i, token in enumerate(texts)} | {END: special[END]}
     controls = [token for token, i in special.items() if i < special[FIRST_TIMESTAMP]]
     fast = byte_level_tokenizer(vocabulary, merges, {t: t in controls for t in special})

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from slimwhisper.audio.ffmpeg import (
     ALLOWED,
     FFMPEG_ERRORS,
+    LONGEST_GAP,
     TAGS,
+    FFmpegPass,
     choose_stream,
+    converted,
 )
-from slimwhisper.audio.frames import LONGEST_GAP, FFmpegPass, converted
 from slimwhisper.audio.headers import (
     ADDRESSES,
     CONTAINERS,

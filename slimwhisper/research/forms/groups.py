@@ -51,8 +51,9 @@ class LatentGroups(LatentAttention):
         return self.fold_queries(self.queries(x)[:, 0]).unsqueeze(1)
 
     def by_head(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        latent = latent_of(self.weights, x)
-        return self.queries(x).transpose(1, 2), self.keys(latent), self.values(latent)
+        latent, maps = latent_of(self.weights, x), (self.weights.key_map, self.weights.value_map)
+        keys, values = (self.mapped(latent, m) for m in maps)
+        return self.queries(x).transpose(1, 2), keys, values
 
     def group_output(self, mixed: Tensor) -> Tensor:
         maps = self.weights.value_map
