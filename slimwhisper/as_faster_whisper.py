@@ -12,8 +12,9 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
+
+from slimwhisper._lazy import is_installed
 
 MODULES = {  # theirs: the name of ours
     **{
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int | str | None:
     program = sys.argv[0]
     commands = entry_points(group="console_scripts", name=program)
     is_file = Path(program).is_file()
-    if not (is_file or commands or _is_module(program)):
+    if not (is_file or commands or is_installed(program)):
         print(
             f"{program}: no such file, command or module here; install it, or check the name",
             file=sys.stderr,
@@ -59,13 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int | str | None:
     else:
         runpy.run_module(program, run_name="__main__", alter_sys=True)
     return 0
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except (ImportError, ValueError):  # a package on the way is missing, or it is no module's name
-        return False
 
 
 if __name__ == "__main__":

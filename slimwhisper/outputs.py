@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from html import escape
+from io import StringIO
 from itertools import groupby
 from typing import Any, TextIO
 
@@ -191,11 +192,7 @@ def _whisper_cues(
         for number, (word, _) in enumerate(words):
             if round(1000 * last) != round(1000 * word.start):
                 yield last, word.start, text
-            tagged = [
-                re.sub(r"^(\s*)(.*)$", r"\1<u>\2</u>", w) if i == number else w
-                for i, (_, w) in enumerate(words)
-            ]
-            yield word.start, word.end, "".join(tagged)
+            yield word.start, word.end, _underlined([w for _, w in words], number)
             last = word.end
 
 
@@ -253,24 +250,16 @@ def _parts(
         if word.start > last:
             yield last, word.start, write(cue.text)
         if word.end > word.start:
-            yield word.start, word.end, _underlined(cue, number, write)
+            yield word.start, word.end, _underlined([write(w.word) for w in cue.plain], number)
         last = word.end
     if cue.end > last:
         yield last, cue.end, write(cue.text)
 
 
-def _underlined(cue: Cue, underlined: int, write: Callable[[str], str]) -> str:
-    lines, number = [], 0
-    for line in cue.lines:
-        texts = []
-        for word in line:
-            text = word.word.lstrip()
-            space = word.word[: len(word.word) - len(text)]
-            tagged = number == underlined
-            texts.append(f"{space}<u>{write(text)}</u>" if tagged else write(word.word))
-            number += 1
-        lines.append("".join(texts))
-    return "\n".join(lines)
+def _underlined(words: list[str], number: int) -> str:
+    """A text of which a word is underlined, without the space or line break before it."""
+    tagged = re.sub(r"^(\s*)(.*)$", r"\1<u>\2</u>", words[number])
+    return "".join([*words[:number], tagged, *words[number + 1 :]])
 
 
 # White text with a dark outline at the bottom of a picture of 1920 x 1080, of which 42 characters
@@ -321,15 +310,13 @@ def _karaoke(cue: Cue) -> str:
     """Each word, and each silence between words, with its duration in 1/100 s."""
     parts: list[str] = []
     now = _hundredths(cue.start)
-    words = iter(cue.words)
-    for number, line in enumerate(cue.lines):
-        parts.append("\\N" if number else "")
-        for _ in line:
-            word = next(words)
-            start, end = _hundredths(word.start), _hundredths(word.end)
-            silence = f"{{\\k{start - now}}}" if start > now else ""
-            parts.append(f"{silence}{{\\k{end - start}}}{_escape(word.word)}")
-            now = end
+    for word in cue.words:
+        text = word.word.removeprefix("\n")
+        start, end = _hundredths(word.start), _hundredths(word.end)
+        line = "" if text == word.word else "\\N"
+        silence = f"{{\\k{start - now}}}" if start > now else ""
+        parts.append(f"{line}{silence}{{\\k{end - start}}}{_escape(text)}")
+        now = end
     return "".join(parts)
 
 
@@ -382,6 +369,12 @@ class OutputFormat:
     write: Write
     in_all: bool = True  # whether "all" includes it
     speakers: bool = False  # it has only the speakers; "all" includes it with speakers
+
+    def render(self, transcript: Transcript, layout: Layout) -> bytes:
+        """A transcript as a file of this format."""
+        file = StringIO()
+        self.write(transcript, file, layout)
+        return file.getvalue().encode()
 
 
 FORMATS: dict[str, OutputFormat] = {

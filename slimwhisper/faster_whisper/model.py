@@ -70,7 +70,7 @@ class WhisperModel:
             choose_dtype(compute_type),
             download_root,
             local_files_only,
-            cpu_threads,
+            max(0, cpu_threads),
         )
         self.logger = get_logger()
         self.whisper = shared_model(key)  # slimwhisper's own

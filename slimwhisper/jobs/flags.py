@@ -18,6 +18,7 @@ from slimwhisper.flags import (
     boolean,
     none_or,
     positive,
+    refusing,
 )
 from slimwhisper.options import Options
 from slimwhisper.outputs import FORMATS, LAYOUT, SENTENCES, SPEAKERS, LayoutOptions
@@ -178,20 +179,13 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
         "--known_speaker",
         dest="known_speakers",
         metavar="NAME=FILE",
-        type=_named_file,
+        type=refusing(named_file),
         action=_Collect,
         default=(),
         help="name of a speaker, and a recording of only this voice; repeat the flag for others "
         "[none]",
     )
     add_voices(groups["speakers"], dest="known_speakers", action=_Collect)
-
-
-def _named_file(text: str) -> tuple[tuple[str, str]]:
-    try:
-        return (named_file(text),)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class _Collect(argparse.Action):
@@ -241,8 +235,7 @@ def temperatures(first: float, increment: float | None) -> float | tuple[float, 
 
 def layout_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The subtitle options that differ from their defaults."""
-    names = (*LAYOUT, SENTENCES, *SPEAKERS)
-    chosen = {name: getattr(arguments, name) for name in names}
+    chosen = {name: getattr(arguments, name) for name in (*LAYOUT, SENTENCES, *SPEAKERS)}
     return {name: value for name, value in chosen.items() if value not in (None, False)}
 
 

@@ -142,11 +142,9 @@ class JobPlan:
         """Who writes the results. Raises OutputError; DependencyError for a table without
         pyarrow.
         """
+        kind: type[JobResults] = edge(PARQUET) if self.is_table else JobResults
         rules = {"skip_existing": self.skip_existing, "retry_failed": self.retry_failed}
-        rules["alone"] = self.shard is None
-        kind = edge(PARQUET) if self.is_table else JobResults
-        results: JobResults = kind(self.files, journal, **rules)
-        return results
+        return kind(self.files, journal, alone=self.shard is None, **rules)
 
     def load_model(self) -> "SlimWhisper":
         """The model, in this process."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:  # slow: a job with nothing to do needs no torch, and one with
 
     from slimwhisper.api import SlimWhisper
 
-BAR_INTERVAL = 0.1  # seconds between updates of the progress bar
-PROGRESS_INTERVAL = 1.0  # seconds between progress events
 NO_SPEECH = "[no speech]"
 NAMES_SHOWN = 2  # files in progress that the bar names
 KINDS_SHOWN = 8  # suffixes of files that were left out
@@ -230,7 +228,7 @@ class TerminalConsole:
     if standard error is a terminal.
     """
 
-    interval = BAR_INTERVAL
+    interval = 0.1  # seconds between updates of the progress bar
 
     def __init__(self, *, verbose: bool, live: bool) -> None:
         self._verbose, self._live = verbose, live
@@ -318,7 +316,7 @@ class JSONConsole:
     """
 
     has_bar = False
-    interval = PROGRESS_INTERVAL
+    interval = 1.0  # seconds between progress events
 
     def __init__(self, *, verbose: bool) -> None:
         self._verbose = verbose

@@ -27,7 +27,6 @@ from slimwhisper.text import escape_line
 from slimwhisper.trust import REASONS
 from slimwhisper.types import Transcript
 
-SUFFIXES = (".html", ".htm")
 UNKNOWN = "done in an earlier run, without json output to read"
 _SHORTEST = 1.0  # seconds of speech; a speed is not given for less
 
@@ -37,7 +36,7 @@ class JobReport:
 
     def __init__(self, path: str) -> None:
         """Raises OptionError unless the path is a local .html file."""
-        if is_uri(path) or not path.lower().endswith(SUFFIXES):
+        if is_uri(path) or not path.lower().endswith((".html", ".htm")):
             raise OptionError(f"--report {path}: give a local file whose name ends in .html")
         self.path = Path(path)
         # (path, status) in earlier runs -> seconds, or the error

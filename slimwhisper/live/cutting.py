@@ -52,8 +52,7 @@ def choose_cut(
     if not candidates:
         return BufferCut(ends[timed_words - 1] if timed_words else 0, min(frames, mel.complete))
     text = "".join(t.word for t in timings)
-    before = accumulate(len(t.word) for t in timings)
-    text_ends = dict(enumerate(before))
+    text_ends = list(accumulate(len(t.word) for t in timings))
     sentences = [
         i
         for i in candidates

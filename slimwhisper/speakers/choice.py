@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import util
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from slimwhisper._lazy import is_installed
 from slimwhisper.audio.options import check_speaker_names
 from slimwhisper.disk import content_digest
 from slimwhisper.errors import DependencyError, OptionError
@@ -59,12 +59,12 @@ def as_pairs(known: Any) -> tuple[tuple[str, str], ...]:
         ) from None
 
 
-def named_file(text: str) -> tuple[str, str]:
-    """NAME=FILE -> (name, file). Raises ValueError."""
+def named_file(text: str) -> tuple[tuple[str, str]]:
+    """NAME=FILE -> a pair (name, file), as the only one. Raises ValueError."""
     name, equals, file = text.partition("=")
     if not (name.strip() and equals and file):
         raise ValueError(f"{text!r} is not NAME=FILE, such as Ann=ann.wav")
-    return name.strip(), file
+    return ((name.strip(), file),)
 
 
 def voices_in(folder: str | PathLike[str]) -> tuple[tuple[str, str], ...]:
@@ -152,7 +152,7 @@ class SpeakerOptions(OptionGroup):
 
 def missing(backend: str) -> list[str]:
     """The modules that a back end needs and that are not installed; imports none."""
-    return [name for name in BACKENDS[backend].needs if not _is_installed(name)]
+    return [name for name in BACKENDS[backend].needs if not is_installed(name)]
 
 
 def require(backend: str, use: str = "") -> None:
@@ -162,13 +162,6 @@ def require(backend: str, use: str = "") -> None:
             f"{use or f'diarize={backend!r}'} needs {' and '.join(names)}: "
             f"{BACKENDS[backend].install}"
         )
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return util.find_spec(name) is not None
-    except (ImportError, ValueError):  # its parent is missing
-        return False
 
 
 def check_known(known: tuple[tuple[str, str], ...]) -> None:
