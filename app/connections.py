@@ -69,8 +69,7 @@ class Connections(ServerState):
         if len(self.connections) > self._limit:
             self._log.warning("%d connections are open; new ones are refused", self._limit)
         elif address and count > share:
-            message = "%s has %d connections; new ones of it are refused"
-            self._log.warning(message, address, count)
+            self._log.warning("%s has %d connections; new ones of it are refused", address, count)
         else:
             return True
         return False

@@ -207,8 +207,7 @@ def _subtitles(segments: Sequence[Segment], layout: Layout) -> Iterator[list[tup
     cue: list[tuple[Word, str]] = []
     length, lines, last = 0, 1, None
     for segment in segments:
-        words = segment.words or ()
-        for number, word in enumerate(words):
+        for number, word in enumerate(segment.words or ()):
             last = word.start if last is None else last
             pause = not by_segment and word.start - last > 3
             ends = by_segment and bool(cue) and number % most == 0
@@ -234,8 +233,7 @@ def _plain(text: str) -> str:
     return text.replace("-->", "->")
 
 
-def _escaped(text: str) -> str:
-    return escape(text, quote=False)
+_escaped = partial(escape, quote=False)
 
 
 def _parts(
@@ -399,8 +397,7 @@ def formats_of(choice: str, layout: Layout | None = None) -> tuple[str, ...]:
     if choice != "all":
         return (choice,)
     speakers = any((layout or {}).get(name) for name in SPEAKERS)
-    rows = FORMATS.values()
-    return tuple(f.name for f in rows if f.in_all or (speakers and f.speakers))
+    return tuple(f.name for f in FORMATS.values() if f.in_all or (speakers and f.speakers))
 
 
 def formats_for(transcript: Transcript) -> list[OutputFormat]:

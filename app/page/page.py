@@ -89,8 +89,7 @@ def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
         )
         event.then(lambda: gr.update(visible=False), None, stop, **QUICK)
     stop.click(handlers.stop, None, None, **QUICK)
-    engines = handlers.service.engines
-    costs.expand(lambda: cost_table(engines), None, table, **QUICK)
+    costs.expand(lambda: cost_table(handlers.service.engines), None, table, **QUICK)
 
 
 def _lay_out_live() -> None:

@@ -173,8 +173,7 @@ class Run:
     def view(self) -> dict[str, Any]:
         """The view of the run; see the top of this file."""
         files = [part.view(self._service) for part in self.parts]
-        done = sum(part.state == "done" for part in self.parts)
-        several = done > 1 and not self.running
+        several = sum(part.state == "done" for part in self.parts) > 1 and not self.running
         return {
             "run": self._group[:8],
             "files": files,

@@ -114,8 +114,7 @@ def measure_in_turns(cases: Sequence[Case], rounds: int) -> list[list[Row]]:
 
 def measure_in_process(case: Case) -> Row:
     """One measurement in a process of its own. Raises SlimWhisperError."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn, _begin) as process:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin) as process:
         try:
             return process.submit(measure, case).result()
         except BrokenProcessPool as error:

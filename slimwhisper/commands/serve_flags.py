@@ -89,12 +89,7 @@ NUMBERS: dict[str, tuple[tuple[str, Callable[[str], float], float | None, str], 
         ("update", seconds, 1.0, "seconds of audio between updates [1]"),
         ("session_minutes", positive, 60, "minutes of a realtime session"),
         ("idle_seconds", seconds, 300.0, "seconds without audio that end a realtime session [300]"),
-        (
-            "wyoming",
-            positive,
-            None,
-            "port for the Wyoming protocol, which has no key [not served]",
-        ),
+        ("wyoming", positive, None, "port for the Wyoming protocol, which has no key [not served]"),
         (
             "live_window",
             seconds,
@@ -122,9 +117,7 @@ def add_serve(commands: Any) -> None:
     )
     p.add_argument("--strict_models", action="store_true", help="refuse names of other models")
     p.add_argument(
-        "--unload_after",
-        type=seconds,
-        help="idle seconds before the model is unloaded [never]",
+        "--unload_after", type=seconds, help="idle seconds before the model is unloaded [never]"
     )
     add_model_flags(p)
     g = p.add_argument_group("access")

@@ -229,8 +229,7 @@ class WhisperModel:
             samples = Excerpts(samples, [(r["start"], r["end"]) for r in found])
         window = dims.window_frames * HOP_SAMPLES
         for start in range(0, max(len(samples), 1), window):
-            part = samples.read(start, start + window)
-            yield first_window(part, dims.n_mels, dims.window_frames)
+            yield first_window(samples.read(start, start + window), dims.n_mels, dims.window_frames)
 
     # -- for programs that decode windows themselves ---------------------------------------------
 

@@ -25,8 +25,7 @@ def download_model(
     if output_dir is not None:
         raise OptionError("output_dir: models are kept in the cache; copy the returned path")
     check_hub_arguments(revision, use_auth_token)
-    path = locate_checkpoint(size_or_id, cache_dir, local_files_only)
-    return os.fspath(path)
+    return os.fspath(locate_checkpoint(size_or_id, cache_dir, local_files_only))
 
 
 def check_hub_arguments(revision: str | None, use_auth_token: str | bool | None) -> None:

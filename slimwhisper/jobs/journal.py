@@ -203,8 +203,7 @@ class StoreLog:
     def _save(self) -> None:
         if not self._unsaved:
             return
-        name = f"{FOLDER}/{self._series}-{self._number:06d}.jsonl"
-        self._sink.write(name, self._data)
+        self._sink.write(f"{FOLDER}/{self._series}-{self._number:06d}.jsonl", self._data)
         self._unsaved, self._saved_at = 0, time.monotonic()
         if len(self._data) >= OBJECT:
             self._number += 1

@@ -91,8 +91,7 @@ class JobReport:
         self._add(row)
 
     def _failed(self, path: object, seconds: float | None, error: str) -> None:
-        reason = error.removeprefix(f"{path}: ")
-        self._add(_row(path, seconds) | {"error": escape_line(reason)})
+        self._add(_row(path, seconds) | {"error": escape_line(error.removeprefix(f"{path}: "))})
 
     def _add(self, row: dict[str, Any]) -> None:
         failed = row["error"] is not None

@@ -29,11 +29,7 @@ class BufferCut:
 
 
 def choose_cut(
-    alignment: Alignment | None,
-    committed: int,
-    mel: LiveMel,
-    frames: int,
-    tokenizer: "Tokenizer",
+    alignment: Alignment | None, committed: int, mel: LiveMel, frames: int, tokenizer: "Tokenizer"
 ) -> BufferCut:
     """Where to cut a buffer of which an update decoded `frames` mel frames.
 

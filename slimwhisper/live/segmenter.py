@@ -137,8 +137,7 @@ class SpeechSegmenter:
         self.activity.configure(live.vad_threshold, live.silence_duration_ms)
         self._utterance = Utterance(self._number, seconds, self.setup, self.context)
         self._number += 1
-        number = self._utterance.number
-        self._emit(SpeechStarted(number, round(seconds, 3), self._control_calls))
+        self._emit(SpeechStarted(self._utterance.number, round(seconds, 3), self._control_calls))
         return self._utterance
 
     def _close(self) -> None:

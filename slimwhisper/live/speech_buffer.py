@@ -283,6 +283,5 @@ class SpeechBuffer:
         words = None
         if self.setup.live.words:
             words = self._words([tokens, text.committed[count:]])[0]
-        speech = self.audio.speech(end)
-        self.utterance.close_segment(tokens, times, words, text.result, speech)
+        self.utterance.close_segment(tokens, times, words, text.result, self.audio.speech(end))
         text.cut(count)

@@ -24,7 +24,8 @@ from slimwhisper.cache.fold import blocks_of, fold
 from slimwhisper.cache.forms import Form
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.disk import atomic_write, weights_digest
-from slimwhisper.errors import CacheError, OutputError
+from slimwhisper.errors import CacheError
+from slimwhisper.files import output_errors
 from slimwhisper.text import error_line, escape_line
 
 FORMAT, VERSION = "slimwhisper-cache", "1"
@@ -142,13 +143,9 @@ def write_file(path: Path, checkpoint: str, forms: Sequence[Form], measured: Any
         for layer, learned in enumerate(form.learned or ())
         for name, tensor in learned.items()
     }
-    try:
-        with atomic_write(path) as file:
-            file.write(save(tensors, metadata))
-    except OSError as error:
-        raise OutputError(
-            f"{escape_line(path)}: cannot be written ({error_line(error)}); choose another -o"
-        ) from error
+    written = output_errors(f"{escape_line(path)}: cannot be written", "-o")
+    with written, atomic_write(path) as file:
+        file.write(save(tensors, metadata))
 
 
 def _invalid(path: Path, reason: str) -> CacheError:

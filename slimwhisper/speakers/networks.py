@@ -158,13 +158,9 @@ def spectrogram(audio: NDArray[np.float32]) -> Tensor:
     frames = torch.from_numpy(audio).unfold(0, WIDTH, HOP)
     frames = frames - frames.mean(dim=1, keepdim=True)
     frames = frames - 0.97 * F.pad(frames[:, None], (1, 0), mode="replicate")[:, 0, :-1]
-    spectrum = torch.fft.rfft(frames * _povey_window(), _FFT).abs().square()
+    povey_window = torch.hann_window(WIDTH, periodic=False) ** 0.85
+    spectrum = torch.fft.rfft(frames * povey_window, _FFT).abs().square()
     return (spectrum @ _mel_bands()).clamp(min=torch.finfo(torch.float32).eps).log()
-
-
-@cache
-def _povey_window() -> Tensor:
-    return torch.hann_window(WIDTH, periodic=False) ** 0.85
 
 
 @cache

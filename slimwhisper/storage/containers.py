@@ -142,8 +142,7 @@ class Container:
                     output = f"{OUTSIDE}/{safe_relative(path)}" if escapes else safe_relative(path)
                     yield self._member(name, output, stream, member.size)
         except (tarfile.TarError, EOFError) as error:
-            message = f"{self.file}: damaged or not a tar archive; copy it again"
-            raise AudioError(message) from error
+            raise AudioError(f"{self.file}: damaged or not a tar archive; copy it again") from error
 
     def _member(self, name: str, output: str, source: IO[bytes], size: int) -> InputFile:
         """A recording whose bytes are in the container."""

@@ -75,8 +75,7 @@ class Location:
             if self.is_local:
                 file: Any = Path(path).open("rb")
             else:
-                remote = self._filesystem.open(path, "rb", block_size=BLOCK)
-                file = BufferedReader(remote, LINES)
+                file = BufferedReader(self._filesystem.open(path, "rb", block_size=BLOCK), LINES)
             with file:
                 yield cast(BufferedReader, file)
 

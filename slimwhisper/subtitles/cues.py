@@ -114,8 +114,7 @@ def words_of(segment: Segment) -> list[Word]:
     """A segment's words; if it has none, the units of its text, with times by their widths."""
     if segment.words:
         return segment.words
-    texts = list(units(segment.text))
-    return spread(texts, Word("", segment.start, segment.end, 0.0))
+    return spread(list(units(segment.text)), Word("", segment.start, segment.end, 0.0))
 
 
 def _words(segment: Segment) -> list[Word]:

@@ -110,24 +110,22 @@ def model_settings(dims: Dims, tokenizer: Tokenizer, dtype: str, tied: bool) -> 
     """config.json. dtype: such as "float16"."""
     sizes = {key: getattr(dims, field) for field, key in DIMENSIONS.items()}
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.eot)
-    return (
-        sizes
-        | ends
-        | {
-            "architectures": ["WhisperForConditionalGeneration"],
-            "model_type": "whisper",
-            "activation_function": "gelu",
-            "decoder_ffn_dim": 4 * dims.n_text_state,
-            "decoder_start_token_id": tokenizer.sot,
-            "encoder_ffn_dim": 4 * dims.n_audio_state,
-            "is_encoder_decoder": True,
-            "num_hidden_layers": dims.n_audio_layer,
-            "scale_embedding": False,
-            "tie_word_embeddings": tied,
-            "torch_dtype": dtype,  # new versions of transformers know this older name too
-            "use_cache": True,
-        }
-    )
+    return {
+        **sizes,
+        **ends,
+        "architectures": ["WhisperForConditionalGeneration"],
+        "model_type": "whisper",
+        "activation_function": "gelu",
+        "decoder_ffn_dim": 4 * dims.n_text_state,
+        "decoder_start_token_id": tokenizer.sot,
+        "encoder_ffn_dim": 4 * dims.n_audio_state,
+        "is_encoder_decoder": True,
+        "num_hidden_layers": dims.n_audio_layer,
+        "scale_embedding": False,
+        "tie_word_embeddings": tied,
+        "torch_dtype": dtype,  # new versions of transformers know this older name too
+        "use_cache": True,
+    }
 
 
 def own_settings(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def _open_source(a: argparse.Namespace, stack: ExitStack) -> tuple[Iterator[Piec
     if of_file:
         name, file = open_source(a.source)
         how = ReadOptions(allow_truncated=None)  # no flag offers it
-        samples = pieces_of(name, stack.enter_context(file), how)  # int16 [n] each
+        samples: Iterator[Any] = pieces_of(name, stack.enter_context(file), how)  # int16 [n]
         pieces = (piece.astype("float32") / 32768 for piece in samples)
         return (paced(pieces), True) if a.realtime else (pieces, False)
     if a.source != "-":

@@ -71,8 +71,7 @@ def _text(file: TextIO, diarize: bool, stack: ExitStack) -> Emit:
     """Lines of text; on a terminal, also the tentative text. diarize: at the end all segments
     again, each after its speaker's name.
     """
-    screen = file is sys.stdout and is_screen(file)
-    output = Screen(file) if screen else TextLines(file)
+    output = Screen(file) if file is sys.stdout and is_screen(file) else TextLines(file)
     stack.callback(output.close)
     said: dict[tuple[int, int], str] = {}  # by utterance and segment
 

@@ -98,8 +98,7 @@ def _pipe_pieces(file: int, name: str, rate: int, channels: int) -> Iterator[NDA
         raise AudioError(f"{name}: is text; pipe audio into it, such as arecord's")
     pcm, kind, options = None, None, dict(ALLOWED)
     if not is_container:
-        raw = PCMFormat("s16le", rate, channels, 2 * channels)
-        pcm = _wav(pipe, name) if is_wav else raw
+        pcm = _wav(pipe, name) if is_wav else PCMFormat("s16le", rate, channels, 2 * channels)
         kind = pcm.kind
         layout = {"sample_rate": str(pcm.rate), "ch_layout": f"{pcm.channels}c"}
         options |= NO_PROBING | layout | {"format_whitelist": pcm.kind}
