@@ -11,7 +11,6 @@ from slimwhisper.engine.requests import Answer, Decoded, Request, Window
 from slimwhisper.live.cutting import BufferCut, choose_cut
 from slimwhisper.live.mel import LiveMel
 from slimwhisper.live.policy import TextPiece, committable
-from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.types import TextUpdate
 from slimwhisper.live.update import UpdateDecoding, words_of
 from slimwhisper.live.utterance import BufferText, Utterance
@@ -105,7 +104,7 @@ class SpeechBuffer:
         """Samples since the stream began: start of the audio, and of the speech in it."""
         dims = utterance.setup.dims
         mel = LiveMel(dims.n_mels, dims.window_frames)
-        self.utterance = utterance
+        self.utterance, self.setup = utterance, utterance.setup
         raw: list[NDArray[np.float32]] | None = None if utterance.speakers is None else []
         self.audio = BufferAudio(mel, start, speech_start, speech_end=speech_start, raw=raw)
         self.text = BufferText()
@@ -116,10 +115,6 @@ class SpeechBuffer:
         self.updates = 0  # started so far
         self._update: UpdateDecoding | None = None  # the latest; None: the buffer was cut since
         self._last_result: Decoded | None = None  # of the latest update; None: it was doubtful
-
-    @property
-    def setup(self) -> UpdateSettings:
-        return self.utterance.setup
 
     # -- when to update --------------------------------------------------------------------------
 

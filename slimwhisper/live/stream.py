@@ -52,6 +52,7 @@ class Stream:
     """
 
     live = True
+    done = False  # never by itself: more audio may follow
 
     def __init__(
         self,
@@ -183,11 +184,6 @@ class Stream:
 
     def report(self) -> None:
         """Nothing: `events` come from audio as well as from answers."""
-
-    @property
-    def done(self) -> bool:
-        """Never by itself: more audio may follow."""
-        return False
 
     def result(self) -> None:
         """None, but for its events."""
