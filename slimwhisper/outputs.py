@@ -62,9 +62,8 @@ def check_layout(layout: Layout, word_timestamps: bool) -> list[str]:
         if value is None or name == HIGHLIGHT:
             continue
         if layout.get(SENTENCES):
-            raise OptionError(
-                f"--{name}: --sentences breaks lines at 42 characters; leave out one of the two"
-            )
+            rule = "--sentences breaks lines at 42 characters; leave out one of the two"
+            raise OptionError(f"--{name}: {rule}")
         if value < 1:
             raise OptionError(f"--{name} {value} is not a positive number")
     warnings = []

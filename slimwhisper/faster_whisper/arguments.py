@@ -43,9 +43,8 @@ def choose_device(device: str, device_index: int | list[int]) -> str | None:
     """The device of `load_model`; None: a GPU if available. Raises OptionError."""
     indices = device_index if isinstance(device_index, list | tuple) else [device_index]
     if len(indices) != 1:
-        raise OptionError(
-            f"device_index {device_index!r}: a model is on one GPU; make one WhisperModel for each"
-        )
+        rule = "a model is on one GPU; make one WhisperModel for each"
+        raise OptionError(f"device_index {device_index!r}: {rule}")
     if device == "auto":
         return None
     return f"{device}:{indices[0]}" if device == "cuda" else device
@@ -87,10 +86,8 @@ def vad_options(arguments: Arguments, defaults: VadOptions) -> VadOptions:
 def options_of(arguments: Arguments, vad: VadOptions | None, model: SlimWhisper) -> Arguments:
     """Fields of `slimwhisper.Options`. vad: None: no filter. Raises OptionError."""
     if arguments["length_penalty"] != 1:
-        raise OptionError(
-            f"length_penalty {arguments['length_penalty']!r}: only 1 is supported, the mean "
-            "log-probability; leave it out"
-        )
+        what = f"length_penalty {arguments['length_penalty']!r}: only 1 is supported"
+        raise OptionError(f"{what}, the mean log-probability; leave it out")
     if arguments["chunk_length"] not in (None, CHUNK_SECONDS):
         length = arguments["chunk_length"]
         raise OptionError(f"chunk_length {length!r}: windows are {CHUNK_SECONDS} s; leave it out")

@@ -73,10 +73,8 @@ class BatchedInferencePipeline:
         result = self.model.begin(call.arguments["audio"], arguments, options, vad, slots)
         if vad is None and not clips and result[1].duration > CHUNK_SECONDS:
             result[0].close()
-            raise OptionError(
-                "vad_filter: with False, give clip_timestamps, or a recording of up to "
-                f"{CHUNK_SECONDS} s"
-            )
+            remedy = f"give clip_timestamps, or a recording of up to {CHUNK_SECONDS} s"
+            raise OptionError(f"vad_filter: with False, {remedy}")
         return result
 
 

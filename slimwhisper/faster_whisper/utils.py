@@ -31,9 +31,8 @@ def download_model(
 def check_hub_arguments(revision: str | None, use_auth_token: str | bool | None) -> None:
     """Raise OptionError for what our downloads do not offer."""
     if revision is not None:
-        raise OptionError(
-            f"revision {revision!r}: download it with `hf download --revision`, and give the folder"
-        )
+        remedy = "download it with `hf download --revision`, and give the folder"
+        raise OptionError(f"revision {revision!r}: {remedy}")
     if isinstance(use_auth_token, str):
         raise OptionError("use_auth_token: log in with `hf auth login`, or set HF_TOKEN")
 

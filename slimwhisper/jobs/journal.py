@@ -93,10 +93,8 @@ class FileLog:
             try:
                 self._file = open_locked(self.path)
             except BlockingIOError as error:
-                raise OutputError(
-                    f"{self.path}: another job is writing to this folder; wait for it to end, "
-                    "or choose another --output_dir"
-                ) from error
+                what = "another job is writing to this folder; wait for it to end"
+                raise OutputError(f"{self.path}: {what}, or choose another --output_dir") from error
             if size := os.lseek(self._file, 0, os.SEEK_END):
                 os.lseek(self._file, size - 1, os.SEEK_SET)
             self._torn = size > 0 and os.read(self._file, 1) != b"\n"

@@ -206,10 +206,8 @@ class Driver:
     @staticmethod
     def _check(starts: int, workers: WorkerPlan) -> None:
         if starts >= FRUITLESS + 3 * workers.workers:
-            raise SlimWhisperError(
-                f"{starts} workers in a row died without a result; "
-                "try one recording without --engine ray"
-            )
+            what = f"{starts} workers in a row died without a result"
+            raise SlimWhisperError(f"{what}; try one recording without --engine ray")
 
     def _data(self, queue: Queue, limit: int, shifts: int, w: WorkerPlan) -> Iterator[bytes]:
         """The messages of the workers."""

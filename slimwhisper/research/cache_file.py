@@ -57,10 +57,8 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
     except OSError as error:
-        raise CacheError(
-            f"{escape_line(path)}: cannot be read ({error_line(error)}); give a file from "
-            "slimwhisper calibrate"
-        ) from error
+        what = f"cannot be read ({error_line(error)}); give a file from slimwhisper calibrate"
+        raise CacheError(f"{escape_line(path)}: {what}") from error
     except SafetensorError as error:
         raise _not_a_cache_file(path) from error
     if size > MAX_FILE or metadata.get("format") != FORMAT:
@@ -92,11 +90,10 @@ def read_forms(
     header, digest = read_header(path), weights_digest(checkpoint.state)
     path = header.path
     if header.checkpoint != digest:
-        raise CacheError(
-            f"{escape_line(path.name)}: was made for a checkpoint with digest "
-            f"{header.checkpoint[:MAX_QUOTED]!r}, but this one has {digest!r}; run slimwhisper "
-            "calibrate for this checkpoint, or choose a preset"
-        )
+        made_for = f"was made for a checkpoint with digest {header.checkpoint[:MAX_QUOTED]!r}"
+        what = f"{made_for}, but this one has {digest!r}"
+        remedy = "run slimwhisper calibrate for this checkpoint, or choose a preset"
+        raise CacheError(f"{escape_line(path.name)}: {what}; {remedy}")
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError, ValueError) as error:

@@ -53,10 +53,8 @@ def as_pairs(known: Any) -> tuple[tuple[str, str], ...]:
     try:
         return tuple((name, fspath(path)) for name, path in pairs)
     except (TypeError, ValueError):
-        raise OptionError(
-            f"known_speakers {known!r}: give names with paths of recordings, "
-            "such as {'Ann': 'ann.wav'}"
-        ) from None
+        what = "give names with paths of recordings, such as {'Ann': 'ann.wav'}"
+        raise OptionError(f"known_speakers {known!r}: {what}") from None
 
 
 def named_file(text: str) -> tuple[tuple[str, str]]:
@@ -158,10 +156,8 @@ def missing(backend: str) -> list[str]:
 def require(backend: str, use: str = "") -> None:
     """Raises DependencyError if a module that a back end needs is not installed."""
     if names := missing(backend):
-        raise DependencyError(
-            f"{use or f'diarize={backend!r}'} needs {' and '.join(names)}: "
-            f"{BACKENDS[backend].install}"
-        )
+        what = use or f"diarize={backend!r}"
+        raise DependencyError(f"{what} needs {' and '.join(names)}: {BACKENDS[backend].install}")
 
 
 def check_known(known: tuple[tuple[str, str], ...]) -> None:
@@ -169,8 +165,7 @@ def check_known(known: tuple[tuple[str, str], ...]) -> None:
     check_speaker_names("known_speakers", [name for name, _ in known])
     for name, path in known:
         if re.fullmatch(r"SPEAKER_\d+", name):
-            raise OptionError(
-                f"known_speakers: {name!r} is reserved for unknown speakers; choose another name"
-            )
+            what = "is reserved for unknown speakers; choose another name"
+            raise OptionError(f"known_speakers: {name!r} {what}")
         if not Path(path).is_file():
             raise OptionError(f"known_speakers: {path}: no such file, for {name!r}")

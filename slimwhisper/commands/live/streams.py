@@ -105,18 +105,15 @@ def _pipe_pieces(file: int, name: str, rate: int, channels: int) -> Iterator[NDA
     try:
         container = av.open(pipe, format=kind, mode="r", options=options, **TAGS)
     except FFMPEG_ERRORS as error:
-        raise AudioError(
-            f"{name}: not audio that can be read from a pipe; send WAV, or raw 16-bit PCM"
-        ) from error
+        what = "not audio that can be read from a pipe"
+        raise AudioError(f"{name}: {what}; send WAV, or raw 16-bit PCM") from error
     with container:
         yield from _pieces(name, container)
     if pcm is None:
         return
     if pipe.bytes % pcm.frame:
-        raise AudioError(
-            f"{name}: ends in the middle of a sample ({pipe.bytes} bytes, {pcm.frame} per sample); "
-            "check its source, and --channels"
-        )
+        what = f"ends in the middle of a sample ({pipe.bytes} bytes, {pcm.frame} per sample)"
+        raise AudioError(f"{name}: {what}; check its source, and --channels")
     if pcm.bytes is not None and pipe.bytes < pcm.bytes:
         missing = (pcm.bytes - pipe.bytes) / pcm.frame / pcm.rate
         logger.warning("%s: ends %.2f s before its header says; check its source", name, missing)
@@ -174,9 +171,8 @@ def _url_pieces(url: str, name: str) -> Iterator[NDArray[np.float32]]:
     try:
         container = av.open(url, mode="r", options=options, timeout=TIMEOUT, **TAGS)
     except FFMPEG_ERRORS as error:
-        raise AudioError(
-            f"{name}: cannot be opened ({error_line(error)}); check the address"
-        ) from error
+        what = f"cannot be opened ({error_line(error)})"
+        raise AudioError(f"{name}: {what}; check the address") from error
     with container:
         yield from _pieces(name, container, endless=container.duration is None)
 
@@ -199,10 +195,8 @@ def _pieces(
     if run.cut_off and not (samples or endless):  # such as an MP4 with its index at its end
         raise AudioError(f"{name}: this kind of file cannot be read as it comes; give its name")
     if run.cut_off or endless:
-        raise AudioError(
-            f"{name}: ended, or the connection was lost, after {samples / SAMPLE_RATE:.1f} s; "
-            "start the command again to continue"
-        )
+        what = f"ended, or the connection was lost, after {samples / SAMPLE_RATE:.1f} s"
+        raise AudioError(f"{name}: {what}; start the command again to continue")
     if not samples:
         raise AudioError(f"{name}: has no samples; check its source")
 
