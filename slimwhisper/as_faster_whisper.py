@@ -45,10 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int | str | None:
     commands = entry_points(group="console_scripts", name=program)
     is_file = Path(program).is_file()
     if not (is_file or commands or is_installed(program)):
-        print(
-            f"{program}: no such file, command or module here; install it, or check the name",
-            file=sys.stderr,
-        )
+        remedy = "install it, or check the name"
+        print(f"{program}: no such file, command or module here; {remedy}", file=sys.stderr)
         return 2
     replace_faster_whisper()
     if is_file:

@@ -25,12 +25,9 @@ KINDS = {
     "inputs": "slimwhisper.storage.containers:StoredInputs",
     "outputs": "slimwhisper.storage.stores:StoreFolder",
     "parquet": "slimwhisper.storage.tables:TableResults",
-    ".jsonl": "slimwhisper.storage.containers:Container.manifest",
-    ".json": "slimwhisper.storage.containers:Container.manifest",
     ".parquet": "slimwhisper.storage.containers:Container.table",
-    ".tar": "slimwhisper.storage.containers:Container.tar",
-    ".tar.gz": "slimwhisper.storage.containers:Container.tar",
-    ".tgz": "slimwhisper.storage.containers:Container.tar",
+    **dict.fromkeys((".jsonl", ".json"), "slimwhisper.storage.containers:Container.manifest"),
+    **dict.fromkeys((".tar", ".tar.gz", ".tgz"), "slimwhisper.storage.containers:Container.tar"),
 }
 
 # failed: because of the recording, which would fail again; unwritten: because of the output folder;

@@ -139,9 +139,8 @@ class Run:
                 part.state, part.message = "failed", "No longer on the server; add it again"
                 continue
             stored, listener = part.result.path, partial(self._listen, part)
-            part.job = Job(
-                *(stored, name, model, options, user, listener, part.draw), script=script
-            )
+            about = (stored, name, model, options, user)
+            part.job = Job(*about, listener, part.draw, script=script)
             try:
                 service.submit(part.job)
             except SlimWhisperError as error:

@@ -204,10 +204,8 @@ def print_bench(answer: dict[str, Any]) -> None:
         f"{answer['tokens']} tokens a window; medians of {answer['rounds']}",
         style="bold",
     )
-    page.print(
-        f"{machine['cpu']}, {machine['cores']} cores{memory}; torch {machine['torch']}, "
-        f"python {machine['python']}, slimwhisper {machine['slimwhisper']}"
-    )
+    versions = ", ".join(f"{name} {machine[name]}" for name in ("torch", "python", "slimwhisper"))
+    page.print(f"{machine['cpu']}, {machine['cores']} cores{memory}; {versions}")
     columns = COLUMNS if rows[0]["times_whisper"] is not None else COLUMNS[:-1]
     # one line per word, so that all columns fit in 80 characters
     headings = ("cache", *(heading.replace(" ", "\n") for heading, _ in columns))

@@ -65,9 +65,8 @@ def for_the_model(call: Arguments, model: SlimWhisper) -> Arguments:
     replaced = {"language": "en", "task": "transcribe", "multilingual": False}
     for name, value in replaced.items():
         if arguments[name] not in (value, None):
-            get_logger().warning(
-                "The model is English-only: %s=%r is used, not %r", name, value, arguments[name]
-            )
+            message = "The model is English-only: %s=%r is used, not %r"
+            get_logger().warning(message, name, value, arguments[name])
     return arguments | replaced
 
 

@@ -274,9 +274,7 @@ class Journal:
         """The status of a recording with this fingerprint in an earlier run; None: not recorded.
         What does not exist cannot be done.
         """
-        statuses: tuple[Status, ...] = (
-            ("failed",) if fingerprint.size is None else ("done", "failed")
-        )
+        statuses: list[Status] = ["failed"] if fingerprint.size is None else ["done", "failed"]
         matches = (s for s in statuses if _digest(_fields(fingerprint), s) in self._earlier_digests)
         return next(matches, None)
 

@@ -92,10 +92,9 @@ class JobTotals:
         """`12:30 of 1:02:00+ | 24.1 x real time, 2:05+ left | 3 done, 1 failed | a.mp3, +7`."""
         more = "" if self.complete else "+"
         remaining = "?" if self.remaining is None else clock(self.remaining) + more
-        line = (
-            f"{clock(self.audio_so_far)} of {clock(self.total)}{more} | "
-            f"{self.speed:.1f} x real time, {remaining} left | {self.done} done"
-        )
+        speed = f"{self.speed:.1f} x real time, {remaining} left"
+        line = f"{clock(self.audio_so_far)} of {clock(self.total)}{more} | {speed}"
+        line += f" | {self.done} done"
         if self.failed:
             line += f", {self.failed} failed"
         current = list(self.current)
@@ -184,10 +183,8 @@ def summary_lines(facts: dict[str, Any], model: dict[str, Any] | None) -> list[s
 def _model_line(model: dict[str, Any]) -> str:
     """The model, its device, and how much smaller its cache is."""
     size, baseline = model["bytes_per_window"], model["baseline_bytes_per_window"]
-    line = (
-        f"{model['model']} on {model['device']}, {model['dtype']}, batch {model['batch_size']}; "
-        f"cache {model['cache']}: {human_size(size)} per window"
-    )
+    line = f"{model['model']} on {model['device']}, {model['dtype']}, batch {model['batch_size']}"
+    line += f"; cache {model['cache']}: {human_size(size)} per window"
     if size != baseline:
         times = f"{baseline / size:.1f} times smaller"
         line += f", {times} than the baseline's {human_size(baseline)}"

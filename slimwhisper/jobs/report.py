@@ -41,9 +41,8 @@ class JobReport:
         self.path = Path(path)
         # (path, status) in earlier runs -> seconds, or the error
         self._records: dict[tuple[str, str], Any] = {}
-        self._sums: dict[str, Any] = dict.fromkeys(
-            ("done", "failed", "seconds", "words", "segments", "to_check"), 0
-        )
+        names = ("done", "failed", "seconds", "words", "segments", "to_check")
+        self._sums: dict[str, Any] = dict.fromkeys(names, 0)
 
     def prepare(self) -> None:
         """Check that the page can be written. Raises OutputError."""

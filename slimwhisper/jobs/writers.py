@@ -95,10 +95,8 @@ class Files:
         longest = max(len(os.fsencode(name.rpartition("/")[2])) for name in self._names(entry))
         if longest <= LONGEST_NAME:
             return entry
-        limit = f"{longest} bytes, more than {LONGEST_NAME}"
-        return AudioError(
-            f"{entry.path}: an output's name would have {limit}; rename the recording"
-        )
+        what = f"an output's name would have {longest} bytes, more than {LONGEST_NAME}"
+        return AudioError(f"{entry.path}: {what}; rename the recording")
 
     def _is_input(self, name: str, recording: InputFile) -> bool:
         folder, source, real_path = self.sink.local, recording.local, os.path.realpath

@@ -49,10 +49,9 @@ def choose_cut(
         return BufferCut(ends[timed_words - 1] if timed_words else 0, min(frames, mel.complete))
     text = "".join(t.word for t in timings)
     text_ends = list(accumulate(len(t.word) for t in timings))
+    language = tokenizer.language or "en"
     sentences = [
-        i
-        for i in candidates
-        if ends_sentence(text[: text_ends[i]], text[text_ends[i] :], tokenizer.language or "en")
+        i for i in candidates if ends_sentence(text[: text_ends[i]], text[text_ends[i] :], language)
     ]
 
     def quietest(i: int) -> tuple[float, int]:

@@ -66,9 +66,8 @@ class SpeechSegmenter:
         self._number = 0  # of the next utterance
         self._control_calls = 0  # of `commit` and `clear`
         live = setup.live
-        self.context = StreamContext(
-            speakers=LiveSpeakers(live.known_speakers) if live.diarize else None
-        )
+        speakers = LiveSpeakers(live.known_speakers) if live.diarize else None
+        self.context = StreamContext(speakers=speakers)
 
     # -- audio, and its end ----------------------------------------------------------------------
 

@@ -165,9 +165,8 @@ def words_of(
     """
     blank = Segment(0, 0, 0.0, frames / FRAMES_PER_SECOND, "", [], 0.0, 0.0, 0.0, 0.0)
     segments = [replace(blank, tokens=list(tokens)) for tokens in texts]
-    timed = attach_words(
-        segments, alignment, tokenizer, RecordingOptions(), frames, last_speech=0.0
-    )
+    options = RecordingOptions()
+    timed = attach_words(segments, alignment, tokenizer, options, frames, last_speech=0.0)
     return [[_shifted(word, offset) for word in segment.words or ()] for segment in timed]
 
 

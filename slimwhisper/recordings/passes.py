@@ -78,9 +78,8 @@ def flag(
     """Flag what is doubtful, by the text and the sound of its window."""
     sound = WindowSound(lambda: window.mel()[:, : window.span.frames], window.span.offset)
     changed = window.language_probability < CERTAIN_LANGUAGE
-    evidence = WindowEvidence(
-        sound, window.language, changed, _voiced(segments, window.span, voice)
-    )
+    voiced = _voiced(segments, window.span, voice)
+    evidence = WindowEvidence(sound, window.language, changed, voiced)
     return flagged(segments, evidence, window.before)
 
 

@@ -146,13 +146,10 @@ def write_file(path: Path, checkpoint: str, forms: Sequence[Form], measured: Any
 
 
 def _invalid(path: Path, reason: str) -> CacheError:
-    return CacheError(
-        f"{escape_line(path.name)}: {escape_line(reason)}; run slimwhisper calibrate again"
-    )
+    what = f"{escape_line(path.name)}: {escape_line(reason)}"
+    return CacheError(f"{what}; run slimwhisper calibrate again")
 
 
 def _not_a_cache_file(path: Path) -> CacheError:
-    return CacheError(
-        f"{escape_line(path.name)}: not a file from slimwhisper calibrate, or damaged; give such a "
-        "file, or a preset's name"
-    )
+    what = "not a file from slimwhisper calibrate, or damaged"
+    return CacheError(f"{escape_line(path.name)}: {what}; give such a file, or a preset's name")

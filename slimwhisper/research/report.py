@@ -69,9 +69,8 @@ def run_report(arguments: argparse.Namespace) -> int:
     Raises `OptionError` for an invalid batch or dtype, `CheckpointError` for a model.
     """
     models = arguments.model or PAPER_MODELS
-    reports = [
-        make_report(model, arguments.batch, arguments.dtype, arguments.guard) for model in models
-    ]
+    how = (arguments.batch, arguments.dtype, arguments.guard)
+    reports = [make_report(model, *how) for model in models]
     if arguments.json:
         print(json.dumps([asdict(report, dict_factory=_finite) for report in reports]))
     else:

@@ -47,12 +47,10 @@ class Segmentation:
         self._state = state
         self._filters = _sinc_filters(state)
         self._lstm = nn.LSTM(60, 128, 4, batch_first=True, bidirectional=True)
-        self._lstm.load_state_dict(
-            {k.removeprefix("lstm."): v for k, v in state.items() if k.startswith("lstm.")}
-        )
-        self._sets = torch.tensor(
-            [[float(i in members) for i in range(LOCAL)] for members in _SETS]
-        )
+        lstm = {k.removeprefix("lstm."): v for k, v in state.items() if k.startswith("lstm.")}
+        self._lstm.load_state_dict(lstm)
+        sets = [[float(i in members) for i in range(LOCAL)] for members in _SETS]
+        self._sets = torch.tensor(sets)
 
     @torch.inference_mode()
     def __call__(self, audio: NDArray[np.float32]) -> NDArray[np.float32]:
