@@ -16,13 +16,9 @@ from pathlib import Path
 
 from slimwhisper._lazy import is_installed
 
-MODULES = {  # theirs: the name of ours
-    **{
-        f"faster_whisper.{name}": name
-        for name in ("audio", "tokenizer", "transcribe", "utils", "vad", "version")
-    },
-    "whisper_live.transcriber.transcriber_faster_whisper": "whisper_live",
-}
+NAMES = ("audio", "tokenizer", "transcribe", "utils", "vad", "version")
+MODULES = {f"faster_whisper.{name}": name for name in NAMES}  # theirs: the name of ours
+MODULES["whisper_live.transcriber.transcriber_faster_whisper"] = "whisper_live"
 
 
 def replace_faster_whisper() -> None:

@@ -152,14 +152,9 @@ class WhisperModel:
             clips = self.whisper.make_options(clip_timestamps=options["clip_timestamps"])
             start = round(next(iter(clips.clip_seconds), 0.0) * SAMPLE_RATE)
             signal = samples.read(min(start, len(samples)), len(samples))
-            language, probability, probs = self.detect_language(
-                signal,
-                None,
-                vad is not None,
-                vad,
-                arguments["language_detection_segments"],
-                arguments["language_detection_threshold"],
-            )
+            limits = (arguments[f"language_detection_{name}"] for name in ("segments", "threshold"))
+            found = self.detect_language(signal, None, vad is not None, vad, *limits)
+            language, probability, probs = found
             options = options | {"language": language}
         segments = SegmentIterator(self.whisper, samples, options, slots, arguments["log_progress"])
         session = segments.recording.sessions[0]

@@ -152,9 +152,8 @@ class JobPlan:
 
     def decoding(self) -> dict[str, Any]:
         """The arguments of `transcribe_many` that are the same in all processes."""
-        loaders = self.loaders
-        if loaders is None and not self.inputs.is_job:
-            loaders = 0  # processes take a moment to start
+        quick = self.loaders is None and not self.inputs.is_job  # processes take a moment to start
+        loaders = 0 if quick else self.loaders
         return self.options | {"loaders": loaders, "allow_truncated": self.allow_truncated}
 
 

@@ -250,13 +250,8 @@ class SpeechBuffer:
     def _choose_cut(self, update: UpdateDecoding, count: int) -> BufferCut:
         """The cut of a full buffer of which `count` tentative words will be committed."""
         new_tokens = sum(len(piece.tokens) for piece in self.text.words[:count])
-        return choose_cut(
-            update.alignment,
-            len(self.text.committed) + new_tokens,
-            self.audio.mel,
-            update.frames,
-            self.utterance.tokenizer,
-        )
+        committed, tokenizer = len(self.text.committed) + new_tokens, self.utterance.tokenizer
+        return choose_cut(update.alignment, committed, self.audio.mel, update.frames, tokenizer)
 
     def _words(self, texts: Sequence[Sequence[int]]) -> list[list[Word]]:
         """The timed words of successive texts since the cut; none if `live.words` is off."""
@@ -275,8 +270,7 @@ class SpeechBuffer:
         """Make a segment of the first `count` tokens since the cut. end: of it, in samples."""
         times, text = (self.audio.start / SAMPLE_RATE, end / SAMPLE_RATE), self.text
         tokens = text.committed[:count]
-        words = None
-        if self.setup.live.words:
-            words = self._words([tokens, text.committed[count:]])[0]
+        rest = text.committed[count:]
+        words = self._words([tokens, rest])[0] if self.setup.live.words else None
         self.utterance.close_segment(tokens, times, words, text.result, self.audio.speech(end))
         text.cut(count)

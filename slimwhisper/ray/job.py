@@ -46,11 +46,8 @@ BLAMED = (
 )
 OBJECT_STORE = 128 << 20  # bytes on this host: results are small and rarely go there
 # Ray serves metrics on all addresses, to anyone. With an invalid port it starts no server.
-NO_METRICS = {
-    "RAY_enable_metrics_collection": "0",
-    "AUTOSCALER_METRIC_PORT": "-1",
-    "DASHBOARD_METRIC_PORT": "-1",
-}
+NO_METRICS = dict.fromkeys(("AUTOSCALER_METRIC_PORT", "DASHBOARD_METRIC_PORT"), "-1")
+NO_METRICS["RAY_enable_metrics_collection"] = "0"
 
 Numbered = Loader[tuple[int, InputFile], None]
 

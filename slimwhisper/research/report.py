@@ -132,13 +132,8 @@ def print_report(reports: Sequence[CacheReport]) -> None:
         if report.settings:
             page.print(f"\n{report.model}", *map(str, report.settings), sep="\n")
         if report.guard:
-            page.print(
-                f"\n{report.model}, {report.dtype}",
-                _guard_table(report.guard),
-                *_what_presets_get(report.guard),
-                GUARD_NOTES,
-                sep="\n",
-            )
+            page.print(f"\n{report.model}, {report.dtype}", _guard_table(report.guard), sep="\n")
+            page.print(*_what_presets_get(report.guard), GUARD_NOTES, sep="\n")
 
 
 def _guard_table(records: Iterable[Inspection]) -> Table:

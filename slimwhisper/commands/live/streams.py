@@ -29,16 +29,8 @@ from slimwhisper.types import SAMPLE_RATE
 MAX_CHANNELS = 64  # FFmpeg's own limit for PCM
 RATES = (4_000, 384_000)  # Hz, of PCM
 # FFmpeg's names of PCM by a WAV's format code and bits
-PCM = {
-    (1, 8): "u8",
-    (1, 16): "s16le",
-    (1, 24): "s24le",
-    (1, 32): "s32le",
-    (3, 32): "f32le",
-    (3, 64): "f64le",
-    (6, 8): "alaw",
-    (7, 8): "mulaw",
-}
+PCM = {(1, 8): "u8", (1, 16): "s16le", (1, 24): "s24le", (1, 32): "s32le"}
+PCM |= {(3, 32): "f32le", (3, 64): "f64le", (6, 8): "alaw", (7, 8): "mulaw"}
 EXTENSIBLE = 0xFFFE  # the format code is in the chunk's extension
 MAX_CHUNK = 1 << 20  # bytes of a WAV before its samples
 LONGEST_LIVE_GAP = 10.0  # seconds of silence; a longer one is a new clock, as in ffmpeg
