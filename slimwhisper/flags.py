@@ -60,11 +60,8 @@ def add_main_flags(parser: argparse.ArgumentParser, *, batches: bool) -> None:
     parser.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
     parser.add_argument("--threads", **THREADS)
     if batches:
-        parser.add_argument(
-            "--batch_size",
-            type=positive,
-            help="windows decoded together [8 to 256 on a GPU, by its free memory; 16 on a CPU]",
-        )
+        help = "windows decoded together [8 to 256 on a GPU, by its free memory; 16 on a CPU]"
+        parser.add_argument("--batch_size", type=positive, help=help)
 
 
 def refusing(parse: Callable[[str], Any], prefix: str = "") -> Callable[[str], Any]:
@@ -228,16 +225,10 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
     )
     add("--cross_cache", **_cache_form("audio", "cross"))
     add("--self_cache", **_cache_form("text", "self"))
-    add(
-        "--cache_dtype",
-        choices=CACHE_DTYPES,
-        help="dtype of slim's caches; fp8: half the bytes, not exact [as --dtype]",
-    )
-    add(
-        "--strict_cache",
-        action="store_true",
-        help="fail if a form is not exact, instead of falling back [fall back]",
-    )
+    help = "dtype of slim's caches; fp8: half the bytes, not exact [as --dtype]"
+    add("--cache_dtype", choices=CACHE_DTYPES, help=help)
+    help = "fail if a form is not exact, instead of falling back [fall back]"
+    add("--strict_cache", action="store_true", help=help)
     add("--guard_audio", help="recording of speech on which the guard measures the forms")
     add(
         "--cache_memory",

@@ -38,18 +38,10 @@ def add_live(commands: Any) -> None:
     ):
         g.add(f"--{name}", action="store_true", default=False, help=help)
     g = FlagGroup(p, "outputs")
-    g.add(
-        *("-f", "--output_format"),
-        choices=FORMATS,
-        default="text",
-        help="text, subtitles, or one line of JSON for each event",
-    )
-    g.add(
-        *("-o", "--output"),
-        type=Path,
-        metavar="FILE",
-        help="write to FILE, and show text on the terminal [standard output]",
-    )
+    help = "text, subtitles, or one line of JSON for each event"
+    g.add(*("-f", "--output_format"), choices=FORMATS, default="text", help=help)
+    help = "write to FILE, and show text on the terminal [standard output]"
+    g.add(*("-o", "--output"), type=Path, metavar="FILE", help=help)
     add_options({"live": (group := FlagGroup(p, "live"))}, LiveOptions)
     add_voices(group)
     add_model_flags(p)
