@@ -43,9 +43,8 @@ _BUSY = APIError(
     *(503, "too many connections are open; try again later", "too_many_connections"),
     headers={"Retry-After": str(RETRY_AFTER), "Connection": "close"},
 ).response()
-BUSY = b"\r\n".join(
-    [b"HTTP/1.1 503 Service Unavailable", *map(b": ".join, _BUSY.raw_headers), b"", _BUSY.body]
-)
+_STATUS = b"HTTP/1.1 503 Service Unavailable"
+BUSY = b"\r\n".join([_STATUS, *map(b": ".join, _BUSY.raw_headers), b"", _BUSY.body])
 
 
 class Connections(ServerState):
@@ -69,8 +68,7 @@ class Connections(ServerState):
         if len(self.connections) > self._limit:
             self._log.warning("%d connections are open; new ones are refused", self._limit)
         elif address and count > share:
-            message = "%s has %d connections; new ones of it are refused"
-            self._log.warning(message, address, count)
+            self._log.warning("%s has %d connections; new ones of it are refused", address, count)
         else:
             return True
         return False
@@ -171,10 +169,9 @@ class Http(H11Protocol):
         if reader.handshake_exc is None:
             super().handle_websocket_upgrade(event)
         else:
-            self.send_400_response(
-                "To open a websocket, send a GET request without a body, "
-                f"with at most {MAX_NUM_HEADERS} headers and {MAX_LINE_LENGTH} bytes per line."
-            )
+            limits = f"at most {MAX_NUM_HEADERS} headers and {MAX_LINE_LENGTH} bytes per line"
+            rule = f"send a GET request without a body, with {limits}"
+            self.send_400_response(f"To open a websocket, {rule}.")
 
     def awaited(self) -> tuple[object, float] | None:
         """The input that the client has to send next, and within how many seconds; None if it need

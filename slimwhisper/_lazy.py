@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -41,6 +42,14 @@ def lazy_names(
         return sorted({*vars(sys.modules[package]), *homes})
 
     return get, names
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module can be imported; imports only its parents."""
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # a parent is missing, or it is no module's name
+        return False
 
 
 def openai_whisper_path() -> list[str]:

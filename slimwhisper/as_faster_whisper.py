@@ -12,16 +12,13 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 
-MODULES = {  # theirs: the name of ours
-    **{
-        f"faster_whisper.{name}": name
-        for name in ("audio", "tokenizer", "transcribe", "utils", "vad", "version")
-    },
-    "whisper_live.transcriber.transcriber_faster_whisper": "whisper_live",
-}
+from slimwhisper._lazy import is_installed
+
+NAMES = ("audio", "tokenizer", "transcribe", "utils", "vad", "version")
+MODULES = {f"faster_whisper.{name}": name for name in NAMES}  # theirs: the name of ours
+MODULES["whisper_live.transcriber.transcriber_faster_whisper"] = "whisper_live"
 
 
 def replace_faster_whisper() -> None:
@@ -43,11 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int | str | None:
     program = sys.argv[0]
     commands = entry_points(group="console_scripts", name=program)
     is_file = Path(program).is_file()
-    if not (is_file or commands or _is_module(program)):
-        print(
-            f"{program}: no such file, command or module here; install it, or check the name",
-            file=sys.stderr,
-        )
+    if not (is_file or commands or is_installed(program)):
+        remedy = "install it, or check the name"
+        print(f"{program}: no such file, command or module here; {remedy}", file=sys.stderr)
         return 2
     replace_faster_whisper()
     if is_file:
@@ -59,13 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> int | str | None:
     else:
         runpy.run_module(program, run_name="__main__", alter_sys=True)
     return 0
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except (ImportError, ValueError):  # a package on the way is missing, or it is no module's name
-        return False
 
 
 if __name__ == "__main__":

@@ -9,13 +9,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
-from slimwhisper.text import (
-    SafeStream,
-    StreamError,
-    did_you_mean,
-    escape_line,
-    install_command,
-)
+from slimwhisper.text import SafeStream, StreamError, did_you_mean, escape_line, install_command
 
 DESCRIPTION = "Speech to text with Whisper, and a decoder cache about twenty times smaller."
 

@@ -25,12 +25,9 @@ KINDS = {
     "inputs": "slimwhisper.storage.containers:StoredInputs",
     "outputs": "slimwhisper.storage.stores:StoreFolder",
     "parquet": "slimwhisper.storage.tables:TableResults",
-    ".jsonl": "slimwhisper.storage.containers:Container.manifest",
-    ".json": "slimwhisper.storage.containers:Container.manifest",
     ".parquet": "slimwhisper.storage.containers:Container.table",
-    ".tar": "slimwhisper.storage.containers:Container.tar",
-    ".tar.gz": "slimwhisper.storage.containers:Container.tar",
-    ".tgz": "slimwhisper.storage.containers:Container.tar",
+    **dict.fromkeys((".jsonl", ".json"), "slimwhisper.storage.containers:Container.manifest"),
+    **dict.fromkeys((".tar", ".tar.gz", ".tgz"), "slimwhisper.storage.containers:Container.tar"),
 }
 
 # failed: because of the recording, which would fail again; unwritten: because of the output folder;
@@ -183,16 +180,21 @@ class Folder:
         return sink_errors(self.name(name), action, "free some space")
 
 
+def sink_errors(name: str, action: str, remedy: str) -> AbstractContextManager[None]:
+    """A context in which errors become OutputErrors."""
+    remedy = f"{remedy}, or choose another --output_dir"
+    return library_errors(OutputError, f"{name}: cannot be {action}", remedy)
+
+
 @contextmanager
-def sink_errors(name: str, action: str, remedy: str) -> Iterator[None]:
-    """Turn any error into an OutputError of one line, without credentials."""
+def library_errors(kind: type[SlimWhisperError], what: str, remedy: str) -> Iterator[None]:
+    """Turn any error of a library into one of this kind in one line, without credentials."""
     try:
         yield
     except SlimWhisperError:
         raise
-    except Exception as error:  # each store's library has its own
-        what = f"{name}: cannot be {action} ({reason_of(error)})"
-        raise OutputError(f"{what}; {remedy}, or choose another --output_dir") from None
+    except Exception as error:  # each library has its own
+        raise kind(f"{what} ({reason_of(error)}); {remedy}") from None
 
 
 def check_folder(folder: Path, flag: str) -> None:

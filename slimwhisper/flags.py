@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from slimwhisper._lazy import lasting_imports
 from slimwhisper.cache.forms import CACHE_DTYPES, PRESETS, check_cache, check_form, names_of
-from slimwhisper.errors import OptionError
 from slimwhisper.option_group import AUDIO_WINDOWS, OptionHelp
 from slimwhisper.speakers.choice import voices_in
 from slimwhisper.text import parse_size
@@ -48,14 +47,6 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def size(text: str) -> int:
-    """Bytes, such as 2GB."""
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def count(text: str) -> int:
     """An integer of at least 0."""
     return 0 if text == "0" else positive(text)
@@ -69,20 +60,17 @@ def add_main_flags(parser: argparse.ArgumentParser, *, batches: bool) -> None:
     parser.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
     parser.add_argument("--threads", **THREADS)
     if batches:
-        parser.add_argument(
-            "--batch_size",
-            type=positive,
-            help="windows decoded together [8 to 256 on a GPU, by its free memory; 16 on a CPU]",
-        )
+        help = "windows decoded together [8 to 256 on a GPU, by its free memory; 16 on a CPU]"
+        parser.add_argument("--batch_size", type=positive, help=help)
 
 
-def _refusing(parse: Callable[[str], Any], prefix: str = "") -> Callable[[str], Any]:
-    """A flag's type from a function that raises OptionError. prefix: not shown of its messages."""
+def refusing(parse: Callable[[str], Any], prefix: str = "") -> Callable[[str], Any]:
+    """A flag's type from a function that raises ValueError. prefix: not shown of its messages."""
 
     def parsed(text: str) -> Any:
         try:
             return parse(text)
-        except OptionError as error:
+        except ValueError as error:
             raise argparse.ArgumentTypeError(str(error).removeprefix(prefix)) from None
 
     return parsed
@@ -97,16 +85,8 @@ def _cache_form(part: str, attention: str) -> dict[str, Any]:
         f"form of the {part}'s cache: {', '.join(exact)}; not exact, with settings such as "
         f"compact:float8=true: {', '.join(approximate)} [the preset's]"
     )
-    parse = _refusing(lambda text: str(check_form(text, names)))
+    parse = refusing(lambda text: str(check_form(text, names)))
     return {"type": parse, "metavar": "FORM", "help": help_text}
-
-
-def cache_choice(text: str) -> str:
-    """A preset's name, or the path of a file that `calibrate` wrote."""
-    try:
-        return check_cache(text)
-    except OptionError as error:
-        raise argparse.ArgumentTypeError(str(error).partition(": ")[2]) from None
 
 
 class FlagGroup:
@@ -152,7 +132,7 @@ def add_options(
         if option_help.section and (not names or row.name in names):
             groups[option_help.section].add(
                 f"--{row.name}",
-                type=_refusing(parse, f"{row.name}: ") if parse else _kind(str(row.type)),
+                type=refusing(parse, f"{row.name}: ") if parse else _kind(str(row.type)),
                 default=(defaults or {}).get(row.name, row.default),
                 help=option_help.help,
                 choices=option_help.choices or None,
@@ -165,7 +145,7 @@ def add_voices(group: FlagGroup, **arguments: Any) -> None:
     group.add(
         "--voices",
         metavar="FOLDER",
-        type=_refusing(voices_in),
+        type=refusing(voices_in),
         default=(),
         help="known speakers: a folder with a recording of each voice alone, NAME.wav or of "
         "another format [none]",
@@ -239,26 +219,20 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
     add(
         "--cache",
         default="slim",
-        type=cache_choice,
+        type=refusing(check_cache, "cache: "),
         metavar="PRESET or FILE",
         help=f"preset, {', '.join(reversed(PRESETS))}; or a file that calibrate wrote",
     )
     add("--cross_cache", **_cache_form("audio", "cross"))
     add("--self_cache", **_cache_form("text", "self"))
-    add(
-        "--cache_dtype",
-        choices=CACHE_DTYPES,
-        help="dtype of slim's caches; fp8: half the bytes, not exact [as --dtype]",
-    )
-    add(
-        "--strict_cache",
-        action="store_true",
-        help="fail if a form is not exact, instead of falling back [fall back]",
-    )
+    help = "dtype of slim's caches; fp8: half the bytes, not exact [as --dtype]"
+    add("--cache_dtype", choices=CACHE_DTYPES, help=help)
+    help = "fail if a form is not exact, instead of falling back [fall back]"
+    add("--strict_cache", action="store_true", help=help)
     add("--guard_audio", help="recording of speech on which the guard measures the forms")
     add(
         "--cache_memory",
-        type=size,
+        type=refusing(parse_size),
         metavar="SIZE, such as 2GB",
         help="memory for the cache of texts, in pages of 16 tokens; if it runs out, windows wait "
         "for each other [the context of every window, or the free memory of a GPU]",

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from html import escape
+from io import StringIO
 from itertools import groupby
 from typing import Any, TextIO
 
@@ -61,9 +62,8 @@ def check_layout(layout: Layout, word_timestamps: bool) -> list[str]:
         if value is None or name == HIGHLIGHT:
             continue
         if layout.get(SENTENCES):
-            raise OptionError(
-                f"--{name}: --sentences breaks lines at 42 characters; leave out one of the two"
-            )
+            rule = "--sentences breaks lines at 42 characters; leave out one of the two"
+            raise OptionError(f"--{name}: {rule}")
         if value < 1:
             raise OptionError(f"--{name} {value} is not a positive number")
     warnings = []
@@ -191,11 +191,7 @@ def _whisper_cues(
         for number, (word, _) in enumerate(words):
             if round(1000 * last) != round(1000 * word.start):
                 yield last, word.start, text
-            tagged = [
-                re.sub(r"^(\s*)(.*)$", r"\1<u>\2</u>", w) if i == number else w
-                for i, (_, w) in enumerate(words)
-            ]
-            yield word.start, word.end, "".join(tagged)
+            yield word.start, word.end, _underlined([w for _, w in words], number)
             last = word.end
 
 
@@ -210,8 +206,7 @@ def _subtitles(segments: Sequence[Segment], layout: Layout) -> Iterator[list[tup
     cue: list[tuple[Word, str]] = []
     length, lines, last = 0, 1, None
     for segment in segments:
-        words = segment.words or ()
-        for number, word in enumerate(words):
+        for number, word in enumerate(segment.words or ()):
             last = word.start if last is None else last
             pause = not by_segment and word.start - last > 3
             ends = by_segment and bool(cue) and number % most == 0
@@ -237,8 +232,7 @@ def _plain(text: str) -> str:
     return text.replace("-->", "->")
 
 
-def _escaped(text: str) -> str:
-    return escape(text, quote=False)
+_escaped = partial(escape, quote=False)
 
 
 def _parts(
@@ -253,24 +247,16 @@ def _parts(
         if word.start > last:
             yield last, word.start, write(cue.text)
         if word.end > word.start:
-            yield word.start, word.end, _underlined(cue, number, write)
+            yield word.start, word.end, _underlined([write(w.word) for w in cue.plain], number)
         last = word.end
     if cue.end > last:
         yield last, cue.end, write(cue.text)
 
 
-def _underlined(cue: Cue, underlined: int, write: Callable[[str], str]) -> str:
-    lines, number = [], 0
-    for line in cue.lines:
-        texts = []
-        for word in line:
-            text = word.word.lstrip()
-            space = word.word[: len(word.word) - len(text)]
-            tagged = number == underlined
-            texts.append(f"{space}<u>{write(text)}</u>" if tagged else write(word.word))
-            number += 1
-        lines.append("".join(texts))
-    return "\n".join(lines)
+def _underlined(words: list[str], number: int) -> str:
+    """A text of which a word is underlined, without the space or line break before it."""
+    tagged = re.sub(r"^(\s*)(.*)$", r"\1<u>\2</u>", words[number])
+    return "".join([*words[:number], tagged, *words[number + 1 :]])
 
 
 # White text with a dark outline at the bottom of a picture of 1920 x 1080, of which 42 characters
@@ -321,15 +307,13 @@ def _karaoke(cue: Cue) -> str:
     """Each word, and each silence between words, with its duration in 1/100 s."""
     parts: list[str] = []
     now = _hundredths(cue.start)
-    words = iter(cue.words)
-    for number, line in enumerate(cue.lines):
-        parts.append("\\N" if number else "")
-        for _ in line:
-            word = next(words)
-            start, end = _hundredths(word.start), _hundredths(word.end)
-            silence = f"{{\\k{start - now}}}" if start > now else ""
-            parts.append(f"{silence}{{\\k{end - start}}}{_escape(word.word)}")
-            now = end
+    for word in cue.words:
+        text = word.word.removeprefix("\n")
+        start, end = _hundredths(word.start), _hundredths(word.end)
+        line = "" if text == word.word else "\\N"
+        silence = f"{{\\k{start - now}}}" if start > now else ""
+        parts.append(f"{line}{silence}{{\\k{end - start}}}{_escape(text)}")
+        now = end
     return "".join(parts)
 
 
@@ -383,6 +367,12 @@ class OutputFormat:
     in_all: bool = True  # whether "all" includes it
     speakers: bool = False  # it has only the speakers; "all" includes it with speakers
 
+    def render(self, transcript: Transcript, layout: Layout) -> bytes:
+        """A transcript as a file of this format."""
+        file = StringIO()
+        self.write(transcript, file, layout)
+        return file.getvalue().encode()
+
 
 FORMATS: dict[str, OutputFormat] = {
     row.name: row
@@ -406,8 +396,7 @@ def formats_of(choice: str, layout: Layout | None = None) -> tuple[str, ...]:
     if choice != "all":
         return (choice,)
     speakers = any((layout or {}).get(name) for name in SPEAKERS)
-    rows = FORMATS.values()
-    return tuple(f.name for f in rows if f.in_all or (speakers and f.speakers))
+    return tuple(f.name for f in FORMATS.values() if f.in_all or (speakers and f.speakers))
 
 
 def formats_for(transcript: Transcript) -> list[OutputFormat]:

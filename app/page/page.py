@@ -73,24 +73,15 @@ def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
     public = {"api_name": "transcribe", "api_visibility": "public"}
     starts: list[tuple[gr.Button, Callable[..., Any], Sequence[Component], dict[str, Any]]] = [
         (transcribe, handlers.transcribe, values, public),
-        *((e, handlers.try_example, [e], {"api_visibility": "private"}) for e in examples),
+        *((example, handlers.try_example, [example], {}) for example in examples),
     ]
     for button, run, inputs, api in starts:
         button.click(lambda: gr.update(visible=True), None, stop, **QUICK)
-        event = button.click(
-            run,
-            inputs,
-            [text, view],
-            preprocess=False,
-            show_progress="hidden",
-            concurrency_limit=None,
-            trigger_mode="once",
-            **api,
-        )
+        how = {**QUICK, "preprocess": False, "trigger_mode": "once", **api}
+        event = button.click(run, inputs, [text, view], **how)
         event.then(lambda: gr.update(visible=False), None, stop, **QUICK)
     stop.click(handlers.stop, None, None, **QUICK)
-    engines = handlers.service.engines
-    costs.expand(lambda: cost_table(engines), None, table, **QUICK)
+    costs.expand(lambda: cost_table(handlers.service.engines), None, table, **QUICK)
 
 
 def _lay_out_live() -> None:

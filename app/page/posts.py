@@ -7,7 +7,6 @@ only the page stores a live transcript, so it posts the text.
 Users and sizes are limited in `api.paths`.
 """
 
-import io
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -264,9 +263,8 @@ def live_formats() -> list[str]:
 
 
 def _render(posted: LiveTranscript, row: OutputFormat) -> bytes:
-    text, transcript = io.StringIO(), posted.transcript()
+    transcript = posted.transcript()
     if row.name not in ("txt", "tsv", "json"):  # which are no subtitles
         sentences = to_sentences(transcript.segments, transcript.language)
         transcript = replace(transcript, segments=sentences)
-    row.write(transcript, text, {SENTENCES: True})
-    return text.getvalue().encode()
+    return row.render(transcript, {SENTENCES: True})

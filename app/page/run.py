@@ -139,9 +139,8 @@ class Run:
                 part.state, part.message = "failed", "No longer on the server; add it again"
                 continue
             stored, listener = part.result.path, partial(self._listen, part)
-            part.job = Job(
-                *(stored, name, model, options, user, listener, part.draw), script=script
-            )
+            about = (stored, name, model, options, user)
+            part.job = Job(*about, listener, part.draw, script=script)
             try:
                 service.submit(part.job)
             except SlimWhisperError as error:
@@ -173,8 +172,7 @@ class Run:
     def view(self) -> dict[str, Any]:
         """The view of the run; see the top of this file."""
         files = [part.view(self._service) for part in self.parts]
-        done = sum(part.state == "done" for part in self.parts)
-        several = done > 1 and not self.running
+        several = sum(part.state == "done" for part in self.parts) > 1 and not self.running
         return {
             "run": self._group[:8],
             "files": files,

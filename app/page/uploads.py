@@ -48,8 +48,7 @@ class Uploads(Store[TempFiles]):
 
     def has(self, path: str) -> bool:
         """Whether a path is that of an uploaded file, which may have been removed since."""
-        inside = Path(os.path.normpath(path)).is_relative_to(self.folder)
-        return inside and "\0" not in path
+        return Path(os.path.normpath(path)).is_relative_to(self.folder) and "\0" not in path
 
 
 def make_uploads_router(uploads: Uploads, max_bytes: int) -> APIRouter:

@@ -1,14 +1,13 @@
 """Runs the `align` command: the times of a known text in its recording."""
 
 import argparse
-from io import StringIO
 from pathlib import Path
 
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.files import open_sink
 from slimwhisper.flags import load_chosen
 from slimwhisper.forced_alignment.script import read_script
-from slimwhisper.outputs import formats_of, segment_line, write_transcript
+from slimwhisper.outputs import FORMATS, formats_of, segment_line
 from slimwhisper.text import format_timestamp
 from slimwhisper.trust import NOT_IN_AUDIO
 from slimwhisper.types import Transcript
@@ -20,22 +19,18 @@ def run_align(arguments: argparse.Namespace) -> int:
     audio, text = Path("/dev/stdin" if stdin else arguments.audio), Path(arguments.text)
     lines = read_script(text)
     sink = open_sink(arguments.output_dir)
-    formats = formats_of(arguments.output_format)
-    outputs = {format: f"{audio.stem}.{format}" for format in formats}
+    outputs = {f: f"{audio.stem}.{f}" for f in formats_of(arguments.output_format)}
     for name in outputs.values() if sink.local is not None else ():
         path = Path(sink.name(name))
         if path.exists() and (path.samefile(text) or (audio.exists() and path.samefile(audio))):
             raise OptionError(f"{path}: would be overwritten; choose another --output_dir")
     sink.check()
     model = load_chosen(arguments)
-    outcomes = model.transcribe_many([audio], script=lines, language=arguments.language)
-    ((_, aligned),) = outcomes
+    ((_, aligned),) = model.transcribe_many([audio], script=lines, language=arguments.language)
     if isinstance(aligned, SlimWhisperError):
         raise aligned
     for format, name in outputs.items():
-        written = StringIO()
-        write_transcript(aligned, format, written)
-        sink.write(name, written.getvalue().encode())
+        sink.write(name, FORMATS[format].render(aligned, {}))
     _print(aligned, [sink.name(name) for name in outputs.values()])
     return 0
 

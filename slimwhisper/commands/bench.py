@@ -114,8 +114,7 @@ def measure_in_turns(cases: Sequence[Case], rounds: int) -> list[list[Row]]:
 
 def measure_in_process(case: Case) -> Row:
     """One measurement in a process of its own. Raises SlimWhisperError."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn, _begin) as process:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin) as process:
         try:
             return process.submit(measure, case).result()
         except BrokenProcessPool as error:
@@ -205,10 +204,8 @@ def print_bench(answer: dict[str, Any]) -> None:
         f"{answer['tokens']} tokens a window; medians of {answer['rounds']}",
         style="bold",
     )
-    page.print(
-        f"{machine['cpu']}, {machine['cores']} cores{memory}; torch {machine['torch']}, "
-        f"python {machine['python']}, slimwhisper {machine['slimwhisper']}"
-    )
+    versions = ", ".join(f"{name} {machine[name]}" for name in ("torch", "python", "slimwhisper"))
+    page.print(f"{machine['cpu']}, {machine['cores']} cores{memory}; {versions}")
     columns = COLUMNS if rows[0]["times_whisper"] is not None else COLUMNS[:-1]
     # one line per word, so that all columns fit in 80 characters
     headings = ("cache", *(heading.replace(" ", "\n") for heading, _ in columns))

@@ -58,8 +58,7 @@ def known_dims(name: str) -> Dims | None:
         name = "large-v1"
     shapes = {m.repository: m.shape for m in HUB_MODELS.values()}
     named = HUB_MODELS[name].repository if name in HUB_MODELS else name
-    short = shapes.get(named) or named.removeprefix("openai/whisper-")
-    return OFFICIAL_DIMS.get(short)
+    return OFFICIAL_DIMS.get(shapes.get(named) or named.removeprefix("openai/whisper-"))
 
 
 def allocate(dims: Dims, batch: int, dtype: torch.dtype) -> tuple[Allocated, ...]:

@@ -92,7 +92,7 @@ def print_doctor(results: Mapping[str, Check]) -> None:
 MODULES = {"safetensors": "safetensors.torch", "silero-vad": ""}
 OPTIONAL = {  # requirements that transcription does not need
     "torchaudio": "not needed, as soxr resamples too; but `transformers` does not import with it: "
-    "install torchaudio from the same index as torch, or pip uninstall torchaudio",
+    "install torchaudio from the same index as torch, or pip uninstall torchaudio"
 }
 
 
@@ -273,9 +273,7 @@ def _hub() -> Check:
 
 def _folder_check(folder: Path, failed: bool | None, remedy: str) -> Check:
     """Whether a folder for models is or can be made writable, and the free disk space."""
-    exists = folder
-    while not exists.exists():
-        exists = exists.parent
+    exists = next(path for path in (folder, *folder.parents) if path.exists())
     if not (exists.is_dir() and os.access(exists, os.W_OK | os.X_OK)):
         return Check(f"{folder}: {exists} is not writable", failed, remedy)
     free = shutil.disk_usage(exists).free

@@ -189,9 +189,8 @@ def _whisper_run(
 ) -> Run:
     half = dtype == torch.float16
     if dtype != torch.float32 and (not half or device.type == "cpu"):
-        raise OptionError(
-            "openai-whisper decodes only in float32, or on a GPU in float16; choose one as --dtype"
-        )
+        what = "openai-whisper decodes only in float32, or on a GPU in float16"
+        raise OptionError(f"{what}; choose one as --dtype")
     if OUTPUT in checkpoint.state:
         raise OptionError(f"{checkpoint.name}: openai-whisper has no {OUTPUT}; drop openai-whisper")
     try:

@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -81,10 +82,9 @@ def _existing(file: Path) -> Path | None:
 
 def _cached(repository: str) -> Path | None:
     """The folder of a hub model whose config and weights are all in the hub's cache."""
-    try:
+    with suppress(CheckpointError):
         return fetch_model(repository, local_files_only=True)
-    except CheckpointError:
-        return None
+    return None
 
 
 def print_models(models: Sequence[KnownModel]) -> None:

@@ -28,9 +28,8 @@ def add_bench(commands: Any) -> None:
     )
     caches = tuple(reversed(PRESETS))
     p.add_argument("--model", help=f"{MODEL} [random weights in the shape of tiny]")
-    p.add_argument(
-        "--random", action="store_true", help="random weights in the shape that --model names"
-    )
+    help = "random weights in the shape that --model names"
+    p.add_argument("--random", action="store_true", help=help)
     add_model_flags(p, caches=False)
     p.add_argument("--threads", **THREADS)
     p.add_argument("--cache", nargs="+", choices=caches, default=list(caches), help="[all]")
@@ -45,11 +44,8 @@ def add_bench(commands: Any) -> None:
     p.add_argument("--windows", type=positive, help="in all [twice the batch, 4 to 128 or batch]")
     p.add_argument("--rounds", type=positive, default=3, help="to take medians of [3]")
     p.add_argument("--beam_size", type=positive, help="beams [greedy]")
-    p.add_argument(
-        "--against_whisper",
-        action="store_true",
-        help="also measure openai-whisper, one by one, on the files of the largest batch",
-    )
+    help = "also measure openai-whisper, one by one, on the files of the largest batch"
+    p.add_argument("--against_whisper", action="store_true", help=help)
     p.add_argument("--json", action="store_true", help="print only the line of JSON")
 
 
@@ -64,12 +60,8 @@ def add_align(commands: Any) -> None:
     )
     p.add_argument("audio", metavar="AUDIO", help="recording of any length; - for standard input")
     p.add_argument("text", metavar="TEXT", help=".txt, .srt, .vtt or .lrc, whose times are ignored")
-    p.add_argument(
-        *("-f", "--output_format"),
-        choices=("all", *FORMATS),
-        default="srt",
-        help="of the file NAME.FORMAT, with the recording's name [srt]",
-    )
+    help = "of the file NAME.FORMAT, with the recording's name [srt]"
+    p.add_argument(*("-f", "--output_format"), choices=("all", *FORMATS), default="srt", help=help)
     p.add_argument("-o", "--output_dir", default=".", help="folder to write it to [.]")
     p.add_argument("--language", help="code or name [detected]")
     add_main_flags(p, batches=False)

@@ -97,12 +97,7 @@ NUMBERS: dict[str, tuple[tuple[str, Callable[[str], Any], float | None, str], ..
         ("update", seconds, 1.0, "seconds of audio between updates [1]"),
         ("session_minutes", positive, 60, "minutes of a realtime session"),
         ("idle_seconds", seconds, 300.0, "seconds without audio that end a realtime session [300]"),
-        (
-            "wyoming",
-            positive,
-            None,
-            "port for the Wyoming protocol, which has no key [not served]",
-        ),
+        ("wyoming", positive, None, "port for the Wyoming protocol, which has no key [not served]"),
         (
             "live_window",
             seconds,
@@ -123,17 +118,11 @@ def add_serve(commands: Any) -> None:
         "See docs/serving.md.",
     )
     add_main_flags(p, batches=True)
-    p.add_argument(
-        "--allow_download",
-        action="store_true",
-        help="users may choose models that are not installed yet",
-    )
+    help = "users may choose models that are not installed yet"
+    p.add_argument("--allow_download", action="store_true", help=help)
     p.add_argument("--strict_models", action="store_true", help="refuse names of other models")
-    p.add_argument(
-        "--unload_after",
-        type=seconds,
-        help="idle seconds before the model is unloaded [never]",
-    )
+    help = "idle seconds before the model is unloaded [never]"
+    p.add_argument("--unload_after", type=seconds, help=help)
     add_model_flags(p)
     g = p.add_argument_group("access")
     g.add_argument("--host", default="127.0.0.1", help="address to listen on [%(default)s]")

@@ -18,16 +18,12 @@ from slimwhisper.types import COMPUTE_TYPES as OURS
 
 Arguments = dict[str, Any]  # of `transcribe`, by name
 
-RENAMED = {  # faster-whisper's name: ours
-    "temperature": "temperature",
-    "log_prob_threshold": "logprob_threshold",
-}
 SAME = (  # named and meant alike
-    *("language", "task", "best_of", "repetition_penalty", "no_repeat_ngram_size"),
+    *("language", "task", "temperature", "best_of", "repetition_penalty", "no_repeat_ngram_size"),
     *("compression_ratio_threshold", "no_speech_threshold", "condition_on_previous_text"),
     *("prompt_reset_on_temperature", "prefix", "suppress_blank", "without_timestamps"),
     *("max_initial_timestamp", "word_timestamps", "prepend_punctuations", "append_punctuations"),
-    *("multilingual", "hotwords"),
+    *("multilingual", "hotwords", "clip_timestamps"),
 )
 COMPUTE_TYPES = {  # CTranslate2's: ours; None: our default for the device
     "default": None,
@@ -47,9 +43,8 @@ def choose_device(device: str, device_index: int | list[int]) -> str | None:
     """The device of `load_model`; None: a GPU if available. Raises OptionError."""
     indices = device_index if isinstance(device_index, list | tuple) else [device_index]
     if len(indices) != 1:
-        raise OptionError(
-            f"device_index {device_index!r}: a model is on one GPU; make one WhisperModel for each"
-        )
+        rule = "a model is on one GPU; make one WhisperModel for each"
+        raise OptionError(f"device_index {device_index!r}: {rule}")
     if device == "auto":
         return None
     return f"{device}:{indices[0]}" if device == "cuda" else device
@@ -70,9 +65,8 @@ def for_the_model(call: Arguments, model: SlimWhisper) -> Arguments:
     replaced = {"language": "en", "task": "transcribe", "multilingual": False}
     for name, value in replaced.items():
         if arguments[name] not in (value, None):
-            get_logger().warning(
-                "The model is English-only: %s=%r is used, not %r", name, value, arguments[name]
-            )
+            message = "The model is English-only: %s=%r is used, not %r"
+            get_logger().warning(message, name, value, arguments[name])
     return arguments | replaced
 
 
@@ -91,15 +85,13 @@ def vad_options(arguments: Arguments, defaults: VadOptions) -> VadOptions:
 def options_of(arguments: Arguments, vad: VadOptions | None, model: SlimWhisper) -> Arguments:
     """Fields of `slimwhisper.Options`. vad: None: no filter. Raises OptionError."""
     if arguments["length_penalty"] != 1:
-        raise OptionError(
-            f"length_penalty {arguments['length_penalty']!r}: only 1 is supported, the mean "
-            "log-probability; leave it out"
-        )
+        what = f"length_penalty {arguments['length_penalty']!r}: only 1 is supported"
+        raise OptionError(f"{what}, the mean log-probability; leave it out")
     if arguments["chunk_length"] not in (None, CHUNK_SECONDS):
         length = arguments["chunk_length"]
         raise OptionError(f"chunk_length {length!r}: windows are {CHUNK_SECONDS} s; leave it out")
     options = {name: arguments[name] for name in SAME}
-    options |= {ours: arguments[theirs] for theirs, ours in RENAMED.items()}
+    options["logprob_threshold"] = arguments["log_prob_threshold"]
     options["on_failure"] = "best"  # its rule where all temperatures fail
     if arguments["beam_size"] > 1:
         options |= {"beam_size": arguments["beam_size"], "patience": float(arguments["patience"])}
@@ -112,21 +104,17 @@ def options_of(arguments: Arguments, vad: VadOptions | None, model: SlimWhisper)
     if arguments["word_timestamps"]:  # without words, faster-whisper ignores it
         name = "hallucination_silence_threshold"
         options[name] = arguments[name]
-    options["clip_timestamps"] = arguments["clip_timestamps"]
     return options | ({} if vad is None else option_fields(vad))
 
 
 def as_understood(arguments: Mapping[str, Any], model: SlimWhisper) -> TranscriptionOptions:
     """The record that `TranscriptionInfo` has."""
     temperature, suppressed = arguments["temperature"], arguments["suppress_tokens"]
+    names = {field.name for field in fields(TranscriptionOptions)}
+    record = {name: value for name, value in arguments.items() if name in names}
     several = isinstance(temperature, list | tuple)
+    record["temperatures"] = list(temperature) if several else [temperature]
     if suppressed:
-        vocabulary = model.network.vocabulary
-        suppressed = sorted(set(suppressed_tokens(vocabulary, tuple(suppressed))))
-    return TranscriptionOptions(
-        **{f.name: arguments[f.name] for f in fields(TranscriptionOptions) if f.name in arguments}
-        | {
-            "temperatures": list(temperature) if several else [temperature],
-            "suppress_tokens": suppressed,
-        }
-    )
+        tokens = suppressed_tokens(model.network.vocabulary, tuple(suppressed))
+        record["suppress_tokens"] = sorted(set(tokens))
+    return TranscriptionOptions(**record)

@@ -5,11 +5,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from slimwhisper.audio import whisper_calls
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.samples import open_source
 from slimwhisper.types import SAMPLE_RATE
-
-Waveform = NDArray[np.float32]
 
 
 def decode_audio(
@@ -30,9 +29,6 @@ def decode_audio(
     return (samples[0::2], samples[1::2]) if split_stereo else samples
 
 
-def pad_or_trim(array: NDArray[np.float32], length: int = 3000, *, axis: int = -1) -> Waveform:
+def pad_or_trim(array: NDArray[np.float32], length: int = 3000, *, axis: int = -1) -> Any:
     """`array` with zeros added, or what is too much cut off, along an axis."""
-    array = np.take(array, range(min(length, array.shape[axis])), axis)
-    widths = [(0, 0)] * array.ndim
-    widths[axis] = (0, length - array.shape[axis])
-    return np.pad(array, widths)
+    return whisper_calls.pad_or_trim(array, length, axis=axis)

@@ -15,12 +15,9 @@ from slimwhisper.types import CHUNK_SECONDS
 UNUSED = {  # arguments without an effect here, as there: the values used instead
     "condition_on_previous_text": False,
     "prompt_reset_on_temperature": 0.5,
-    "compression_ratio_threshold": None,
-    "log_prob_threshold": None,
-    "no_speech_threshold": None,
-    "hallucination_silence_threshold": None,
-    "prefix": None,
     "max_initial_timestamp": 1.0,
+    **dict.fromkeys(("compression_ratio_threshold", "log_prob_threshold", "no_speech_threshold")),
+    **dict.fromkeys(("hallucination_silence_threshold", "prefix")),
 }
 
 
@@ -73,10 +70,8 @@ class BatchedInferencePipeline:
         result = self.model.begin(call.arguments["audio"], arguments, options, vad, slots)
         if vad is None and not clips and result[1].duration > CHUNK_SECONDS:
             result[0].close()
-            raise OptionError(
-                "vad_filter: with False, give clip_timestamps, or a recording of up to "
-                f"{CHUNK_SECONDS} s"
-            )
+            remedy = f"give clip_timestamps, or a recording of up to {CHUNK_SECONDS} s"
+            raise OptionError(f"vad_filter: with False, {remedy}")
         return result
 
 

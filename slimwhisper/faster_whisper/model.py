@@ -70,7 +70,7 @@ class WhisperModel:
             choose_dtype(compute_type),
             download_root,
             local_files_only,
-            cpu_threads,
+            max(0, cpu_threads),
         )
         self.logger = get_logger()
         self.whisper = shared_model(key)  # slimwhisper's own
@@ -152,14 +152,9 @@ class WhisperModel:
             clips = self.whisper.make_options(clip_timestamps=options["clip_timestamps"])
             start = round(next(iter(clips.clip_seconds), 0.0) * SAMPLE_RATE)
             signal = samples.read(min(start, len(samples)), len(samples))
-            language, probability, probs = self.detect_language(
-                signal,
-                None,
-                vad is not None,
-                vad,
-                arguments["language_detection_segments"],
-                arguments["language_detection_threshold"],
-            )
+            limits = (arguments[f"language_detection_{name}"] for name in ("segments", "threshold"))
+            found = self.detect_language(signal, None, vad is not None, vad, *limits)
+            language, probability, probs = found
             options = options | {"language": language}
         segments = SegmentIterator(self.whisper, samples, options, slots, arguments["log_progress"])
         session = segments.recording.sessions[0]
@@ -229,8 +224,7 @@ class WhisperModel:
             samples = Excerpts(samples, [(r["start"], r["end"]) for r in found])
         window = dims.window_frames * HOP_SAMPLES
         for start in range(0, max(len(samples), 1), window):
-            part = samples.read(start, start + window)
-            yield first_window(part, dims.n_mels, dims.window_frames)
+            yield first_window(samples.read(start, start + window), dims.n_mels, dims.window_frames)
 
     # -- for programs that decode windows themselves ---------------------------------------------
 

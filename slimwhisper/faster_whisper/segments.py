@@ -8,15 +8,15 @@ import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import count
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import Samples
-from slimwhisper.audio.threads import set_threads
 from slimwhisper.faster_whisper.types import Segment, Word
-from slimwhisper.loading import load_model
+from slimwhisper.flags import load_with_threads
 from slimwhisper.longform.requests import search_of
 from slimwhisper.recordings.transcribe import RecordingSource, make_recording
 from slimwhisper.service.source import Failed, Progress
@@ -25,14 +25,14 @@ from slimwhisper.types import Segment as OurSegment
 
 
 class ModelKey(NamedTuple):
-    """What models that share an engine have in common."""
+    """What models that share an engine have in common: arguments of `load_with_threads`."""
 
     name: str
     device: str | None
     dtype: str | None
     download_root: str | None
     local_files_only: bool
-    threads: int  # as in `set_threads`
+    threads: int
 
 
 _models: "weakref.WeakValueDictionary[ModelKey, SlimWhisper]" = weakref.WeakValueDictionary()
@@ -46,14 +46,7 @@ def shared_model(key: ModelKey) -> SlimWhisper:
     with _lock:
         model = _models.get(key)
         if model is None:
-            set_threads(max(0, key.threads))
-            model = _models[key] = load_model(
-                key.name,
-                key.device,
-                key.download_root,
-                dtype=key.dtype,
-                local_files_only=key.local_files_only,
-            )
+            model = _models[key] = load_with_threads(**key._asdict())
         return model
 
 
@@ -83,7 +76,7 @@ class SegmentIterator(Iterator[Segment]):
         self._call = model.transcriber.call(search_of(chosen), slots)
         self._model = model
         self._ready: list[Segment] = []
-        self._count = 0
+        self._numbers = count(1)
         err = SafeStream("stderr")
         self._bar = tqdm(unit="seconds", disable=not log_progress, file=err, dynamic_ncols=True)
         self.close = weakref.finalize(self, self._call.close)
@@ -114,21 +107,17 @@ class SegmentIterator(Iterator[Segment]):
         while self._call.events:
             match self._call.events.popleft():
                 case Progress(_, (segments, done)):
-                    self._ready += [self._converted(s) for s in segments if _is_kept(s)]
+                    # left out: segments without text or length, which `whisper` keeps
+                    spoken = (s for s in segments if s.text.strip() and s.start != s.end)
+                    self._ready += map(self._converted, spoken)
                     self._bar.update(round(done, 2) - self._bar.n)
                 case Failed(_, error):
                     self._bar.close()
                     raise error
 
     def _converted(self, segment: OurSegment) -> Segment:
-        self._count += 1
         words = None
         if segment.words is not None:
             words = [Word(w.start, w.end, w.word, w.probability) for w in segment.words]
         same = {field.name: getattr(segment, field.name) for field in fields(Segment)}
-        return Segment(**same | {"id": self._count, "words": words})
-
-
-def _is_kept(segment: OurSegment) -> bool:
-    """faster-whisper leaves out segments without text or length, which `whisper` keeps."""
-    return bool(segment.text.strip()) and segment.start != segment.end
+        return Segment(**same | {"id": next(self._numbers), "words": words})

@@ -25,16 +25,14 @@ def download_model(
     if output_dir is not None:
         raise OptionError("output_dir: models are kept in the cache; copy the returned path")
     check_hub_arguments(revision, use_auth_token)
-    path = locate_checkpoint(size_or_id, cache_dir, local_files_only)
-    return os.fspath(path)
+    return os.fspath(locate_checkpoint(size_or_id, cache_dir, local_files_only))
 
 
 def check_hub_arguments(revision: str | None, use_auth_token: str | bool | None) -> None:
     """Raise OptionError for what our downloads do not offer."""
     if revision is not None:
-        raise OptionError(
-            f"revision {revision!r}: download it with `hf download --revision`, and give the folder"
-        )
+        remedy = "download it with `hf download --revision`, and give the folder"
+        raise OptionError(f"revision {revision!r}: {remedy}")
     if isinstance(use_auth_token, str):
         raise OptionError("use_auth_token: log in with `hf auth login`, or set HF_TOKEN")
 

@@ -18,6 +18,7 @@ from slimwhisper.flags import (
     boolean,
     none_or,
     positive,
+    refusing,
 )
 from slimwhisper.options import Options
 from slimwhisper.outputs import FORMATS, LAYOUT, SENTENCES, SPEAKERS, LayoutOptions
@@ -38,11 +39,8 @@ DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Option
 
 def add_transcribe(commands: Any) -> None:
     """Add the parser of `transcribe`."""
-    p = commands.add_parser(
-        "transcribe",
-        help="transcribe audio and video files to text",
-        usage="%(prog)s [flags] audio [audio ...]",
-    )
+    usage, help = "%(prog)s [flags] audio [audio ...]", "transcribe audio and video files to text"
+    p = commands.add_parser("transcribe", help=help, usage=usage)
     p.add_argument(
         "audio",
         nargs="+",
@@ -51,22 +49,16 @@ def add_transcribe(commands: Any) -> None:
         "manifests (.jsonl), tables (.parquet), archives (.tar)",
     )
     add_main_flags(p, batches=True)
-    p.add_argument(
-        "--fp16",
-        type=boolean,
-        default=True,
-        help="False: compute in float32 unless --dtype is given [%(default)s]",
-    )
+    help = "False: compute in float32 unless --dtype is given [%(default)s]"
+    p.add_argument("--fp16", type=boolean, default=True, help=help)
     p.add_argument(
         "--loaders",
         type=int,
         help="processes that decode files; 0: threads of this process "
         "[up to 8 for a folder, pattern or list, on a GPU or 8 cores; else 0]",
     )
-    p.add_argument(
-        "--audio_column",
-        help="column of a table, or key of a manifest, with the recordings [common names]",
-    )
+    help = "column of a table, or key of a manifest, with the recordings [common names]"
+    p.add_argument("--audio_column", help=help)
     _add_outputs(p)
     _add_engine(p)
     add_model_flags(p)
@@ -96,16 +88,10 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         ("allow_truncated", "transcribe the readable part of truncated files"),
     ):
         g.add(f"--{name}", type=boolean, default=False, help=help)
-    g.add(
-        "--report",
-        metavar="FILE.html",
-        help="write a page about the whole job: its files, failures and segments to check",
-    )
-    g.add(
-        "--journal",
-        type=none_or(boolean),
-        help="keep a journal [True for folders, globs and lists]",
-    )
+    help = "write a page about the whole job: its files, failures and segments to check"
+    g.add("--report", metavar="FILE.html", help=help)
+    help = "keep a journal [True for folders, globs and lists]"
+    g.add("--journal", type=none_or(boolean), help=help)
 
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
@@ -118,12 +104,8 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         help="only the I-th of N parts of the recordings, 1/N to N/N, for an array of tasks with "
         "the same inputs and outputs; a hash of its output's name chooses a recording's part",
     )
-    g.add(
-        "--engine",
-        choices=("local", "ray"),
-        default="local",
-        help="ray: workers of Ray, on all GPUs of this host or on a cluster",
-    )
+    help = "ray: workers of Ray, on all GPUs of this host or on a cluster"
+    g.add("--engine", choices=("local", "ray"), default="local", help=help)
     for name, kind, help in (
         ("ray_address", str, "of a cluster to join, such as auto [starts Ray on this host]"),
         ("workers", positive, "number of workers [one for each GPU; on CPUs one for each host]"),
@@ -178,20 +160,13 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
         "--known_speaker",
         dest="known_speakers",
         metavar="NAME=FILE",
-        type=_named_file,
+        type=refusing(named_file),
         action=_Collect,
         default=(),
         help="name of a speaker, and a recording of only this voice; repeat the flag for others "
         "[none]",
     )
     add_voices(groups["speakers"], dest="known_speakers", action=_Collect)
-
-
-def _named_file(text: str) -> tuple[tuple[str, str]]:
-    try:
-        return (named_file(text),)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class _Collect(argparse.Action):
@@ -241,8 +216,7 @@ def temperatures(first: float, increment: float | None) -> float | tuple[float, 
 
 def layout_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The subtitle options that differ from their defaults."""
-    names = (*LAYOUT, SENTENCES, *SPEAKERS)
-    chosen = {name: getattr(arguments, name) for name in names}
+    chosen = {name: getattr(arguments, name) for name in (*LAYOUT, SENTENCES, *SPEAKERS)}
     return {name: value for name, value in chosen.items() if value not in (None, False)}
 
 

@@ -269,25 +269,22 @@ class Inputs:
         """All recordings below a folder, but for hidden ones and trash; does not follow links to
         folders.
         """
-        unlisted: list[OSError] = []
+        errors: list[AudioError] = []
 
-        def errors() -> Iterator[AudioError]:
-            while unlisted:
-                error = unlisted.pop()
-                yield AudioError(
-                    f"{error.filename}: cannot be listed ({error.strerror}); check its permissions"
-                )
+        def add(error: OSError) -> None:
+            what = f"cannot be listed ({error.strerror}); check its permissions"
+            errors.append(AudioError(f"{error.filename}: {what}"))
 
-        for folder, folders, files in os.walk(top, onerror=unlisted.append):
-            yield from errors()
+        for folder, folders, files in os.walk(top, onerror=add):
+            while errors:
+                yield errors.pop()
             folders[:] = sorted(name for name in folders if not is_hidden(name))
             output_folder = self._output_folder(_absolute(Path(folder)))
-            listing = Listing(folder, files, folders, self.selection)
-            for name, output in listing.outputs.items():
+            for name, output in Listing(folder, files, folders, self.selection).outputs.items():
                 path = Path(folder, name)
                 if _kind(path) != "special":  # a broken link is reported when it is opened
                     yield InputFile(path, str(output_folder / output), Fingerprint.of(path))
-        yield from errors()
+        yield from errors
 
     def _file(self, path: Path) -> InputFile:
         absolute = _absolute(path)

@@ -300,13 +300,9 @@ def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: L
         batch_size = model.default_batch_size(**plan.options)
     facts = model_facts(model, batch_size)
     ledger.loaded(facts)
-    results: Any = model.transcribe_many(
-        (recording.path for recording in recordings),
-        batch_size=batch_size,
-        on_segments=ledger.segments,
-        on_duration=ledger.duration,
-        **plan.decoding(),
-    )
+    paths = (recording.path for recording in recordings)
+    how = {"on_segments": ledger.segments, "on_duration": ledger.duration, **plan.decoding()}
+    results: Any = model.transcribe_many(paths, batch_size=batch_size, **how)
     ledger.in_progress = lambda: len(current)
     with closing(results):
         for path, result in results:

@@ -93,10 +93,8 @@ class FileLog:
             try:
                 self._file = open_locked(self.path)
             except BlockingIOError as error:
-                raise OutputError(
-                    f"{self.path}: another job is writing to this folder; wait for it to end, "
-                    "or choose another --output_dir"
-                ) from error
+                what = "another job is writing to this folder; wait for it to end"
+                raise OutputError(f"{self.path}: {what}, or choose another --output_dir") from error
             if size := os.lseek(self._file, 0, os.SEEK_END):
                 os.lseek(self._file, size - 1, os.SEEK_SET)
             self._torn = size > 0 and os.read(self._file, 1) != b"\n"
@@ -203,8 +201,7 @@ class StoreLog:
     def _save(self) -> None:
         if not self._unsaved:
             return
-        name = f"{FOLDER}/{self._series}-{self._number:06d}.jsonl"
-        self._sink.write(name, self._data)
+        self._sink.write(f"{FOLDER}/{self._series}-{self._number:06d}.jsonl", self._data)
         self._unsaved, self._saved_at = 0, time.monotonic()
         if len(self._data) >= OBJECT:
             self._number += 1
@@ -277,9 +274,7 @@ class Journal:
         """The status of a recording with this fingerprint in an earlier run; None: not recorded.
         What does not exist cannot be done.
         """
-        statuses: tuple[Status, ...] = (
-            ("failed",) if fingerprint.size is None else ("done", "failed")
-        )
+        statuses: list[Status] = ["failed"] if fingerprint.size is None else ["done", "failed"]
         matches = (s for s in statuses if _digest(_fields(fingerprint), s) in self._earlier_digests)
         return next(matches, None)
 

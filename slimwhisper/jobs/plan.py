@@ -142,11 +142,9 @@ class JobPlan:
         """Who writes the results. Raises OutputError; DependencyError for a table without
         pyarrow.
         """
+        kind: type[JobResults] = edge(PARQUET) if self.is_table else JobResults
         rules = {"skip_existing": self.skip_existing, "retry_failed": self.retry_failed}
-        rules["alone"] = self.shard is None
-        kind = edge(PARQUET) if self.is_table else JobResults
-        results: JobResults = kind(self.files, journal, **rules)
-        return results
+        return kind(self.files, journal, alone=self.shard is None, **rules)
 
     def load_model(self) -> "SlimWhisper":
         """The model, in this process."""
@@ -154,9 +152,8 @@ class JobPlan:
 
     def decoding(self) -> dict[str, Any]:
         """The arguments of `transcribe_many` that are the same in all processes."""
-        loaders = self.loaders
-        if loaders is None and not self.inputs.is_job:
-            loaders = 0  # processes take a moment to start
+        quick = self.loaders is None and not self.inputs.is_job  # processes take a moment to start
+        loaders = 0 if quick else self.loaders
         return self.options | {"loaders": loaders, "allow_truncated": self.allow_truncated}
 
 

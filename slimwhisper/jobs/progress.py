@@ -26,8 +26,6 @@ if TYPE_CHECKING:  # slow: a job with nothing to do needs no torch, and one with
 
     from slimwhisper.api import SlimWhisper
 
-BAR_INTERVAL = 0.1  # seconds between updates of the progress bar
-PROGRESS_INTERVAL = 1.0  # seconds between progress events
 NO_SPEECH = "[no speech]"
 NAMES_SHOWN = 2  # files in progress that the bar names
 KINDS_SHOWN = 8  # suffixes of files that were left out
@@ -94,10 +92,9 @@ class JobTotals:
         """`12:30 of 1:02:00+ | 24.1 x real time, 2:05+ left | 3 done, 1 failed | a.mp3, +7`."""
         more = "" if self.complete else "+"
         remaining = "?" if self.remaining is None else clock(self.remaining) + more
-        line = (
-            f"{clock(self.audio_so_far)} of {clock(self.total)}{more} | "
-            f"{self.speed:.1f} x real time, {remaining} left | {self.done} done"
-        )
+        speed = f"{self.speed:.1f} x real time, {remaining} left"
+        line = f"{clock(self.audio_so_far)} of {clock(self.total)}{more} | {speed}"
+        line += f" | {self.done} done"
         if self.failed:
             line += f", {self.failed} failed"
         current = list(self.current)
@@ -186,10 +183,8 @@ def summary_lines(facts: dict[str, Any], model: dict[str, Any] | None) -> list[s
 def _model_line(model: dict[str, Any]) -> str:
     """The model, its device, and how much smaller its cache is."""
     size, baseline = model["bytes_per_window"], model["baseline_bytes_per_window"]
-    line = (
-        f"{model['model']} on {model['device']}, {model['dtype']}, batch {model['batch_size']}; "
-        f"cache {model['cache']}: {human_size(size)} per window"
-    )
+    line = f"{model['model']} on {model['device']}, {model['dtype']}, batch {model['batch_size']}"
+    line += f"; cache {model['cache']}: {human_size(size)} per window"
     if size != baseline:
         times = f"{baseline / size:.1f} times smaller"
         line += f", {times} than the baseline's {human_size(baseline)}"
@@ -230,7 +225,7 @@ class TerminalConsole:
     if standard error is a terminal.
     """
 
-    interval = BAR_INTERVAL
+    interval = 0.1  # seconds between updates of the progress bar
 
     def __init__(self, *, verbose: bool, live: bool) -> None:
         self._verbose, self._live = verbose, live
@@ -318,7 +313,7 @@ class JSONConsole:
     """
 
     has_bar = False
-    interval = PROGRESS_INTERVAL
+    interval = 1.0  # seconds between progress events
 
     def __init__(self, *, verbose: bool) -> None:
         self._verbose = verbose

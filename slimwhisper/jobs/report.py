@@ -27,7 +27,6 @@ from slimwhisper.text import escape_line
 from slimwhisper.trust import REASONS
 from slimwhisper.types import Transcript
 
-SUFFIXES = (".html", ".htm")
 UNKNOWN = "done in an earlier run, without json output to read"
 _SHORTEST = 1.0  # seconds of speech; a speed is not given for less
 
@@ -37,14 +36,13 @@ class JobReport:
 
     def __init__(self, path: str) -> None:
         """Raises OptionError unless the path is a local .html file."""
-        if is_uri(path) or not path.lower().endswith(SUFFIXES):
+        if is_uri(path) or not path.lower().endswith((".html", ".htm")):
             raise OptionError(f"--report {path}: give a local file whose name ends in .html")
         self.path = Path(path)
         # (path, status) in earlier runs -> seconds, or the error
         self._records: dict[tuple[str, str], Any] = {}
-        self._sums: dict[str, Any] = dict.fromkeys(
-            ("done", "failed", "seconds", "words", "segments", "to_check"), 0
-        )
+        names = ("done", "failed", "seconds", "words", "segments", "to_check")
+        self._sums: dict[str, Any] = dict.fromkeys(names, 0)
 
     def prepare(self) -> None:
         """Check that the page can be written. Raises OutputError."""
@@ -92,8 +90,7 @@ class JobReport:
         self._add(row)
 
     def _failed(self, path: object, seconds: float | None, error: str) -> None:
-        reason = error.removeprefix(f"{path}: ")
-        self._add(_row(path, seconds) | {"error": escape_line(reason)})
+        self._add(_row(path, seconds) | {"error": escape_line(error.removeprefix(f"{path}: "))})
 
     def _add(self, row: dict[str, Any]) -> None:
         failed = row["error"] is not None

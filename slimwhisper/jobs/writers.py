@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from io import StringIO
 from typing import Any
 
 from slimwhisper.errors import (
@@ -26,7 +25,7 @@ from slimwhisper.errors import (
 )
 from slimwhisper.files import InputFile, JobSink, Outcome, Status, sweep
 from slimwhisper.jobs.journal import Journal
-from slimwhisper.outputs import RECORDING, write_transcript
+from slimwhisper.outputs import FORMATS, RECORDING
 from slimwhisper.types import Transcript
 
 PARQUET = "parquet"  # the format that writes a table, not a file for each recording
@@ -82,9 +81,7 @@ class Files:
             if self._is_input(name, recording):
                 path = self.sink.name(name)
                 raise OutputError(f"{path}: would overwrite the input; choose another --output_dir")
-            text = StringIO()
-            write_transcript(transcript, format, text, layout)
-            self.sink.write(name, text.getvalue().encode())
+            self.sink.write(name, FORMATS[format].render(transcript, layout))
         return [self.sink.name(name) for name in names]
 
     def exist(self, recording: InputFile, *, empty: bool = False) -> bool:
@@ -98,10 +95,8 @@ class Files:
         longest = max(len(os.fsencode(name.rpartition("/")[2])) for name in self._names(entry))
         if longest <= LONGEST_NAME:
             return entry
-        limit = f"{longest} bytes, more than {LONGEST_NAME}"
-        return AudioError(
-            f"{entry.path}: an output's name would have {limit}; rename the recording"
-        )
+        what = f"an output's name would have {longest} bytes, more than {LONGEST_NAME}"
+        return AudioError(f"{entry.path}: {what}; rename the recording")
 
     def _is_input(self, name: str, recording: InputFile) -> bool:
         folder, source, real_path = self.sink.local, recording.local, os.path.realpath

@@ -29,11 +29,7 @@ class BufferCut:
 
 
 def choose_cut(
-    alignment: Alignment | None,
-    committed: int,
-    mel: LiveMel,
-    frames: int,
-    tokenizer: "Tokenizer",
+    alignment: Alignment | None, committed: int, mel: LiveMel, frames: int, tokenizer: "Tokenizer"
 ) -> BufferCut:
     """Where to cut a buffer of which an update decoded `frames` mel frames.
 
@@ -52,12 +48,10 @@ def choose_cut(
     if not candidates:
         return BufferCut(ends[timed_words - 1] if timed_words else 0, min(frames, mel.complete))
     text = "".join(t.word for t in timings)
-    before = accumulate(len(t.word) for t in timings)
-    text_ends = dict(enumerate(before))
+    text_ends = list(accumulate(len(t.word) for t in timings))
+    language = tokenizer.language or "en"
     sentences = [
-        i
-        for i in candidates
-        if ends_sentence(text[: text_ends[i]], text[text_ends[i] :], tokenizer.language or "en")
+        i for i in candidates if ends_sentence(text[: text_ends[i]], text[text_ends[i] :], language)
     ]
 
     def quietest(i: int) -> tuple[float, int]:

@@ -66,9 +66,8 @@ class SpeechSegmenter:
         self._number = 0  # of the next utterance
         self._control_calls = 0  # of `commit` and `clear`
         live = setup.live
-        self.context = StreamContext(
-            speakers=LiveSpeakers(live.known_speakers) if live.diarize else None
-        )
+        speakers = LiveSpeakers(live.known_speakers) if live.diarize else None
+        self.context = StreamContext(speakers=speakers)
 
     # -- audio, and its end ----------------------------------------------------------------------
 
@@ -137,8 +136,7 @@ class SpeechSegmenter:
         self.activity.configure(live.vad_threshold, live.silence_duration_ms)
         self._utterance = Utterance(self._number, seconds, self.setup, self.context)
         self._number += 1
-        number = self._utterance.number
-        self._emit(SpeechStarted(number, round(seconds, 3), self._control_calls))
+        self._emit(SpeechStarted(self._utterance.number, round(seconds, 3), self._control_calls))
         return self._utterance
 
     def _close(self) -> None:

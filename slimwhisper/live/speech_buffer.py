@@ -11,7 +11,6 @@ from slimwhisper.engine.requests import Answer, Decoded, Request, Window
 from slimwhisper.live.cutting import BufferCut, choose_cut
 from slimwhisper.live.mel import LiveMel
 from slimwhisper.live.policy import TextPiece, committable
-from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.types import TextUpdate
 from slimwhisper.live.update import UpdateDecoding, words_of
 from slimwhisper.live.utterance import BufferText, Utterance
@@ -105,7 +104,7 @@ class SpeechBuffer:
         """Samples since the stream began: start of the audio, and of the speech in it."""
         dims = utterance.setup.dims
         mel = LiveMel(dims.n_mels, dims.window_frames)
-        self.utterance = utterance
+        self.utterance, self.setup = utterance, utterance.setup
         raw: list[NDArray[np.float32]] | None = None if utterance.speakers is None else []
         self.audio = BufferAudio(mel, start, speech_start, speech_end=speech_start, raw=raw)
         self.text = BufferText()
@@ -116,10 +115,6 @@ class SpeechBuffer:
         self.updates = 0  # started so far
         self._update: UpdateDecoding | None = None  # the latest; None: the buffer was cut since
         self._last_result: Decoded | None = None  # of the latest update; None: it was doubtful
-
-    @property
-    def setup(self) -> UpdateSettings:
-        return self.utterance.setup
 
     # -- when to update --------------------------------------------------------------------------
 
@@ -255,13 +250,8 @@ class SpeechBuffer:
     def _choose_cut(self, update: UpdateDecoding, count: int) -> BufferCut:
         """The cut of a full buffer of which `count` tentative words will be committed."""
         new_tokens = sum(len(piece.tokens) for piece in self.text.words[:count])
-        return choose_cut(
-            update.alignment,
-            len(self.text.committed) + new_tokens,
-            self.audio.mel,
-            update.frames,
-            self.utterance.tokenizer,
-        )
+        committed, tokenizer = len(self.text.committed) + new_tokens, self.utterance.tokenizer
+        return choose_cut(update.alignment, committed, self.audio.mel, update.frames, tokenizer)
 
     def _words(self, texts: Sequence[Sequence[int]]) -> list[list[Word]]:
         """The timed words of successive texts since the cut; none if `live.words` is off."""
@@ -280,9 +270,7 @@ class SpeechBuffer:
         """Make a segment of the first `count` tokens since the cut. end: of it, in samples."""
         times, text = (self.audio.start / SAMPLE_RATE, end / SAMPLE_RATE), self.text
         tokens = text.committed[:count]
-        words = None
-        if self.setup.live.words:
-            words = self._words([tokens, text.committed[count:]])[0]
-        speech = self.audio.speech(end)
-        self.utterance.close_segment(tokens, times, words, text.result, speech)
+        rest = text.committed[count:]
+        words = self._words([tokens, rest])[0] if self.setup.live.words else None
+        self.utterance.close_segment(tokens, times, words, text.result, self.audio.speech(end))
         text.cut(count)

@@ -29,10 +29,8 @@ def as_samples(piece: ArrayLike) -> NDArray[np.float32]:
     """
     samples = np.asarray(piece)
     if samples.ndim != 1 or not np.issubdtype(samples.dtype, np.floating):
-        raise AudioError(
-            f"samples of shape {list(samples.shape)} and dtype {samples.dtype}: give float32 [n], "
-            "one channel at 16 kHz in [-1, 1]"
-        )
+        what = f"samples of shape {list(samples.shape)} and dtype {samples.dtype}"
+        raise AudioError(f"{what}: give float32 [n], one channel at 16 kHz in [-1, 1]")
     if not np.isfinite(samples).all():
         raise AudioError("some samples are not finite numbers; give float32 in [-1, 1]")
     return samples.astype(np.float32, copy=False)
@@ -52,6 +50,7 @@ class Stream:
     """
 
     live = True
+    done = False  # never by itself: more audio may follow
 
     def __init__(
         self,
@@ -183,11 +182,6 @@ class Stream:
 
     def report(self) -> None:
         """Nothing: `events` come from audio as well as from answers."""
-
-    @property
-    def done(self) -> bool:
-        """Never by itself: more audio may follow."""
-        return False
 
     def result(self) -> None:
         """None, but for its events."""

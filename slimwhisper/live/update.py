@@ -163,12 +163,10 @@ def words_of(
     Punctuation belongs to the word before it, even across texts. frames: mel frames of audio in the
     window. offset: seconds before the window.
     """
-    end = frames / FRAMES_PER_SECOND
-    blank = Segment(0, 0, 0.0, end, "", [], 0.0, 0.0, 0.0, 0.0)
+    blank = Segment(0, 0, 0.0, frames / FRAMES_PER_SECOND, "", [], 0.0, 0.0, 0.0, 0.0)
     segments = [replace(blank, tokens=list(tokens)) for tokens in texts]
-    timed = attach_words(
-        segments, alignment, tokenizer, RecordingOptions(), frames, last_speech=0.0
-    )
+    options = RecordingOptions()
+    timed = attach_words(segments, alignment, tokenizer, options, frames, last_speech=0.0)
     return [[_shifted(word, offset) for word in segment.words or ()] for segment in timed]
 
 

@@ -145,7 +145,6 @@ class Utterance:
 
     def end_event(self) -> UtteranceEnded:
         """The event at its end."""
-        segments = self._segments or [
-            Segment(0, round(self.start * 100), self.start, self.end, "", [], 0.0, 0.0, 0.0, 1.0)
-        ]
+        times = (round(self.start * 100), self.start, self.end)
+        segments = self._segments or [Segment(0, *times, "", [], 0.0, 0.0, 0.0, 1.0)]
         return UtteranceEnded(self.number, tuple(segments), self.text, self.language or "en")

@@ -12,7 +12,5 @@ __all__ = ["SCHEMA", "Transcriber"]
 if TYPE_CHECKING:
     from slimwhisper.ray.transcriber import SCHEMA, Transcriber
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {"SCHEMA": "slimwhisper.ray.transcriber", "Transcriber": "slimwhisper.ray.transcriber"},
-    )
+    homes = dict.fromkeys(__all__, "slimwhisper.ray.transcriber")
+    __getattr__, __dir__ = lazy_names(__name__, homes)

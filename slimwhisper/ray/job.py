@@ -46,11 +46,8 @@ BLAMED = (
 )
 OBJECT_STORE = 128 << 20  # bytes on this host: results are small and rarely go there
 # Ray serves metrics on all addresses, to anyone. With an invalid port it starts no server.
-NO_METRICS = {
-    "RAY_enable_metrics_collection": "0",
-    "AUTOSCALER_METRIC_PORT": "-1",
-    "DASHBOARD_METRIC_PORT": "-1",
-}
+NO_METRICS = dict.fromkeys(("AUTOSCALER_METRIC_PORT", "DASHBOARD_METRIC_PORT"), "-1")
+NO_METRICS["RAY_enable_metrics_collection"] = "0"
 
 Numbered = Loader[tuple[int, InputFile], None]
 
@@ -206,10 +203,8 @@ class Driver:
     @staticmethod
     def _check(starts: int, workers: WorkerPlan) -> None:
         if starts >= FRUITLESS + 3 * workers.workers:
-            raise SlimWhisperError(
-                f"{starts} workers in a row died without a result; "
-                "try one recording without --engine ray"
-            )
+            what = f"{starts} workers in a row died without a result"
+            raise SlimWhisperError(f"{what}; try one recording without --engine ray")
 
     def _data(self, queue: Queue, limit: int, shifts: int, w: WorkerPlan) -> Iterator[bytes]:
         """The messages of the workers."""

@@ -34,9 +34,8 @@ SAMPLES, RATE, BYTES, PATH = "samples", "sample_rate", "bytes", "path"
 
 # the columns of a job's table (docs/storage.md) with the result of a recording; null where it
 # failed, except `error` and, if it was read, `seconds`
-SCHEMA = pa.schema(
-    [schema().field(name) for name in ("text", "language", "segments", "words", "seconds", "error")]
-)
+COLUMNS = ("text", "language", "segments", "words", "seconds", "error")
+SCHEMA = pa.schema([schema().field(name) for name in COLUMNS])
 
 
 class Transcriber:

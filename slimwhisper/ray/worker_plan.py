@@ -34,9 +34,8 @@ def plan_workers(plan: JobPlan, resources: dict[str, float], hosts: int) -> Work
         raise OptionError("--device cuda: Ray sees no GPU; drop the flag, or use cpu")
     if kind[0] == "cuda" or (kind[0] != "cpu" and gpus):
         if workers and workers > gpus and not grows:
-            raise OptionError(
-                f"--workers {workers}: Ray sees {gpus} GPUs, and each worker needs one"
-            )
+            what = f"Ray sees {gpus} GPUs, and each worker needs one"
+            raise OptionError(f"--workers {workers}: {what}")
         return WorkerPlan(workers or gpus, 1, 1, plan.threads)
     workers = workers or hosts
     share = cpus / hosts / ceil(workers / hosts)

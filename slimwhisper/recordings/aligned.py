@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from slimwhisper.forced_alignment.matching import Match, heard_words, match
 from slimwhisper.forced_alignment.pieces import PieceSession, pieces_of
 from slimwhisper.forced_alignment.script import words_of
-from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.recording import Recording
 from slimwhisper.longform.session import Session
-from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.trust import NOT_IN_AUDIO
 from slimwhisper.types import FRAMES_PER_SECOND, Segment, Transcript, Word
 
@@ -24,23 +22,11 @@ class AlignedRecording:
     def __init__(self, recording: Recording, lines: Sequence[str]) -> None:
         """recording: with word times."""
         self.recording, self.lines = recording, list(lines)
+        self.options, self.seconds = recording.options, recording.seconds
+        self.vocabulary = recording.vocabulary  # of the model that transcribes
         self._language, self._match = "", Match([], set(), [], [])
         self._waiting: list[PieceSession] | None = None  # the last is the next; None: not begun
         self._sessions: list[PieceSession] = []
-
-    @property
-    def options(self) -> RecordingOptions:
-        return self.recording.options
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Of the model that transcribes."""
-        return self.recording.vocabulary
-
-    @property
-    def seconds(self) -> float:
-        """The recording's length."""
-        return self.recording.seconds
 
     def next_session(self) -> Session | PieceSession | None:
         """The next session to start; None: there is none now."""

@@ -8,7 +8,6 @@ from slimwhisper.longform.recording import Recording
 from slimwhisper.longform.session import Session
 from slimwhisper.recordings.passes import with_logprobs
 from slimwhisper.speakers.assign import Spell, cut_segment
-from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Segment, Transcript, Word
 
 MIN_PAUSE = 0.5  # seconds between two words of a segment that is cut there
@@ -29,7 +28,8 @@ class SplitRecording:
         for speaker in silent if len(silent) < len(recordings) else silent[1:]:
             del recordings[speaker]
         self._channels = recordings
-        self.options = self._all[0].options
+        self.options, self.seconds = self._all[0].options, self._all[0].seconds
+        self.vocabulary = self._all[0].vocabulary  # of the model that transcribes
         self._parts = list(recordings.values())
         self._waiting: list[Segment] = []  # until no earlier one can come
         self._reported = 0  # segments
@@ -42,16 +42,6 @@ class SplitRecording:
                 self._parts.append(part)
                 return session
         return None
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Of the model that transcribes."""
-        return self._all[0].vocabulary
-
-    @property
-    def seconds(self) -> float:
-        """The recording's length."""
-        return self._parts[0].seconds
 
     @property
     def done(self) -> bool:

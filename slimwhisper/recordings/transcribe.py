@@ -44,12 +44,8 @@ def split_recording(
     """A recording of channels, by their speakers' names; otherwise as `make_recording`."""
     from slimwhisper.recordings.channels import SplitRecording
 
-    return SplitRecording(
-        {
-            speaker: make_recording(samples, model, options, name)
-            for speaker, samples in channels.items()
-        }
-    )
+    how = (model, options, name)
+    return SplitRecording({who: make_recording(one, *how) for who, one in channels.items()})
 
 
 def aligned_recording(

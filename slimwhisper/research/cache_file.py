@@ -24,7 +24,8 @@ from slimwhisper.cache.fold import blocks_of, fold
 from slimwhisper.cache.forms import Form
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.disk import atomic_write, weights_digest
-from slimwhisper.errors import CacheError, OutputError
+from slimwhisper.errors import CacheError
+from slimwhisper.files import output_errors
 from slimwhisper.text import error_line, escape_line
 
 FORMAT, VERSION = "slimwhisper-cache", "1"
@@ -56,10 +57,8 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
     except OSError as error:
-        raise CacheError(
-            f"{escape_line(path)}: cannot be read ({error_line(error)}); give a file from "
-            "slimwhisper calibrate"
-        ) from error
+        what = f"cannot be read ({error_line(error)}); give a file from slimwhisper calibrate"
+        raise CacheError(f"{escape_line(path)}: {what}") from error
     except SafetensorError as error:
         raise _not_a_cache_file(path) from error
     if size > MAX_FILE or metadata.get("format") != FORMAT:
@@ -91,11 +90,10 @@ def read_forms(
     header, digest = read_header(path), weights_digest(checkpoint.state)
     path = header.path
     if header.checkpoint != digest:
-        raise CacheError(
-            f"{escape_line(path.name)}: was made for a checkpoint with digest "
-            f"{header.checkpoint[:MAX_QUOTED]!r}, but this one has {digest!r}; run slimwhisper "
-            "calibrate for this checkpoint, or choose a preset"
-        )
+        made_for = f"was made for a checkpoint with digest {header.checkpoint[:MAX_QUOTED]!r}"
+        what = f"{made_for}, but this one has {digest!r}"
+        remedy = "run slimwhisper calibrate for this checkpoint, or choose a preset"
+        raise CacheError(f"{escape_line(path.name)}: {what}; {remedy}")
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError, ValueError) as error:
@@ -142,23 +140,16 @@ def write_file(path: Path, checkpoint: str, forms: Sequence[Form], measured: Any
         for layer, learned in enumerate(form.learned or ())
         for name, tensor in learned.items()
     }
-    try:
-        with atomic_write(path) as file:
-            file.write(save(tensors, metadata))
-    except OSError as error:
-        raise OutputError(
-            f"{escape_line(path)}: cannot be written ({error_line(error)}); choose another -o"
-        ) from error
+    written = output_errors(f"{escape_line(path)}: cannot be written", "-o")
+    with written, atomic_write(path) as file:
+        file.write(save(tensors, metadata))
 
 
 def _invalid(path: Path, reason: str) -> CacheError:
-    return CacheError(
-        f"{escape_line(path.name)}: {escape_line(reason)}; run slimwhisper calibrate again"
-    )
+    what = f"{escape_line(path.name)}: {escape_line(reason)}"
+    return CacheError(f"{what}; run slimwhisper calibrate again")
 
 
 def _not_a_cache_file(path: Path) -> CacheError:
-    return CacheError(
-        f"{escape_line(path.name)}: not a file from slimwhisper calibrate, or damaged; give such a "
-        "file, or a preset's name"
-    )
+    what = "not a file from slimwhisper calibrate, or damaged"
+    return CacheError(f"{escape_line(path.name)}: {what}; give such a file, or a preset's name")

@@ -62,7 +62,7 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     forms, digest = comparison.forms(best.pair), weights_digest(comparison.checkpoint.state)
     write_file(output, digest, forms, measured)
     print(
-        f"{output}: {best.title}\n"
+        f"{output}: {best.pair.title}\n"
         f"cache per window: {human_size(best.kept)}, {best.times_smaller:.1f} times smaller than "
         f"keys and values, {search.measure(SLIM).kept / best.kept:.1f} times smaller than slim\n"
         f"word errors against exact decoding: {best.word_error:.2f} %, "
@@ -138,5 +138,5 @@ class CacheSearch:
 
     def _measure(self, pair: FormPair) -> MeasuredCache:
         measured = self.comparison.measure(pair)
-        self.report(f"  {measured.title}: {measured.line}")
+        self.report(f"  {pair.title}: {measured.line}")
         return measured

@@ -54,28 +54,18 @@ def add_calibrate(commands: Any) -> None:
     p.add_argument(
         *("-o", "--output"), required=True, metavar="FILE", help="a file, NAME.safetensors"
     )
-    p.add_argument(
-        "--target_loss",
-        default="0.5%",
-        help="percentage points of the word error, such as 0.5%% [0.5%%]",
-    )
+    help = "percentage points of the word error, such as 0.5%% [0.5%%]"
+    p.add_argument("--target_loss", default="0.5%", help=help)
 
 
 def _add_comparison(p: argparse.ArgumentParser) -> None:
     """Add the flags of both commands."""
     p.add_argument("model", help=MODEL)
-    p.add_argument(
-        "audio",
-        nargs="+",
-        help="files, or folders (searched recursively); NAME.txt beside NAME.wav has its text",
-    )
+    help = "files, or folders (searched recursively); NAME.txt beside NAME.wav has its text"
+    p.add_argument("audio", nargs="+", help=help)
     add_model_flags(p, caches=False)
     p.add_argument("--language", default="en", help="spoken in all recordings [en]")
     p.add_argument("--threads", **THREADS)
     p.add_argument("--batch_size", type=positive, help="windows decoded together [as transcribe]")
-    p.add_argument(
-        "--windows",
-        type=positive,
-        default=8,
-        help="windows of 30 s on which logits are compared and rotations learned [8]",
-    )
+    help = "windows of 30 s on which logits are compared and rotations learned [8]"
+    p.add_argument("--windows", type=positive, default=8, help=help)

@@ -170,8 +170,3 @@ class MeasuredCache:
     def line(self) -> str:
         """For progress."""
         return f"{human_size(self.kept)}, loss {self.loss:.2f} %, {self.seconds:.1f} s"
-
-    @property
-    def title(self) -> str:
-        """The pair's title."""
-        return self.pair.title

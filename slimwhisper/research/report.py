@@ -69,9 +69,8 @@ def run_report(arguments: argparse.Namespace) -> int:
     Raises `OptionError` for an invalid batch or dtype, `CheckpointError` for a model.
     """
     models = arguments.model or PAPER_MODELS
-    reports = [
-        make_report(model, arguments.batch, arguments.dtype, arguments.guard) for model in models
-    ]
+    how = (arguments.batch, arguments.dtype, arguments.guard)
+    reports = [make_report(model, *how) for model in models]
     if arguments.json:
         print(json.dumps([asdict(report, dict_factory=_finite) for report in reports]))
     else:
@@ -133,13 +132,8 @@ def print_report(reports: Sequence[CacheReport]) -> None:
         if report.settings:
             page.print(f"\n{report.model}", *map(str, report.settings), sep="\n")
         if report.guard:
-            page.print(
-                f"\n{report.model}, {report.dtype}",
-                _guard_table(report.guard),
-                *_what_presets_get(report.guard),
-                GUARD_NOTES,
-                sep="\n",
-            )
+            page.print(f"\n{report.model}, {report.dtype}", _guard_table(report.guard), sep="\n")
+            page.print(*_what_presets_get(report.guard), GUARD_NOTES, sep="\n")
 
 
 def _guard_table(records: Iterable[Inspection]) -> Table:

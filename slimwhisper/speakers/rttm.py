@@ -41,10 +41,9 @@ def read_rttm(path: Path) -> dict[str, list[Turn]]:
             if not (begin >= 0 and length >= 0 and math.isfinite(begin + length)):
                 raise ValueError
         except ValueError:
-            raise OptionError(
-                f"{path}, line {number}: {escape_line(line[:60])!r} is not RTTM: "
-                "SPEAKER recording channel start duration <NA> <NA> speaker"
-            ) from None
+            rule = "SPEAKER recording channel start duration <NA> <NA> speaker"
+            what = f"{escape_line(line[:60])!r} is not RTTM: {rule}"
+            raise OptionError(f"{path}, line {number}: {what}") from None
         turns = by_recording.setdefault(name, [])
         if length:
             turns.append(Turn(begin, begin + length, speaker))
@@ -67,18 +66,16 @@ def turns_of_recording(file_or_folder: Path, name: str) -> list[Turn]:
     try:
         state = path.stat()
     except OSError:
-        raise AudioError(
-            f"{name}: no RTTM file {escape_line(path)} for this recording; add that file"
-        ) from None
+        what = f"no RTTM file {escape_line(path)} for this recording"
+        raise AudioError(f"{name}: {what}; add that file") from None
     turns = _read_once(path, state.st_mtime_ns, state.st_size)
     if name in turns:
         return turns[name]
     if len(turns) > 1:
         others = ", ".join(escape_line(other) for other in list(turns)[:_LISTED_NAMES])
-        raise AudioError(
-            f"{name}: {escape_line(path)} has other recordings ({others}); "
-            "the second field must be this one's name without its suffix"
-        )
+        what = f"{escape_line(path)} has other recordings ({others})"
+        rule = "the second field must be this one's name without its suffix"
+        raise AudioError(f"{name}: {what}; {rule}")
     ((other, only),) = turns.items()
     if not folder and name:
         logger.warning("%s: %s is for %s; its turns are used for this one", name, path, other)

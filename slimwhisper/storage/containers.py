@@ -11,7 +11,7 @@ import os
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BufferedReader
 from itertools import islice
@@ -44,28 +44,21 @@ Recordings = Iterator[InputFile | SlimWhisperError]
 Found = tuple[float | None, Callable[[], InputFile | SlimWhisperError]]  # seconds, and who finds it
 
 
+@dataclass(frozen=True, slots=True)
 class Container:
     """One file that names or contains recordings."""
 
-    def __init__(
-        self,
-        location: Location,
-        file: StoredFile,
-        root: str,
-        column: str | None,
-        selection: Selection,
-    ) -> None:
-        """root: folder for the outputs of recordings inside the file. column: of a table or a
-        manifest, with the recordings; None: common names. selection: chooses an archive's members.
-        """
-        self._location, self._file, self._root, self._column = location, file, root, column
-        self._takes = selection.takes
+    location: Location
+    file: StoredFile
+    root: str  # folder for the outputs of recordings inside the file
+    column: str | None  # of a table or a manifest, with the recordings; None: common names
+    selection: Selection  # chooses an archive's members
 
     def recordings(self) -> Recordings:
         """Every recording, and an error for each that cannot be found or read."""
-        read = edge(str(container_kind(self._file.path)))
+        read = edge(str(container_kind(self.file.path)))
         try:
-            with self._location.open(self._file.path) as file, storage_errors(self._location.uri):
+            with self.location.open(self.file.path) as file, storage_errors(self.location.uri):
                 yield from read(self, file)
         except SlimWhisperError as error:
             yield error
@@ -75,10 +68,10 @@ class Container:
         "Datasets"): audio_filepath, absolute or relative to the manifest, and duration, in seconds.
         With offset, the recording is the excerpt of `duration` seconds from there.
         """
-        column = self._column or "audio_filepath"
+        column = self.column or "audio_filepath"
         encoding = text_encoding(file.peek(HEAD)[:HEAD])
         if encoding is None:
-            raise AudioError(f"{self._file}: is no text, so no manifest; give recordings by name")
+            raise AudioError(f"{self.file}: is no text, so no manifest; give recordings by name")
         lines: Iterable[Any] = codecs.getreader(encoding)(file) if "16" in encoding else file
         rows = ((n, line) for n, line in enumerate(lines, start=1) if line.strip())
         message = f"line {{}} is not a JSON object with {column}{SECONDS}; check the manifest"
@@ -93,13 +86,13 @@ class Container:
         try:
             table = parquet.ParquetFile(file)
         except pyarrow.ArrowInvalid as error:
-            raise AudioError(f"{self._file}: not a parquet file; write it again") from error
+            raise AudioError(f"{self.file}: not a parquet file; write it again") from error
         columns = table.schema_arrow
-        names = (self._column,) if self._column else AUDIO_COLUMNS
+        names = (self.column,) if self.column else AUDIO_COLUMNS
         column = next((c for c in names if c in columns.names), None)
         if column is None:
             what = f"has no column {' or '.join(names)}"
-            raise AudioError(f"{self._file}: {what}; name one with --audio_column")
+            raise AudioError(f"{self.file}: {what}; name one with --audio_column")
         kind = columns.field(column).type
         has_names = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
         read = [column, *(c for c in ("duration", "offset") if has_names and c in columns.names)]
@@ -114,7 +107,7 @@ class Container:
             path = None
             if isinstance(data, dict):
                 data, path = data.get("bytes"), data.get("path")
-            name = f"{self._file}#row={number}"
+            name = f"{self.file}#row={number}"
             if isinstance(data, bytes):
                 output = f"{number:08d}" + (f"-{PurePosixPath(path).name}" if path else "")
                 yield self._member(name, output, io.BytesIO(data), len(data))
@@ -126,6 +119,7 @@ class Container:
 
         It is read once, from its start, so it may be compressed.
         """
+        takes = self.selection.takes
         try:
             # with tarfile's small blocks, each of which it unpacks as a whole
             with tarfile.open(fileobj=file, mode="r|*") as archive:
@@ -136,9 +130,9 @@ class Container:
                     if not member.isfile() or any(map(is_hidden, folders)):
                         continue
                     stream: Any = archive.extractfile(member)
-                    if not self._takes(member.name, lambda: stream.peek(HEAD)[:HEAD]):  # noqa: B023
+                    if not takes(member.name, lambda: stream.peek(HEAD)[:HEAD]):  # noqa: B023
                         continue
-                    name = f"tar://{member.name}::{self._file}"
+                    name = f"tar://{member.name}::{self.file}"
                     if member.size > MAX_MEMBER:
                         yield AudioError(f"{name}: is larger than 1 GiB; give it as a file")
                         continue
@@ -148,13 +142,12 @@ class Container:
                     output = f"{OUTSIDE}/{safe_relative(path)}" if escapes else safe_relative(path)
                     yield self._member(name, output, stream, member.size)
         except (tarfile.TarError, EOFError) as error:
-            message = f"{self._file}: damaged or not a tar archive; copy it again"
-            raise AudioError(message) from error
+            raise AudioError(f"{self.file}: damaged or not a tar archive; copy it again") from error
 
     def _member(self, name: str, output: str, source: IO[bytes], size: int) -> InputFile:
         """A recording whose bytes are in the container."""
-        fingerprint = replace(self._file.fingerprint, path=name, size=size)
-        return InputFile(HeldFile(name, source, size), f"{self._root}/{output}", fingerprint)
+        fingerprint = replace(self.file.fingerprint, path=name, size=size)
+        return InputFile(HeldFile(name, source, size), f"{self.root}/{output}", fingerprint)
 
     def _named_recordings(
         self,
@@ -173,7 +166,7 @@ class Container:
                 try:
                     yield self._reference(parse(row), column)
                 except ROW_ERRORS:
-                    yield None, partial(AudioError, f"{self._file}: {message.format(number)}")
+                    yield None, partial(AudioError, f"{self.file}: {message.format(number)}")
 
         ordered = longest_first(found())
         with ThreadPoolExecutor(INFO_REQUESTS, "slimwhisper-info") as pool:
@@ -199,13 +192,13 @@ class Container:
             return path, f"{OUTSIDE}/{safe_relative(redact(path).replace('://', '/', 1))}"
         if path.startswith("/"):
             return path, f"{OUTSIDE}/{safe_relative(path)}"
-        folder = self._file.path.rpartition("/")[0]
+        folder = self.file.path.rpartition("/")[0]
         address = f"{folder}/{path}" if folder else path
         parts, output = path.split("/"), safe_relative(path)
         if ".." in parts or parts[0] == OUTSIDE:
             address = normpath(address)
             output = f"{OUTSIDE}/{safe_relative(address)}"
-        return self._location.address_of(address), output
+        return self.location.address_of(address), output
 
 
 def import_pyarrow() -> tuple[Any, Any]:

@@ -41,13 +41,12 @@ class Location:
         self._filesystem, self.path = open_filesystem(uri)
         parts = self.path.split("/")
         fixed = len(parts)
-        while MAGIC.search(top := "/".join(parts[:fixed])) and not self._exists(top):
+        while MAGIC.search(top := "/".join(parts[:fixed])):
+            if self.is_local and os.path.exists(top):  # noqa: PTH110  (False without permission)
+                break
             fixed -= 1
         self.top, self.pattern = top, parts[fixed:]  # a folder, and the pattern below it, if any
         self.dots = any(part.startswith(".") for part in self.pattern)  # it names hidden files
-
-    def _exists(self, path: str) -> bool:
-        return self.is_local and os.path.exists(path)  # noqa: PTH110  (False without permission)
 
     def address_of(self, path: str) -> str:
         """The URI of a path in the same file system, with this location's credentials; of a local
@@ -76,8 +75,7 @@ class Location:
             if self.is_local:
                 file: Any = Path(path).open("rb")
             else:
-                remote = self._filesystem.open(path, "rb", block_size=BLOCK)
-                file = BufferedReader(remote, LINES)
+                file = BufferedReader(self._filesystem.open(path, "rb", block_size=BLOCK), LINES)
             with file:
                 yield cast(BufferedReader, file)
 

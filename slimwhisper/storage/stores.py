@@ -1,7 +1,6 @@
 """Stores by fsspec: their objects as recordings, and a folder in one as a job's sink."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import copyfileobj
@@ -16,7 +15,7 @@ from slimwhisper.errors import (
     SlimWhisperError,
     StorageError,
 )
-from slimwhisper.files import Fingerprint, sink_errors
+from slimwhisper.files import Fingerprint, library_errors, sink_errors
 
 # fsspec's extra that has the package for a protocol, where their names differ
 EXTRAS = {"s3a": "s3", "gs": "gcs", "az": "abfs", "https": "http"}
@@ -45,26 +44,20 @@ def open_filesystem(uri: str) -> tuple[Any, str]:
     extra = EXTRAS.get(protocol, protocol)
     options = {"use_listings_cache": False} if extra in LISTED else {}
     try:
-        filesystem, path = fsspec.core.url_to_fs(uri, **options)
+        found: tuple[Any, str] = fsspec.core.url_to_fs(uri, **options)
+        return found
     except ImportError as error:
         package = f"pip install 'fsspec[{extra}]'"
         raise DependencyError(f"{protocol}:// needs another package: {package}") from error
     except Exception as error:  # each library has its own for missing credentials
         what = f"{redact(uri)}: cannot be opened ({reason_of(error)})"
         raise OptionError(f"{what}; check the address and the credentials") from error
-    return filesystem, path
 
 
-@contextmanager
-def storage_errors(uri: str) -> Iterator[None]:
+def storage_errors(uri: str) -> AbstractContextManager[None]:
     """A context in which a library's errors become StorageErrors that name the location."""
-    try:
-        yield
-    except SlimWhisperError:
-        raise
-    except Exception as error:  # each library has its own
-        what = f"{redact(uri)}: cannot be read or listed ({reason_of(error)})"
-        raise StorageError(f"{what}; check the address and the credentials") from None
+    remedy = "check the address and the credentials"
+    return library_errors(StorageError, f"{redact(uri)}: cannot be read or listed", remedy)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

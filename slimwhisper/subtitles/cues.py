@@ -20,24 +20,23 @@ class Cue:
     end: float
     speaker: str | None
     label: str  # of the speaker, if it changes and labels are requested; else empty
-    lines: tuple[tuple[Word, ...], ...]  # at least one; the first word of each has no space before
+    plain: list[Word]  # each line but the first begins with "\n", in place of a space
     timed: bool  # the words' times are known
 
     @property
     def text(self) -> str:
-        """Without the speaker; lines end with "\\n"."""
-        return "\n".join("".join(w.word for w in line) for line in self.lines)
+        """Without the speaker."""
+        return "".join(word.word for word in self.plain)
 
     @property
     def words(self) -> list[Word]:
-        """The words of all lines, with times in order, and within the cue's."""
+        """The words with times in order, and within the cue's."""
         words: list[Word] = []
         last = self.start
-        for line in self.lines:
-            for word in line:
-                start = min(max(word.start, last), self.end)
-                last = min(max(word.end, start), self.end)
-                words.append(replace(word, start=start, end=last))
+        for word in self.plain:
+            start = min(max(word.start, last), self.end)
+            last = min(max(word.end, start), self.end)
+            words.append(replace(word, start=start, end=last))
         return words
 
 
@@ -96,10 +95,9 @@ def to_cues(transcript: Transcript, *, broken: bool, labelled: bool = False) -> 
             continue
         changed = labelled and segment.speaker != speaker
         prefix, speaker = label(segment.speaker) if changed else "", segment.speaker
-        lines = _lines(words, prefix, transcript.language) if broken else [words]
-        stripped = ((replace(first, word=first.word.lstrip()), *rest) for first, *rest in lines)
-        timed = bool(segment.words)
-        yield Cue(segment.start, segment.end, speaker, prefix, tuple(stripped), timed)
+        if broken:
+            words = _broken(words, prefix, transcript.language)
+        yield Cue(segment.start, segment.end, speaker, prefix, words, timed=bool(segment.words))
 
 
 def spread(texts: Sequence[str], word: Word) -> list[Word]:
@@ -116,8 +114,7 @@ def words_of(segment: Segment) -> list[Word]:
     """A segment's words; if it has none, the units of its text, with times by their widths."""
     if segment.words:
         return segment.words
-    texts = list(units(segment.text))
-    return spread(texts, Word("", segment.start, segment.end, 0.0))
+    return spread(list(units(segment.text)), Word("", segment.start, segment.end, 0.0))
 
 
 def _words(segment: Segment) -> list[Word]:
@@ -130,7 +127,8 @@ def _words(segment: Segment) -> list[Word]:
     return words
 
 
-def _lines(words: list[Word], prefix: str, language: str) -> list[list[Word]]:
+def _broken(words: list[Word], prefix: str, language: str) -> list[Word]:
+    """The words in lines. prefix: what comes before them in the first one."""
     units = [[words[0]]]  # words that stay on one line
     for word in words[1:]:
         if stay_on_line("".join(w.word for w in units[-1]), word.word):
@@ -139,5 +137,6 @@ def _lines(words: list[Word], prefix: str, language: str) -> list[list[Word]]:
             units.append([word])
     texts = ["".join(w.word for w in unit) for unit in units]
     texts[0] = prefix + texts[0]
-    starts = [*break_lines(texts, language), len(units)]
-    return [[w for unit in units[a:b] for w in unit] for a, b in pairwise(starts)]
+    for i in break_lines(texts, language)[1:]:
+        units[i][0] = replace(units[i][0], word=f"\n{units[i][0].word.lstrip()}")
+    return [word for unit in units for word in unit]

@@ -82,8 +82,7 @@ def to_sentences(
     sources = [s for s in segments if s.text.strip()]
     divided: list[list[_Unit]] = []
     for run in _runs(sources):
-        label_columns = columns(label(sources[run[0].first].speaker))
-        divided += _divide(run, language, label_columns)
+        divided += _divide(run, language, columns(label(sources[run[0].first].speaker)))
     cues, first = [], 0  # the first source that begins in the cue
     for number, cue in enumerate(divided, start=1):
         stop = len(sources) if number == len(divided) else max(first, cue[-1].last + 1)

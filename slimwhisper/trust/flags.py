@@ -272,7 +272,9 @@ def _flags(segment: Segment, evidence: WindowEvidence) -> set[str]:
         flags.add("invented")
     if evidence.changed or (evidence.language is not None and is_foreign(text, evidence.language)):
         flags.add("language_changed")
-    if segment.avg_logprob < LOGPROB or _improbable_words(segment):
+    words = segment.words or ()  # they may have probabilities
+    mean_is_low = sum(w.probability for w in words) < WORD_PROBABILITY * len(words)
+    if segment.avg_logprob < LOGPROB or mean_is_low:
         flags.add("improbable")
     return flags
 
@@ -305,9 +307,3 @@ def with_gaps(
             i = texts[max(number - 1, 0)]
             marked[i] = _with(marked[i], {*marked[i].flags, "text_missing"})
     return marked
-
-
-def _improbable_words(segment: Segment) -> bool:
-    """Whether the words' mean probability is low, if the words have probabilities."""
-    words = segment.words or ()
-    return sum(w.probability for w in words) < WORD_PROBABILITY * len(words)

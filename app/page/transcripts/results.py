@@ -49,9 +49,7 @@ class PageResult(TempFiles):
     def render(self, format: OutputFormat) -> bytes:
         """The corrected transcript, as a file in one of the formats."""
         assert self.edits is not None
-        text = io.StringIO()
-        format.write(self.edits.file_transcript, text, {SENTENCES: self.sentences})
-        return text.getvalue().encode()
+        return format.render(self.edits.file_transcript, {SENTENCES: self.sentences})
 
 
 class PageResults(Store[PageResult]):

@@ -63,7 +63,8 @@ def _open_source(a: argparse.Namespace, stack: ExitStack) -> tuple[Iterator[Piec
     if of_file:
         name, file = open_source(a.source)
         how = ReadOptions(allow_truncated=None)  # no flag offers it
-        pieces = _floats(pieces_of(name, stack.enter_context(file), how))
+        samples: Iterator[Any] = pieces_of(name, stack.enter_context(file), how)  # int16 [n]
+        pieces = (piece.astype("float32") / 32768 for piece in samples)
         return (paced(pieces), True) if a.realtime else (pieces, False)
     if a.source != "-":
         name = escape_line(redact(a.source))
@@ -78,12 +79,6 @@ def _open_source(a: argparse.Namespace, stack: ExitStack) -> tuple[Iterator[Piec
 
         msvcrt.setmode(sys.stdin.fileno(), os.O_BINARY)
     return pipe_pieces(sys.stdin.fileno(), STDIN, a.rate, a.channels), True
-
-
-def _floats(pieces: Iterator[Any]) -> Iterator[Piece]:
-    """int16 [n] -> float32 [n] in [-1, 1)."""
-    for piece in pieces:
-        yield piece.astype("float32") / 32768
 
 
 def _events(

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from itertools import count
@@ -67,13 +67,12 @@ class TextLines:
         print(replace_unencodable(text, self._file), end="", file=self._file, flush=True)
 
 
-@contextmanager
-def _text(file: TextIO, diarize: bool) -> Iterator[Emit]:
+def _text(file: TextIO, diarize: bool, stack: ExitStack) -> Emit:
     """Lines of text; on a terminal, also the tentative text. diarize: at the end all segments
     again, each after its speaker's name.
     """
-    screen = file is sys.stdout and is_screen(file)
-    output = Screen(file) if screen else TextLines(file)
+    output = Screen(file) if file is sys.stdout and is_screen(file) else TextLines(file)
+    stack.callback(output.close)
     said: dict[tuple[int, int], str] = {}  # by utterance and segment
 
     def emit(event: LiveEvent) -> None:
@@ -87,14 +86,10 @@ def _text(file: TextIO, diarize: bool) -> Iterator[Emit]:
                 lines = (label(names.get(place)) + text for place, text in said.items() if text)
                 print("", *lines, sep="\n", file=file)
 
-    try:
-        yield emit
-    finally:
-        output.close()
+    return emit
 
 
-@contextmanager
-def _json(file: TextIO, diarize: bool) -> Iterator[Emit]:
+def _json(file: TextIO, diarize: bool, stack: ExitStack) -> Emit:
     """One JSON object a line: `event`, and the event's fields."""
 
     def emit(event: LiveEvent) -> None:
@@ -112,11 +107,10 @@ def _json(file: TextIO, diarize: bool) -> Iterator[Emit]:
                 fields = asdict(event)
         print(json.dumps({"event": NAMES[type(event)], **fields}), file=file, flush=True)
 
-    yield emit
+    return emit
 
 
-@contextmanager
-def _cues(file: TextIO, diarize: bool, format: str) -> Iterator[Emit]:
+def _cues(file: TextIO, diarize: bool, stack: ExitStack, format: str) -> Emit:
     """SubRip ("srt") or WebVTT ("vtt"): the sentences of each utterance that has ended."""
     numbers, ends = count(1), dict[int, float]()
     if format == "vtt":
@@ -133,10 +127,11 @@ def _cues(file: TextIO, diarize: bool, format: str) -> Iterator[Emit]:
                 header = f"{next(numbers)}\n" if format == "srt" else ""
                 print(f"{header}{times}\n{text}\n", file=file, flush=True)
 
-    yield emit
+    return emit
 
 
-OUTPUTS: dict[str, Callable[[TextIO, bool], AbstractContextManager[Emit]]] = {
+# who emits to a file; the stack closes what needs it
+OUTPUTS: dict[str, Callable[[TextIO, bool, ExitStack], Emit]] = {
     "text": _text,  # a row for each of `flags.FORMATS`
     **{format: partial(_cues, format=format) for format in ("srt", "vtt")},
     "json": _json,
@@ -157,7 +152,7 @@ def open_outputs(format: str, path: Path | None, diarize: bool = False) -> Itera
         if path is not None:
             emitters.append(stack.enter_context(_in_file(format, path, diarize)))
             format = "text"
-        emitters.append(stack.enter_context(OUTPUTS[format](sys.stdout, diarize)))
+        emitters.append(OUTPUTS[format](sys.stdout, diarize, stack))
 
         def emit(event: LiveEvent) -> None:
             for each in emitters:
@@ -180,7 +175,7 @@ def _in_file(format: str, path: Path, diarize: bool) -> Iterator[Emit]:
             if path.is_file() and path.stat().st_size:
                 raise OptionError(f"{name}: already exists; choose another --output, or remove it")
             file = stack.enter_context(path.open("w", encoding="utf-8"))
-            write = stack.enter_context(OUTPUTS[format](file, diarize))
+            write = OUTPUTS[format](file, diarize, stack)
         try:
             yield emit
         finally:

@@ -36,16 +36,8 @@ from slimwhisper.types import SAMPLE_RATE
 MAX_CHANNELS = 64  # FFmpeg's own limit for PCM
 RATES = (4_000, 384_000)  # Hz, of PCM
 # FFmpeg's names of PCM by a WAV's format code and bits
-PCM = {
-    (1, 8): "u8",
-    (1, 16): "s16le",
-    (1, 24): "s24le",
-    (1, 32): "s32le",
-    (3, 32): "f32le",
-    (3, 64): "f64le",
-    (6, 8): "alaw",
-    (7, 8): "mulaw",
-}
+PCM = {(1, 8): "u8", (1, 16): "s16le", (1, 24): "s24le", (1, 32): "s32le"}
+PCM |= {(3, 32): "f32le", (3, 64): "f64le", (6, 8): "alaw", (7, 8): "mulaw"}
 EXTENSIBLE = 0xFFFE  # the format code is in the chunk's extension
 MAX_CHUNK = 1 << 20  # bytes of a WAV before its samples
 LONGEST_LIVE_GAP = 10.0  # seconds of silence; a longer one is a new clock, as in ffmpeg
@@ -105,26 +97,22 @@ def _pipe_pieces(file: int, name: str, rate: int, channels: int) -> Iterator[NDA
         raise AudioError(f"{name}: is text; pipe audio into it, such as arecord's")
     pcm, kind, options = None, None, dict(ALLOWED)
     if not is_container:
-        raw = PCMFormat("s16le", rate, channels, 2 * channels)
-        pcm = _wav(pipe, name) if is_wav else raw
+        pcm = _wav(pipe, name) if is_wav else PCMFormat("s16le", rate, channels, 2 * channels)
         kind = pcm.kind
         layout = {"sample_rate": str(pcm.rate), "ch_layout": f"{pcm.channels}c"}
         options |= NO_PROBING | layout | {"format_whitelist": pcm.kind}
     try:
         container = av.open(pipe, format=kind, mode="r", options=options, **TAGS)
     except FFMPEG_ERRORS as error:
-        raise AudioError(
-            f"{name}: not audio that can be read from a pipe; send WAV, or raw 16-bit PCM"
-        ) from error
+        what = "not audio that can be read from a pipe"
+        raise AudioError(f"{name}: {what}; send WAV, or raw 16-bit PCM") from error
     with container:
         yield from _pieces(name, container)
     if pcm is None:
         return
     if pipe.bytes % pcm.frame:
-        raise AudioError(
-            f"{name}: ends in the middle of a sample ({pipe.bytes} bytes, {pcm.frame} per sample); "
-            "check its source, and --channels"
-        )
+        what = f"ends in the middle of a sample ({pipe.bytes} bytes, {pcm.frame} per sample)"
+        raise AudioError(f"{name}: {what}; check its source, and --channels")
     if pcm.bytes is not None and pipe.bytes < pcm.bytes:
         missing = (pcm.bytes - pipe.bytes) / pcm.frame / pcm.rate
         logger.warning("%s: ends %.2f s before its header says; check its source", name, missing)
@@ -182,9 +170,8 @@ def _url_pieces(url: str, name: str) -> Iterator[NDArray[np.float32]]:
     try:
         container = av.open(url, mode="r", options=options, timeout=TIMEOUT, **TAGS)
     except FFMPEG_ERRORS as error:
-        raise AudioError(
-            f"{name}: cannot be opened ({error_line(error)}); check the address"
-        ) from error
+        what = f"cannot be opened ({error_line(error)})"
+        raise AudioError(f"{name}: {what}; check the address") from error
     with container:
         yield from _pieces(name, container, endless=container.duration is None)
 
@@ -207,10 +194,8 @@ def _pieces(
     if run.cut_off and not (samples or endless):  # such as an MP4 with its index at its end
         raise AudioError(f"{name}: this kind of file cannot be read as it comes; give its name")
     if run.cut_off or endless:
-        raise AudioError(
-            f"{name}: ended, or the connection was lost, after {samples / SAMPLE_RATE:.1f} s; "
-            "start the command again to continue"
-        )
+        what = f"ended, or the connection was lost, after {samples / SAMPLE_RATE:.1f} s"
+        raise AudioError(f"{name}: {what}; start the command again to continue")
     if not samples:
         raise AudioError(f"{name}: has no samples; check its source")
 

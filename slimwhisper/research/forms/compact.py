@@ -159,10 +159,7 @@ class Compact(Form):
     @classmethod
     def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
         merges = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05)
-        return [
-            [f"merge={m}" for m in merges],
-            [f"merge={m},float8=true" for m in (1, *merges)],
-        ]
+        return [[f"merge={m}" for m in merges], [f"merge={m},float8=true" for m in (1, *merges)]]
 
     def fold(self, block: Attention, context: Context) -> Folded:
         """As `e`, or as `e8`."""

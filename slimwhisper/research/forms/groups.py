@@ -20,21 +20,13 @@ class HeadGroups(HeadAttention):
         super().__init__(weights, kernels)
         self.count, self.scale = weights.heads, self.width**-0.5
 
-    def to_store(self, x: Tensor) -> tuple[Tensor, ...]:
-        """[R, T, d] -> keys and values, each [R, G, T, w]."""
-        return self.keys_values(x)
-
-    def group_queries(self, x: Tensor) -> Tensor:
-        """[R, 1, d] -> [R, G, g, w]."""
-        return self.queries(x)
+    to_store = HeadAttention.keys_values  # [R, T, d] -> keys and values, each [R, G, T, w]
+    group_queries = HeadAttention.queries  # [R, 1, d] -> [R, G, g, w]
+    group_output = HeadAttention.output  # [R, G, g, w] -> [R, 1, d]
 
     def by_head(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[R, T, d] -> queries, keys and values of every head, each [R, h, T, d_k]."""
         return self.queries(x), *self.keys_values(x)
-
-    def group_output(self, mixed: Tensor) -> Tensor:
-        """[R, G, g, w] -> [R, 1, d]."""
-        return self.output(mixed)
 
 
 class LatentGroups(LatentAttention):

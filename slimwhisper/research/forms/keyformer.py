@@ -175,9 +175,8 @@ class KeyformerSelf(SelfLayer):
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d]; keeps at most k tokens a row."""
         lengths, (q, keys, values) = rows.prompt_lengths(x.shape[1]), self.groups.by_head(x)
-        tokens = self.kept_tokens.start(
-            rows.ids, self.kept_tokens.prompt(q, keys, lengths), lengths
-        )
+        scores = self.kept_tokens.prompt(q, keys, lengths)
+        tokens = self.kept_tokens.start(rows.ids, scores, lengths)
         groups, entries = (torch.arange(n, device=x.device) for n in tokens.shape[1:])
         index = (rows.ids[:, None, None], groups[:, None], entries)
         for buffer, new in zip(self.buffers, self.groups.to_store(x), strict=True):

@@ -161,8 +161,7 @@ class SparQSelf(SelfLayer):
         self.settings = weights.form
         self.groups, self.length = groups_of(weights, shape.kernels), shape.length
         self.keys, self.values = keys_values(self.exact)
-        wide = at_least_float32(shape.dtype)
-        self.sums = torch.zeros_like(self.values[:, :, 0], dtype=wide)
+        self.sums = torch.zeros_like(self.values[:, :, 0], dtype=at_least_float32(shape.dtype))
         self.columns = self.settings.columns(self.keys)
         super().__init__(*self.exact.tensors, self.sums, *self.columns)
 

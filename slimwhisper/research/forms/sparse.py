@@ -47,8 +47,7 @@ class SparseAttention:
             scores = scores + bias
         weights = scores.softmax(dim=-1)
         weights = weights.masked_fill(weights < self.threshold, 0)
-        visible = (scores > float("-inf")).sum()
-        self.counts += torch.stack([(weights > 0).sum(), visible])
+        self.counts += torch.stack([(weights > 0).sum(), (scores > float("-inf")).sum()])
         return weights.to(values.dtype) @ values
 
     def read_bytes(self, keys: Tensor, values: Tensor) -> float:

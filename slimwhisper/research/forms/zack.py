@@ -52,9 +52,8 @@ def spectrum(block: Attention, query_inputs: Tensor, source: Tensor) -> tuple[Te
     spectra = []
     for pair in pairs:
         balanced = [m / m.norm(dim=(1, 2), keepdim=True).clamp(min=1e-300) for m in pair]
-        stacked = torch.cat(balanced, dim=1)
         # R of a QR product has the same right singular vectors, in few rows
-        small = torch.linalg.qr(stacked, mode="r").R
+        small = torch.linalg.qr(torch.cat(balanced, dim=1), mode="r").R
         missing = max(0, small.shape[2] - small.shape[1])  # fewer activations than columns
         _, singular, rotation = torch.linalg.svd(F.pad(small, (0, 0, 0, missing)))
         spectra.append((rotation.mT, singular))
