@@ -59,10 +59,7 @@ def test_nor_does_the_library(monkeypatch: pytest.MonkeyPatch, stream: Any) -> N
 @streams
 @pytest.mark.parametrize("command", ["report", "--version"])
 def test_commands_that_only_print(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    stream: Any,
-    command: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stream: Any, command: str
 ) -> None:
     """Those that cannot have failed; in one line, but for a reader that has enough."""
     monkeypatch.setattr(sys, "stdout", stream)

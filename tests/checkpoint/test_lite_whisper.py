@@ -18,13 +18,7 @@ from slimwhisper.kernels.linear import Packed, Plain, Quantized
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.model import Model
 from tests.support.adapters import query_and_value_factors, save_adapter
-from tests.support.checkpoints import (
-    State,
-    assert_equal,
-    refusal,
-    save_openai,
-    tiny_dims,
-)
+from tests.support.checkpoints import State, assert_equal, refusal, save_openai, tiny_dims
 from tests.support.lite_whisper import RANKS, factored_state, products, save_lite
 from tests.support.reference import whisper_model
 

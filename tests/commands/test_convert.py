@@ -104,9 +104,7 @@ def test_a_folder_has_what_transformers_reads(openai_file: Path, folder: Path) -
 
 
 @pytest.mark.parametrize(
-    "dims",
-    [pytest.param(ENGLISH, marks=pytest.mark.slow), LARGE],
-    ids=["51864", "51866"],
+    "dims", [pytest.param(ENGLISH, marks=pytest.mark.slow), LARGE], ids=["51864", "51866"]
 )
 def test_round_trip(tmp_path: Path, dims: Dims) -> None:
     """With OpenAI's tokenizer: special tokens and their ids, and words of several scripts, by

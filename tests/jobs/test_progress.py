@@ -11,12 +11,7 @@ import pytest
 import soundfile
 
 from slimwhisper.jobs.job import survey
-from slimwhisper.jobs.progress import (
-    JobTotals,
-    model_terms,
-    summary_facts,
-    summary_lines,
-)
+from slimwhisper.jobs.progress import JobTotals, model_terms, summary_facts, summary_lines
 
 FACTS: dict[str, Any] = {"model": "tiny", "device": "cpu", "dtype": "float32", "cache": "e+x"}
 FACTS |= {"batch_size": 16, "fallbacks": [], "settings": []}

@@ -188,8 +188,7 @@ def test_the_idle_engine_makes_room_first(network: Model, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("where", "name"),
-    [(Engine, "step"), (RecordingSource, "next_window"), (module, "make_engine")],
+    ("where", "name"), [(Engine, "step"), (RecordingSource, "next_window"), (module, "make_engine")]
 )
 def test_an_interrupt_ends_all_that_is_in_the_engine(
     network: Model, where: Any, name: str, monkeypatch: pytest.MonkeyPatch
