@@ -5,6 +5,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,13 @@ if not torch.cuda.is_available():  # before anything imports triton
 
 from slimwhisper.checkpoint.names import bundled_file
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
+from tests.support.command import Run, RunCLI
+
+
+@pytest.fixture
+def run_cli(capsys: pytest.CaptureFixture[str]) -> RunCLI:
+    """Calls the command line with some arguments."""
+    return partial(Run, capsys)
 
 
 @pytest.fixture(scope="session")
