@@ -52,11 +52,6 @@ def pages_with(find: Callable[[Path, str], object], what: str) -> list[Any]:
     return [pytest.param(p, id=p.name) for p in PAGES if find(p, what)]
 
 
-@pytest.fixture(scope="module")
-def digits() -> SlimWhisper:
-    return load_model("digits")
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder of an example."""
