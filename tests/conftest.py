@@ -5,6 +5,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,29 @@ from tests.support.real_models import real_model
 if not torch.cuda.is_available():  # before anything imports triton
     os.environ["TRITON_INTERPRET"] = "1"
 
+from slimwhisper.api import SlimWhisper
 from slimwhisper.checkpoint.names import bundled_file
+from slimwhisper.loading import load_model
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
+from tests.support.command import Run, RunCLI
+
+
+@pytest.fixture
+def run_cli(capsys: pytest.CaptureFixture[str]) -> RunCLI:
+    """Calls the command line with some arguments."""
+    return partial(Run, capsys)
 
 
 @pytest.fixture(scope="session")
 def digits_path() -> Path:
     """The bundled, trained checkpoint of digit words."""
     return bundled_file("digits")
+
+
+@pytest.fixture(scope="module")
+def digits(digits_path: Path) -> SlimWhisper:
+    """The bundled model, once for each file of tests."""
+    return load_model(digits_path, "cpu")
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import torch
 import slimwhisper
 from slimwhisper.cli import COMMANDS, build_parser
 from slimwhisper.outputs import formats_of
-from tests.support.command import Run
+from tests.support.command import Run, RunCLI
 from tests.support.sounds import noise_bursts
 
 # greedy, short, and no fallback: random weights fail every threshold
@@ -40,11 +40,11 @@ Transcribe = Callable[..., Run]
 
 
 @pytest.fixture
-def transcribe(capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path) -> Transcribe:
+def transcribe(run_cli: RunCLI, model: str, tmp_path: Path) -> Transcribe:
     """Runs the command, quickly; what it writes is in `tmp_path / "out"`."""
     out = str(tmp_path / "out")
-    return lambda *words: Run(
-        capsys, "transcribe", "--model", model, "-o", out, *QUICK, *map(str, words)
+    return lambda *words: run_cli(
+        "transcribe", "--model", model, "-o", out, *QUICK, *map(str, words)
     )
 
 
@@ -104,13 +104,13 @@ def bad(tmp_path: Path) -> Path:
     ],
 )
 def test_bad_input_is_one_line(
-    capsys: pytest.CaptureFixture[str], model: str, bad: Path, tmp_path: Path, words: str, says: str
+    run_cli: RunCLI, model: str, bad: Path, tmp_path: Path, words: str, says: str
 ) -> None:
     out = tmp_path / "out"
     arguments = words.replace("GOOD", "BAD/good.wav").replace("BAD", str(bad)).split()
     defaults = [] if "--model" in arguments else ["--model", model]
     defaults += [] if "-o" in arguments else ["-o", str(out)]
-    run = Run(capsys, "transcribe", *arguments, *defaults)
+    run = run_cli("transcribe", *arguments, *defaults)
     assert run.status != 0
     lines = [
         line
@@ -142,11 +142,11 @@ def test_a_mistyped_flag_or_command_gets_a_suggestion(
         assert f"did you mean {meant}?" in capsys.readouterr().err, line
 
 
-def test_without_a_command_is_help(capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run(capsys)
+def test_without_a_command_is_help(run_cli: RunCLI) -> None:
+    run = run_cli()
     assert run.status == 0 and not run.err
     assert run.out.startswith("usage: slimwhisper") and "--version" in run.out
-    assert Run(capsys, "--verson").err == (
+    assert run_cli("--verson").err == (
         "slimwhisper: unrecognized arguments: --verson; did you mean --version?; see slimwhisper "
         "--help\n"
     )

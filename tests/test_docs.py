@@ -18,7 +18,7 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.tempdir import page_folder
 from slimwhisper.cli import build_parser
 from slimwhisper.loading import load_model
-from tests.support.command import Run
+from tests.support.command import RunCLI
 from tests.support.live import Live, start, stop
 from tests.support.paths import BROKEN, ROOT
 from tests.support.spoken import SAMPLES
@@ -51,11 +51,6 @@ def commands(page: Path, program: str) -> list[str]:
 def pages_with(find: Callable[[Path, str], object], what: str) -> list[Any]:
     """The pages where `find`, `blocks` or `commands`, finds something."""
     return [pytest.param(p, id=p.name) for p in PAGES if find(p, what)]
-
-
-@pytest.fixture(scope="module")
-def digits() -> SlimWhisper:
-    return load_model("digits")
 
 
 @pytest.fixture
@@ -106,7 +101,7 @@ def test_python(
 
 
 @pytest.mark.parametrize("page", pages_with(commands, "slimwhisper"))
-def test_command_lines(page: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_lines(page: Path, folder: Path, run_cli: RunCLI) -> None:
     """They are understood; those that transcribe are run, with the bundled model."""
     for line in commands(page, "slimwhisper"):
         words = subprocess.run(
@@ -117,7 +112,7 @@ def test_command_lines(page: Path, folder: Path, capsys: pytest.CaptureFixture[s
             for flag in ("--model", "--draft"):
                 if flag in words:
                     words[words.index(flag) + 1] = "digits"
-            run = Run(capsys, *words)
+            run = run_cli(*words)
             assert run.status == 0, run.err
             assert list(Path(asked.output_dir).rglob("*.srt"))
 

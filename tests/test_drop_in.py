@@ -122,7 +122,7 @@ def test_every_option_of_whisper_is_known(random_paths: dict[str, Path]) -> None
 
 # what scripts will not find here, and why
 MISSING = {
-    "Whisper.install_kv_cache_hooks": "there are no modules to hook: the caches are passed in",
+    "Whisper.install_kv_cache_hooks": "there are no modules to hook: the caches are passed in"
 }
 # modules of which only these names are here: the others decode with whisper's own modules
 OURS = {

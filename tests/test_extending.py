@@ -34,7 +34,7 @@ from slimwhisper.recordings import passes as table
 from slimwhisper.service.source import Finished
 from slimwhisper.types import Dims, Segment, Transcript
 from tests.support.checkpoints import assert_equal, facts_of, tiny_dims
-from tests.support.command import Run
+from tests.support.command import RunCLI
 from tests.support.paths import SAMPLES
 from tests.support.toy_form import first_form
 
@@ -57,15 +57,15 @@ def shout() -> Iterator[str]:
 
 @pytest.mark.slow
 def test_a_form_and_a_format_from_outside(
-    first: str, shout: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    first: str, shout: str, run_cli: RunCLI, tmp_path: Path
 ) -> None:
     command = ("transcribe", str(SAMPLES / "phone-number.wav"), "--model", "digits")
-    plain = Run(capsys, *command, "-o", str(tmp_path))
+    plain = run_cli(*command, "-o", str(tmp_path))
     assert plain.status == 0, plain.err
     text = (tmp_path / "phone-number.txt").read_text()
     for frames in ("all", "60"):
         form = f"{first}:frames={frames}"
-        ours = Run(capsys, *command, "--cross-cache", form, "-f", shout, "-o", str(tmp_path))
+        ours = run_cli(*command, "--cross-cache", form, "-f", shout, "-o", str(tmp_path))
         assert ours.status == 0 and f"cache {first}" in ours.err
         heard = (tmp_path / "phone-number.shout").read_text().split()
         assert (heard == text.upper().split()) == (frames == "all"), "it is the form that runs"

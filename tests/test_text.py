@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import slimwhisper
+from slimwhisper import SlimWhisper
 from slimwhisper.cli import main
 from slimwhisper.text import escape_line, parse_size
 from tests.support.paths import SAMPLES
@@ -49,20 +49,18 @@ def test_a_job_needs_no_standard_streams(
 
 
 @streams
-def test_nor_does_the_library(monkeypatch: pytest.MonkeyPatch, stream: Any) -> None:
-    model = slimwhisper.load_model("digits", "cpu")
+def test_nor_does_the_library(
+    digits: SlimWhisper, monkeypatch: pytest.MonkeyPatch, stream: Any
+) -> None:
     monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.setattr(sys, "stderr", stream)
-    assert model.transcribe(PHONE, verbose=True)["text"].split() == WORDS.split()
+    assert digits.transcribe(PHONE, verbose=True)["text"].split() == WORDS.split()
 
 
 @streams
 @pytest.mark.parametrize("command", ["report", "--version"])
 def test_commands_that_only_print(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    stream: Any,
-    command: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stream: Any, command: str
 ) -> None:
     """Those that cannot have failed; in one line, but for a reader that has enough."""
     monkeypatch.setattr(sys, "stdout", stream)

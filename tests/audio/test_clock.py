@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from slimwhisper import load_model
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.headers import silence
 from slimwhisper.audio.load import load_audio
@@ -136,11 +135,6 @@ def test_a_jump_past_the_stated_end_is_not_filled(
 # Texts
 
 
-@pytest.fixture(scope="module")
-def model() -> SlimWhisper:
-    return load_model("digits", device="cpu")
-
-
 PHONE = SAMPLES / "phone-number.wav"  # three segments; the second begins at 3 s
 
 
@@ -148,14 +142,14 @@ PHONE = SAMPLES / "phone-number.wav"  # three segments; the second begins at 3 s
     ("options", "loaders"), [({"speech_only": True}, 1), ({"vad_filter": True}, 0)]
 )
 def test_the_first_text_of_a_film(
-    tmp_path: Path, model: SlimWhisper, options: dict[str, bool], loaders: int
+    tmp_path: Path, digits: SlimWhisper, options: dict[str, bool], loaders: int
 ) -> None:
     """Of the sound alone, but later; a model finds no text that begins after a window's first
     second.
     """
     film = late(tmp_path, "mkv", PHONE)
     (_, plain), (_, text) = (
-        next(model.transcribe_many([path], loaders=loaders, **options)) for path in (PHONE, film)
+        next(digits.transcribe_many([path], loaders=loaders, **options)) for path in (PHONE, film)
     )
     assert [s.text for s in text.segments] == [s.text for s in plain.segments]
     for one, other in zip(text.segments, plain.segments, strict=True):
@@ -163,9 +157,9 @@ def test_the_first_text_of_a_film(
 
 
 @pytest.mark.parametrize("seconds", [3, 12, 100])
-def test_texts_after_a_gap(tmp_path: Path, model: SlimWhisper, seconds: float) -> None:
+def test_texts_after_a_gap(tmp_path: Path, digits: SlimWhisper, seconds: float) -> None:
     path = with_gap(tmp_path, "webm", seconds, 2.6, PHONE)
-    plain, late = model.transcribe(PHONE)["segments"], model.transcribe(path)["segments"]
+    plain, late = digits.transcribe(PHONE)["segments"], digits.transcribe(path)["segments"]
     assert [s["text"] for s in late] == [s["text"] for s in plain]
     assert late[1]["start"] == pytest.approx(plain[1]["start"] + seconds, abs=0.3)
 

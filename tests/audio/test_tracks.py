@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slimwhisper import load_audio, load_model
+from slimwhisper import SlimWhisper, load_audio
 from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.load import load_channels, load_samples
 from slimwhisper.audio.readers import Readers
@@ -75,13 +75,12 @@ def test_channels_of_a_track(film: Path) -> None:
         load_channels(film, audio_track=2)
 
 
-def test_in_the_library(film: Path) -> None:
-    model = load_model("digits", device="cpu")
-    assert model.transcribe(film, audio_track=2)["text"].startswith(" five five five")
-    ((_, result),) = model.transcribe_many([film], audio_track="eng", channels=None)
+def test_in_the_library(film: Path, digits: SlimWhisper) -> None:
+    assert digits.transcribe(film, audio_track=2)["text"].startswith(" five five five")
+    ((_, result),) = digits.transcribe_many([film], audio_track="eng", channels=None)
     assert result["text"].startswith(" five five five")
     with pytest.raises(OptionError, match="audio_track"):
-        model.transcribe(film, audio_track=2.5)
+        digits.transcribe(film, audio_track=2.5)
 
 
 def test_in_the_command(

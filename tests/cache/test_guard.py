@@ -67,15 +67,6 @@ def test_acts_on_ill_conditioned_weights_alone(condition: float, dtype: torch.dt
         assert record.baseline_error > 0
 
 
-@pytest.mark.parametrize("condition", [3.0, 1e4, 5e9])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_forms_without_an_inverse_never_fall_back(condition: float, dtype: torch.dtype) -> None:
-    for attention, form in (("cross", "kv"), ("cross", "e"), ("self", "kv"), ("self", "x")):
-        _, record = conditioned(condition)(attention, form, dtype, 1)
-        assert not record.fell_back
-        assert record.error <= 2 * record.baseline_error
-
-
 def test_weights_that_overflow_half_precision_are_refused() -> None:
     _, record = conditioned(5e9)("cross", "k", torch.float16)
     assert record.largest > 65_504

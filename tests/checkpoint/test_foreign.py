@@ -61,8 +61,7 @@ def test_ctranslate2_with_aliases_and_an_old_vocabulary(tmp_path: Path, tokens: 
 
 
 @pytest.mark.parametrize(
-    ("dims", "dtype"),
-    [(DIMS, torch.float32), (ENGLISH, torch.float16), (LARGE, torch.bfloat16)],
+    ("dims", "dtype"), [(DIMS, torch.float32), (ENGLISH, torch.float16), (LARGE, torch.bfloat16)]
 )
 def test_ggml_is_read_exactly(tmp_path: Path, dims: Dims, dtype: torch.dtype) -> None:
     """Matrices in any dtype, the rest in float32, as whisper.cpp's script writes them."""

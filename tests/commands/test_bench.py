@@ -19,7 +19,7 @@ from slimwhisper.commands.parsers import BATCHES
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
-from tests.support.command import Run, die
+from tests.support.command import RunCLI, die
 
 TINY = ("--windows", "2", "--tokens", "3", "--rounds", "1", "--threads", "1")
 CPU = torch.device("cpu")
@@ -51,12 +51,10 @@ def check_rows(answer: dict[str, Any], caches: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_table_and_json_against_whisper(
-    capsys: pytest.CaptureFixture[str], random_paths: dict[str, Path]
-) -> None:
+def test_table_and_json_against_whisper(run_cli: RunCLI, random_paths: dict[str, Path]) -> None:
     model = str(random_paths["english"])
-    run = Run(
-        *(capsys, "bench", "--model", model, "--device", "cpu", *TINY),
+    run = run_cli(
+        *("bench", "--model", model, "--device", "cpu", *TINY),
         *("--cache", "slim", "baseline", "--batch", "2", "--against_whisper"),
     )
     assert (run.status, run.err) == (0, "")
@@ -116,10 +114,8 @@ def test_in_turns(random_paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
         (["--adapter", "mine", "--adapter", "another"], "given twice; merge adapters with PEFT"),
     ],
 )
-def test_bad_arguments_at_once(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    run = Run(capsys, "bench", *arguments)
+def test_bad_arguments_at_once(run_cli: RunCLI, arguments: list[str], message: str) -> None:
+    run = run_cli("bench", *arguments)
     assert run.status == 2 and run.out == ""
     assert message in run.err and len(run.err.splitlines()) == 1
 

@@ -33,7 +33,7 @@ from tests.support.checkpoints import (
     save_openai,
     tiny_dims,
 )
-from tests.support.command import Run
+from tests.support.command import RunCLI
 from tests.support.lite_whisper import factored_state, products, save_lite
 
 ENGLISH = tiny_dims(width=8, multilingual=False, audio_layers=1, text_layers=1)
@@ -104,9 +104,7 @@ def test_a_folder_has_what_transformers_reads(openai_file: Path, folder: Path) -
 
 
 @pytest.mark.parametrize(
-    "dims",
-    [pytest.param(ENGLISH, marks=pytest.mark.slow), LARGE],
-    ids=["51864", "51866"],
+    "dims", [pytest.param(ENGLISH, marks=pytest.mark.slow), LARGE], ids=["51864", "51866"]
 )
 def test_round_trip(tmp_path: Path, dims: Dims) -> None:
     """With OpenAI's tokenizer: special tokens and their ids, and words of several scripts, by
@@ -183,9 +181,7 @@ def edit(source: Path, target: Path, file: str, **changes: Any) -> Path:
     return target
 
 
-def test_settings_that_stay_behind_are_named(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_that_stay_behind_are_named(folder: Path, tmp_path: Path, run_cli: RunCLI) -> None:
     other = edit(
         *(folder, tmp_path / "m", "generation_config.json"),
         language="<|de|>",
@@ -194,7 +190,7 @@ def test_settings_that_stay_behind_are_named(
         forced_decoder_ids=[[1, None], [2, 50359]],  # as in old files, and the default
         begin_suppress_tokens=[50257, 220],
     )
-    run = Run(capsys, "convert", str(other), str(tmp_path / "out.pt"))
+    run = run_cli("convert", str(other), str(tmp_path / "out.pt"))
     assert run.status == 0
     assert run.err.count("\n") == 1
     assert "openai-whisper does not read its alignment_heads, suppress_tokens, language" in run.err
@@ -284,11 +280,11 @@ def test_folder_to_folder_keeps_tokenizer_and_settings(folder: Path, tmp_path: P
     assert read(made / "config.json")["torch_dtype"] == "bfloat16"
 
 
-def test_factors_are_multiplied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_factors_are_multiplied(tmp_path: Path, run_cli: RunCLI) -> None:
     """LiteASR's: what is written is Whisper's, for every program; one line says what that costs."""
     state = factored_state(DIMS, seed=7)
     source = save_lite(tmp_path / "lite", DIMS, state)
-    run = Run(capsys, "convert", str(source), str(tmp_path / "whole"))
+    run = run_cli("convert", str(source), str(tmp_path / "whole"))
     assert run.status == 0 and run.err.count("\n") == 1
     assert f"{tmp_path / 'whole'}: the factors of 4 weights were multiplied" in run.err
     config = read(tmp_path / "whole" / "config.json")
@@ -303,19 +299,17 @@ def test_factors_are_multiplied(tmp_path: Path, capsys: pytest.CaptureFixture[st
     theirs = whisper.load_model(str(file), device="cpu").state_dict()
     name = "encoder.blocks.0.mlp.0.weight"
     assert torch.equal(theirs[name], rounded[name].half().float())
-    again = Run(capsys, "convert", str(tmp_path / "whole"), str(tmp_path / "again.pt"))
+    again = run_cli("convert", str(tmp_path / "whole"), str(tmp_path / "again.pt"))
     assert again.status == 0 and not again.err
 
 
-def test_an_existing_output_is_kept(
-    openai_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_existing_output_is_kept(openai_file: Path, tmp_path: Path, run_cli: RunCLI) -> None:
     out = tmp_path / "out.pt"
     out.write_text("mine")
-    run = Run(capsys, "convert", str(openai_file), str(out))
+    run = run_cli("convert", str(openai_file), str(out))
     assert run.status == 1 and "--overwrite" in run.err
     assert out.read_text() == "mine"
-    assert Run(capsys, "convert", str(openai_file), str(out), "--overwrite").status == 0
+    assert run_cli("convert", str(openai_file), str(out), "--overwrite").status == 0
     assert_equal(load_checkpoint(out).state, STATE)
 
 

@@ -22,7 +22,7 @@ from slimwhisper.commands import doctor, measurement
 from slimwhisper.commands.doctor import checks, package_checks, run_doctor
 from slimwhisper.commands.measurement import Case
 from slimwhisper.kernels.cpu.library import library
-from tests.support.command import Run
+from tests.support.command import RunCLI
 
 
 def fails(error: Exception) -> Any:
@@ -52,8 +52,8 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def test_looks_at_everything_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run(capsys, "doctor", "--json")
+def test_looks_at_everything_on_this_machine(run_cli: RunCLI) -> None:
+    run = run_cli("doctor", "--json")
     rows = json.loads(run.out)
     found = {check["name"]: check["value"] for check in rows["checks"]}
     assert run.status == 0 and rows["healthy"] is True
@@ -61,7 +61,7 @@ def test_looks_at_everything_on_this_machine(capsys: pytest.CaptureFixture[str])
     assert metadata.version("tiktoken") in found["tiktoken"]
     assert found["decoding audio"].startswith("PyAV works")
     assert found["resampling"].startswith(audio.resampler()[0])
-    lines = Run(capsys, "doctor").out.splitlines()
+    lines = run_cli("doctor").out.splitlines()
     for name in found:
         assert sum(re.match(rf"(ok|-) +{name}  ", line) is not None for line in lines) == 1, name
     assert max(map(len, lines)) <= 80

@@ -28,7 +28,7 @@ from slimwhisper.live.types import (
     UtteranceEnded,
 )
 from slimwhisper.types import SAMPLE_RATE, Segment, Word
-from tests.support.command import Run
+from tests.support.command import RunCLI
 from tests.support.paths import SAMPLES
 
 RAW = (np.sin(np.arange(3 * SAMPLE_RATE) / 20) * 9_000).astype("<i2").tobytes()  # 3 s
@@ -114,34 +114,30 @@ def recording(folder: Path) -> Path:
 
 @pytest.mark.parametrize("end", [b"", b"x"])
 def test_raw_audio_from_a_pipe(
-    capsys: pytest.CaptureFixture[str], model: Model, stdin: Callable[[bytes], object], end: bytes
+    run_cli: RunCLI, model: Model, stdin: Callable[[bytes], object], end: bytes
 ) -> None:
     """What was heard is kept where the source ends badly."""
     stdin(RAW + end)
-    run = Run(capsys, "live")
+    run = run_cli("live")
     assert (run.status, run.out) == (int(bool(end)), "one\ntwo -->\nthrée & four\n")
     assert run.err.startswith("slimwhisper: standard input: ") if end else not run.err
     assert sum(model.pieces) == 3 * SAMPLE_RATE
 
 
-def test_a_file_comes_in_step(
-    capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path
-) -> None:
-    run = Run(capsys, "live", str(recording(tmp_path)), "--update", "2", "--language", "None")
+def test_a_file_comes_in_step(run_cli: RunCLI, model: Model, tmp_path: Path) -> None:
+    run = run_cli("live", str(recording(tmp_path)), "--update", "2", "--language", "None")
     assert run.status == 0 and run.out.count("\n") == 3
     assert set(model.pieces) == {SAMPLE_RATE // 10}
     assert model.options["update"] == 2.0 and model.options["language"] is None
 
 
 @pytest.mark.parametrize("piped", [False, True])
-def test_a_real_model(
-    capsys: pytest.CaptureFixture[str], stdin: Callable[[bytes], object], piped: bool
-) -> None:
+def test_a_real_model(run_cli: RunCLI, stdin: Callable[[bytes], object], piped: bool) -> None:
     """A file, and the same through a pipe, with the bundled model."""
     name = "phone-number.wav"
     stdin((SAMPLES / name).read_bytes() if piped else b"")
     source = "-" if piped else str(SAMPLES / name)
-    run = Run(capsys, "live", source, "--model", "digits", "--window", "10", "--device", "cpu")
+    run = run_cli("live", source, "--model", "digits", "--window", "10", "--device", "cpu")
     assert run.status == 0
     assert run.out == "five five five\nzero one four\ntwo seven nine eight\n"
 
@@ -187,8 +183,8 @@ def test_speakers_are_named_at_the_end(
     assert capsys.readouterr().out.endswith("\nZoë: one\nBo: two\n")
 
 
-def test_json(capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path) -> None:
-    run = Run(capsys, "live", str(recording(tmp_path)), "-f", "json")
+def test_json(run_cli: RunCLI, model: Model, tmp_path: Path) -> None:
+    run = run_cli("live", str(recording(tmp_path)), "-f", "json")
     rows = [json.loads(line) for line in run.out.splitlines()]
     assert [row["event"] for row in rows[1:4]] == ["text", "speech_stopped", "ended"]
     assert rows[0] == {"event": "speech_started", "utterance": 0, "start": 0.0}
@@ -213,7 +209,7 @@ def test_json(capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path) 
     ],
 )
 def test_errors(
-    capsys: pytest.CaptureFixture[str],
+    run_cli: RunCLI,
     model: Model,
     stdin: Callable[[bytes], object],
     tmp_path: Path,
@@ -224,7 +220,7 @@ def test_errors(
     stdin(RAW if "/dev/full" in words else b"")
     yesterdays = tmp_path / "text"
     yesterdays.write_text("kept")
-    run = Run(capsys, "live", *(w.replace("YESTERDAYS", str(yesterdays)) for w in words))
+    run = run_cli("live", *(w.replace("YESTERDAYS", str(yesterdays)) for w in words))
     assert yesterdays.read_text() == "kept"
     assert run.status == status and message in run.err
     assert len(run.err.splitlines()) == 1
@@ -233,7 +229,7 @@ def test_errors(
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("threaded", [False, True])
 def test_a_signal_ends_the_source(
-    capsys: pytest.CaptureFixture[str],
+    run_cli: RunCLI,
     model: Model,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -254,7 +250,7 @@ def test_a_signal_ends_the_source(
         out, into = os.pipe()
         monkeypatch.setattr(sys, "stdin", os.fdopen(out, "rb"))
         os.write(into, RAW[: 2 * SAMPLE_RATE + 6_400])
-    run = Run(capsys, "live", *([] if threaded else [str(recording(tmp_path))]))
+    run = run_cli("live", *([] if threaded else [str(recording(tmp_path))]))
     assert (run.status, run.out) == (status, "one\n")
     assert "writing what was said" not in run.out
     assert signal.getsignal(number) == before
@@ -265,11 +261,11 @@ def test_a_signal_ends_the_source(
 
 
 def test_an_error_of_the_model_and_a_second_signal(
-    capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path
+    run_cli: RunCLI, model: Model, tmp_path: Path
 ) -> None:
     source = str(recording(tmp_path))
     model.fails = AudioError("too hot")
-    assert Run(capsys, "live", source).err == "slimwhisper: too hot\n"
+    assert run_cli("live", source).err == "slimwhisper: too hot\n"
     model.on_piece = lambda: [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]
-    run = Run(capsys, "live", source)
+    run = run_cli("live", source)
     assert run.status == 130 and run.err == "slimwhisper: interrupted\n"

@@ -14,7 +14,7 @@ from slimwhisper.checkpoint.names import HUB_IDS, HUB_MODELS
 from slimwhisper.commands.costs import OFFICIAL_DIMS, known_dims
 from slimwhisper.research.report import make_report
 from tests.support.checkpoints import refusal
-from tests.support.command import Run
+from tests.support.command import RunCLI
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +25,8 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def listed(capsys: pytest.CaptureFixture[str], folder: Path) -> dict[str, dict[str, Any]]:
-    run = Run(capsys, "models", "--json", "--model_dir", str(folder))
+def listed(run_cli: RunCLI, folder: Path) -> dict[str, dict[str, Any]]:
+    run = run_cli("models", "--json", "--model_dir", str(folder))
     assert run.status == 0 and run.err == ""
     return {model["name"]: model for model in json.loads(run.out)}
 
@@ -43,17 +43,17 @@ def put(cache: Path, name: str, **files: str) -> Path:
     return snapshot
 
 
-def test_every_name_is_listed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    models = listed(capsys, tmp_path)
+def test_every_name_is_listed(run_cli: RunCLI, tmp_path: Path) -> None:
+    models = listed(run_cli, tmp_path)
     assert list(models) == available_models()
     assert set(models) == {"digits", *whisper.available_models(), *HUB_MODELS}
     assert models["digits"]["path"].endswith("digits.pt")
     assert all(model["path"] is None for name, model in models.items() if name != "digits")
 
 
-def test_what_is_known(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_is_known(run_cli: RunCLI, tmp_path: Path) -> None:
     """Sizes that OpenAI and distil-whisper state, in millions, and the report's memory."""
-    models = listed(capsys, tmp_path)
+    models = listed(run_cli, tmp_path)
     stated = {"tiny": 39, "base": 74, "small": 244, "medium": 769, "turbo": 809}
     stated |= {"large-v2": 1550, "distil-large-v3": 756, "distil-medium.en": 394}
     for name, millions in stated.items():
@@ -83,9 +83,7 @@ def test_shapes_of_known_names() -> None:
         assert (dims.n_mels == 128) is (dims.n_vocab == 51_866)
 
 
-def test_what_is_here(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, empty_cache: Path
-) -> None:
+def test_what_is_here(run_cli: RunCLI, tmp_path: Path, empty_cache: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "large-v3-turbo.pt").write_text("")
@@ -96,7 +94,7 @@ def test_what_is_here(
     put(empty_cache, "distil-large-v2", **half, **{"2__safetensors": ""})
     whole = put(empty_cache, "kb-whisper-tiny", config__json="{}", model__safetensors="")
     put(empty_cache, "kb-whisper-base", config__json="{}", model__safetensors__index__json="[]")
-    models = listed(capsys, root)
+    models = listed(run_cli, root)
     here = {name for name, model in models.items() if model["path"]}
     assert here == {"digits", "large-v3-turbo", "turbo", "distil-large-v2", "kb-whisper-tiny"}
     assert models["kb-whisper-tiny"]["path"] == str(whole)

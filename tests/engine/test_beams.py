@@ -149,15 +149,3 @@ def test_the_context_ends_a_search(model: Model) -> None:
     expected = Reference(3, 2, 1.0, -9.0, None).run(prompt, 20)
     assert found[3].tokens == expected.tokens
     assert len(expected.tokens) == 5
-
-
-def test_the_scripts_are_worth_comparing() -> None:
-    """Wider searches find other texts, and longer patience too."""
-    prompt = (VOCABULARY.sot,)
-
-    def texts(width: int, patience: float) -> list[tuple[int, ...]]:
-        runs = (Reference(s, width, patience, 0.0, None).run(prompt, 12) for s in range(12))
-        return [r.tokens for r in runs]
-
-    assert texts(1, 1.0) != texts(3, 1.0) != texts(3, 2.0)
-    assert len({len(t) for t in texts(3, 1.0)}) > 3

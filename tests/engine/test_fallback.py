@@ -68,10 +68,7 @@ def temperatures(results: Sequence[dict[str, Any]]) -> list[float]:
 
 
 def test_who_fails_is_tried_again_and_others_are_not_touched(
-    model: SlimWhisper,
-    greedy: list[dict[str, Any]],
-    middle: float,
-    monkeypatch: pytest.MonkeyPatch,
+    model: SlimWhisper, greedy: list[dict[str, Any]], middle: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = Watch(model, monkeypatch)
     options = {**BASE, "logprob_threshold": middle}

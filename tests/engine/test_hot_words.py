@@ -66,18 +66,6 @@ def test_gains_are_those_of_the_definition(parts: list[tuple[int, ...]]) -> None
     assert int(state[0]) - 2 == words().walk(text)[-1] == int(start(text)[1][0]) - 2
 
 
-def test_a_false_start_gains_nothing_and_a_phrase_keeps_its_bonus() -> None:
-    phrases, eot, new, york, is_ = Phrases(("new york",), 2.0), VOCABULARY.eot, 649, 331, 318
-    (tokens,) = (s.tokens for s in phrases.spelled if s.tokens[0] == new)
-    assert tokens[:2] == (new, york)
-    for text, total in (
-        ([new, is_, eot], 0.0),
-        ([new, york, eot], 0.0),
-        ([*tokens, is_, eot], 2.0 * len(tokens)),
-    ):
-        assert sum(phrases.gain(text[:i], t) for i, t in enumerate(text)) == total
-
-
 def test_the_largest_is_argmax() -> None:
     """Of rows with equal numbers as well, and of any length."""
     generator = torch.Generator().manual_seed(0)

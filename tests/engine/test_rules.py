@@ -194,17 +194,6 @@ def test_samples_follow_the_distribution() -> None:
         assert chi_square < 34.5
 
 
-def test_a_sample_depends_on_its_own_row_alone() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(50, 300, generator=generator)
-    heat = 0.2 + torch.rand(50, generator=generator)
-    keys = torch.randint(2**62, (50,), generator=generator)
-    together = sample(logits, heat, keys)
-    alone = [sample(logits[i : i + 1], heat[i : i + 1], keys[i : i + 1]) for i in range(50)]
-    assert torch.equal(together, torch.cat(alone))
-    assert together.unique().numel() > 25
-
-
 def test_rounding_does_not_change_a_sample() -> None:
     """Logits of a vocabulary's size, changed as another batch size would change them."""
     generator = torch.Generator().manual_seed(0)

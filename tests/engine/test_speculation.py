@@ -56,10 +56,7 @@ class Guesses:
     cost = 0.01
 
     def __init__(
-        self,
-        windows: Sequence[Window],
-        texts: Sequence[Decoded],
-        wrong: Callable[[int, int], bool],
+        self, windows: Sequence[Window], texts: Sequence[Decoded], wrong: Callable[[int, int], bool]
     ) -> None:
         self.prompts, self.wrong = [w.prompt for w in windows], wrong
         self.texts = [[*t.tokens, VOCABULARY.eot, VOCABULARY.eot] for t in texts]

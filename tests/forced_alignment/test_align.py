@@ -27,11 +27,6 @@ PHONE = SAMPLES / "phone-number.wav"
 LINES = [segment["text"] for segment in EXPECTED[PHONE.name]["segments"]]
 
 
-@pytest.fixture(scope="module")
-def model() -> SlimWhisper:
-    return slimwhisper.load_model("digits", device="cpu")
-
-
 def timed_sequence(count: int, seed: int) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Words, their borders [count, 2] in seconds, and the audio: as `sequence` makes it."""
     rng = np.random.default_rng(seed)
@@ -53,12 +48,12 @@ def borders_of(result: dict) -> np.ndarray:  # type: ignore[type-arg]
     return np.array([(w["start"], w["end"]) for w in words])
 
 
-def test_borders_of_words(model: SlimWhisper) -> None:
+def test_borders_of_words(digits: SlimWhisper) -> None:
     """95 % within 100 ms and 80 % within 50 ms, over several windows; the text as it is."""
     words, borders, audio = timed_sequence(110, seed=4)
     assert len(audio) > 90 * RATE
     lines = lines_of(words)
-    result = model.align(audio, lines)
+    result = digits.align(audio, lines)
     assert [s["text"] for s in result["segments"]] == lines
     assert ["".join(w["word"] for w in s["words"]) for s in result["segments"]] == lines
     errors = np.abs(borders_of(result) - borders)
@@ -69,9 +64,9 @@ def test_borders_of_words(model: SlimWhisper) -> None:
     assert segment["end"] == segment["words"][-1]["end"]
 
 
-def test_what_is_missing_on_either_side_is_marked(model: SlimWhisper) -> None:
+def test_what_is_missing_on_either_side_is_marked(digits: SlimWhisper) -> None:
     lines = ["It was a dark and stormy night", *LINES[:1], "♪", *LINES[2:]]
-    result = model.align(PHONE, "\n".join(lines))
+    result = digits.align(PHONE, "\n".join(lines))
     assert [s["text"] for s in result["segments"]] == lines
     assert result["flags"] == {0: ["not_in_audio"], 2: ["not_in_audio"]}
     assert all(s["start"] == s["end"] for s in (result["segments"][i] for i in (0, 2)))
@@ -82,34 +77,34 @@ def test_what_is_missing_on_either_side_is_marked(model: SlimWhisper) -> None:
     assert span["end"] == pytest.approx(truth["end"], abs=0.2)
 
 
-def test_another_text_altogether(model: SlimWhisper) -> None:
+def test_another_text_altogether(digits: SlimWhisper) -> None:
     """As long as what is said; and a recording without words."""
-    result = model.align(PHONE, ["cat dog bird", "fish cow horse", "ant bee wasp fly"])
+    result = digits.align(PHONE, ["cat dog bird", "fish cow horse", "ant bee wasp fly"])
     assert len(result["flags"]) == 3
     assert " ".join(span["text"] for span in result["unscripted"]) == " ".join(LINES)
-    silent = model.align(np.zeros(RATE * 3, np.float32), LINES)
+    silent = digits.align(np.zeros(RATE * 3, np.float32), LINES)
     assert len(silent["flags"]) == 3 and "unscripted" not in silent
-    nothing = model.align(np.zeros(10, np.float32), LINES)
+    nothing = digits.align(np.zeros(10, np.float32), LINES)
     assert len(nothing["flags"]) == 3
 
 
-def test_pieces_side_by_side_are_the_same(model: SlimWhisper) -> None:
+def test_pieces_side_by_side_are_the_same(digits: SlimWhisper) -> None:
     words, _, audio = timed_sequence(60, seed=8)
-    one = borders_of(model.align(audio, lines_of(words), batch_size=1))
-    many = borders_of(model.align(audio, lines_of(words), batch_size=4))
+    one = borders_of(digits.align(audio, lines_of(words), batch_size=1))
+    many = borders_of(digits.align(audio, lines_of(words), batch_size=4))
     np.testing.assert_allclose(one, many, atol=0.021)
 
 
 @pytest.mark.parametrize("option", ["vad_filter", "sentences"])
-def test_options_that_change_the_text_or_the_audio(model: SlimWhisper, option: str) -> None:
+def test_options_that_change_the_text_or_the_audio(digits: SlimWhisper, option: str) -> None:
     with pytest.raises(OptionError, match=option):
-        model.align(PHONE, LINES, **{option: True})
+        digits.align(PHONE, LINES, **{option: True})
 
 
-def test_fine_word_times_change_no_text(model: SlimWhisper) -> None:
+def test_fine_word_times_change_no_text(digits: SlimWhisper) -> None:
     words, borders, audio = timed_sequence(40, seed=20)
-    usual = model.transcribe(audio, word_timestamps=True)
-    fine = model.transcribe(audio, word_timestamps=True, word_times="fine")
+    usual = digits.transcribe(audio, word_timestamps=True)
+    fine = digits.transcribe(audio, word_timestamps=True, word_times="fine")
     assert usual["text"] == fine["text"] and usual["text"].split() == words
     assert [len(s["words"]) for s in usual["segments"]] == [
         len(s["words"]) for s in fine["segments"]
@@ -205,8 +200,8 @@ def test_the_command_overwrites_neither_text_nor_audio(
     assert "file: cannot be written to" in capsys.readouterr().err
 
 
-def test_a_word_that_no_context_holds(model: SlimWhisper) -> None:
+def test_a_word_that_no_context_holds(digits: SlimWhisper) -> None:
     lines = [f"{LINES[0]} {'xyzq1' * 300}", *LINES[1:]]
-    result = model.align(PHONE, lines)
+    result = digits.align(PHONE, lines)
     assert [s["text"] for s in result["segments"]] == lines
     assert result["segments"][1]["words"] and result["segments"][2]["words"]

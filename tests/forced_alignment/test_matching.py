@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from slimwhisper.forced_alignment.matching import HeardWord, Match, match
 from slimwhisper.forced_alignment.pieces import Piece, pieces_of
 from slimwhisper.forced_alignment.script import words_of
-from slimwhisper.types import Span
 from tests.support.fuzz import examples
 
 LINES = ["the quick brown fox", "jumps over the lazy dog", "and runs away"]
@@ -31,22 +30,6 @@ def placed_lines(result: Match) -> list[int]:
     return sorted({p.word.line for p in result.placed})
 
 
-def test_all_is_heard() -> None:
-    result = found(" ".join(LINES))
-    assert [p.word.key for p in result.placed] == " ".join(LINES).split()
-    assert [p.start for p in result.placed] == [0.5 * i for i in range(12)]
-    assert result.certain == {0, 1, 2} and result.unscripted(()) == ()
-
-
-def test_audio_that_is_not_in_the_text() -> None:
-    result = found(f"{LINES[0]} well you know {LINES[1]} {LINES[2]}")
-    assert placed_lines(result) == [0, 1, 2]
-    assert result.unscripted(()) == (Span(2.0, 3.5, "well you know"),)
-    assert [p.strangers for p in result.placed][4] == 3
-    whole = result.unscripted({2})  # if the last line turns out to be another text
-    assert whole[-1] == Span(6.0, 7.5, "and runs away")
-
-
 def test_words_heard_as_others_or_not_at_all_are_placed_between() -> None:
     result = found("the quack fox jumps over the lazy dog and away")
     assert placed_lines(result) == [0, 1, 2]
@@ -54,16 +37,6 @@ def test_words_heard_as_others_or_not_at_all_are_placed_between() -> None:
     assert times["quick"] == (0.5, 1.0) or times["brown"] == (0.5, 1.0)
     ends = [p.end for p in result.placed]
     assert ends == sorted(ends) and all(p.start <= p.end for p in result.placed)
-
-
-def test_another_text_of_the_same_length_is_not_certain() -> None:
-    result = found(f"{LINES[0]} something else was said here {LINES[2]}")
-    assert placed_lines(result) == [0, 1, 2] and result.certain == {0, 2}
-
-
-def test_nothing_is_heard() -> None:
-    assert found("").placed == [] and found("").unscripted(()) == ()
-    assert match([], heard("some words")).unscripted(()) == (Span(0.0, 1.0, "some words"),)
 
 
 KINDS = st.lists(st.sampled_from(("both", "both", "both", "missing", "extra")), max_size=40)

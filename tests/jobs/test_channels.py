@@ -3,20 +3,19 @@
 import json
 from pathlib import Path
 
-import pytest
 import soundfile
 
 from tests.support.calls import call
-from tests.support.command import Run
+from tests.support.command import RunCLI
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command(run_cli: RunCLI, tmp_path: Path) -> None:
     talk, out = call(), tmp_path / "out"
     soundfile.write(tmp_path / "call.wav", talk.audio.T, 16_000)
     soundfile.write(tmp_path / "mono.wav", talk.audio[0], 16_000)
     names = ("--channels", "split", "--channel_names", "agent,customer")
     flags = ("--model", "digits", "-o", str(out), "--beam_size", "None", *names)
-    run = Run(capsys, "transcribe", str(tmp_path / "call.wav"), *flags)
+    run = run_cli("transcribe", str(tmp_path / "call.wav"), *flags)
     assert run.status == 0, run.err
     assert "] agent: " in run.out and "] customer: " in run.out
     texts = [" ".join(word for _, word in talk.words[i : i + 3]) for i in range(0, 18, 3)]
@@ -29,7 +28,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     result = json.loads((out / "call.json").read_text())
     assert [s["speaker"] for s in result["segments"] if s["text"]] == list(speakers)
     (out / "call.txt").unlink()
-    folder = Run(capsys, "transcribe", str(tmp_path), *flags)
+    folder = run_cli("transcribe", str(tmp_path), *flags)
     assert folder.status == 1
     assert folder.err.count("mono.wav: has one channel, so there are none to split") == 1
     assert (out / "call.txt").read_text().splitlines() == lines

@@ -1,5 +1,6 @@
 """Jobs whose files are decoded by other processes: the same results, and no process left behind."""
 
+import json
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ from slimwhisper.audio import readers
 from slimwhisper.cli import main
 from slimwhisper.cores import Cores
 from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.jobs.journal import JOURNAL_NAME
 from slimwhisper.types import Transcript
 from tests.support.paths import BROKEN
 from tests.support.spoken import SAMPLES
@@ -186,5 +188,7 @@ def test_a_recording_whose_readers_are_killed_stays_open(
         patch.setattr(readers, "COMMAND", [sys.executable, "-c", f"{killed}; r.main()"])
         assert main(command) == 1
     assert "phone-number.wav: its decoder was killed twice" in capsys.readouterr().err
+    (line,) = (tmp_path / JOURNAL_NAME).read_text().splitlines()
+    assert json.loads(line)["status"] == "unread"
     assert main(command) == 0
     assert (tmp_path / "phone-number.txt").read_text().startswith("five five five")

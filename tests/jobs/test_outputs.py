@@ -23,15 +23,6 @@ def files(folder: Path, *formats: str) -> Files:
     return Files(open_sink(str(folder)), formats or ("txt",), {})
 
 
-def test_names(tmp_path: Path) -> None:
-    written = files(tmp_path, "txt", "tsv").write(recording(output="b/talk.2024"), TRANSCRIPT)
-    assert written == [f"{tmp_path}/b/talk.2024.{name}" for name in ("txt", "tsv")]
-    assert [Path(name).read_text() for name in written] == [
-        "hello\n",
-        "start\tend\ttext\n0\t1500\thello\n",
-    ]
-
-
 def test_a_failed_write_leaves_the_old_output_and_no_litter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

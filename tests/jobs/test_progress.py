@@ -11,12 +11,7 @@ import pytest
 import soundfile
 
 from slimwhisper.jobs.job import survey
-from slimwhisper.jobs.progress import (
-    JobTotals,
-    model_terms,
-    summary_facts,
-    summary_lines,
-)
+from slimwhisper.jobs.progress import JobTotals, model_terms, summary_facts, summary_lines
 
 FACTS: dict[str, Any] = {"model": "tiny", "device": "cpu", "dtype": "float32", "cache": "e+x"}
 FACTS |= {"batch_size": 16, "fallbacks": [], "settings": []}
@@ -27,28 +22,19 @@ def test_summary() -> None:
     """All lines that may be in it."""
     left_out = {".srt": 7, "hidden": 1} | {f".{n}": n for n in range(1, 10)}
     totals = JobTotals(done=1, skipped=2, failed_earlier=1, segments=412, flagged=3, dropped=2)
-    facts = summary_facts(totals, 130, "out/j.jsonl", left_out) | {
-        "report": "r.html",
-        "faster": "x",
-    }
+    facts = summary_facts(totals, 130, "out/j.jsonl", left_out)
+    facts |= {"report": "r.html", "faster": "x"}
     model = FACTS | {"peak_bytes": 5_000_000, "preemptions": 3, "fallbacks": ["fell back"]}
-    assert summary_lines(facts, model) == [
-        "1 of 1 file transcribed, 0 failed, 2 already done, 1 failed in an earlier run; "
-        "0.0 s of audio in 0.0 s (0.0 x real time)",
-        "3 of 412 segments to check",
-        "2 segments dropped",
-        "left out: 9 .9, 8 .8, 7 .7, 6 .6, 5 .5, 4 .4, 3 .3, 2 .2, 2 others",
-        "stopped early; finished files are saved; run the same command again to resume",
-        "add --retry_failed True to retry files that failed in an earlier run",
-        "journal: out/j.jsonl",
-        "report: r.html",
-        "tiny on cpu, float32, batch 16; cache e+x: 1.0 MB per window, 8.0 times smaller than the "
-        "baseline's 8.0 MB; the cache of texts took up to 5.0 MB; "
-        "texts waited for memory 3 times (see --cache_memory)",
-        "fell back",
-        "1.5 times as fast here: --compute_type auto (x; docs/numerics.md)",
-    ]
-    assert "3 times" in model_terms(model, "tiny")["notes"]
+    parts = (
+        "1 of 1 file transcribed, 0 failed, 2 already done, 1 failed in an earlier run; 0.0 s of",
+        *("3 of 412 segments", "2 segments dropped", ": 9 .9, 8 .8, 7 .7, 6 .6, 5 .5, 4 .4, 3 .3"),
+        *("run the same command again", "--retry_failed", "out/j.jsonl", "r.html"),
+        *("float32, batch 16; cache e+x: 1.0 MB per window, 8.0 times", "fell back", "auto (x"),
+    )
+    for line, part in zip(summary_lines(facts, model), parts, strict=True):
+        assert part in line
+    notes = model_terms(model, "tiny")["notes"]
+    assert all(each in notes for each in ("up to 5.0 MB", "3 times"))
 
 
 def test_survey(tmp_path: Path) -> None:

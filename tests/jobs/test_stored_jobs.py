@@ -1,6 +1,7 @@
 """Jobs whose inputs or outputs are in a store, with a model that needs no weights."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from slimwhisper.errors import OutputError
 from slimwhisper.files import Folder
 from slimwhisper.storage import tables
-from tests.support.command import Run
+from tests.support.command import RunCLI
 from tests.support.fake_model import FakeModel
 from tests.support.memory_store import fill, journal, tar_of, texts
 
@@ -19,13 +20,9 @@ WRITTEN = {"a.wav.txt": "one\n", "x/a.mp3.txt": "two\n"}
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(run_cli: RunCLI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCLI:
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> Run:
-        return Run(capsys, "transcribe", "--model", "tiny", *arguments)
-
-    return call
+    return partial(run_cli, "transcribe", "--model", "tiny")
 
 
 def test_from_a_store_to_a_store(store: Any, run: Any, fake_model: FakeModel) -> None:

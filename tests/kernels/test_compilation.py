@@ -65,7 +65,7 @@ def test_each_way_of_launching_is_compiled() -> None:
         if c.shared <= limit and c.capability <= capability
     }
     assert {v.kernel for _, v in jobs()} == {
-        *("latent", "heads", "combine", "combine_mapped", "add_norm", "choose_token"),
+        *("latent", "heads", "combine", "combine_mapped", "add_norm", "choose_token")
     }
 
 

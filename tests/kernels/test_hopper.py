@@ -9,12 +9,7 @@ from torch import Tensor
 from bench.compilation import SHARED, resources
 from slimwhisper.kernels.attention import ALL, Latent, Reads
 from slimwhisper.kernels.gpu.driver import CAPABILITY, has_bindings
-from slimwhisper.kernels.gpu.hopper import (
-    Variant,
-    attend,
-    compile_for,
-    variant_of,
-)
+from slimwhisper.kernels.gpu.hopper import Variant, attend, compile_for, variant_of
 from tests.kernels.test_triton_kernels import (
     DEVICE,
     NAN,

@@ -17,12 +17,7 @@ from slimwhisper.kernels.configurations import (
     find_configuration,
 )
 from slimwhisper.kernels.gpu.back_ends import ByTriton
-from slimwhisper.kernels.gpu.combine import (
-    MAX_MAPPED_SPLITS,
-    PartialSums,
-    combine,
-    combine_and_map,
-)
+from slimwhisper.kernels.gpu.combine import MAX_MAPPED_SPLITS, PartialSums, combine, combine_and_map
 from slimwhisper.kernels.gpu.heads import split_heads
 from slimwhisper.kernels.gpu.latent import split_latent
 from tests.support.attention import combine_reference, heads_reference, latent_reference
@@ -88,8 +83,7 @@ CASES = [  # windows, rows of one, positions, splits
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize(
-    ("width", "gain"),
-    [(64, 1), (64, 100), (384, 1), pytest.param(1280, 1, marks=pytest.mark.slow)],
+    ("width", "gain"), [(64, 1), (64, 100), (384, 1), pytest.param(1280, 1, marks=pytest.mark.slow)]
 )
 def test_split_latent(
     width: int, gain: float, case: tuple[int, int, int, int], dtype: torch.dtype
@@ -305,10 +299,7 @@ def test_the_table_has_the_official_widths() -> None:
     for dtype, width in itertools.product(("float16", "bfloat16", "float32"), WIDTHS):
         for device in (HOPPER, AMPERE) if dtype == "float32" else (HOPPER, AMPERE, ADA):
             for queries in (1, WIDTHS[width], 5 * WIDTHS[width]):
-                assert find_configuration("latent", dtype, width, queries, device), (
-                    dtype,
-                    width,
-                )
+                assert find_configuration("latent", dtype, width, queries, device), (dtype, width)
             assert find_configuration("heads", dtype, 64, 5, device)
     assert find_configuration("latent", "float16", 100, 4, HOPPER) is None
     for c in configurations():

@@ -32,11 +32,6 @@ SHORT = {"window": 10.0, "update": 1.5}
 
 
 @pytest.fixture(scope="module")
-def model() -> SlimWhisper:
-    return slimwhisper.load_model("digits", device="cpu")
-
-
-@pytest.fixture(scope="module")
 def audio() -> np.ndarray:
     return slimwhisper.load_audio(SAMPLES / NAME)
 
@@ -74,24 +69,24 @@ def test_when_words_are_spoken(digits_path: Path, audio: np.ndarray) -> None:
 
 
 def test_drafts_save_steps_and_change_nothing(
-    model: SlimWhisper, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    digits: SlimWhisper, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was tentative, as the draft of the next update."""
-    decoder, window, steps = type(model.network.decoder), UpdateDecoding._window, list[int]()
+    decoder, window, steps = type(digits.network.decoder), UpdateDecoding._window, list[int]()
     step = decoder.step
     monkeypatch.setattr(decoder, "step", lambda self, *a: (steps.append(1), step(self, *a))[1])
-    drafted = texts_of(list(model.live([audio[:44_000]], **SHORT)))
+    drafted = texts_of(list(digits.live([audio[:44_000]], **SHORT)))
     count = len(steps)
     monkeypatch.setattr(UpdateDecoding, "_window", lambda *a: replace(window(*a), draft=()))
-    assert texts_of(list(model.live([audio[:44_000]], **SHORT))) == drafted
+    assert texts_of(list(digits.live([audio[:44_000]], **SHORT))) == drafted
     assert count < len(steps) - count
 
 
 @pytest.mark.slow
-def test_a_draft_changes_nothing(tmp_path: Path, model: SlimWhisper, audio: np.ndarray) -> None:
+def test_a_draft_changes_nothing(tmp_path: Path, digits: SlimWhisper, audio: np.ndarray) -> None:
     """A smaller model's guesses, beside those of the update before."""
     drafted = with_draft(tmp_path)
-    expected, found = (texts_of(list(m.live([audio[:44_000]], **SHORT))) for m in (model, drafted))
+    expected, found = (texts_of(list(m.live([audio[:44_000]], **SHORT))) for m in (digits, drafted))
     assert found == expected
     engine = drafted.shortened(SHORT["window"]).transcriber.engines[-1]
     speculation = engine.group_runners[0].speculation
@@ -116,7 +111,7 @@ def test_updates_as_long_as_their_audio(
     assert all(s == math.ceil(s) for s in seconds) and sorted(set(seconds)) == [1, 2, 3]
 
 
-def test_an_iterator_is_read_as_the_events_are(model: SlimWhisper, audio: np.ndarray) -> None:
+def test_an_iterator_is_read_as_the_events_are(digits: SlimWhisper, audio: np.ndarray) -> None:
     starts = []
 
     def pieces() -> Iterator[np.ndarray]:
@@ -124,14 +119,14 @@ def test_an_iterator_is_read_as_the_events_are(model: SlimWhisper, audio: np.nda
             starts.append(start)
             yield audio[start : start + 3_200]
 
-    events = model.live(pieces(), **SHORT)
+    events = digits.live(pieces(), **SHORT)
     assert not starts
     first = next(events)
     assert isinstance(first, SpeechStarted) and 0 < len(starts) < 10
     assert spoken_text([first, *events]) == TRUTH
 
 
-def test_an_asynchronous_source(model: SlimWhisper, audio: np.ndarray) -> None:
+def test_an_asynchronous_source(digits: SlimWhisper, audio: np.ndarray) -> None:
     """To its end, to the consumer's, and to its own error: nothing is left running."""
     closed = []
 
@@ -148,7 +143,7 @@ def test_an_asynchronous_source(model: SlimWhisper, audio: np.ndarray) -> None:
 
     async def listen(source: AsyncIterator[np.ndarray], most: int = 1000) -> list[LiveEvent]:
         found = []
-        events = model.live(source, **SHORT)
+        events = digits.live(source, **SHORT)
         async for event in events:
             found.append(event)
             if len(found) == most:
@@ -163,11 +158,11 @@ def test_an_asynchronous_source(model: SlimWhisper, audio: np.ndarray) -> None:
         asyncio.run(listen(microphone(0)))
     assert closed == [1, 1000, 0, 0]
     assert not [t for t in threading.enumerate() if t.name == "slimwhisper-live"]
-    assert spoken_text(list(model.live([audio[:44_000]], **SHORT))) == "five five five"  # sound
+    assert spoken_text(list(digits.live([audio[:44_000]], **SHORT))) == "five five five"  # sound
 
 
-def test_a_stream_that_others_feed(model: SlimWhisper, audio: np.ndarray) -> None:
-    live = model.live(turns=False, **SHORT)
+def test_a_stream_that_others_feed(digits: SlimWhisper, audio: np.ndarray) -> None:
+    live = digits.live(turns=False, **SHORT)
     live.append(audio[40_000:80_000])
     live.clear()
 
@@ -186,35 +181,35 @@ def test_a_stream_that_others_feed(model: SlimWhisper, audio: np.ndarray) -> Non
         live.append(audio)
     with pytest.raises(OptionError, match="once"):
         next(iter(live))
-    live = model.live()
+    live = digits.live()
     live.append(audio)
     live.close()
     assert list(live) == []
 
 
-def test_what_is_refused(model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused(digits: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> None:
     for bad in (b"ab", np.zeros(4, np.int16), np.zeros((1, 4), np.float32)):
         with pytest.raises(AudioError, match="float32"):
-            list(model.live([bad]))
-    assert list(model.live([])) == []
+            list(digits.live([bad]))
+    assert list(digits.live([])) == []
     with pytest.raises(OptionError, match="did you mean 'update'"):
-        model.live([], updates=1)
+        digits.live([], updates=1)
     for window in (3.0, 31.0, float("nan")):
         with pytest.raises(OptionError, match="window"):
-            model.live([], window=window)
+            digits.live([], window=window)
     vad._shared_network.cache_clear()
     monkeypatch.setitem(sys.modules, "silero_vad", None)
     with pytest.raises(DependencyError, match="pip install silero-vad"):
-        model.live([])
+        digits.live([])
 
 
-def test_a_shorter_window(model: SlimWhisper) -> None:
+def test_a_shorter_window(digits: SlimWhisper) -> None:
     """It shares the weights, and is what a model of this length computes."""
-    short = model.shortened(10)
-    assert short is model.shortened(10.0) and model.shortened(30) is model
-    shortened, whole = short.network.encoder, model.network.encoder
+    short = digits.shortened(10)
+    assert short is digits.shortened(10.0) and digits.shortened(30) is digits
+    shortened, whole = short.network.encoder, digits.network.encoder
     assert shortened.positions.data_ptr() == whole.positions.data_ptr()
-    assert shortened.blocks is whole.blocks and short.network.decoder is model.network.decoder
+    assert shortened.blocks is whole.blocks and short.network.decoder is digits.network.decoder
     dims, cpu, name = tiny_dims(), torch.device("cpu"), "encoder.positional_embedding"
     state, less = random_state(dims, seed=0), replace(dims, n_audio_ctx=500)
     fresh = Encoder({**state, name: state[name][:500].clone()}, less, cpu, torch.float32)
@@ -224,27 +219,27 @@ def test_a_shorter_window(model: SlimWhisper) -> None:
 
 
 @pytest.mark.parametrize("fed", [False, True])
-def test_beside_other_calls(model: SlimWhisper, audio: np.ndarray, fed: bool) -> None:
+def test_beside_other_calls(digits: SlimWhisper, audio: np.ndarray, fed: bool) -> None:
     """Whoever makes the steps, no event is lost, and the stream ends."""
     audio = audio[:80_000]
-    alone = list(model.live([audio], language="en"))
-    live = model.live(language="en")
+    alone = list(digits.live([audio], language="en"))
+    live = digits.live(language="en")
     live.append(audio)
     live.finish()
     events = []
-    for event in live if fed else model.live([audio], language="en"):
+    for event in live if fed else digits.live([audio], language="en"):
         events.append(event)
         if len(events) % 3 == 1:
-            model.transcribe(audio[:16_000], language="en", temperature=0)
+            digits.transcribe(audio[:16_000], language="en", temperature=0)
     assert spoken_text(events) == spoken_text(alone)
     if not fed:  # else updates are merged while a call runs
         assert [type(event) for event in events] == [type(event) for event in alone]
 
 
 def test_recordings_beside_a_stream_are_read_as_slots_come_free(
-    model: SlimWhisper, audio: np.ndarray
+    digits: SlimWhisper, audio: np.ndarray
 ) -> None:
-    stream = model.live([audio, audio], language="en")
+    stream = digits.live([audio, audio], language="en")
     next(stream)
     taken = []
 
@@ -253,9 +248,9 @@ def test_recordings_beside_a_stream_are_read_as_slots_come_free(
             taken.append(number)
             yield audio[:16_000]
 
-    results = model.transcribe_many(sources(), batch_size=4, temperature=0, language="en")
+    results = digits.transcribe_many(sources(), batch_size=4, temperature=0, language="en")
     next(results)
     assert len(taken) < 20
     results.close()  # type: ignore[attr-defined]
     stream.close()  # type: ignore[attr-defined]
-    assert not model.transcriber.used
+    assert not digits.transcriber.used

@@ -55,13 +55,8 @@ def phrases() -> Phrases:
     return Phrases()
 
 
-@pytest.fixture(scope="module")
-def model(digits_path: Path) -> SlimWhisper:
-    return slimwhisper.load_model(digits_path, "cpu")
-
-
-def test_pieces_have_the_recordings_own_times(model: SlimWhisper, phrases: Phrases) -> None:
-    result = model.transcribe(phrases.audio, parallel=True, temperature=0, word_timestamps=True)
+def test_pieces_have_the_recordings_own_times(digits: SlimWhisper, phrases: Phrases) -> None:
+    result = digits.transcribe(phrases.audio, parallel=True, temperature=0, word_timestamps=True)
     texts = [s for s in result["segments"] if s["text"]]
     assert [s["id"] for s in result["segments"]] == list(range(len(result["segments"])))
     assert [s["start"] for s in texts] == sorted(s["start"] for s in texts)
@@ -71,7 +66,7 @@ def test_pieces_have_the_recordings_own_times(model: SlimWhisper, phrases: Phras
     words = [w for s in texts for w in s["words"]]
     assert words and all(phrases.holds(w["start"], w["end"]) for w in words)
     assert jiwer.wer(" ".join(phrases.words), result["text"].strip()) <= 1 / 12
-    again = model.transcribe(
+    again = digits.transcribe(
         phrases.audio, parallel=True, temperature=0, word_timestamps=True, batch_size=1
     )
     assert not differences(again, result)
@@ -93,22 +88,22 @@ def test_segments_at_a_pause_that_was_left_out(
     start: float,
     end: float,
     expected: tuple[float, float],
-    model: SlimWhisper,
+    digits: SlimWhisper,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of 10 s, between the first and the last ten."""
     regions = [(0, 160_000), (320_000, 480_000)]
     monkeypatch.setattr("slimwhisper.audio.vad.speech_regions", lambda *_, **__: regions)
     samples = ArraySamples(np.zeros(480_000, np.float32))
-    recording = Recording(samples, model.dims, Options(**{mode: True}))
+    recording = Recording(samples, digits.dims, Options(**{mode: True}))
     found = recording._with_original_times(plain_segment(0, 0, start, end, "one", []))
     assert (found.start, found.end) == expected
     recording.close()
 
 
-def test_sentences_are_cut_at_pauses(model: SlimWhisper, phrases: Phrases) -> None:
+def test_sentences_are_cut_at_pauses(digits: SlimWhisper, phrases: Phrases) -> None:
     audio = phrases.audio[: int(16_000 * (phrases.spans[1][1] + 2))]
-    result = model.transcribe(audio, parallel=True, temperature=0, sentences=True)
+    result = digits.transcribe(audio, parallel=True, temperature=0, sentences=True)
     assert result["text"] == "".join(s["text"] for s in result["segments"])
     assert len(result["segments"]) == 2
     for segment, (start, end) in zip(result["segments"], phrases.spans, strict=False):
@@ -116,14 +111,14 @@ def test_sentences_are_cut_at_pauses(model: SlimWhisper, phrases: Phrases) -> No
         assert segment["words"][-1]["end"] <= segment["end"] <= end + 1.5
 
 
-def test_silence_is_left_out(model: SlimWhisper, phrases: Phrases) -> None:
+def test_silence_is_left_out(digits: SlimWhisper, phrases: Phrases) -> None:
     """Half of the recording is decoded, in one window."""
-    result = model.transcribe(phrases.audio, vad_filter=True, temperature=0)
+    result = digits.transcribe(phrases.audio, vad_filter=True, temperature=0)
     seconds = len(phrases.audio) / 16_000
     starts = [s["start"] for s in result["segments"]]
     assert starts == sorted(starts)
     assert all(0 <= s["start"] <= s["end"] <= seconds for s in result["segments"])
-    recording = Recording(ArraySamples(phrases.audio), model.dims, Options(vad_filter=True))
+    recording = Recording(ArraySamples(phrases.audio), digits.dims, Options(vad_filter=True))
     session = recording.next_session()
     assert session is not None
     speech = sum(end - start for start, end in phrases.spans)
@@ -144,29 +139,29 @@ def test_no_speech_at_all(random_paths: dict[str, Path], mode: str) -> None:
         assert len(result["language"]) in (2, 3)
 
 
-def test_windows_without_speech_have_no_text(model: SlimWhisper, phrases: Phrases) -> None:
+def test_windows_without_speech_have_no_text(digits: SlimWhisper, phrases: Phrases) -> None:
     """Those with speech have the text that they had, and what whisper leaves out after it."""
     noises = claps(30.0)
-    assert model.transcribe(noises, temperature=0)["text"]
-    assert model.transcribe(noises, temperature=0, speech_only=True)["text"] == ""
-    plain = model.transcribe(phrases.audio, temperature=0)
-    alone = model.transcribe(phrases.audio, temperature=0, speech_only=True)
+    assert digits.transcribe(noises, temperature=0)["text"]
+    assert digits.transcribe(noises, temperature=0, speech_only=True)["text"] == ""
+    plain = digits.transcribe(phrases.audio, temperature=0)
+    alone = digits.transcribe(phrases.audio, temperature=0, speech_only=True)
     assert plain["text"] == alone["text"].removesuffix(" nine one nine") != alone["text"]
     both = np.concatenate([noises, phrases.audio])
-    result = model.transcribe(both, temperature=0, speech_only=True)
+    result = digits.transcribe(both, temperature=0, speech_only=True)
     assert result["text"] == alone["text"]
     starts = [s["start"] - 30 for s in result["segments"] if s["text"]]
     assert starts == pytest.approx([s["start"] for s in alone["segments"] if s["text"]], abs=0.01)
 
 
-def test_flagged_segments_are_dropped(model: SlimWhisper) -> None:
+def test_flagged_segments_are_dropped(digits: SlimWhisper) -> None:
     """They are in no text, and neither printed nor streamed; json has them."""
     word = np.pad(spoken_words()[0][1], (0, 3_200))
     loop = np.tile(word, 12 * 16_000 // len(word))
-    plain = model.transcribe(loop, temperature=0, sentences=True)
+    plain = digits.transcribe(loop, temperature=0, sentences=True)
     assert plain["flags"] and "dropped" not in plain
     shown = []
-    for _, result in model.transcribe_many(
+    for _, result in digits.transcribe_many(
         [loop],
         temperature=0,
         drop=["repeats"],
@@ -206,20 +201,20 @@ def test_what_is_left_when_segments_are_dropped(sentences: bool) -> None:
     assert [s["id"] for s in found.as_dict()["dropped"]] == [1, 2]
 
 
-def test_clips_hold_for_speech_too(model: SlimWhisper, phrases: Phrases) -> None:
+def test_clips_hold_for_speech_too(digits: SlimWhisper, phrases: Phrases) -> None:
     start, end = phrases.spans[1]
     clip = f"{start - 0.5},{end + 0.5}"
     for mode in ("parallel", "vad_filter"):
         options: dict[str, Any] = {mode: True, "clip_timestamps": clip, "temperature": 0}
-        segments = [s for s in model.transcribe(phrases.audio, **options)["segments"] if s["text"]]
+        segments = [s for s in digits.transcribe(phrases.audio, **options)["segments"] if s["text"]]
         assert segments
         assert all(start - 0.6 <= s["start"] <= s["end"] <= end + 0.6 for s in segments)
 
 
-def test_pieces_are_sessions_of_their_own(model: SlimWhisper, phrases: Phrases) -> None:
+def test_pieces_are_sessions_of_their_own(digits: SlimWhisper, phrases: Phrases) -> None:
     """With a spectrogram each, so they are made as places come free: never all at once."""
     audio = np.tile(phrases.audio, 8)
-    recording = Recording(ArraySamples(audio), model.dims, Options(parallel=True))
+    recording = Recording(ArraySamples(audio), digits.dims, Options(parallel=True))
     speech, pieces = recording.seconds_of_speech, 1 + len(recording._waiting)
     assert 2 <= speech / 30 <= pieces < 2 + speech / 25  # nothing but speech, and nearly full
     for count in range(1, pieces + 1):

@@ -243,8 +243,7 @@ def test_nan_is_an_error_not_a_transcript() -> None:
 
 
 @pytest.mark.parametrize(
-    ("temperature", "kept", "limit"),
-    [(0.5, True, 0.5), (0.6, False, 0.5), (0.6, True, 0.7)],
+    ("temperature", "kept", "limit"), [(0.5, True, 0.5), (0.6, False, 0.5), (0.6, True, 0.7)]
 )
 def test_what_was_sampled_hot_is_no_prompt(temperature: float, kept: bool, limit: float) -> None:
     state = session(100, prompt_reset_on_temperature=limit)
@@ -331,8 +330,7 @@ def run(state: Session, answers: list[tuple[tuple[int, ...], float]]) -> list[An
 
 
 @pytest.mark.parametrize(
-    ("on_failure", "kept"),
-    [("last", (0.8, " world world")), ("best", (0.4, " hello world"))],
+    ("on_failure", "kept"), [("last", (0.8, " world world")), ("best", (0.4, " hello world"))]
 )
 def test_where_all_temperatures_fail(on_failure: str, kept: tuple[float, str]) -> None:
     state = session(10, temperature=LADDER, on_failure=on_failure)

@@ -15,24 +15,11 @@ from whisper.utils import get_end
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform import words
-from slimwhisper.longform.words import (
-    WordTiming,
-    attach_words,
-    last_word_end,
-    text_tokens,
-    warp,
-)
+from slimwhisper.longform.words import WordTiming, attach_words, last_word_end, text_tokens, warp
 from slimwhisper.options import Options
 from slimwhisper.types import Segment
 from tests.support.checkpoints import tiny_dims
-from tests.support.scripted import (
-    BEGIN,
-    LANGUAGES,
-    as_dicts,
-    random_text,
-    segment,
-    tokenizer,
-)
+from tests.support.scripted import BEGIN, LANGUAGES, as_dicts, random_text, segment, tokenizer
 
 DIMS = tiny_dims()
 
@@ -142,12 +129,7 @@ def test_segments_get_whisper_s_words(seed: int) -> None:
         last_speech_timestamp=last_speech,
     )
     result = attach_words(
-        segments,
-        alignment if text else None,
-        tokenizer(language),
-        Options(),
-        frames,
-        last_speech,
+        segments, alignment if text else None, tokenizer(language), Options(), frames, last_speech
     )
     assert as_dicts(result) == expected
     assert all(s.words is not None for s in result)

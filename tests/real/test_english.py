@@ -10,7 +10,7 @@ import whisper
 import slimwhisper
 from slimwhisper.commands.conversion.convert import convert
 from slimwhisper.faster_whisper import BatchedInferencePipeline, WhisperModel
-from tests.support.command import Run
+from tests.support.command import RunCLI
 
 SAID = "And so my fellow Americans ask not what your country can do for you"
 WORDS = SAID.lower().split()
@@ -70,7 +70,7 @@ def test_faster_whispers_interface(real_tiny_en: Path, jfk: str) -> None:
 
 
 def test_convert_and_openai_whisper(
-    capsys: pytest.CaptureFixture[str],
+    run_cli: RunCLI,
     model: slimwhisper.SlimWhisper,
     real_tiny_en: Path,
     jfk: str,
@@ -93,4 +93,4 @@ def test_convert_and_openai_whisper(
     ]
     assert times[0] == times[1]
     for command in (["report"], ["report", "--guard"]):
-        assert Run(capsys, *command, str(real_tiny_en)).status == 0
+        assert run_cli(*command, str(real_tiny_en)).status == 0

@@ -23,11 +23,6 @@ ALONE: dict[str, Any] = {"temperature": 0, "vad_filter": True, "word_timestamps"
 
 
 @pytest.fixture(scope="module")
-def model(digits_path: Path) -> SlimWhisper:
-    return slimwhisper.load_model(digits_path, "cpu")
-
-
-@pytest.fixture(scope="module")
 def talk() -> Call:
     return call()
 
@@ -45,19 +40,19 @@ def tokens(model: SlimWhisper, segments: list[dict[str, Any]]) -> list[int]:
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 1}, {"parallel": True, "batch_size": 3}])
-def test_each_channel_is_as_alone(model: SlimWhisper, talk: Call, options: dict[str, Any]) -> None:
-    result = model.transcribe(talk.audio, **SPLIT, **options)
+def test_each_channel_is_as_alone(digits: SlimWhisper, talk: Call, options: dict[str, Any]) -> None:
+    result = digits.transcribe(talk.audio, **SPLIT, **options)
     alone_options = {**ALONE, "vad_filter": "parallel" not in options, **options}
     for name, channel in zip(("left", "right"), talk.audio, strict=True):
-        alone = model.transcribe(channel, **alone_options)
+        alone = digits.transcribe(channel, **alone_options)
         segments = [s for s in result["segments"] if s["speaker"] == name]
         assert "".join(s["text"] for s in segments) == alone["text"] != ""
         assert words(result, name) == words(alone)
-        assert tokens(model, segments) == tokens(model, alone["segments"])
+        assert tokens(digits, segments) == tokens(digits, alone["segments"])
 
 
-def test_turns_are_in_order_by_name(model: SlimWhisper, talk: Call) -> None:
-    result = model.transcribe(talk.audio, **SPLIT, channel_names=["agent", "customer"])
+def test_turns_are_in_order_by_name(digits: SlimWhisper, talk: Call) -> None:
+    result = digits.transcribe(talk.audio, **SPLIT, channel_names=["agent", "customer"])
     spoken = [(w["speaker"], w["word"].strip()) for s in result["segments"] for w in s["words"]]
     assert spoken == [(("agent", "customer")[channel], word) for channel, word in talk.words]
     starts = [s["start"] for s in result["segments"]]
@@ -67,10 +62,10 @@ def test_turns_are_in_order_by_name(model: SlimWhisper, talk: Call) -> None:
     assert result["text"] == "".join(s["text"] for s in result["segments"])
 
 
-def test_words_may_be_left_out(model: SlimWhisper) -> None:
+def test_words_may_be_left_out(digits: SlimWhisper) -> None:
     talk = call(turns=6, digits=2, pause=0.3, seed=0)
     for options in ({"word_timestamps": False}, {"sentences": True}):
-        result = model.transcribe(talk.audio, **SPLIT, **options)
+        result = digits.transcribe(talk.audio, **SPLIT, **options)
         assert sorted(result["text"].split()) == sorted(word for _, word in talk.words)
         assert ("words" in result["segments"][0]) == ("word_timestamps" not in options)
         assert {s["speaker"] for s in result["segments"]} == {"left", "right"}
@@ -109,11 +104,11 @@ def test_a_segment_is_cut_where_another_answers(others: list[float], texts: list
         assert [len(piece.tokens)] == [len(piece.words)] == [len(piece.token_logprobs or ())]
 
 
-def test_people_who_speak_at_once_stay_so(model: SlimWhisper, talk: Call) -> None:
+def test_people_who_speak_at_once_stay_so(digits: SlimWhisper, talk: Call) -> None:
     one = call(turns=1, digits=4, seed=8).audio[0]
     other = call(turns=1, digits=4, seed=9).audio[0]
     count = min(len(one), len(other))
-    result = model.transcribe(np.stack([one[:count], other[:count]]), **SPLIT)
+    result = digits.transcribe(np.stack([one[:count], other[:count]]), **SPLIT)
     by_speaker = {s["speaker"]: s for s in result["segments"]}
     left, right = by_speaker["left"], by_speaker["right"]
     assert left["start"] < right["end"] and right["start"] < left["end"]
@@ -131,12 +126,12 @@ def steps(model: SlimWhisper, audio: np.ndarray, **options: Any) -> tuple[int, T
     return sum(used), result
 
 
-def test_a_silent_channel_costs_nothing(model: SlimWhisper, talk: Call) -> None:
-    alone, expected = steps(model, talk.audio[0], **ALONE)
+def test_a_silent_channel_costs_nothing(digits: SlimWhisper, talk: Call) -> None:
+    alone, expected = steps(digits, talk.audio[0], **ALONE)
     for noise in (np.zeros_like(talk.audio[0]), claps(30.0)[: talk.audio.shape[1]] * 0.1):
         silent = np.zeros_like(talk.audio[0])
         silent[: len(noise)] = noise
-        split, result = steps(model, np.stack([talk.audio[0], silent]), **SPLIT)
+        split, result = steps(digits, np.stack([talk.audio[0], silent]), **SPLIT)
         assert (split, result.text) == (alone, expected.text)
 
 
@@ -148,7 +143,7 @@ def test_silence_on_all_channels(random_paths: dict[str, Path]) -> None:
         assert len(result["language"]) in (2, 3)
 
 
-def test_segments_are_reported_in_order(model: SlimWhisper) -> None:
+def test_segments_are_reported_in_order(digits: SlimWhisper) -> None:
     talk = call(turns=16, digits=6, seed=4)
     reported: list[Segment] = []
 
@@ -156,7 +151,7 @@ def test_segments_are_reported_in_order(model: SlimWhisper) -> None:
         assert 0 <= done <= talk.audio.shape[1] / 16_000
         reported.extend(segments)
 
-    outcomes = model.transcribe_many([talk.audio], on_segments=report, batch_size=2, **SPLIT)
+    outcomes = digits.transcribe_many([talk.audio], on_segments=report, batch_size=2, **SPLIT)
     ((_, result),) = list(outcomes)
     assert isinstance(result, Transcript)
     starts = [segment.start for segment in reported]
@@ -167,13 +162,13 @@ def test_segments_are_reported_in_order(model: SlimWhisper) -> None:
         assert "".join(s.text for s in reported if s.speaker == name) == text
 
 
-def test_recordings_beside_each_other(model: SlimWhisper, talk: Call, tmp_path: Path) -> None:
+def test_recordings_beside_each_other(digits: SlimWhisper, talk: Call, tmp_path: Path) -> None:
     """Of a list, with one that has no channels to split."""
     paths = [tmp_path / f"{name}.wav" for name in ("call", "mono", "again")]
     for path, audio in zip(paths, (talk.audio.T, talk.audio[0], talk.audio.T), strict=True):
         soundfile.write(path, audio, 16_000)
     for loaders in (0, 1):
-        results = dict(model.transcribe_many(paths, loaders=loaders, **SPLIT))
+        results = dict(digits.transcribe_many(paths, loaders=loaders, **SPLIT))
         error = results[paths[1]]
         assert isinstance(error, AudioError)
         assert str(error).startswith(f"{paths[1]}: has one channel")
@@ -195,13 +190,13 @@ def test_recordings_beside_each_other(model: SlimWhisper, talk: Call, tmp_path: 
     ],
 )
 def test_what_is_refused(
-    model: SlimWhisper, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
+    digits: SlimWhisper, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
 ) -> None:
     monkeypatch.setattr("slimwhisper.speakers.choice.missing", lambda backend: [])
     with pytest.raises(OptionError, match=message):
-        model.make_options(**options)
+        digits.make_options(**options)
 
 
-def test_a_text_is_not_aligned_with_channels(model: SlimWhisper, talk: Call) -> None:
+def test_a_text_is_not_aligned_with_channels(digits: SlimWhisper, talk: Call) -> None:
     with pytest.raises(OptionError, match="channels cannot be used to align"):
-        model.align(talk.audio, "one two", channels="split")
+        digits.align(talk.audio, "one two", channels="split")

@@ -29,7 +29,7 @@ from slimwhisper.research.cache_file import (
     write_file,
 )
 from tests.support.checkpoints import random_state, tiny_dims
-from tests.support.command import Run
+from tests.support.command import RunCLI
 from tests.support.fuzz import examples
 from tests.support.paths import SAMPLES
 from tests.support.toy_form import first_form
@@ -168,20 +168,18 @@ def test_files_that_are_not_there(path: Path) -> None:
         write_file(path / "b", DIGEST, (E(), X()), {})
 
 
-def test_another_checkpoint_is_refused(
-    digits_path: Path, path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_checkpoint_is_refused(digits_path: Path, path: Path, run_cli: RunCLI) -> None:
     flags = ("-o", str(path.parent), "-f", "txt", "--language", "en", "--cache", str(path))
     command = ("transcribe", str(SAMPLES / "door-code.mp3"), "--model", "digits", *flags)
     raw(path)
     message = refusal(lambda: slimwhisper.load_model(digits_path, "cpu", cache=path))
     assert message.startswith(f"{path.name}: was made for a checkpoint with digest")
-    run = Run(capsys, *command)
+    run = run_cli(*command)
     assert run.status == 1 and "was made for a checkpoint with digest" in run.err
 
     own = weights_digest(load_checkpoint(digits_path).state)
     raw(path, checkpoint=own, cross="e8", self="x")
-    run = Run(capsys, *command)
+    run = run_cli(*command)
     assert run.status == 0 and "cache e8+x:" in run.err
     text = (path.parent / "door-code.txt").read_text()
     assert text.split() == "four zero seven seven".split()

@@ -21,7 +21,7 @@ from slimwhisper.research.calibrate import CacheSearch, percentage
 from slimwhisper.research.pairs import FormPair, MeasuredCache
 from tests.research.test_tradeoff import ROW
 from tests.support.checkpoints import tiny_dims
-from tests.support.command import Run
+from tests.support.command import Run, RunCLI
 from tests.support.paths import SAMPLES
 from tests.support.toy_form import first_form
 
@@ -47,20 +47,18 @@ def use_ladders(monkeypatch: pytest.MonkeyPatch, **specs: list[list[str]]) -> No
     monkeypatch.setattr(command, "ladders", lambda part, dims: specs.get(part, []))
 
 
-def calibrate(
-    capsys: pytest.CaptureFixture[str], audio: Path, out: Path, target: str = "0%", *more: str
-) -> Run:
+def calibrate(run_cli: RunCLI, audio: Path, out: Path, target: str = "0%", *more: str) -> Run:
     flags = ("-o", str(out), "--target_loss", target, "--windows", "1", *more)
-    return Run(capsys, "calibrate", "digits", str(audio), *flags)
+    return run_cli("calibrate", "digits", str(audio), *flags)
 
 
-def test_from_recordings_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_recordings_to_a_model(tmp_path: Path, run_cli: RunCLI) -> None:
     """It chooses the last rung that loses nothing; the file decodes the same; tradeoff takes it."""
     audio, out = tmp_path / "audio", tmp_path / "new" / "small.safetensors"
     audio.mkdir()
     shutil.copy(SPOKEN, audio)
     (audio / "door-code.txt").write_text("Four zero seven... NINE\n")
-    run = calibrate(capsys, audio, out)
+    run = calibrate(run_cli, audio, out)
     assert run.status == 0, run.err
     header = read_header(out)
     assert (header.cross, header.self_) == ("first:frames=200", "x")
@@ -82,7 +80,7 @@ def test_from_recordings_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert model.bytes_per_window() == kept
 
     specs = ("--specs", str(out), "--windows", "1")
-    run = Run(capsys, "tradeoff", "digits", str(SPOKEN), *specs)
+    run = run_cli("tradeoff", "digits", str(SPOKEN), *specs)
     assert run.status == 0 and "against references" not in run.out
     (row,) = [line for line in run.out.splitlines() if "of small.safetensors" in line]
     assert " 0.00 % " in row and "0 of 1" in row
@@ -95,14 +93,14 @@ def test_no_file(
     speech: bool,
     reason: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    run_cli: RunCLI,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where nothing is within the target, and where there is nothing to measure on."""
     use_ladders(monkeypatch, cross=[["first:frames=60"]])
     silence = tmp_path / "silence.wav"
     soundfile.write(silence, np.zeros(16_000), 16_000)
-    run = calibrate(capsys, SPOKEN if speech else silence, tmp_path / "a.safetensors", "1%")
+    run = calibrate(run_cli, SPOKEN if speech else silence, tmp_path / "a.safetensors", "1%")
     assert run.status == 1 and reason in run.err
     assert not (tmp_path / "a.safetensors").exists()
 

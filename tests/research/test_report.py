@@ -15,7 +15,7 @@ from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.errors import OptionError
 from slimwhisper.research.report import PAPER_MODELS, CacheReport, make_report, print_report
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
-from tests.support.command import Run
+from tests.support.command import RunCLI
 
 CPU = torch.device("cpu")
 
@@ -114,9 +114,9 @@ def test_refusals(wrong: dict[str, Any]) -> None:
         make_report("tiny", **wrong)
 
 
-def test_the_guard(capsys: pytest.CaptureFixture[str], random_paths: dict[str, Path]) -> None:
+def test_the_guard(run_cli: RunCLI, random_paths: dict[str, Path]) -> None:
     """Every form of every layer but kv; only those without an inverse are exact."""
-    run = Run(capsys, "report", str(random_paths["english"]), "--json", "--guard")
+    run = run_cli("report", str(random_paths["english"]), "--json", "--guard")
     (found,) = json.loads(run.out)
     assert found["dtype"] == "float16" and found["settings"] == []
     assert {(r["attention"], r["form"]) for r in found["guard"]} == {
@@ -125,7 +125,7 @@ def test_the_guard(capsys: pytest.CaptureFixture[str], random_paths: dict[str, P
     }
     for record in found["guard"]:
         assert (record["used"] == record["form"]) == (record["form"] in ("e", "x"))
-    text = Run(capsys, "report", str(random_paths["english"]), "--guard").out
+    text = run_cli("report", str(random_paths["english"]), "--guard").out
     assert "option1 (k, k) gets e + x" in text and max(map(len, text.splitlines())) <= 100
 
 
@@ -136,10 +136,10 @@ def test_a_checkpoint(tmp_path: Path) -> None:
     assert report.dims == dims and "my model.pt" in printed([report])
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(run_cli: RunCLI) -> None:
     """And, without models, the paper's table."""
-    assert Run(capsys, "report").out == printed(PAPER)
-    run = Run(capsys, "report", "turbo", "--batch", "8", "--dtype", "bfloat16", "--json")
+    assert run_cli("report").out == printed(PAPER)
+    run = run_cli("report", "turbo", "--batch", "8", "--dtype", "bfloat16", "--json")
     (found,) = json.loads(run.out)
     assert found["model"] == "turbo" and found["batch"] == 8 and found["dtype"] == "bfloat16"
     assert found["dims"] == asdict(OFFICIAL_DIMS["turbo"])

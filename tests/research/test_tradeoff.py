@@ -20,7 +20,7 @@ from slimwhisper.research import pairs
 from slimwhisper.research.comparison import Comparison, find_recordings, words_of
 from slimwhisper.research.pairs import FormPair, MeasuredCache
 from tests.support.checkpoints import tiny_dims
-from tests.support.command import Run
+from tests.support.command import RunCLI
 from tests.support.paths import SAMPLES
 from tests.support.spoken import EXPECTED
 from tests.support.toy_form import SILENT, first_form
@@ -125,9 +125,7 @@ def test_windows_are_those_of_the_recording(tmp_path: Path) -> None:
     assert len(learned_from.self_inputs[0]) == len(learned_from.cross_inputs[0]) == tokens
 
 
-def test_a_table_or_lines(
-    audio: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_or_lines(audio: Path, run_cli: RunCLI, monkeypatch: pytest.MonkeyPatch) -> None:
     """By rising bytes, or as they are measured; a pair that the model cannot have is told."""
 
     def measure(_: Comparison, pair: FormPair) -> MeasuredCache:
@@ -143,13 +141,13 @@ def test_a_table_or_lines(
     monkeypatch.setattr(Comparison, "measure", measure)
     monkeypatch.setattr(Comparison, "reference", Reference)
     specs = ("--specs", "slim", "slim8", "first:frames=300+x")
-    run = Run(capsys, "tradeoff", "digits", str(audio), *specs)
+    run = run_cli("tradeoff", "digits", str(audio), *specs)
     assert run.status == 1 and "slimwhisper: e8+x8: not here" in run.err
     assert "3 of 3: first:frames=300+x: 210 B, loss 0.50 %" in run.err
     rows = [line.split() for line in run.out.splitlines()[1:4]]
     assert [row[0] for row in rows] == ["caches", "first:frames=300+x", "e+x"]
     assert " 0.50 % " in run.out and "against references" not in run.out
-    run = Run(capsys, "tradeoff", "digits", str(audio), *specs, "--json")
+    run = run_cli("tradeoff", "digits", str(audio), *specs, "--json")
     lines = [json.loads(line) for line in run.out.splitlines()]
     found = [(row["caches"], row["word_edits"]) for row in lines]
     assert found == [("e+x", 1), ("first:frames=300+x", 1)]
@@ -175,11 +173,11 @@ def test_mistakes(
     reason: str,
     audio: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    run_cli: RunCLI,
 ) -> None:
     name, *words = command.replace("AUDIO", str(audio)).replace("EMPTY", str(tmp_path)).split()
     out = ["-o", str(tmp_path / "out.safetensors")] if name == "calibrate" else []
-    run = Run(capsys, name, "digits", *out, *words)
+    run = run_cli(name, "digits", *out, *words)
     assert run.status == status and reason in run.err, run.err
     assert run.err.strip().splitlines()[-1].startswith("slimwhisper: ")
 

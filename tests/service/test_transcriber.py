@@ -188,8 +188,7 @@ def test_the_idle_engine_makes_room_first(network: Model, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("where", "name"),
-    [(Engine, "step"), (RecordingSource, "next_window"), (module, "make_engine")],
+    ("where", "name"), [(Engine, "step"), (RecordingSource, "next_window"), (module, "make_engine")]
 )
 def test_an_interrupt_ends_all_that_is_in_the_engine(
     network: Model, where: Any, name: str, monkeypatch: pytest.MonkeyPatch
@@ -419,19 +418,3 @@ def test_pieces_of_one_recording_leave_room_for_others(
     call.transcriber.step()
     submit(call, "short", recording(20, 3))
     assert [source for source, _ in run(call)] == ["short", "pieces"]
-
-
-def test_giving_up_frees_the_slots(network: Model) -> None:
-    call = call_of(network, 2)
-    given_up = submit(call, "given up", *(recording(100, seed) for seed in (1, 2, 4)))
-    call.transcriber.step()
-    submit(call, "kept", recording(20, 3))
-    for each in given_up:
-        call.transcriber.cancel(each)
-    assert run(call) == [("kept", alone(network, 20, 3))]
-
-
-def test_nothing_to_hear(network: Model) -> None:
-    call = call_of(network, 1)
-    submit(call, "tick", Recording(ArraySamples(np.zeros(10, np.float32)), DIMS, OPTIONS))
-    assert run(call) == [("tick", "")] and not call.submissions

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import soundfile
 
-import slimwhisper
 from slimwhisper import cli
 from slimwhisper.api import SlimWhisper
 from slimwhisper.errors import OptionError
@@ -15,11 +14,6 @@ from tests.support.spoken import spoken_words
 from tests.support.voices import made_up_voices
 
 __all__ = ["made_up_voices"]
-
-
-@pytest.fixture(scope="module")
-def model(digits_path: Path) -> SlimWhisper:
-    return slimwhisper.load_model(digits_path, "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +32,9 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "talk.wav"
 
 
-def test_segments_are_cut_by_speaker(model: SlimWhisper, talk: Path) -> None:
-    plain = model.transcribe(talk, temperature=0, word_timestamps=True)
-    result = model.transcribe(talk, temperature=0, diarize=str(talk.with_suffix(".rttm")))
+def test_segments_are_cut_by_speaker(digits: SlimWhisper, talk: Path) -> None:
+    plain = digits.transcribe(talk, temperature=0, word_timestamps=True)
+    result = digits.transcribe(talk, temperature=0, diarize=str(talk.with_suffix(".rttm")))
     assert result["text"] == plain["text"]
     words = [w for s in result["segments"] for w in s["words"]]
     assert [{k: v for k, v in w.items() if k != "speaker"} for w in words] == [
@@ -50,9 +44,9 @@ def test_segments_are_cut_by_speaker(model: SlimWhisper, talk: Path) -> None:
     assert [t for s in result["segments"] for t in s["tokens"]] == [
         t for s in plain["segments"] for t in s["tokens"]
     ]
-    tokenizer = model.network.vocabulary.tokenizer("en", "transcribe")
+    tokenizer = digits.network.vocabulary.tokenizer("en", "transcribe")
     for segment in result["segments"]:
-        text = [t for t in segment["tokens"] if model.network.vocabulary.is_text(t)]
+        text = [t for t in segment["tokens"] if digits.network.vocabulary.is_text(t)]
         assert tokenizer.decode(text) == segment["text"]
         assert {w["speaker"] for w in segment["words"]} == {segment["speaker"]}
 
@@ -72,8 +66,8 @@ def test_the_command_with_embeddings(
     assert "<v Ann>" in (out / "talk.vtt").read_text()
 
 
-def test_before_anything_is_read(model: SlimWhisper, tmp_path: Path) -> None:
+def test_before_anything_is_read(digits: SlimWhisper, tmp_path: Path) -> None:
     bad = tmp_path / "bad.rttm"
     bad.write_text("nothing\n")
     with pytest.raises(OptionError, match=r"bad\.rttm, line 1"):
-        model.transcribe_many(["missing.wav"], diarize=str(bad))
+        digits.transcribe_many(["missing.wav"], diarize=str(bad))

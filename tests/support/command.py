@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -18,6 +19,9 @@ class Run:
         except SystemExit as stop:  # argparse
             self.status = int(stop.code or 0)
         self.out, self.err = capsys.readouterr()
+
+
+RunCLI = Callable[..., Run]  # the fixture `run_cli`, which needs no more than the arguments
 
 
 def die(_: object) -> None:

@@ -1,13 +1,14 @@
 """Fixtures for a small folder job on a fake model, and readers of what it writes."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slimwhisper.jobs.journal import JOURNAL_NAME
-from tests.support.command import Run
+from tests.support.command import RunCLI
 
 GOOD = {"a.txt": "one\n", "b/a.wav.txt": "two\n", "b/a.mp3.txt": "three\n"}
 DONE = {"a.wav": "done", "b/a.wav": "done", "b/a.mp3": "done", "c/x.wav": "failed"}
@@ -17,12 +18,8 @@ DONE = {"a.wav": "done", "b/a.wav": "done", "b/a.mp3": "done", "c/x.wav": "faile
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three good recordings and a bad one."""
     monkeypatch.chdir(tmp_path)
-    for name, text in {
-        "a.wav": "one",
-        "b/a.wav": "two",
-        "b/a.mp3": "three",
-        "c/x.wav": "bad",
-    }.items():
+    said = {"a.wav": "one", "b/a.wav": "two", "b/a.mp3": "three", "c/x.wav": "bad"}
+    for name, text in said.items():
         path = tmp_path / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -30,11 +27,8 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: str) -> Run:
-        return Run(capsys, "transcribe", "-o", "out", "-f", "txt", *arguments)
-
-    return call
+def run(run_cli: RunCLI) -> RunCLI:
+    return partial(run_cli, "transcribe", "-o", "out", "-f", "txt")
 
 
 def written() -> dict[str, str]:

@@ -2,13 +2,11 @@
 
 import json
 import os
-import random
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -67,15 +65,13 @@ class Kills:
     runs: list[Ended] = field(default_factory=list)
     seen: dict[str, dict[Path, tuple[int, int]]] = field(default_factory=dict)
 
-    def run(self, moments: Iterable[Callable[[Any], None]]) -> None:
-        """Start and kill the job at each moment until it ends, then run it once more."""
-        for wait in moments:
+    def run(self, moments: Iterable[float]) -> None:
+        """Start and kill the job after so many seconds until it ends, then run it once more."""
+        for seconds in moments:
             child = self.start(self._log())
-            wait(child)
-            try:
+            time.sleep(seconds)
+            with suppress(ProcessLookupError):
                 os.kill(child.pid, 9)
-            except ProcessLookupError:
-                pass
             self._ended(child)
             if self.runs[-1].status != -9:
                 break
@@ -97,51 +93,26 @@ class Kills:
         reports = [line for line in log.splitlines() if line.startswith("slimwhisper: ")]
         lines = journal_lines(self.out)
         self.runs.append(Ended(status, reports, {line["path"] for line in lines}))
-        for line in lines:
-            if line["status"] == "done" and line["path"] not in self.seen:
-                self.seen[line["path"]] = {}
-        # the outputs of each file when it was first done
-        for path, outputs in self.seen.items():
-            if not outputs:
-                outputs.update(self.states(Path(path)))
+        for path in {line["path"] for line in lines if line["status"] == "done"} - self.seen.keys():
+            self.seen[path] = self.states(Path(path))
 
     def states(self, path: Path) -> dict[Path, tuple[int, int]]:
         """Inode and modification time of each output of a recording."""
         place = self.out / path.relative_to(self.inputs).with_suffix("")
-        found = {}
-        for suffix in self.formats:
-            target = place.with_name(f"{place.name}.{suffix}")
-            stat = target.stat()
-            found[target] = (stat.st_ino, stat.st_mtime_ns)
-        return found
+        targets = [place.with_name(f"{place.name}.{suffix}") for suffix in self.formats]
+        stats = [target.stat() for target in targets]
+        return {t: (s.st_ino, s.st_mtime_ns) for t, s in zip(targets, stats, strict=True)}
 
-    def problems(self, good: set[Path], bad: set[Path], undisturbed: Path) -> list[str]:
-        """Everything that is wrong after the last run."""
-        found = []
-        if self.runs[-1].status != (1 if bad else 0):
-            found.append(f"the last run ended with status {self.runs[-1].status}")
-        statuses = Counter((line["path"], line["status"]) for line in journal_lines(self.out))
-        wanted = Counter(
-            [*((str(path), "done") for path in good), *((str(path), "failed") for path in bad)]
-        )
-        for (path, status), count in (statuses - wanted).items():
-            found.append(f"{path}: extra lines with status {status}: {count}")
-        for path, status in wanted - statuses:
-            found.append(f"{path}: no line with status {status}")
-        for path, outputs in self.seen.items():
-            if outputs != self.states(Path(path)):
-                found.append(f"{path}: done twice")
-        ours, theirs = whole_tree(self.out), whole_tree(undisturbed)
-        for name in sorted(ours.keys() ^ theirs.keys()):
-            found.append(f"{name}: {'unexpected' if name in ours else 'missing'}")
-        for name in sorted(ours.keys() & theirs.keys()):
-            if ours[name] != theirs[name]:
-                found.append(f"{name}: differs from the undisturbed run")
+    def check(self, good: set[Path], bad: set[Path], undisturbed: Path) -> None:
+        """That after the last run all is as if it had been the only one, and nothing came twice."""
+        assert self.runs[-1].status == (1 if bad else 0)
+        statuses = [(line["path"], line["status"]) for line in journal_lines(self.out)]
+        wanted = [(path, "done") for path in good] + [(path, "failed") for path in bad]
+        assert sorted(statuses) == sorted((str(path), status) for path, status in wanted)
+        assert self.seen == {path: self.states(Path(path)) for path in self.seen}, "done twice"
+        assert whole_tree(self.out) == whole_tree(undisturbed)
         for path in bad:
-            count = sum(self._reports(run, path) for run in self.runs)
-            if count != 1:
-                found.append(f"{path}: reported {count} times")
-        return found
+            assert sum(self._reports(run, path) for run in self.runs) == 1, path
 
     def _reports(self, run: Ended, path: Path) -> int:
         """How often a run reported a file.
@@ -161,10 +132,8 @@ def journal_lines(out: Path) -> list[dict[str, Any]]:
     path = out / JOURNAL_NAME
     lines = []
     for line in path.read_bytes().splitlines() if path.exists() else []:
-        try:
+        with suppress(ValueError):
             lines.append(json.loads(line))
-        except ValueError:
-            continue
     return lines
 
 
@@ -175,13 +144,3 @@ def whole_tree(out: Path) -> dict[str, bytes]:
         for path in out.rglob("*")
         if path.is_file() and path.name != JOURNAL_NAME
     }
-
-
-def random_moments(count: int, longest: float, seed: int) -> list[Callable[[Any], None]]:
-    """Reproducible random waits of up to `longest` seconds."""
-
-    def wait(_: Any, seconds: float) -> None:
-        time.sleep(seconds)
-
-    rng = random.Random(seed)
-    return [partial(wait, seconds=rng.uniform(0, longest)) for _ in range(count)]

@@ -41,31 +41,22 @@ def test_loops_are_those_of_a_slow_search(
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "loop"),
     [
-        "Thank you. " * 4,
-        "and then we went back to the house " * 3,
-        "谢谢大家" * 4,
-        "ご視聴ありがとうございました。" * 3,
-        "ขอบคุณครับ" * 4,
+        ("Thank you. " * 4, True),
+        ("and then we went back to the house " * 3, True),
+        ("谢谢大家" * 4, True),
+        ("ご視聴ありがとうございました。" * 3, True),
+        ("ขอบคุณครับ" * 4, True),
+        ("", False),
+        ("No, no, no, no, no.", False),
+        ("I know, I know, I know.", False),
+        ("We will fight, and we will fight, and we will win.", False),
+        ("哈哈哈哈哈哈", False),
     ],
 )
-def test_a_loop(text: str) -> None:
-    assert looping([text]) == [True]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "No, no, no, no, no.",
-        "I know, I know, I know.",
-        "We will fight, and we will fight, and we will win.",
-        "哈哈哈哈哈哈",
-    ],
-)
-def test_no_loop(text: str) -> None:
-    assert looping([text]) == [False]
+def test_what_is_a_loop(text: str, loop: bool) -> None:
+    assert looping([text]) == [loop]
 
 
 def test_segments_that_repeat_one_another() -> None:

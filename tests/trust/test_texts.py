@@ -19,31 +19,22 @@ def test_every_phrase_of_the_tables_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "credit"),
     [
-        "Untertitel im Auftrag des ZDF für funk, 2017",
-        "字幕志愿者 杨栋梁",
-        "Titulky vytvořil JohnyX http://johnyxcz.blogspot.com",
+        ("Untertitel im Auftrag des ZDF für funk, 2017", True),
+        ("字幕志愿者 杨栋梁", True),
+        ("Titulky vytvořil JohnyX http://johnyxcz.blogspot.com", True),
+        ("", False),
+        ("Amara.org is a site where people write subtitles together.", False),
+        ("Thank you, Bob.", False),
+        ("Thanks for watching the children yesterday.", False),
+        ("谢谢你的帮助", False),
+        ("In the credits it says subtitles by the Amara.org community, and I thought that was odd, "
+         "because we had paid somebody else for them.", False),
     ],
-)
-def test_credits_with_names(text: str) -> None:
-    assert is_credit(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "Amara.org is a site where people write subtitles together.",
-        "Thank you, Bob.",
-        "Thanks for watching the children yesterday.",
-        "谢谢你的帮助",
-        "In the credits it says subtitles by the Amara.org community, and I thought that was odd, "
-        "because we had paid somebody else for them.",
-    ],
-)
-def test_near_misses(text: str) -> None:
-    assert not is_credit(text) and not is_common(text)
+)  # fmt: skip
+def test_credits_with_names_and_near_misses(text: str, credit: bool) -> None:
+    assert is_credit(text) == credit and not is_common(text)
 
 
 @pytest.mark.parametrize(
