@@ -226,6 +226,10 @@ class SharedEngine:
         """Whether recordings may get another slot."""
         return self.engine is not None and self.engine.room > self.unused
 
+    def state(self, resize: bool) -> EngineState:
+        """As the policy sees it."""
+        return EngineState(self.used, bool(self.live), self.engine is not None, self.idle, resize)
+
     @property
     def most(self) -> int:
         """How many windows may be in the engine, by the limits of the calls."""
