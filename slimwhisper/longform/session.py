@@ -25,7 +25,7 @@ from slimwhisper.longform.passes import DecodedWindow, Passes
 from slimwhisper.longform.requests import Candidate, Prompts, attempts_of, choose, make_rules
 from slimwhisper.longform.segments import WindowSegments, WindowSpan, cut_at_timestamps
 from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, get_vocabulary, language_code
-from slimwhisper.types import FRAMES_PER_SECOND, WHOLE, Dims, Segment, Transcript
+from slimwhisper.types import FRAMES_PER_SECOND, WHOLE, Dims, Segment
 
 Clip = tuple[int, int]  # mel frames [start, stop)
 LONG_SILENCE = 10 * FRAMES_PER_SECOND  # a model may take what follows it in a window for silence
@@ -303,11 +303,6 @@ class Session:
             certain = result.temperature <= options.prompt_reset_on_temperature
             keep = options.condition_on_previous_text and certain
             self.prompts.add([t for s in new for t in s.tokens], keep)
-
-    def transcript(self) -> Transcript:
-        """The result so far; complete once `done`."""
-        assert self.language is not None
-        return Transcript(self.prompts.text(), self.segments, self.language)
 
 
 def _cleared(segment: Segment) -> Segment:

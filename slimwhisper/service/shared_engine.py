@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimwhisper.engine.engine import ENCODE_BATCH, Engine
 from slimwhisper.engine.requests import Answer, Request, Search, Window
-from slimwhisper.errors import SlimWhisperError
+from slimwhisper.errors import plain_error
 from slimwhisper.service.source import Failed, Finished, Progress, SessionSource, Stepped
 
 if TYPE_CHECKING:
@@ -127,13 +127,6 @@ class FairLock:
 
 
 RECORDINGS_SHARE = 4  # streams leave 1 / RECORDINGS_SHARE of the slots to waiting recordings
-
-
-def plain_error(error: BaseException) -> Exception:
-    """For others than the thread that it interrupts."""
-    if isinstance(error, Exception):
-        return error
-    return SlimWhisperError("interrupted by another call of this model; try again")
 
 
 @dataclass(slots=True, eq=False)
