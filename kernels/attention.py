@@ -228,26 +228,8 @@ def add_norm(
     return total, normed
 
 
-def head_attention(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    bias: Tensor | None = None,
-    causal: bool = False,
-    scale: float | None = None,
-) -> Tensor:
-    """softmax(q_i K_i^T * scale) V_i for every head i.
-
-    Arguments:
-        queries: [B, h, Q, d_k].
-        keys, values: [B, h, T, d_k], same dtype.
-        bias: broadcastable to [B, h, Q, T], same dtype, added to the scores; -inf hides a position.
-            Keys and values must be finite in hidden positions too.
-        causal: query t sees only positions 0..t; not together with `bias`.
-        scale: factor on the scores; None: 1 / sqrt(d_k).
-    Returns:
-        [B, h, Q, d_k].
-    """
-    return F.scaled_dot_product_attention(
-        queries, keys, values, attn_mask=bias, is_causal=causal, scale=scale
-    )
+# softmax(q_i K_i^T * scale) V_i for every head i, scale by default 1 / sqrt(d_k): queries [B, h, Q,
+# d_k], keys and values [B, h, T, d_k], one dtype -> [B, h, Q, d_k]. A mask, broadcastable to [B, h,
+# Q, T], is added to the scores; -inf hides a position, in which keys and values must be finite too.
+# With `is_causal`, and then without a mask, query t sees only positions 0..t.
+head_attention = F.scaled_dot_product_attention

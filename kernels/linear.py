@@ -50,7 +50,7 @@ class Matrix(Protocol):
     """A weight [out, in] in the form in which its device multiplies fastest."""
 
     def multiply(self, x: Tensor, bias: Vector, addend: Vector, gelu: bool) -> Tensor:
-        """As `linear`."""
+        """x W^T + b, plus `addend` [..., out], then GELU if `gelu`: x [..., in] -> [..., out]."""
 
     def unrounded(self, x: Tensor) -> Tensor:
         """x W^T, which may be float32 where x is bfloat16."""
@@ -339,13 +339,7 @@ def packed_width(weight: Tensor, small_batches: bool = False) -> int | None:
     return -(-weight.shape[1] // count)
 
 
-def linear(
-    x: Tensor,
-    weight: Weight,
-    bias: Tensor | None = None,
-    gelu: bool = False,
-    addend: Tensor | None = None,
-) -> Tensor:
-    """x W^T + b, added to `addend` [..., out], then GELU if `gelu`: x [..., in] -> [..., out]."""
+def linear(x: Tensor, weight: Weight, bias: Vector = None) -> Tensor:
+    """x W^T + b: x [..., in] -> [..., out]."""
     matrix = as_it_is(weight) if isinstance(weight, Tensor) else weight
-    return matrix.multiply(x, bias, addend, gelu)
+    return matrix.multiply(x, bias, None, False)

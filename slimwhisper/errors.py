@@ -57,3 +57,10 @@ def wrap_unexpected(error: Exception, prefix: str = "") -> SlimWhisperError:
     wrapped = SlimWhisperError(f"{prefix}unexpected {type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped
+
+
+def plain_error(error: BaseException) -> Exception:
+    """An error for others than the thread that it interrupts."""
+    if isinstance(error, Exception):
+        return error
+    return SlimWhisperError("interrupted by another call of this model; try again")

@@ -159,7 +159,7 @@ def test_a_model_keeps_to_its_choice(memory: type[Memory], monkeypatch: pytest.M
     network = random_model()
     model = SlimWhisper(network)
     assert model.default_batch_size() == 16
-    monkeypatch.setattr(network.decoder, "device", GPU)
+    monkeypatch.setattr(network, "device", GPU)
     memory.free = 2 * 100 * slot_bytes(network, Search())
     model.release()
     assert model.default_batch_size() == 96

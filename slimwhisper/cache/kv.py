@@ -110,7 +110,8 @@ class KVSelf(PagedLayer):
         keys, values = self.heads.keys_values(x)
         locations = self.begin(rows, x.shape[1])
         self.write(locations, keys.transpose(1, 2), values.transpose(1, 2))
-        return self.heads.output(head_attention(self.heads.queries(x), keys, values, causal=True))
+        mixed = head_attention(self.heads.queries(x), keys, values, is_causal=True)
+        return self.heads.output(mixed)
 
     def step(self, x: Tensor, step: DecodeStep) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]; stores K and V of the tokens, reads step.extent a row."""

@@ -70,7 +70,8 @@ class LatentAttention:
         weights = self.weights
         keys, values = (self.mapped(latent, m) for m in (weights.key_map, weights.value_map))
         mask = None if bias is None else bias[:, None, None].to(q.dtype)
-        return head_attention(q.transpose(1, 2), keys, values, mask, causal).transpose(1, 2)
+        mixed = head_attention(q.transpose(1, 2), keys, values, mask, is_causal=causal)
+        return mixed.transpose(1, 2)
 
     def mapped(self, latent: Tensor, maps: Tensor | None) -> Tensor:
         """K of a latent, by the key maps, or V, by the value maps: [B, T, d] -> [B, h, T, d_k]."""

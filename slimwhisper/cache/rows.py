@@ -96,23 +96,16 @@ class Rows:
 
     @staticmethod
     def block(
-        slots: int,
-        group: int = 1,
-        *,
-        first_slot: int = 0,
-        first_row: int = 0,
-        pages: int | None = None,
-        device: torch.device | str = "cpu",
+        slots: int, group: int = 1, *, pages: int | None = None, device: torch.device | str = "cpu"
     ) -> "Rows":
-        """`slots` consecutive slots with `group` consecutive rows each; R = slots * group. pages:
-        of each text; the table is then made once, not in every layer.
+        """The first `slots` slots with `group` rows each, which are the first R = slots * group.
+        pages: of each text; the table is then made once, not in every layer.
         """
-        ids = first_row + torch.arange(slots * group, device=device)
-        slot_ids = first_slot + torch.arange(slots, device=device)
+        ids, slot_ids = (torch.arange(n, device=device) for n in (slots * group, slots))
         table = None
         if pages is not None:
             table = ids[:, None] * pages + torch.arange(pages, device=device)
-        return Rows(ids, slot_ids, group, table, first_row=first_row, first_slot=first_slot)
+        return Rows(ids, slot_ids, group, table, first_row=0, first_slot=0)
 
     @staticmethod
     def of(ids: Tensor, slots: Tensor | None = None, lengths: Tensor | None = None) -> "Rows":

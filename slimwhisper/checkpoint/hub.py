@@ -11,16 +11,13 @@ from slimwhisper.errors import CheckpointError
 
 # files that a model may lack, and then has Whisper's own tokens and settings; after each, the files
 # that models of other versions of the library have in its place
-OPTIONAL: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("generation_config.json", ()),
-    ("preprocessor_config.json", ("processor_config.json",)),
-    (
-        "tokenizer.json",
-        ("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
-    ),
-    ("tokenizer_config.json", ()),
-    ("normalizer.json", ()),
-)
+OPTIONAL: dict[str, tuple[str, ...]] = {
+    "generation_config.json": (),
+    "preprocessor_config.json": ("processor_config.json",),
+    "tokenizer.json": ("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
+    "tokenizer_config.json": (),
+    "normalizer.json": (),
+}
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 
@@ -97,7 +94,7 @@ def fetch_model(repository: str, local_files_only: bool) -> Path:
     disabled by `local_files_only` or by HF_HUB_OFFLINE in the environment.
     """
     hub = _Repository(repository, local_files_only, "config.json")
-    for file, replacements in OPTIONAL:
+    for file, replacements in OPTIONAL.items():
         with suppress(CheckpointError):
             if hub.fetch(file) is None:
                 for replacement in replacements:

@@ -18,6 +18,7 @@ from slimwhisper.checkpoint.settings import GenerationSettings, Setting
 from slimwhisper.option_group import TASKS
 from slimwhisper.tokens.vocabulary import (
     SIZES,
+    Tokenizer,
     Vocabulary,
     get_tokenizer,
     get_vocabulary,
@@ -30,8 +31,6 @@ from slimwhisper.types import TIMESTAMPS, Dims
 
 if TYPE_CHECKING:  # it takes a moment to import
     from tokenizers import Tokenizer as FastTokenizer
-
-    from slimwhisper.tokens.encoding import Tokenizer
 
 
 OTHER_TABLE = "its vocabulary is not OpenAI's; use the Hugging Face folder that it was made from"
@@ -231,7 +230,7 @@ def _of_tokens(
     encoding = FolderEncoding(fast_tokenizer(folder, tokens, no_text), eot, size)
 
     @lru_cache(maxsize=256)
-    def tokenizer(language: str | None, task: str) -> "Tokenizer":
+    def tokenizer(language: str | None, task: str) -> Tokenizer:
         chosen = task if task in tasks else None
         return FolderTokenizer(encoding, special, texts, timestamps, languages, language, chosen)
 

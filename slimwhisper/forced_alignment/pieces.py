@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -13,10 +12,8 @@ from slimwhisper.forced_alignment.borders import word_attention, word_borders, w
 from slimwhisper.forced_alignment.matching import PlacedWord
 from slimwhisper.subtitles.lines import is_spaceless
 from slimwhisper.tokens.texts import encode_text
+from slimwhisper.tokens.vocabulary import Tokenizer
 from slimwhisper.types import FRAMES_PER_SECOND, Word
-
-if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
-    from slimwhisper.tokens.encoding import Tokenizer
 
 MARGIN = 0.5  # seconds of audio before and after a piece's words
 LONGEST_PAUSE = 3.0  # seconds without words in a piece
@@ -35,7 +32,7 @@ class Piece:
 
 
 def pieces_of(
-    words: Sequence[PlacedWord], tokenizer: "Tokenizer", frames: int, window: int
+    words: Sequence[PlacedWord], tokenizer: Tokenizer, frames: int, window: int
 ) -> Iterator[Piece]:
     """Cut placed words into pieces, at pauses. frames: of the recording; window: mel frames."""
     # the context holds no longer word, and none is spoken

@@ -6,18 +6,15 @@ The passes that there are: `slimwhisper.recordings.passes`.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.segments import WindowSpan
-from slimwhisper.tokens.vocabulary import Vocabulary
+from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary
 from slimwhisper.types import Segment, Transcript
-
-if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
-    from slimwhisper.tokens.encoding import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +23,7 @@ class DecodedWindow:
 
     span: WindowSpan
     mel: Callable[[], Tensor]  # returns [n_mels, 3000], padding included
-    tokenizer: "Tokenizer"
+    tokenizer: Tokenizer
     before: Sequence[Segment]  # of the windows before it
     alignment: Alignment | None = None  # of its text, with `word_timestamps`
     stop: int = 0  # the mel frame of the recording where its text ends
@@ -49,7 +46,7 @@ class TranscriptContext:
     options: RecordingOptions
     seconds: float
     vocabulary: Vocabulary
-    tokenizer: "Tokenizer"  # of the transcript's language
+    tokenizer: Tokenizer  # of the transcript's language
 
     def spell(self, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
         """A segment's tokens -> pieces of text with their tokens; timestamps have no text."""

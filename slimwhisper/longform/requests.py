@@ -23,12 +23,11 @@ from slimwhisper.tokens.texts import (
     suppressed_tokens,
     word_ends,
 )
-from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, text_only
+from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, get_vocabulary, text_only
 from slimwhisper.types import POSITIONS_PER_SECOND, Dims
 
-if TYPE_CHECKING:  # imported with the first list, and with the vocabulary
+if TYPE_CHECKING:  # imported with the first list
     from slimwhisper.engine.hot_words import HotWords
-    from slimwhisper.tokens.encoding import Tokenizer
 
 
 def search_of(options: SearchOptions) -> Search:
@@ -104,7 +103,7 @@ def _rules(
 class Prompts:
     """The text that conditions each window: an initial prompt, hotwords, and earlier text."""
 
-    def __init__(self, tokenizer: "Tokenizer", dims: Dims, options: RecordingOptions) -> None:
+    def __init__(self, tokenizer: Tokenizer, dims: Dims, options: RecordingOptions) -> None:
         self._tokenizer, self._options = tokenizer, options
         self._limit = dims.n_text_ctx // 2 - 1  # most tokens of previous text
         # followed by all segments' tokens
@@ -125,7 +124,7 @@ class Prompts:
         """The text of all segments, without the special tokens that a model may put into it."""
         return self._tokenizer.decode(text_only(self._tokens[self._initial :], self._tokenizer))
 
-    def of_window(self, tokenizer: "Tokenizer") -> tuple[tuple[int, ...], int]:
+    def of_window(self, tokenizer: Tokenizer) -> tuple[tuple[int, ...], int]:
         """The next window's prompt, and the index of <|startoftranscript|> in it.
 
         `tokenizer`: for the window's language.

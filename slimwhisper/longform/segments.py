@@ -7,10 +7,9 @@ improbable.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from slimwhisper.engine.requests import Decoded
-from slimwhisper.tokens.vocabulary import Vocabulary
+from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Segment, Word
 
 _PUNCTUATION = "\"'“¿([{-\"'.。,，!！?？:：”)]}、"  # ignored; not affected by the options
@@ -116,10 +115,6 @@ def _next_with_words(segments: Sequence[Segment]) -> Segment | None:
     return next((s for s in segments if s.words), None)
 
 
-if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
-    from slimwhisper.tokens.encoding import Tokenizer
-
-
 @dataclass(frozen=True, slots=True)
 class WindowSegments:
     """A window's text, cut into segments at its timestamps."""
@@ -134,7 +129,7 @@ def cut_at_timestamps(
     result: Decoded,
     ratio: float,
     vocabulary: Vocabulary,
-    tokenizer: "Tokenizer",
+    tokenizer: Tokenizer,
     token_logprobs: bool,
 ) -> WindowSegments:
     """The segments of a window's text. ratio: its compression ratio. token_logprobs: keep them.

@@ -8,7 +8,6 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.engine.requests import (
@@ -25,11 +24,8 @@ from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.passes import DecodedWindow, Passes
 from slimwhisper.longform.requests import Candidate, Prompts, attempts_of, choose, make_rules
 from slimwhisper.longform.segments import WindowSegments, WindowSpan, cut_at_timestamps
-from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
-from slimwhisper.types import FRAMES_PER_SECOND, WHOLE, Dims, Segment, Transcript
-
-if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
-    from slimwhisper.tokens.encoding import Tokenizer
+from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, get_vocabulary, language_code
+from slimwhisper.types import FRAMES_PER_SECOND, WHOLE, Dims, Segment
 
 Clip = tuple[int, int]  # mel frames [start, stop)
 LONG_SILENCE = 10 * FRAMES_PER_SECOND  # a model may take what follows it in a window for silence
@@ -52,7 +48,7 @@ class WindowState:
 
     languages: Sequence[str]  # codes to choose among; (): all
     seek: int = 0  # mel frames: where it starts
-    tokenizer: "Tokenizer" = field(init=False)  # for the language, once that is known
+    tokenizer: Tokenizer = field(init=False)  # for the language, once that is known
     text_language: str | None = None  # code
     spoken_language: str | None = None  # code: the last one detected
     language_probability: float = 1.0  # with `multilingual`: of a language that has changed
@@ -307,11 +303,6 @@ class Session:
             certain = result.temperature <= options.prompt_reset_on_temperature
             keep = options.condition_on_previous_text and certain
             self.prompts.add([t for s in new for t in s.tokens], keep)
-
-    def transcript(self) -> Transcript:
-        """The result so far; complete once `done`."""
-        assert self.language is not None
-        return Transcript(self.prompts.text(), self.segments, self.language)
 
 
 def _cleared(segment: Segment) -> Segment:

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,11 +22,8 @@ from slimwhisper.longform.segments import (
     before_hallucination,
     leading_silence,
 )
-from slimwhisper.tokens.vocabulary import text_only
+from slimwhisper.tokens.vocabulary import Tokenizer, text_only
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Segment, Word
-
-if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
-    from slimwhisper.tokens.encoding import Tokenizer
 
 _MEDIAN_WIDTH = 7  # encoder positions
 _SENTENCE_ENDS = ".。!！?？"
@@ -57,7 +53,7 @@ class TimedSegments:
 def time_segments(
     cut: WindowSegments,
     alignment: Alignment | None,
-    tokenizer: "Tokenizer",
+    tokenizer: Tokenizer,
     options: RecordingOptions,
     span: WindowSpan,
     last_speech: float,
@@ -100,7 +96,7 @@ def last_word_end(segments: Sequence[Segment]) -> float | None:
     return segments[-1].end if segments else None
 
 
-def text_tokens(segments: Iterable[Segment], tokenizer: "Tokenizer") -> tuple[int, ...]:
+def text_tokens(segments: Iterable[Segment], tokenizer: Tokenizer) -> tuple[int, ...]:
     """The segments' tokens without timestamps: the text that their `Alignment` covers."""
     return tuple(text_only((t for segment in segments for t in segment.tokens), tokenizer))
 
@@ -127,7 +123,7 @@ def _median(weights: torch.Tensor) -> torch.Tensor:
     return padded.unfold(-1, _MEDIAN_WIDTH, 1).sort().values[..., half]
 
 
-def time_words(alignment: Alignment, tokenizer: "Tokenizer", frames: int) -> list[WordTiming]:
+def time_words(alignment: Alignment, tokenizer: Tokenizer, frames: int) -> list[WordTiming]:
     """The words of a window. `frames`: mel frames of the recording in it."""
     words, pieces = tokenizer.split_to_word_tokens([*alignment.text, tokenizer.eot])
     if not alignment.text or len(words) <= 1:  # the last is <|endoftext|>
@@ -203,7 +199,7 @@ def _merge_punctuations(timings: Sequence[WordTiming], prepended: str, appended:
 def attach_words(
     segments: Sequence[Segment],
     alignment: Alignment | None,
-    tokenizer: "Tokenizer",
+    tokenizer: Tokenizer,
     options: RecordingOptions,
     frames: int,
     last_speech: float,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimwhisper.engine.engine import ENCODE_BATCH, Engine
 from slimwhisper.engine.requests import Answer, Request, Search, Window
-from slimwhisper.errors import SlimWhisperError
+from slimwhisper.errors import plain_error
 from slimwhisper.service.source import Failed, Finished, Progress, SessionSource, Stepped
 
 if TYPE_CHECKING:
@@ -129,13 +129,6 @@ class FairLock:
 RECORDINGS_SHARE = 4  # streams leave 1 / RECORDINGS_SHARE of the slots to waiting recordings
 
 
-def plain_error(error: BaseException) -> Exception:
-    """For others than the thread that it interrupts."""
-    if isinstance(error, Exception):
-        return error
-    return SlimWhisperError("interrupted by another call of this model; try again")
-
-
 @dataclass(slots=True, eq=False)
 class Submission:
     """A source that was submitted, and its windows in the engine."""
@@ -225,6 +218,10 @@ class SharedEngine:
     def has_room(self) -> bool:
         """Whether recordings may get another slot."""
         return self.engine is not None and self.engine.room > self.unused
+
+    def state(self, resize: bool) -> EngineState:
+        """As the policy sees it."""
+        return EngineState(self.used, bool(self.live), self.engine is not None, self.idle, resize)
 
     @property
     def most(self) -> int:

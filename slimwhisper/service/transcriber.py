@@ -23,17 +23,10 @@ from typing import Any, Self
 from slimwhisper.devices import choose_batch_size
 from slimwhisper.engine.engine import Engine, make_engine, slot_bytes, slots_within
 from slimwhisper.engine.requests import Search
-from slimwhisper.errors import SlimWhisperError
+from slimwhisper.errors import SlimWhisperError, plain_error
 from slimwhisper.kernels.memory import bucket_of
 from slimwhisper.model.model import Model
-from slimwhisper.service.shared_engine import (
-    EngineState,
-    FairLock,
-    SharedEngine,
-    Submission,
-    next_turn,
-    plain_error,
-)
+from slimwhisper.service.shared_engine import FairLock, SharedEngine, Submission, next_turn
 from slimwhisper.service.source import Event, Failed, SessionSource, Stepped
 
 logger = logging.getLogger("slimwhisper")
@@ -198,17 +191,8 @@ class Transcriber:
     def _take_turns(self) -> bool:
         """Give engines their slots. Returns whether there are live sources."""
         engines = self._engines.copy()
-        lives = [bool(engine.live) for engine in engines]
-        states = [
-            EngineState(
-                used=engine.used,
-                live=live,
-                allocated=engine.engine is not None,
-                idle=engine.idle,
-                resize=self._should_resize(engine, any(lives)),
-            )
-            for engine, live in zip(engines, lives, strict=True)
-        ]
+        live = any(engine.live for engine in engines)
+        states = [engine.state(self._should_resize(engine, live)) for engine in engines]
         turn = next_turn(states, time.monotonic() > self._turn_end, together=self.slots is None)
         for i, engine in enumerate(engines):
             engine.draining = i in turn.drain
@@ -218,7 +202,7 @@ class Transcriber:
             self._engines.append(engines[i])
         for i in turn.allocate:
             self._allocate(engines[i])
-        return any(lives)
+        return live
 
     def _should_resize(self, engine: SharedEngine, live: bool) -> bool:
         if engine.engine is None or not engine.used:

@@ -7,17 +7,14 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.errors import OptionError
-from slimwhisper.tokens.vocabulary import Vocabulary
+from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary
 from slimwhisper.types import Dims
-
-if TYPE_CHECKING:
-    from slimwhisper.tokens.encoding import Tokenizer
 
 MOST_CHARACTERS = 1_000_000  # a second's work, for the few at the end that count
 
@@ -29,12 +26,12 @@ def check_length(key: str, text: str | Sequence[int] | None) -> None:
         raise OptionError(f"{what}; give at most {MOST_CHARACTERS:,}")
 
 
-def encode_text(tokenizer: "Tokenizer", text: str) -> list[int]:
+def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
     """The tokens of a user's text, in which "<|en|>" is text as well."""
     return list(tokenizer.encode(text, disallowed_special=()))
 
 
-def prompt_tokens(tokenizer: "Tokenizer", text: str | Sequence[int] | None) -> list[int]:
+def prompt_tokens(tokenizer: Tokenizer, text: str | Sequence[int] | None) -> list[int]:
     """The tokens of a text that stands before a window's, or those that are given."""
     if isinstance(text, str):
         return encode_text(tokenizer, " " + text.strip()) if text else []
@@ -42,7 +39,7 @@ def prompt_tokens(tokenizer: "Tokenizer", text: str | Sequence[int] | None) -> l
 
 
 def prefix_tokens(
-    tokenizer: "Tokenizer", dims: Dims, prefix: str | Sequence[int] | None, sample_len: int | None
+    tokenizer: Tokenizer, dims: Dims, prefix: str | Sequence[int] | None, sample_len: int | None
 ) -> list[int]:
     """The tokens that every window's text begins with. Raises OptionError if they are too many.
 
@@ -216,7 +213,7 @@ def _has_spaces(text: str) -> bool:
     return hangul or not (wide or any(first <= code <= last for first, last in UNSPACED))
 
 
-def _encoded(vocabulary: Vocabulary, tokenizer: "Tokenizer", text: str) -> tuple[int, ...]:
+def _encoded(vocabulary: Vocabulary, tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     tokens = tuple(encode_text(tokenizer, text))
     same = tokenizer.decode(list(tokens)) == text
     if not (same and tokens and all(map(vocabulary.is_text, tokens))):

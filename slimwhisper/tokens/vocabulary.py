@@ -8,15 +8,17 @@ those of a model's files.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import TASKS
 from slimwhisper.tokens.languages import language_hint, possible_codes, whispers_code
 from slimwhisper.types import Dims, SpecialTokens
 
-if TYPE_CHECKING:
-    from slimwhisper.tokens.encoding import Tokenizer
+if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
+    from slimwhisper.tokens.encoding import Tokenizer as Tokenizer
+else:
+    Tokenizer = Any
 
 
 SIZES = (51_864, 51_865, 51_866)  # openai-whisper's: English, multilingual, large-v3's
@@ -27,14 +29,14 @@ class Vocabulary(SpecialTokens):
     """The tokens of prompts and texts as well, for all languages and tasks."""
 
     sot: int  # <|startoftranscript|>
-    make_tokenizer: Callable[[str | None, str], "Tokenizer"]  # for a language's code and a task
+    make_tokenizer: Callable[[str | None, str], Tokenizer]  # for a language's code and a task
     tasks: tuple[str, ...] = ()  # of `TASKS`
     sot_prev: int | None = None  # <|startofprev|>, before the text of earlier windows
     suppressed: tuple[int, ...] | None = None  # never sampled; None: as in `whisper`
     suppressed_first: tuple[int, ...] | None = None  # never sampled first; None: as in `whisper`
     is_whispers: bool = False  # the tokens are those of openai-whisper's table
 
-    def tokenizer(self, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
+    def tokenizer(self, language: str | None = None, task: str = "transcribe") -> Tokenizer:
         """Texts as tokens and back, with the interface of `whisper.tokenizer.Tokenizer`."""
         return self.make_tokenizer(language, task)
 
@@ -50,13 +52,13 @@ def ranges_of(ids: Iterable[int]) -> tuple[range, ...]:
     return tuple(ranges)
 
 
-def text_only(tokens: Iterable[int], tokenizer: "Tokenizer") -> list[int]:
+def text_only(tokens: Iterable[int], tokenizer: Tokenizer) -> list[int]:
     """The tokens of text: in openai-whisper's tokenizers those below <|endoftext|>."""
     texts: tuple[range, ...] = getattr(tokenizer, "texts", None) or (range(tokenizer.eot),)
     return [token for token in tokens if any(token in ids for ids in texts)]
 
 
-def get_tokenizer(dims: Dims, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
+def get_tokenizer(dims: Dims, language: str | None = None, task: str = "transcribe") -> Tokenizer:
     """openai-whisper's tokenizer for these dimensions; cached there."""
     from slimwhisper.tokens import encoding  # imports tiktoken
 
@@ -118,7 +120,7 @@ OLD_NAMES = {
 USED = ("startoftranscript", "translate", "transcribe", "startofprev", "nospeech", "notimestamps")
 
 
-def openai_tokenizer(dims: Dims) -> "Tokenizer | None":
+def openai_tokenizer(dims: Dims) -> Tokenizer | None:
     """openai-whisper's tokenizer; None if OpenAI has no vocabulary of this size."""
     return get_tokenizer(dims) if dims.n_vocab in SIZES else None
 
@@ -130,12 +132,12 @@ def language_count(dims: Dims) -> str:
     return str(dims.num_languages) if dims.is_multilingual else "en"
 
 
-def text_tokens(tokenizer: "Tokenizer") -> list[bytes]:
+def text_tokens(tokenizer: Tokenizer) -> list[bytes]:
     """The bytes of every text token, by id: all ids below <|endoftext|>."""
     return [tokenizer.encoding.decode_single_token_bytes(i) for i in range(tokenizer.eot)]
 
 
-def suppressed(tokenizer: "Tokenizer") -> tuple[tuple[int, ...], tuple[int, ...]]:
+def suppressed(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The tokens that `whisper` never samples, and never first, in order."""
     t = tokenizer
     prompts = (t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech)
@@ -165,7 +167,7 @@ def with_new_names(ids: Mapping[str, int]) -> dict[str, int]:
     return {name: i for name, i in ids.items() if OLD_NAMES.get(name) not in renamed} | renamed
 
 
-def is_openai_table(ids: Mapping[str, int], tokenizer: "Tokenizer") -> bool:
+def is_openai_table(ids: Mapping[str, int], tokenizer: Tokenizer) -> bool:
     """Whether token -> id are openai-whisper's as far as they decide a text: all tokens of text,
     and the special ones that are used. Timestamps are found by their place; a language's name
     counts only where the model has several.

@@ -1,5 +1,7 @@
 """Every form of the table: its formula or its paper's definition in float64, and its bytes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -60,7 +62,8 @@ def test_cross_attention(spec: str, group: int) -> None:
     features = features.cumsum(dim=1) / 3 if "compact" in spec else features
     cache.cross.put(torch.arange(4), noise(4, FRAMES, WIDTH, seed=9))  # earlier windows
     cache.cross.put(torch.arange(4), features)
-    rows = Rows.block(3, group, first_slot=1, first_row=group)
+    rows = Rows.block(3, group)
+    rows = replace(rows, ids=rows.ids + group, slots=rows.slots + 1, first_slot=1, first_row=group)
     scattered = Rows.of(rows.ids, torch.tensor([2, 0, 3]).repeat(group))
     for i, layer in enumerate(cache.cross.layers):
         for tokens, call in ((1, layer.step), (4, layer.attend), (60, layer.attend)):
@@ -122,7 +125,7 @@ def test_self_attention(spec: str) -> None:
             outputs[3] = list(layer.prefill(torch.stack(texts[3])[None], Rows.of(ids[3:]))[0])
         x = noise(4, WIDTH, seed=40 + n) * 2
         at = torch.tensor([len(text) for text in texts])
-        rows = Rows.block(4, first_row=1) if n % 2 else Rows.of(ids)
+        rows = replace(Rows.block(4), ids=ids, first_row=1) if n % 2 else Rows.of(ids)
         step = DecodeStep.at(rows, at, int(at.max()) + 1, False, torch.float64)
         for row, y in enumerate(self_step(layer, x[:, None], step)[:, 0]):
             texts[row].append(x[row])

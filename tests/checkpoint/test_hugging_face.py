@@ -70,7 +70,7 @@ def test_model_is_fetched_at_one_revision(
     hub.requests.clear()
     assert_equal(load_checkpoint(REPOSITORY).state, state)
     asked = [Path(r).name for r in hub.requests]
-    missing = [name for name, others in OPTIONAL for name in (name, *others)]
+    missing = [name for name, others in OPTIONAL.items() for name in (name, *others)]
     assert asked == ["config.json", *missing], "the rest is in the cache"
     hub.close()
     assert_equal(load_checkpoint(REPOSITORY).state, state)

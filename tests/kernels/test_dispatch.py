@@ -3,6 +3,7 @@
 import logging
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -207,7 +208,8 @@ def test_decoding_by_triton_gives_the_same_logits(
         tokens = torch.tensor([[7, 8, 9], [4, 5, 0]], device=device)
         given = Rows.of(torch.tensor([2, 5], device=device), torch.tensor([1, 2], device=device))
         found.append(decoder.prefill(tokens, given, cache)[:, 1])
-        rows = Rows.block(2, 2, first_slot=1, first_row=2, device=device)
+        rows = Rows.block(2, 2, device=device)
+        rows = replace(rows, ids=rows.ids + 2, slots=rows.slots + 1, first_slot=1, first_row=2)
         positions = torch.tensor([3, 0, 5, 2], device=device)
         for _ in range(2):
             step = DecodeStep.at(rows, positions, int(positions.max()) + 1, False, torch.float32)

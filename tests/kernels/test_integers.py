@@ -58,8 +58,8 @@ def test_products(rows: int, width: int, depth: int, adds: bool, threads: int) -
     exact = exact if addend is None else exact + addend
     base = None if addend is None else addend[:, None]
     with threads_of(threads):
-        found = linear(x[:, None], quantized, bias, False, base)
-        curved = linear(x, quantized, bias, gelu=True, addend=addend)
+        found = quantized.multiply(x[:, None], bias, base, False)
+        curved = quantized.multiply(x, bias, addend, True)
         strided = linear(x.T.contiguous().T, quantized)
     assert found.shape == (rows, 1, width)
     assert ((found[:, 0] - exact).abs() <= largest_errors(x, quantized) + 1e-4).all()
@@ -99,10 +99,10 @@ def test_where_operators_are_watched() -> None:
     """A mode sees PyTorch's operators, with the same weights."""
     quantized, bias, x, addend = quantize(noise(40, 64)), noise(40), noise(3, 64), noise(3, 40)
     with FlopCounterMode(display=False) as counter:
-        watched = linear(x, quantized, bias, gelu=True, addend=addend)
+        watched = quantized.multiply(x, bias, addend, True)
     assert counter.get_total_flops() == 2 * 3 * 40 * 64
     torch.testing.assert_close(
-        linear(x, quantized, bias, gelu=True, addend=addend), watched, atol=0.01, rtol=0
+        quantized.multiply(x, bias, addend, True), watched, atol=0.01, rtol=0
     )
 
 
@@ -124,7 +124,7 @@ def test_all_processors_have_the_same_results(monkeypatch: pytest.MonkeyPatch) -
         variant = Library(NATIVE, wide=wide)
         monkeypatch.setattr(linear_module, "library", lambda *_, v=variant: v)
         quantized = quantize(noise(70, 192))
-        found.append(linear(noise(3, 192), quantized, noise(70), addend=noise(3, 70)))
+        found.append(quantized.multiply(noise(3, 192), noise(70), noise(3, 70), False))
     assert torch.equal(*found)
 
 

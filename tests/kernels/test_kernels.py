@@ -69,7 +69,7 @@ def test_head_attention(shape: tuple[int, int, int, int], causal: bool) -> None:
     length = count if causal else length
     queries = normal(batch, heads, count, 64)
     keys, values = (normal(batch, heads, length, 64, seed=s) for s in (1, 2))
-    found = head_attention(queries, keys, values, causal=causal)
+    found = head_attention(queries, keys, values, is_causal=causal)
     reads = Reads(lengths=torch.arange(1, count + 1).repeat(batch)) if causal else ALL
     expected = heads_reference(queries.transpose(1, 2).flatten(0, 1), keys, values, reads)
     torch.testing.assert_close(found.transpose(1, 2).flatten(0, 1), expected)

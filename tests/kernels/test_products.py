@@ -21,6 +21,7 @@ from slimwhisper.kernels.linear import (
     Compiled,
     Packed,
     Plain,
+    as_it_is,
     describe_paths,
     linear,
     pack,
@@ -118,8 +119,8 @@ def test_by_onednn(
     packed = pack(weight)
     assert isinstance(packed, Packed)
     assert len(packed.parts) == (1 if dtype == BFLOAT16 else -(-depth // PACKED_DEPTH))
-    for kind in (packed, weight) if dtype == torch.float32 else (packed,):
-        assert_near(linear(x, kind, bias, "gelu" in extra, base), exact, off=1e-3)
+    for kind in (packed, as_it_is(weight)) if dtype == torch.float32 else (packed,):
+        assert_near(kind.multiply(x, bias, base, "gelu" in extra), exact, off=1e-3)
 
 
 @needs_packing
@@ -189,9 +190,9 @@ def test_linear_takes_c(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.matrix.data_ptr() == weight.data_ptr(), "no copy"
     x = noise(rows, 64, seed=2)
     expected = F.gelu(x.double() @ weight.double().T + bias + addend)
-    assert_near(linear(x, kept, bias, gelu=True, addend=addend), expected)
+    assert_near(kept.multiply(x, bias, addend, True), expected)
     assert len(calls) == 1
-    assert_near(linear(x, quantized, bias, gelu=True, addend=addend), expected, off=0.5)
+    assert_near(quantized.multiply(x, bias, addend, True), expected, off=0.5)
     assert len(calls) == 2
 
 

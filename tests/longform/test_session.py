@@ -14,6 +14,7 @@ from slimwhisper.longform.requests import Candidate, choose
 from slimwhisper.longform.session import Session
 from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer
+from slimwhisper.types import Transcript
 from tests.support.checkpoints import tiny_dims
 from tests.support.sessions import (
     HELLO,
@@ -53,11 +54,11 @@ def test_segments_have_their_tokens_logprobs() -> None:
     new = state.accept(replace(answer(*tokens), logprobs=logprobs))
     assert [s.tokens for s in new] == [list(tokens[:3]), [], list(tokens[-3:])]
     assert [s.token_logprobs for s in new] == [[0.0, -1.0, -2.0], [], [-6.0, -7.0, -8.0]]
-    found = state.transcript().as_dict()["segments"]
+    found = Transcript("", state.segments, "en")["segments"]
     assert [s["token_logprobs"] for s in found] == [s.token_logprobs for s in new]
     plain = session(60)
     plain.accept(answer(*tokens))
-    assert "token_logprobs" not in plain.transcript().as_dict()["segments"][0]
+    assert "token_logprobs" not in Transcript("", plain.segments, "en")["segments"][0]
 
 
 @pytest.mark.parametrize("multilingual", [False, True])
@@ -113,7 +114,7 @@ def test_the_language_is_that_of_the_first_window_decoded(
     expected = Frames(70, None).window(start, frames)
     assert torch.equal(heard, expected)
     state.accept(Languages({"en": 0.2, "es": 0.8}))
-    assert state.transcript().language == "es"
+    assert state.language == "es"
     if not state.done:  # and it is the first that is decoded
         window = request(state)
         assert window.mel is None or torch.equal(window.mel[:, 0], expected[:, 0])
@@ -186,7 +187,7 @@ def test_a_text_has_no_special_tokens() -> None:
     hello = get_tokenizer(dims).encode(" hello")
     begin = get_tokenizer(dims).timestamp_begin
     state.accept(answer(begin, *hello, polish, *hello, begin + 100))
-    assert state.transcript().text == state.segments[0].text == " hello hello"
+    assert state.prompts.text() == state.segments[0].text == " hello hello"
 
 
 def frames_of(state: Session) -> int:
@@ -343,7 +344,7 @@ def test_where_all_temperatures_fail(on_failure: str, kept: tuple[float, str]) -
     assert [r.attempt.temperature for r in requests] == list(LADDER)
     (result,) = state.segments
     assert (result.temperature, result.text) == kept
-    assert result.compression_ratio < 1 and state.transcript().text == kept[1]
+    assert result.compression_ratio < 1 and state.prompts.text() == kept[1]
     assert state.next_request() is None
     state = session(10, temperature=LADDER, on_failure=on_failure)
     run(state, [((stamp(0), *HELLO, stamp(9)), -1.01), ((stamp(0), *WORLD, stamp(9)), -0.99)])

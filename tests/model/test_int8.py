@@ -49,9 +49,9 @@ def test_a_product_is_that_of_rounded_numbers(by: str, monkeypatch: pytest.Monke
     assert (result - exact).abs().max() > 0
     curved = torch.nn.functional.gelu(result)
     close = {"rtol": 1e-6, "atol": 2e-5}
-    torch.testing.assert_close(linear(x, quantize(weight), bias, gelu=True), curved, **close)
+    torch.testing.assert_close(quantize(weight).multiply(x, bias, None, True), curved, **close)
     addend = torch.randn(3, 5, 96)
-    torch.testing.assert_close(linear(x, quantize(weight), bias, addend=addend), result + addend)
+    torch.testing.assert_close(quantize(weight).multiply(x, bias, addend, False), result + addend)
 
 
 @pytest.mark.parametrize(("rows", "depth"), [(1, 64), (70, 64), (15, 40)])
@@ -66,7 +66,7 @@ def test_without_integer_products(rows: int, depth: int, monkeypatch: pytest.Mon
     assert type(quantized) is Quantized
     assert_near(linear(x, quantized, bias), exact)
     curved = torch.nn.functional.gelu(exact + addend)
-    assert_near(linear(x, quantized, bias, gelu=True, addend=addend), curved)
+    assert_near(quantized.multiply(x, bias, addend, True), curved)
 
 
 def test_rows_of_zeros_and_huge_rows_are_kept_and_what_is_not_finite() -> None:

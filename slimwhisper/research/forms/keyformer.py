@@ -183,7 +183,7 @@ class KeyformerSelf(SelfLayer):
             for t in buffer.tensors():
                 t[rows.ids] = 0  # the previous text: a NaN would pass the mask
             buffer.write(index, new.gather(2, tokens[..., None].expand(-1, -1, -1, new.shape[3])))
-        mixed = head_attention(q, keys, values, causal=True)
+        mixed = head_attention(q, keys, values, is_causal=True)
         weights = self.groups.weights
         return linear(mixed.transpose(1, 2).flatten(2), weights.out, weights.out_bias)
 
