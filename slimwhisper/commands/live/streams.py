@@ -12,7 +12,12 @@ from av.container import InputContainer
 from av.stream import Discard
 from numpy.typing import NDArray
 
-from slimwhisper.audio.ffmpeg import ALLOWED, FFMPEG_ERRORS, TAGS, choose_stream
+from slimwhisper.audio.ffmpeg import (
+    ALLOWED,
+    FFMPEG_ERRORS,
+    TAGS,
+    choose_stream,
+)
 from slimwhisper.audio.frames import LONGEST_GAP, FFmpegPass, converted
 from slimwhisper.audio.headers import (
     ADDRESSES,
