@@ -147,9 +147,7 @@ def ends_sentence(before: str, after: str, language: str) -> bool:
     first = next((c for c in following if c.isalnum()), "")
     if not following:
         return True
-    if _closes_next(mark, after, language):
-        return False
-    if closed and following.startswith(_AFTER_QUOTE):
+    if _closes_next(mark, after, language) or (closed and following.startswith(_AFTER_QUOTE)):
         return False
     if first.islower() and (closed or mark in ".…" or unquoted.endswith("..")):
         return False
