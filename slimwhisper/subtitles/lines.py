@@ -219,9 +219,8 @@ def break_costs(texts: Sequence[str], language: str) -> list[float]:
     """
     phrases = _phrase_starts("".join(texts), language)
     costs = []
-    for end, (before, after) in zip(
-        accumulate(map(len, texts)), pairwise([*texts, ""]), strict=True
-    ):
+    ends = accumulate(map(len, texts))
+    for end, (before, after) in zip(ends, pairwise([*texts, ""]), strict=True):
         cost = _break_cost(before, after, language)
         if phrases and cost == _ANYWHERE:
             katakana = _is_katakana(before[-1:]) and _is_katakana(after[:1])

@@ -134,9 +134,8 @@ def own_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     """What a model's generation_config.json has that Whisper's own has not."""
     settings, heads = checkpoint.settings, checkpoint.alignment_heads
     own: dict[str, Any] = {} if heads is None else {"alignment_heads": head_pairs(heads)}
-    for row in changed_settings(
-        ModelFacts(checkpoint.name, checkpoint.dims, checkpoint.tokens, settings)
-    ):
+    facts = ModelFacts(checkpoint.name, checkpoint.dims, checkpoint.tokens, settings)
+    for row in changed_settings(facts):
         value = getattr(settings, row.name, row.value)
         own[row.name] = list(value) if isinstance(value, tuple) else value
     own.pop("forced_decoder_ids", None)  # what is followed of them is the language and the task
