@@ -29,7 +29,7 @@ COMMANDS = {
 }
 RAY = "ray.job:run_transcribe_on_ray"
 # commands whose result is what they print
-PRINTED = ("live", "models", "inspect", "report", "bench", "tradeoff", "doctor")
+PRINTED = ("live", "models", "report", "bench", "tradeoff", "doctor")
 EXTRAS = {COMMANDS["serve"][1]: ("serve", "app"), RAY: ("--engine ray", "ray")}
 
 

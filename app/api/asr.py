@@ -12,8 +12,8 @@ from pydantic import Field, create_model
 from starlette.datastructures import FormData
 
 from slimwhisper.app.api.fields import (
-    Form,
     Text,
+    TextForm,
     Upload,
     check_form,
     one_of,
@@ -36,7 +36,7 @@ BOUNDS = option_fields(
 )
 
 
-class AsrForm(create_model("AsrOptions", __base__=Form, **BOUNDS)):  # type: ignore[misc]
+class AsrForm(create_model("AsrOptions", __base__=TextForm, **BOUNDS)):  # type: ignore[misc]
     """The fields of the query and of the form."""
 
     audio_file: Upload = Field(None, validate_default=True)

@@ -56,13 +56,13 @@ def _upload(value: Any, info: ValidationInfo) -> Any:
 Upload = Annotated[Any, AfterValidator(_upload)]
 
 
-class Form(LenientModel):
+class TextForm(LenientModel):
     """A form, whose values are all texts. `model_extra` has the unknown fields."""
 
     model_config = ConfigDict(extra="allow", strict=False)
 
 
-class UploadForm(Form):
+class UploadForm(TextForm):
     """A multipart form with a recording."""
 
     file: Upload = Field(None, validate_default=True)

@@ -19,7 +19,7 @@ from pydantic import Field
 from starlette.datastructures import FormData, UploadFile
 
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.api.fields import Form, Text, Texts, Upload, check_form
+from slimwhisper.app.api.fields import Text, TextForm, Texts, Upload, check_form
 from slimwhisper.app.api.raw_audio import wav_of
 from slimwhisper.app.api.request import TranscriptionRequest, choose_model
 from slimwhisper.app.api.respond import respond
@@ -33,7 +33,7 @@ AROUND = re.compile(r"^\W+|\W+$")  # punctuation at a word
 IN_MEMORY = 1 << 20  # bytes of a body; a longer one is written to disk
 
 
-class ListenForm(Form):
+class ListenForm(TextForm):
     """The fields of a query that are honoured, for recordings and for streams."""
 
     model: Text | None = None

@@ -90,14 +90,9 @@ def _lay_out_live() -> None:
     html = asset("live.html").replace("FORMATS", " ".join(live_formats()))
     view = _scripted("sw-live", "live", html)
     names, fields = ", ".join(options), list(options.values())
-    gr.on(
-        [field.change for field in fields],  # type: ignore[attr-defined]
-        None,
-        fields,
-        view,
-        js=f"({names}) => ({{{names}}})",
-        show_progress="hidden",
-    )
+    changes = [field.change for field in fields]  # type: ignore[attr-defined]
+    js = f"({names}) => ({{{names}}})"
+    gr.on(changes, None, fields, view, js=js, show_progress="hidden")
 
 
 def _inputs() -> Arguments:
@@ -161,13 +156,13 @@ def _more_options(models: Models, preset: str | None) -> Arguments:
     fields: Arguments = {}
     speakers = [name for name in BACKENDS if not missing(name)]  # if empty, the options are hidden
     backends = [("Yes" if len(speakers) == 1 else f"Yes, by {name}", name) for name in speakers]
+    who = [("No", ""), *backends]
     presets = [(p, p) for p in reversed(PRESETS) if p != preset]
+    caches = [(preset or "the server's default", ""), *presets]
     temperatures = [("Automatic", ""), *((t, t) for t in TEMPERATURES)]
     with gr.Accordion("More options", open=False, elem_id="sw-more"):
         with gr.Row():
-            fields["diarize"] = _choice(
-                "Identify speakers", [("No", ""), *backends], visible=bool(speakers)
-            )
+            fields["diarize"] = _choice("Identify speakers", who, visible=bool(speakers))
             fields["speakers"] = gr.Number(
                 label="Number of speakers",
                 placeholder="detected",
@@ -182,18 +177,12 @@ def _more_options(models: Models, preset: str | None) -> Arguments:
         with gr.Row():
             names, default = models.choices(), models.display_name
             fields["model"] = _choice("Model", names, default, filterable=True)
-            fields["cache"] = _choice(
-                "Cache form", [(preset or "the server's default", ""), *presets]
-            )
+            fields["cache"] = _choice("Cache form", caches)
             fields["beams"] = gr.Slider(1, MOST_BEAMS, 1, step=1, label="Beams", min_width=140)
             fields["temperature"] = _choice("Temperature", temperatures)
             fields["vad"] = _checkbox("Skip silence")
-        fields["hot_words"] = gr.Textbox(
-            label="Hot words",
-            placeholder="names and words that are hard to hear, one a line",
-            lines=2,
-            max_lines=8,
-        )
+        hint = "names and words that are hard to hear, one a line"
+        fields["hot_words"] = gr.Textbox(label="Hot words", placeholder=hint, lines=2, max_lines=8)
     return fields
 
 

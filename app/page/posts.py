@@ -189,14 +189,11 @@ class LiveWord(TimedText):
         return Word(space + clean(self.word), self.start, self.end, self.probability)
 
 
-LiveWords = Annotated[list[LiveWord], Field(max_length=MAX_WORDS, fail_fast=True)]
-
-
 class LiveSegment(TimedText):
     """A segment of an utterance."""
 
     text: Text
-    words: LiveWords | None = None
+    words: Annotated[list[LiveWord], Field(max_length=MAX_WORDS, fail_fast=True)] | None = None
     tokens: list[Token] = Field([], max_length=MAX_TOKENS, fail_fast=True)
     temperature: Unit = 0.0
     avg_logprob: float = 0.0

@@ -92,19 +92,14 @@ class RunPart:
         token = self.result.token if self.result is not None else None
         formats = self.result.formats() if self.result is not None else []
         waits = self.state == "waiting"
+        shown = ("name", "state", "message", "language", "segments", "unscripted", "peaks")
         return {
-            "name": self.name,
-            "state": self.state,
-            "message": self.message,
+            **{name: getattr(self, name) for name in shown},
             "position": service.jobs.position(self.job) if waits and self.job is not None else 0,
             "loading": waits and service.engines.loading,
             "done": round(self.done, 2),
             "seconds": round(self.seconds, 2),
             "text": self.text.strip(),
-            "language": self.language,
-            "segments": self.segments,
-            "unscripted": self.unscripted,
-            "peaks": self.peaks,
             "edit": f"page/edit/{token}" if self.state == "done" else None,
             "audio": f"page/audio/{token}" if token and self.peaks else None,
             "downloads": {f.name: f"page/result/{token}.{f.name}" for f in formats},

@@ -39,15 +39,14 @@ def page_folder() -> Iterator[Path]:
     folder, lock = _locked_folder()
     _sweep(folder)
     variables = {"GRADIO_TEMP_DIR": str(folder / FILES), **QUIET}
-    before = {name: os.environ.get(name) for name in variables}
+    before = {name: os.environ[name] for name in variables if name in os.environ}
     os.environ.update(variables)
     try:
         yield folder
     finally:
-        for name, value in before.items():
+        for name in variables:
             os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+        os.environ.update(before)
         os.close(lock)  # Windows removes no open files
         shutil.rmtree(folder, ignore_errors=True)
 

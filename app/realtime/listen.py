@@ -25,7 +25,7 @@ from slimwhisper.app.service.host import ServerHost
 from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
 
 CODINGS = {"linear16": "PCM_16", "linear32": "PCM_32", "mulaw": "ULAW", "alaw": "ALAW"}
-LEAST_SILENCE = 300  # milliseconds that end an utterance: in shorter ones are words
+LEAST_SILENCE = 150  # milliseconds that end an utterance: in shorter ones are words
 CHANNEL = [0, 1]  # the first of one
 
 

@@ -86,17 +86,10 @@ def make_cases(arguments: argparse.Namespace) -> list[Case]:
     ]
     if arguments.against_whisper:
         pairs.insert(0, (None, 1, max(windows for _, _, windows in pairs)))
-    return [
-        Case(
-            cache=cache,
-            batch=batch,
-            windows=windows,
-            model=arguments.model or "tiny",
-            random=arguments.random or arguments.model is None,
-            **{name: getattr(arguments, name) for name in CASE_FLAGS},
-        )
-        for cache, batch, windows in pairs
-    ]
+    same = {name: getattr(arguments, name) for name in CASE_FLAGS}
+    same["model"] = arguments.model or "tiny"
+    same["random"] = arguments.random or arguments.model is None
+    return [Case(cache, batch, windows, **same) for cache, batch, windows in pairs]
 
 
 def measure_in_turns(cases: Sequence[Case], rounds: int) -> list[list[Row]]:
@@ -199,11 +192,9 @@ def print_bench(answer: dict[str, Any]) -> None:
     search = f"{answer['beam_size']} beams" if answer["beam_size"] else "greedy"
     device = machine["gpu"] or f"threads: {machine['threads']}"
     memory = f", {machine['memory_bytes'] / 2**30:.0f} GiB" if machine["memory_bytes"] else ""
-    page.print(
-        f"{answer['model']}{random}, {answer['dtype']} on {answer['device']} ({device}), {search}, "
-        f"{answer['tokens']} tokens a window; medians of {answer['rounds']}",
-        style="bold",
-    )
+    where = f"{answer['model']}{random}, {answer['dtype']} on {answer['device']} ({device})"
+    what = f"{search}, {answer['tokens']} tokens a window; medians of {answer['rounds']}"
+    page.print(f"{where}, {what}", style="bold")
     versions = ", ".join(f"{name} {machine[name]}" for name in ("torch", "python", "slimwhisper"))
     page.print(f"{machine['cpu']}, {machine['cores']} cores{memory}; {versions}")
     columns = COLUMNS if rows[0]["times_whisper"] is not None else COLUMNS[:-1]

@@ -192,15 +192,12 @@ def _kernels() -> Check:
     latent = torch.ones((1, 16, 384), device="cuda", dtype=torch.float16)
     if not bool((kernels.latent(latent[0, :6, None], Latent(latent), 1.0) == 1).all()):
         return Check("attention on the GPU gives a wrong result", False, _TORCH_ONLY)
-    advice = "" if kernels.used["latent", "torch"] == 0 else _WITHOUT_TRITON
+    remedy = "check the C compiler below, or set TRITON_CACHE_DIR to a writable folder"
+    advice = "" if kernels.used["latent", "torch"] == 0 else f"slower than with Triton: {remedy}"
     return Check(kernels.describe(), None if advice else True, advice)
 
 
 _WAITING = f"programs that import torch before slimwhisper should set GOMP_SPINCOUNT={SPINS}"
-_WITHOUT_TRITON = (
-    "slower than with Triton: check the C compiler below, or set TRITON_CACHE_DIR to a writable "
-    "folder"
-)
 _TORCH_ONLY = "set SLIMWHISPER_KERNELS=torch, and report this as a bug"
 
 

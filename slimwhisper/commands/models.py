@@ -90,17 +90,10 @@ def _cached(repository: str) -> Path | None:
 def print_models(models: Sequence[KnownModel]) -> None:
     """Print a table, never cut at the terminal's width, and what its columns mean."""
     headings = ("name", "installed", "languages", "weights", "per window", "source")
-    cells = (
-        (
-            model.name,
-            "yes" if model.path else "-",
-            model.languages,
-            _size(model.weights_bytes),
-            _size(model.window_bytes),
-            model.source,
-        )
-        for model in models
-    )
+    cells = []
+    for m in models:
+        sizes = map(_size, (m.weights_bytes, m.window_bytes))
+        cells.append((m.name, "yes" if m.path else "-", m.languages, *sizes, m.source))
     page = console()
     page.print(table(headings, cells, (*headings[:3], "source")))
     page.print(

@@ -105,12 +105,10 @@ class CTranslate2Calls:
             for mel, prompt in zip(features.mels, prompts, strict=True)
         ]
         answers = run_windows(model.transcriber, search_of(options), windows)
-        return [
-            GenerationResult(
-                [list(a.tokens)],
-                [a.avg_logprob * (len(a.tokens) + 1) / max(len(a.tokens), 1)],
-                a.no_speech_prob,
-            )
-            for a in answers
-            if isinstance(a, Decoded)
-        ]
+        results = []
+        for answer in answers:
+            assert isinstance(answer, Decoded)
+            count = len(answer.tokens)
+            score = answer.avg_logprob * (count + 1) / max(count, 1)
+            results.append(GenerationResult([list(answer.tokens)], [score], answer.no_speech_prob))
+        return results

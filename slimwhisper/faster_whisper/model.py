@@ -64,14 +64,9 @@ class WhisperModel:
         if files:
             raise OptionError("files: give the path of a model; files in memory are not supported")
         check_hub_arguments(revision, use_auth_token)
-        key = ModelKey(
-            str(model_size_or_path),
-            choose_device(device, device_index),
-            choose_dtype(compute_type),
-            download_root,
-            local_files_only,
-            max(0, cpu_threads),
-        )
+        where, dtype = choose_device(device, device_index), choose_dtype(compute_type)
+        name, threads = str(model_size_or_path), max(0, cpu_threads)
+        key = ModelKey(name, where, dtype, download_root, local_files_only, threads)
         self.logger = get_logger()
         self.whisper = shared_model(key)  # slimwhisper's own
         self.model = CTranslate2Calls(self.whisper)
@@ -162,15 +157,11 @@ class WhisperModel:
         if session.language_probs:
             probs = _most_likely_first(session.language_probs)
             probability = session.language_probs[session.language]
-        return segments, TranscriptionInfo(
-            session.language,
-            probability,
-            len(samples) / SAMPLE_RATE,
-            segments.recording.seconds_of_speech,
-            probs,
-            as_understood(arguments, self.whisper),
-            vad,
-        )
+        length, speech = len(samples) / SAMPLE_RATE, segments.recording.seconds_of_speech
+        understood = as_understood(arguments, self.whisper)
+        language = session.language
+        info = TranscriptionInfo(language, probability, length, speech, probs, understood, vad)
+        return segments, info
 
     def detect_language(
         self,

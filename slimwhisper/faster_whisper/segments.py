@@ -15,8 +15,9 @@ from tqdm import tqdm
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import Samples
+from slimwhisper.audio.threads import set_threads
 from slimwhisper.faster_whisper.types import Segment, Word
-from slimwhisper.flags import load_with_threads
+from slimwhisper.loading import load_model
 from slimwhisper.longform.requests import search_of
 from slimwhisper.recordings.transcribe import RecordingSource, make_recording
 from slimwhisper.service.source import Failed, Progress
@@ -25,14 +26,14 @@ from slimwhisper.types import Segment as OurSegment
 
 
 class ModelKey(NamedTuple):
-    """What models that share an engine have in common: arguments of `load_with_threads`."""
+    """What models that share an engine have in common: arguments of `load_model`, and threads."""
 
     name: str
     device: str | None
     dtype: str | None
     download_root: str | None
     local_files_only: bool
-    threads: int
+    threads: int  # as in `set_threads`
 
 
 _models: "weakref.WeakValueDictionary[ModelKey, SlimWhisper]" = weakref.WeakValueDictionary()
@@ -46,7 +47,9 @@ def shared_model(key: ModelKey) -> SlimWhisper:
     with _lock:
         model = _models.get(key)
         if model is None:
-            model = _models[key] = load_with_threads(**key._asdict())
+            arguments = key._asdict()
+            set_threads(arguments.pop("threads"))
+            model = _models[key] = load_model(**arguments)
         return model
 
 

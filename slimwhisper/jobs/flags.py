@@ -66,9 +66,8 @@ def add_transcribe(commands: Any) -> None:
 
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
-    g = FlagGroup(
-        parser, "outputs", "a folder job keeps a journal in --output_dir and resumes from it"
-    )
+    about = "a folder job keeps a journal in --output_dir and resumes from it"
+    g = FlagGroup(parser, "outputs", about)
     g.add("-o", "--output_dir", default=".", help="folder to write to, or its URI")
     g.add(
         "-f",

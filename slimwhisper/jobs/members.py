@@ -33,8 +33,12 @@ class HeldFile(RemoteFile):
 
         Raises StorageError if the disk is full.
         """
+        global _reserved
         self._name = name
-        _reserve(size, wait)
+        with _condition:
+            while wait and _reserved and _reserved + size > MAX_RESERVED:
+                _condition.wait()
+            _reserved += size
         self._file: IO[bytes] = SpooledTemporaryFile(IN_MEMORY)
         self._release = weakref.finalize(self, _free, self._file, size)
         try:
@@ -59,14 +63,6 @@ class HeldFile(RemoteFile):
         self._file.seek(0)
         copyfileobj(self._file, target, BLOCK)
         self._release()
-
-
-def _reserve(size: int, wait: bool) -> None:
-    global _reserved
-    with _condition:
-        while wait and _reserved and _reserved + size > MAX_RESERVED:
-            _condition.wait()
-        _reserved += size
 
 
 def _free(file: IO[bytes], size: int) -> None:

@@ -238,15 +238,10 @@ class TerminalConsole:
             from rich.console import Console as Screen
             from rich.progress import BarColumn, Progress, TextColumn
 
-            self._bar = Progress(
-                BarColumn(20),
-                TextColumn("{task.description}", markup=False),
-                console=Screen(file=sys.stderr),
-                auto_refresh=False,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
+            columns = (BarColumn(20), TextColumn("{task.description}", markup=False))
+            off = ("auto_refresh", "redirect_stdout", "redirect_stderr")
+            how: dict[str, Any] = {"console": Screen(file=sys.stderr), **dict.fromkeys(off, False)}
+            self._bar = Progress(*columns, transient=True, **how)
             self._bar.add_task(JobTotals().line(), total=1.0)
             self._bar.start()
 

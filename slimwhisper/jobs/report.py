@@ -161,11 +161,8 @@ def _segment_facts(segments: Sequence[Mapping[str, Any]], language: str) -> dict
 
 def _page(job: Mapping[str, Any], lines: Iterable[str]) -> Iterator[str]:
     """The page in parts: report.html, with the values of its $names, and the data."""
-    template = Path(__file__)
-    page, style, script = (
-        template.with_suffix(suffix).read_text(encoding="utf-8")
-        for suffix in (".html", ".css", ".js")
-    )
+    files = map(Path(__file__).with_suffix, (".html", ".css", ".js"))
+    page, style, script = (file.read_text(encoding="utf-8") for file in files)
     parts = {
         "policy": f"default-src 'none'; base-uri 'none'; form-action 'none'; "
         f"style-src '{_hash(style)}'; script-src '{_hash(script)}'",

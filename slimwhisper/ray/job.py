@@ -41,9 +41,7 @@ LOOKAHEAD = 256  # recordings that are listed ahead of the workers
 AHEAD = 16  # recordings in the queue for each worker
 SHIFTS = 10  # for each worker, of which deaths take one
 FRUITLESS = 5  # the job ends after 5 + 3 per worker consecutive starts without a result
-BLAMED = (
-    "2 workers died while transcribing it, the second with no other recording; convert it to WAV"
-)
+BLAMED = "2 workers died while transcribing it, the second with no other recording"
 OBJECT_STORE = 128 << 20  # bytes on this host: results are small and rarely go there
 # Ray serves metrics on all addresses, to anyone. With an invalid port it starts no server.
 NO_METRICS = dict.fromkeys(("AUTOSCALER_METRIC_PORT", "DASHBOARD_METRIC_PORT"), "-1")
@@ -138,7 +136,7 @@ class Driver:
             alone: Numbered = Loader(suspects, lambda _: None, LOOKAHEAD, 1)
             yield from self._run(alone, 1, len(suspects) + SHIFTS, workers)
         for recording in self._given.values() if not self._ledger.stopping() else ():
-            error = SlimWhisperError(f"{recording.path}: {BLAMED}")
+            error = SlimWhisperError(f"{recording.path}: {BLAMED}; convert it to WAV")
             yield recording, RecordingResult("failed", error)
 
     def _run(self, source: Numbered, limit: int, shifts: int, workers: WorkerPlan) -> Outcomes:

@@ -93,12 +93,12 @@ class Transcriber:
                 rows[id(sources[-1])] = results[-1]
             except SlimWhisperError as error:
                 results[-1]["error"] = str(error)
-        outcomes = self.model.transcribe_many(
-            iter(sources),
-            on_duration=lambda source, seconds: rows[id(source)].update(seconds=seconds),
-            **self._options,
-        )
-        for source, result in outcomes:
+
+        def on_duration(source: AudioSource, seconds: float) -> None:
+            rows[id(source)]["seconds"] = seconds
+
+        options = {"on_duration": on_duration, **self._options}
+        for source, result in self.model.transcribe_many(iter(sources), **options):
             if isinstance(result, Transcript):
                 rows[id(source)] |= text_columns(result)
             else:

@@ -123,9 +123,8 @@ class Worker:
             elapsed = time.perf_counter() - began
             return Ended(number, replace(ended, seconds=seconds.pop(path, None), elapsed=elapsed))
 
-        decoded = self._model.transcribe_many(
-            sources(), on_duration=seconds.__setitem__, **self._options
-        )
+        how = {"on_duration": seconds.__setitem__, **self._options}
+        decoded = self._model.transcribe_many(sources(), **how)
         written = Loader(decoded, write, UNWRITTEN, 1)
         while (item := written.next(block=True)) is not None:
             yield item[1]

@@ -1,4 +1,4 @@
-"""The passes over a recording's segments: words' times, flags, speakers, sentences.
+"""The table of passes over a recording's segments: words' times, flags, speakers, sentences.
 
 What a pass needs is imported where an option asks for it.
 """
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from slimwhisper.audio.samples import Samples
 from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext, Voice
@@ -23,15 +23,12 @@ from slimwhisper.trust.flags import (
 )
 from slimwhisper.types import FRAMES_PER_SECOND, Segment, Transcript
 
-if TYPE_CHECKING:
-    from slimwhisper.speakers.turns import Turn
-
 T = TypeVar("T")
 ELSEWHERE = 0.2  # seconds of speech outside all segments
 
 
 def passes_of(samples: Samples, options: Options, name: str) -> Passes:
-    """The passes that the options ask for, in their order.
+    """The passes that the options ask for, in the order of `TABLE`.
 
     Arguments:
         samples: of the recording; some passes read them.
@@ -40,25 +37,8 @@ def passes_of(samples: Samples, options: Options, name: str) -> Passes:
         AudioError, DependencyError, OptionError.
     """
     passes = Passes()
-    if options.word_times == "fine":
-        from slimwhisper.recordings.fine_words import with_fine_times
-
-        passes.times.append(with_fine_times)
-    if options.speech_only and not (options.vad_filter or options.parallel):  # which find it
-        from slimwhisper.recordings.voice import SpeechFrames
-
-        passes.voice = SpeechFrames(samples)
-    passes.windows.append(partial(flag, voice=passes.voice))
-    if options.diarize is not None:
-        from slimwhisper.speakers.diarize import find_speakers
-
-        passes.transcript.append(partial(assign_turns, find_speakers(samples, options, name)))
-    passes.transcript.append(partial(flag_all, passes.voice))
-    if options.drop:
-        passes.dropped = frozenset(options.drop)
-        passes.transcript.append(partial(drop, passes))
-    if options.sentences:
-        passes.transcript.append(cut_sentences)
+    for add in TABLE:
+        add(passes, samples, options, name)
     return passes
 
 
@@ -100,19 +80,54 @@ def _voiced(
 
 def in_seconds(of_frames: Callable[[int, int], T]) -> Callable[[float, float], T]:
     """A function of two mel frames, as one of two times."""
-    return lambda start, end: of_frames(
-        round(start * FRAMES_PER_SECOND), round(end * FRAMES_PER_SECOND)
-    )
+    rate = FRAMES_PER_SECOND
+    return lambda start, end: of_frames(round(start * rate), round(end * rate))
 
 
-def assign_turns(
-    turns: "Sequence[Turn]", transcript: Transcript, context: TranscriptContext
-) -> Transcript:
-    """Assign a speaker to each word, and cut segments where the speaker changes."""
+def add_fine_times(passes: Passes, samples: Samples, options: Options, name: str) -> None:
+    """Words begin and end where the sound does."""
+    if options.word_times == "fine":
+        from slimwhisper.recordings.fine_words import with_fine_times
+
+        passes.times.append(with_fine_times)
+
+
+def add_flags(passes: Passes, samples: Samples, options: Options, name: str) -> None:
+    """What is doubtful in a window; and where there is speech, as other windows are not decoded.
+
+    Pieces of speech alone need no such map.
+    """
+    if options.speech_only and not (options.vad_filter or options.parallel):
+        from slimwhisper.recordings.voice import SpeechFrames
+
+        passes.voice = SpeechFrames(samples)
+    passes.windows.append(partial(flag, voice=passes.voice))
+
+
+def add_speakers(passes: Passes, samples: Samples, options: Options, name: str) -> None:
+    """Find the turns of the speakers, to assign one to each word, and to cut segments there."""
+    if options.diarize is None:
+        return
     from slimwhisper.speakers.assign import assign_speakers
+    from slimwhisper.speakers.diarize import find_speakers
 
-    segments = assign_speakers(transcript.segments, turns, context.spell)
-    return replace(transcript, segments=with_logprobs(segments, transcript.segments))
+    turns = find_speakers(samples, options, name)
+
+    def assign(transcript: Transcript, context: TranscriptContext) -> Transcript:
+        segments = assign_speakers(transcript.segments, turns, context.spell)
+        return replace(transcript, segments=with_logprobs(segments, transcript.segments))
+
+    passes.transcript.append(assign)
+
+
+def add_the_rest(passes: Passes, samples: Samples, options: Options, name: str) -> None:
+    """Loops across windows, what is dropped, and sentences."""
+    passes.transcript.append(partial(flag_all, passes.voice))
+    if options.drop:
+        passes.dropped = frozenset(options.drop)
+        passes.transcript.append(partial(drop, passes))
+    if options.sentences:
+        passes.transcript.append(cut_sentences)
 
 
 def flag_all(voice: Voice | None, transcript: Transcript, context: TranscriptContext) -> Transcript:
@@ -150,3 +165,12 @@ def with_logprobs(segments: Sequence[Segment], before: Sequence[Segment]) -> lis
         return list(segments)
     rest = iter([logprob for s in before for logprob in s.token_logprobs or ()])
     return [replace(s, token_logprobs=list(islice(rest, len(s.tokens)))) for s in segments]
+
+
+# each adds its passes, if the options ask for them
+TABLE: list[Callable[[Passes, Samples, Options, str], None]] = [
+    add_fine_times,
+    add_flags,
+    add_speakers,
+    add_the_rest,
+]

@@ -96,9 +96,8 @@ class CacheSearch:
             )
         cross = self.candidates("cross", (slim.kept_cross, slim.cross))
         self_specs = self.candidates("self", (slim.kept_self, slim.self_))
-        for first, second in sorted(
-            product(cross, self_specs), key=lambda p: (p[0][0] + p[1][0], p)
-        ):
+        by_size = sorted(product(cross, self_specs), key=lambda p: (p[0][0] + p[1][0], p))
+        for first, second in by_size:
             measured = self.measure(FormPair(first[1], second[1]))
             if measured.loss <= self.target:
                 return measured if measured.kept < slim.kept else None

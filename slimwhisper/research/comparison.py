@@ -291,14 +291,11 @@ class Comparison:
         lengths: list[float] = []
         transcripts: dict[Any, Transcript] = {}
         since = time.monotonic()
-        for path, outcome in model.transcribe_many(
-            [recorded.path for recorded in recordings],
-            batch_size=self.batch_size,
-            on_duration=lambda _, seconds: lengths.append(seconds),
-            temperature=0.0,
-            condition_on_previous_text=False,
-            language=self.language,
-        ):
+        options: dict[str, Any] = {"batch_size": self.batch_size, "language": self.language}
+        options |= {"temperature": 0.0, "condition_on_previous_text": False}
+        options["on_duration"] = lambda _, seconds: lengths.append(seconds)
+        paths = [recorded.path for recorded in recordings]
+        for path, outcome in model.transcribe_many(paths, **options):
             self.on_recording()
             if isinstance(outcome, Transcript):
                 transcripts[path] = outcome

@@ -104,10 +104,8 @@ def spread(texts: Sequence[str], word: Word) -> list[Word]:
     """Texts as words, which share the time of `word` by their widths."""
     widths = list(accumulate(max(1, columns(text)) for text in texts))
     times = [word.start + (word.end - word.start) * w / widths[-1] for w in (0, *widths)]
-    return [
-        replace(word, word=text, start=round(a, 2), end=round(b, 2))
-        for text, (a, b) in zip(texts, pairwise(times), strict=True)
-    ]
+    pairs = zip(texts, pairwise(times), strict=True)
+    return [replace(word, word=text, start=round(a, 2), end=round(b, 2)) for text, (a, b) in pairs]
 
 
 def words_of(segment: Segment) -> list[Word]:

@@ -147,9 +147,7 @@ def ends_sentence(before: str, after: str, language: str) -> bool:
     first = next((c for c in following if c.isalnum()), "")
     if not following:
         return True
-    if _closes_next(mark, after, language):
-        return False
-    if closed and following.startswith(_AFTER_QUOTE):
+    if _closes_next(mark, after, language) or (closed and following.startswith(_AFTER_QUOTE)):
         return False
     if first.islower() and (closed or mark in ".…" or unquoted.endswith("..")):
         return False
@@ -221,9 +219,8 @@ def break_costs(texts: Sequence[str], language: str) -> list[float]:
     """
     phrases = _phrase_starts("".join(texts), language)
     costs = []
-    for end, (before, after) in zip(
-        accumulate(map(len, texts)), pairwise([*texts, ""]), strict=True
-    ):
+    ends = accumulate(map(len, texts))
+    for end, (before, after) in zip(ends, pairwise([*texts, ""]), strict=True):
         cost = _break_cost(before, after, language)
         if phrases and cost == _ANYWHERE:
             katakana = _is_katakana(before[-1:]) and _is_katakana(after[:1])

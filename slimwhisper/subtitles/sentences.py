@@ -172,10 +172,8 @@ class _CueCosts:
         ]
         self._is_end[-1] = True
         self._sentences = [0, *accumulate(map(int, self._is_end))]
-        self._break = [
-            0.0 if end else _BROKEN_SENTENCE + cost
-            for end, cost in zip(self._is_end, break_costs(texts, language), strict=True)
-        ]
+        costs = zip(self._is_end, break_costs(texts, language), strict=True)
+        self._break = [0.0 if end else _BROKEN_SENTENCE + cost for end, cost in costs]
 
     def starting_at(self, i: int) -> Iterator[tuple[int, float]]:
         """Each j for which [i, j) fits in a cue, and the cost of this cue and of ending it there.

@@ -130,10 +130,8 @@ def looping(texts: Sequence[str]) -> list[bool]:
         inside[start:stop] = True
     ends = np.array([0, *accumulate(map(len, parts))])
     counts = np.concatenate([[0], inside.cumsum()])[ends]
-    return [
-        bool(part) and 2 * int(counts[i + 1] - counts[i]) >= len(part)
-        for i, part in enumerate(parts)
-    ]
+    looped = np.diff(counts).tolist()  # tokens of each text
+    return [bool(part) and 2 * n >= len(part) for part, n in zip(parts, looped, strict=True)]
 
 
 TABLE = Path(__file__).with_name("phrases.toml")
@@ -232,19 +230,15 @@ def flagged(
     """A window's segments with their flags. `before`: those of the windows before it."""
     neighbours = [*before[-NEIGHBOURS:], *segments]
     loops = looping([s.text for s in neighbours])[len(neighbours) - len(segments) :]
-    return [
-        _with(segment, _flags(segment, evidence) | ({"repeats"} if loop else set()))
-        for segment, loop in zip(segments, loops, strict=True)
-    ]
+    pairs = zip(segments, loops, strict=True)
+    return [_with(s, _flags(s, evidence) | ({"repeats"} if loop else set())) for s, loop in pairs]
 
 
 def with_loops(segments: Sequence[Segment]) -> list[Segment]:
     """All segments of a recording, with the flags of loops that continue in later segments."""
     loops = looping([s.text for s in segments])
-    return [
-        _with(s, {*s.flags, "repeats"}) if loop and s.text.strip() else s
-        for s, loop in zip(segments, loops, strict=True)
-    ]
+    pairs = zip(segments, loops, strict=True)
+    return [_with(s, {*s.flags, "repeats"}) if loop and s.text.strip() else s for s, loop in pairs]
 
 
 def _with(segment: Segment, names: set[str]) -> Segment:

@@ -36,14 +36,9 @@ class Conversion(NamedTuple):
 
 def run_convert(arguments: argparse.Namespace) -> int:
     """The `convert` command: `input`, `output`, `dtype`, `overwrite`, `model_dir`, `adapter`."""
-    conversion = convert(
-        arguments.input,
-        arguments.output,
-        dtype=arguments.dtype,
-        overwrite=arguments.overwrite,
-        adapter=arguments.adapter,
-        download_root=arguments.model_dir,
-    )
+    a = arguments
+    how = {"overwrite": a.overwrite, "adapter": a.adapter, "download_root": a.model_dir}
+    conversion = convert(a.input, a.output, dtype=a.dtype, **how)
     if conversion.dropped:
         unread = f"openai-whisper does not read its {', '.join(conversion.dropped)}"
         remedy = "for the same times of words there, call set_alignment_heads"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenizers import processors
@@ -26,7 +26,6 @@ from slimwhisper.checkpoint.settings import head_pairs
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.option_group import TASKS, ModelFacts
 from slimwhisper.options import changed_settings
-from slimwhisper.tokens.encoding import Tokenizer
 from slimwhisper.tokens.tokenizer import byte_level_tokenizer
 from slimwhisper.tokens.vocabulary import (
     openai_tokenizer,
@@ -35,6 +34,9 @@ from slimwhisper.tokens.vocabulary import (
     text_tokens,
 )
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE, Dims
+
+if TYPE_CHECKING:
+    from slimwhisper.tokens.encoding import Tokenizer
 
 END, START = "<|endoftext|>", "<|startoftranscript|>"
 NO_TIMESTAMPS, FIRST_TIMESTAMP = "<|notimestamps|>", "<|0.00|>"
@@ -59,7 +61,7 @@ def merge_of(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes] | Non
     return (parts[0], parts[1]) if len(parts) == 2 else None
 
 
-def tokenizer_files(tokenizer: Tokenizer, n_text_ctx: int) -> dict[str, str]:
+def tokenizer_files(tokenizer: "Tokenizer", n_text_ctx: int) -> dict[str, str]:
     """File name -> content: the tables, in the formats that old and new `transformers` read."""
     texts = text_tokens(tokenizer)
     ranks = {token: i for i, token in enumerate(texts)}
@@ -105,7 +107,7 @@ def _pretty(content: Any) -> str:
 FFT_SAMPLES = 400  # of a spectrogram's window
 
 
-def model_settings(dims: Dims, tokenizer: Tokenizer, dtype: str, tied: bool) -> dict[str, Any]:
+def model_settings(dims: Dims, tokenizer: "Tokenizer", dtype: str, tied: bool) -> dict[str, Any]:
     """config.json. dtype: such as "float16"."""
     sizes = {key: getattr(dims, field) for field, key in DIMENSIONS.items()}
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.eot)
@@ -131,16 +133,15 @@ def own_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     """What a model's generation_config.json has that Whisper's own has not."""
     settings, heads = checkpoint.settings, checkpoint.alignment_heads
     own: dict[str, Any] = {} if heads is None else {"alignment_heads": head_pairs(heads)}
-    for row in changed_settings(
-        ModelFacts(checkpoint.name, checkpoint.dims, checkpoint.tokens, settings)
-    ):
+    facts = ModelFacts(checkpoint.name, checkpoint.dims, checkpoint.tokens, settings)
+    for row in changed_settings(facts):
         value = getattr(settings, row.name, row.value)
         own[row.name] = list(value) if isinstance(value, tuple) else value
     own.pop("forced_decoder_ids", None)  # what is followed of them is the language and the task
     return own
 
 
-def generation_settings(dims: Dims, tokenizer: Tokenizer) -> dict[str, Any]:
+def generation_settings(dims: Dims, tokenizer: "Tokenizer") -> dict[str, Any]:
     """generation_config.json: the rules of `whisper.decode` with its defaults."""
     special = tokenizer.special_tokens
     multilingual = tokenizer.language is not None
@@ -208,12 +209,8 @@ def write_folder(checkpoint: Checkpoint, folder: Path) -> None:
     state = checkpoint.state
     source = checkpoint.folder
     contents = _openai_contents(checkpoint) if source is None else _copied(checkpoint, source)
-    save_torch_state_dict(
-        {hugging_face_name(name): tensor.contiguous() for name, tensor in state.items()},
-        folder,
-        max_shard_size=SHARD_BYTES,
-        metadata={"format": "pt"},
-    )
+    named = {hugging_face_name(name): tensor.contiguous() for name, tensor in state.items()}
+    save_torch_state_dict(named, folder, max_shard_size=SHARD_BYTES, metadata={"format": "pt"})
     for name, text in contents.items():
         (folder / name).write_text(text, encoding="utf-8")
     mode = (folder / "config.json").stat().st_mode  # safetensors hides its files from others
