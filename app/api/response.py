@@ -7,20 +7,15 @@ import io
 import math
 from collections.abc import Iterable, Iterator
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from slimwhisper.app.api.request import TranscriptionRequest
 from slimwhisper.outputs import FORMATS, SENTENCES, write_transcript
 from slimwhisper.tokens.texts import prompt_tokens
-from slimwhisper.tokens.vocabulary import Vocabulary, byte_letters
-from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Segment, Transcript
-
-if TYPE_CHECKING:
-    from slimwhisper.tokens.encoding import Tokenizer
-
-POSITIONS_PER_SECOND = FRAMES_PER_SECOND / MEL_FRAMES_PER_POSITION  # of the encoder: audio tokens
+from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, byte_letters
+from slimwhisper.types import POSITIONS_PER_SECOND, Segment, Transcript
 
 
 class FinishedTranscript:
@@ -197,7 +192,7 @@ def logprobs(segments: Iterable[Segment], vocabulary: Vocabulary) -> list[dict[s
     return tokens
 
 
-def token_bytes(tokenizer: "Tokenizer", token: int) -> bytes:
+def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
     """The UTF-8 bytes of a text token."""
     encoding: Any = tokenizer.encoding
     if hasattr(encoding, "decode_single_token_bytes"):  # tiktoken's

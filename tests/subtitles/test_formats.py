@@ -91,8 +91,9 @@ def test_what_is_read_is_what_was_written(made: tuple[Transcript, bool], format:
             assert bare(said) in (bare(segment.text), bare(f"{segment.speaker}: {segment.text}"))
             assert (start, end) == pytest.approx((segment.start, segment.end), abs=0.0051)
             lines = said.split("\n")
-            assert not whole or format == "tsv" or len(lines) <= 2
-            assert not whole or format == "tsv" or max(map(width, lines)) <= 42
+            if whole and format != "tsv":  # a word that is wider than a line stands alone
+                assert len(lines) <= 2
+                assert all(width(line) <= 42 or len(line.split()) == 1 for line in lines)
         assert all(a[1] <= b[0] for a, b in pairwise(cues))
 
 
