@@ -120,12 +120,15 @@ def test_subtitles(
     highlight: bool,
     timed: bool,
 ) -> None:
-    """The same files in every layout."""
+    """The same files in every layout; where no words are timed, segments may have no text."""
     made = segments(words)
-    transcript = Transcript("", made if timed else [replace(s, words=None) for s in made], "en")
+    if not timed:
+        texts = [s.text if (i + len(words)) % 3 else "" for i, s in enumerate(made)]
+        made = [replace(s, words=None, text=t) for s, t in zip(made, texts, strict=True)]
+    transcript = Transcript("", made, "en")
     layout: dict[str, Any] = {"max_line_width": width, "max_line_count": count}
     layout |= {"max_words_per_line": most, "highlight_words": highlight}
-    for name in ("srt", "vtt"):
+    for name in ("txt", "srt", "vtt", "tsv", "json"):
         mine, other = StringIO(), StringIO()
         write_transcript(transcript, name, mine, layout)
         get_writer(name, "").write_result(transcript.as_dict(), other, layout)

@@ -10,9 +10,10 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -218,6 +219,11 @@ def test_any_tensor(sound: Path, kind: str, name: str, change: str) -> None:
         assert said in message or said.split(".", 1)[1] in message
 
 
+def test_heads_that_do_not_divide_the_width(tmp_path: Path) -> None:
+    path = c.save_openai(tmp_path / OPENAI, replace(DIMS, n_text_head=3), STATE)
+    assert "3 heads" in refusal(path)
+
+
 def test_links_inside_a_folder_are_followed(folder: Path, tmp_path: Path, state: State) -> None:
     shutil.move(folder / WEIGHTS, folder / "blob")
     (folder / WEIGHTS).symlink_to("blob")
@@ -229,10 +235,8 @@ def test_links_inside_a_folder_are_followed(folder: Path, tmp_path: Path, state:
 
 @pytest.mark.parametrize("denied", ["pathlib.Path.is_file", "safetensors.torch.load_file"])
 def test_what_may_not_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch, denied: str) -> None:
-    def deny(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(denied, deny)
+    monkeypatch.setattr(denied, Mock(side_effect=PermissionError(13, "Permission denied")))
     message = refusal(folder)
     assert str(folder) in message and "ermission denied" in message
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -82,11 +83,9 @@ def test_failed_downloads_leave_nothing(official: Server, tmp_path: Path, state:
 def test_interrupted_download_leaves_nothing(
     official: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, openai_bytes: bytes
 ) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(torch.hub.tqdm, "update", interrupt)
+        patch.setattr(torch.hub.tqdm, "update", Mock(side_effect=KeyboardInterrupt))
         load_checkpoint("test", download_root=tmp_path)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "test-file.pt.0123.partial").write_bytes(openai_bytes[:1000])

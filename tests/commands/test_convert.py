@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -345,11 +346,8 @@ def test_failures_leave_nothing(
 ) -> None:
     """A full disk, weights that do not read back, and a rename that fails."""
 
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", full)
+        patch.setattr(torch, "save", Mock(side_effect=OSError(28, "No space left on device")))
         message = refused(OutputError, openai_file, tmp_path / "out.pt")
         assert "No space left on device" in message
     with monkeypatch.context() as patch:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
+from unittest.mock import Mock
 
 import av
 import numpy as np
@@ -26,10 +27,8 @@ from tests.support.command import RunCLI
 
 
 def fails(error: Exception) -> Any:
-    def call(*_: Any, **__: Any) -> NoReturn:
-        raise error
 
-    return call
+    return Mock(side_effect=error)
 
 
 MEASURE = measurement.measure

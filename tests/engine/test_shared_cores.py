@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -113,10 +114,7 @@ def test_an_encoder_that_fails_is_reported(four: None) -> None:
     def body() -> None:
         model = short_model()
 
-        def broken(mel: Tensor) -> Tensor:
-            raise RuntimeError("broken")
-
-        model.encoder = broken  # type: ignore[assignment]
+        model.encoder = Mock(side_effect=RuntimeError("broken"))  # type: ignore[assignment]
         engine = Engine(model, 1)
         engine.share_cores(True)
         engine.submit(Asker(), short_windows(1)[0])

@@ -35,7 +35,6 @@ from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.paths import SAMPLES
 from tests.support.windows import (
-    CPU,
     SEED,
     SHORT,
     VOCABULARY,
@@ -177,16 +176,6 @@ def test_a_model_drafts_on_the_same_encoder_output(
         assert found.stats.accepted == found.stats.drafted and not cross.stores
     else:
         assert cross.layers[0].store is found.runner.cache.cross.stores[-1], "put with the model's"
-
-
-def test_a_model_that_is_often_wrong(
-    model: Model, windows: list[Window], plain: list[Decoded]
-) -> None:
-    state = random_state(SHORT, seed=2)
-    other = Model(Checkpoint("other", SHORT, state), CPU, torch.float32, ("e", "x"))
-    found = Speculation(model, windows, 3, draft=other)
-    assert_same(found.texts, plain)
-    assert found.stats.accepted < found.stats.drafted
 
 
 def test_texts_of_seeds_and_up_to_the_last_token_of_the_context(model: Model) -> None:

@@ -8,6 +8,7 @@ import tempfile
 import tracemalloc
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -206,10 +207,7 @@ def test_one_job_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal.close()
     opened(path).close()
 
-    def unsupported(*_: object) -> None:
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr("fcntl.flock", unsupported)
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(95, "Operation not supported")))
     write(path, (STAMP, "done"))
     assert status(path) == "done"
 
@@ -284,11 +282,8 @@ def test_a_store_that_does_not_answer_for_a_while(
     monkeypatch.setattr(logs, "PERIOD", 0.0)
     one = Journal(open_sink("memory://me:secret@out"), OPTIONS)
 
-    def broken(*_: Any, **__: Any) -> None:
-        raise OSError("503")
-
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "slimwhisper"):
-        patch.setattr(type(store), "pipe_file", broken)
+        patch.setattr(type(store), "pipe_file", Mock(side_effect=OSError("503")))
         one.add(done("a"))
         with pytest.raises(OutputError, match=r"cannot be written \(503\)"):
             one.close()

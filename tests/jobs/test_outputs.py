@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,10 +29,7 @@ def test_a_failed_write_leaves_the_old_output_and_no_litter(
 ) -> None:
     (tmp_path / "in.txt").write_text("before")
 
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OutputError, match=r"in.txt: cannot be written \(No space.*free some space"):
         files(tmp_path).write(recording(), TRANSCRIPT)
     assert (tmp_path / "in.txt").read_text() == "before"

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -132,11 +133,8 @@ def test_an_engine_after_an_error_is_not_kept(
     model.transcribe(AUDIO[0], temperature=0, **QUICK)
     assert model.transcriber.nbytes() > 0
 
-    def fails(self: Engine) -> None:
-        raise RuntimeError("the driver is gone")
-
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "step", fails)
+        patch.setattr(Engine, "step", Mock(side_effect=RuntimeError("the driver is gone")))
         with pytest.raises(RuntimeError, match="the driver is gone"):
             model.transcribe(AUDIO[0], temperature=0, **QUICK)
     assert not model.transcriber.engines
@@ -200,11 +198,8 @@ def test_an_interrupt_ends_all_that_is_in_the_engine(
     other = model.transcriber.call(SEARCH, 1)
     other.submit(RecordingSource(recording(20, 3)), "other")
 
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(where, name, interrupted)
+        patch.setattr(where, name, Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             model.transcribe(AUDIO[1], temperature=0, **QUICK)
     (*_, ended) = other.run()

@@ -227,24 +227,6 @@ def test_lrc() -> None:
     assert written(Transcript("", [], "en"), "lrc") == "[la:en]\n[re:slimwhisper]\n"
 
 
-WIDE = {"max_line_width": 30, "max_line_count": 2, "highlight_words": True}
-
-
-@pytest.mark.parametrize("layout", [{}, {"highlight_words": True}, WIDE, {"max_words_per_line": 3}])
-@pytest.mark.parametrize("format", ["txt", "srt", "vtt", "tsv", "json"])
-def test_without_sentences_and_speakers_files_are_whispers(
-    format: str, layout: dict[str, Any]
-) -> None:
-    from whisper import utils
-
-    made, silent = sentences(), one("", speaker=None).segments
-    wordless = Transcript("", [*silent, *one(" a --> b").segments, *silent], "en")
-    for transcript in (made, wordless, Transcript("", [], "en")):
-        theirs = io.StringIO()
-        utils.get_writer(format, ".").write_result(transcript.as_dict(), theirs, layout)
-        assert written(transcript, format, **layout) == theirs.getvalue()
-
-
 def test_words_that_disagree_with_their_segment_stay_within_it() -> None:
     odd = one(" a b c", (" a", 0.5, 0.9), (" b", 3.0, 2.0), (" c", 2.5, 9.0))
     cue = next(to_cues(odd, broken=False))

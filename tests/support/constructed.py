@@ -3,8 +3,10 @@
 
 import random
 import unicodedata
+from dataclasses import replace
 
 from slimwhisper.types import Segment, Word
+from tests.support.scripted import segment
 
 TEXTS = {
     "en": "Dr. Smith went to Washington on Jan. 5th, and nobody listened. Why? Because it was late. "
@@ -76,22 +78,8 @@ def in_segments(words: list[Word], each: int, speakers: int = 0) -> list[Segment
         number = len(segments)
         speaker = f"Speaker {number // 5 % speakers}" if speakers else None
         text = "".join(word.word for word in part)
+        made = segment(number, 100 * number, part[0].start, part[-1].end, text, [number])
+        made = replace(made, temperature=0.2 * (number % 3), avg_logprob=-0.1 * (number % 5))
         flags = ("improbable",) if number % 7 == 0 else ()
-        segments.append(
-            Segment(
-                id=number,
-                seek=100 * number,
-                start=part[0].start,
-                end=part[-1].end,
-                text=text,
-                tokens=[number],
-                temperature=0.2 * (number % 3),
-                avg_logprob=-0.1 * (number % 5),
-                compression_ratio=1.0,
-                no_speech_prob=0.1,
-                words=part,
-                speaker=speaker,
-                flags=flags,
-            )
-        )
+        segments.append(replace(made, words=part, speaker=speaker, flags=flags))
     return segments
