@@ -66,9 +66,7 @@ def _decode(name: str, url: str) -> bytes:
 
 
 def store_references(
-    references: Sequence[SpeakerReference],
-    read: Callable[[Path, str], Samples],
-    files: ExitStack,
+    references: Sequence[SpeakerReference], read: Callable[[Path, str], Samples], files: ExitStack
 ) -> tuple[tuple[str, str], ...]:
     """(name, path) of each known speaker; blocks. The paths are valid until `files` is closed.
 

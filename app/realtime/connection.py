@@ -10,12 +10,7 @@ from starlette.websockets import WebSocket
 
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import json_object, refused, unsupported
-from slimwhisper.app.realtime.conversation import (
-    Conversation,
-    error_event,
-    make_id,
-    server_event,
-)
+from slimwhisper.app.realtime.conversation import Conversation, error_event, make_id, server_event
 from slimwhisper.app.realtime.session import (
     SessionConfig,
     from_beta,

@@ -159,8 +159,7 @@ class AudioInput(LenientModel):
     transcription: Annotated[
         Transcription,
         unsupported_if(
-            lambda value: value is None,
-            "null would leave nothing to do; send {} for the defaults",
+            lambda value: value is None, "null would leave nothing to do; send {} for the defaults"
         ),
     ] = Transcription()
     turn_detection: ServerVad | None = ServerVad()  # None: only commits end utterances

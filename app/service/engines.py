@@ -14,12 +14,7 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import ModelChoice, ModelError
 from slimwhisper.devices import check_batch_size
 from slimwhisper.engine.requests import Search
-from slimwhisper.errors import (
-    CacheError,
-    DependencyError,
-    OptionError,
-    SlimWhisperError,
-)
+from slimwhisper.errors import CacheError, DependencyError, OptionError, SlimWhisperError
 from slimwhisper.live.setup import UpdateSettings, check
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.live.warming import window_of_silence

@@ -193,10 +193,7 @@ def test_a_client_that_leaves_frees_its_slot(
     monkeypatch.setattr(respond, "DISCONNECT_POLL", poll)
     before = live.service.counts.cancelled
     with pytest.raises(httpx.ReadTimeout):
-        live.post(
-            files={"file": LONG.read_bytes()},
-            timeout=httpx.Timeout(60, read=0.3),
-        )
+        live.post(files={"file": LONG.read_bytes()}, timeout=httpx.Timeout(60, read=0.3))
     # busy machines look into the upload after the client left
     assert eventually(lambda: live.service.counts.cancelled == before + 1)
     assert eventually(lambda: live.service.in_flight == 0)

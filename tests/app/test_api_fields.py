@@ -185,10 +185,7 @@ VAD_FIELDS = {"vad_threshold": "0.3", "vad_speech_pad_ms": "30"}
         ({"no_speech_thold": "0.4"}, {"no_speech_threshold": 0.4}),
         (VERBOSE, {"word_timestamps": True}),
         ({**VERBOSE, "no_timestamps": "true"}, {"without_timestamps": True}),
-        (
-            {"diarize": "true"},
-            {"channels": "split", "channel_names": ("speaker 0", "speaker 1")},
-        ),
+        ({"diarize": "true"}, {"channels": "split", "channel_names": ("speaker 0", "speaker 1")}),
         ({"entropy_thold": "2.40", "debug_mode": "false", "suppress_nst": "true"}, {}),
     ],
 )

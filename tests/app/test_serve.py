@@ -24,14 +24,7 @@ from slimwhisper.app.command import load_choice, make_settings
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.cli import build_parser, main
 from slimwhisper.errors import OptionError
-from tests.support.live import (
-    Begin,
-    connected,
-    eventually,
-    free_port,
-    held_readers,
-    rest,
-)
+from tests.support.live import Begin, connected, eventually, free_port, held_readers, rest
 from tests.support.spoken import SAMPLES
 
 

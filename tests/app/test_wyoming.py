@@ -98,9 +98,7 @@ def test_wyomings_own_client(live: Live) -> None:
 
 
 def test_what_cannot_be_served_ends_the_server_with_one_line(
-    live: Live,
-    model: SlimWhisper,
-    caplog: pytest.LogCaptureFixture,
+    live: Live, model: SlimWhisper, caplog: pytest.LogCaptureFixture
 ) -> None:
     service, chosen = Service(lambda _: model), ServerSettings(port=free_port(), wyoming=PORT)
     server = Server(make_app(service, Models("digits", strict=True), chosen))

@@ -70,11 +70,7 @@ def test_faster_whispers_interface(real_tiny_en: Path, jfk: str) -> None:
 
 
 def test_convert_and_openai_whisper(
-    run_cli: RunCLI,
-    model: slimwhisper.SlimWhisper,
-    real_tiny_en: Path,
-    jfk: str,
-    tmp_path: Path,
+    run_cli: RunCLI, model: slimwhisper.SlimWhisper, real_tiny_en: Path, jfk: str, tmp_path: Path
 ) -> None:
     """The same words at the same times from each format; and the same text from openai-whisper,
     whose times are the same with the model's heads.
