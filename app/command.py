@@ -24,6 +24,7 @@ from slimwhisper.app.service.service import Service
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.devices import choose_device, choose_dtype
+from slimwhisper.disk import open_locked
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.files import check_folder
 from slimwhisper.flags import load_chosen
@@ -73,6 +74,11 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> ServerSettings:
         raise OptionError("--allow_webhook: calls are signed; give --api_key and --results, too")
     if a.results:
         check_folder(Path(a.results), "--results")
+        try:
+            open_locked(Path(a.results) / "lock")  # until this process ends
+        except BlockingIOError:
+            message = f"--results {a.results}: another server uses it; choose another folder"
+            raise OptionError(message) from None
     same = "host port api_key timeout patience idle_seconds wyoming keep_results".split()
     plain = a.cache in PRESETS and not any(getattr(a, name) for name in OVERRIDES)
     return ServerSettings(

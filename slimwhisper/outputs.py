@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import OptionGroup, option
 from slimwhisper.subtitles.cues import Cue, label, shown, to_cues
-from slimwhisper.text import format_timestamp, not_one_of
+from slimwhisper.text import format_timestamp
 from slimwhisper.types import Segment, Transcript, Word
 
 Layout = Mapping[str, Any]
@@ -410,18 +410,6 @@ def register(row: OutputFormat) -> None:
     if row.name in FORMATS:
         raise ValueError(f"there is already an output format {row.name!r}; choose another name")
     FORMATS[row.name] = row
-
-
-def write_transcript(
-    transcript: Transcript, format: str, file: TextIO, layout: Layout | None = None
-) -> None:
-    """Write one of `FORMATS` to an open text file; `layout` has keys of `layout`.
-
-    Raises OptionError for an unknown format.
-    """
-    if format not in FORMATS:
-        raise OptionError(f"output format {not_one_of(format, FORMATS)}")
-    FORMATS[format].write(transcript, file, layout or {})
 
 
 def segment_line(segment: Segment) -> str:

@@ -18,7 +18,7 @@ from whisper.utils import format_timestamp, get_writer
 
 import slimwhisper
 from slimwhisper import tokenizer as ours
-from slimwhisper.outputs import write_transcript
+from slimwhisper.outputs import FORMATS
 from slimwhisper.research.comparison import UNSPACED, words_of
 from slimwhisper.text import format_timestamp as our_timestamp
 from slimwhisper.types import Segment, Transcript, Word
@@ -130,7 +130,7 @@ def test_subtitles(
     layout |= {"max_words_per_line": most, "highlight_words": highlight}
     for name in ("txt", "srt", "vtt", "tsv", "json"):
         mine, other = StringIO(), StringIO()
-        write_transcript(transcript, name, mine, layout)
+        FORMATS[name].write(transcript, mine, layout)
         get_writer(name, "").write_result(transcript.as_dict(), other, layout)
         assert mine.getvalue() == other.getvalue()
 

@@ -16,7 +16,6 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -35,20 +34,12 @@ from slimwhisper.disk import atomic_write
 from slimwhisper.errors import SlimWhisperError
 
 ID = re.compile("[0-9a-f]{32}")
-FORM, UPLOAD, RESULT, DONE = "form.json", "upload", "result.json", "done"
+FORM, UPLOAD, RESULT = "form.json", "upload", "result.json"
 BUSY, SWEEP = 5.0, 60.0  # seconds until the queue is tried again; between two removals
 STORING = 2.0  # seconds to store results at a shutdown
 PATIENCE = 10.0  # seconds for a webhook to answer
 
 logger = logging.getLogger("slimwhisper.serve")
-
-
-@dataclass
-class BackgroundJob:
-    """A job that is not done."""
-
-    task: asyncio.Task[None] | None = None
-    pending: PendingTranscription | None = None
 
 
 class Background:
@@ -61,23 +52,25 @@ class Background:
         assert host.settings.results is not None
         self._host, self._read, self._settings = host, read, host.settings
         self._folder = host.settings.results
-        self._jobs: dict[str, BackgroundJob] = {}
-        self._sweeping: asyncio.Task[None] | None = None
+        self._jobs: dict[str, asyncio.Task[None]] = {}  # that are not done, by their names
+        self._pending: dict[str, PendingTranscription] = {}  # those that are read
 
     async def start(self) -> None:
         """Go on with the jobs of the last run, and remove old results now and then."""
-        for path in self._folder.glob(f"*/{FORM}"):
-            if not (path.parent / DONE).exists():
-                self._begin(path.parent.name)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for folder in self._folder.iterdir():
+            if (folder / FORM).exists():
+                self._begin(folder.name)
+            elif ID.fullmatch(folder.name) and not (folder / RESULT).exists():
+                shutil.rmtree(folder, ignore_errors=True)  # the server died while it was sent
         self._sweeping = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
         """Store the results that are here, and leave what is not done to the next run."""
-        tasks = [job.task for job in self._jobs.values() if job.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=STORING)
-        for task in [*tasks, self._sweeping]:
-            if task is not None:
+        self._sweeping.cancel()
+        if tasks := list(self._jobs.values()):
+            _, rest = await asyncio.wait(tasks, timeout=STORING)
+            for task in rest:
                 task.cancel()
 
     async def accept(self, request: Request, task: str) -> Response:
@@ -101,10 +94,10 @@ class Background:
     def state(self, name: str) -> dict[str, Any]:
         """A job's state, and its result or error. Raises APIError."""
         folder = self._folder_of(name)
-        created = round((folder / FORM).stat().st_mtime)
-        state = {"id": name, "object": "transcription.job", "created_at": created}
+        state: dict[str, Any] = {"id": name, "object": "transcription.job"}
         if not (folder / RESULT).exists():
-            pending = self._jobs[name].pending if name in self._jobs else None
+            state["created_at"] = round((folder / FORM).stat().st_mtime)
+            pending = self._pending.get(name)
             status = "queued" if pending is None else "in_progress"
             progress = 0.0 if pending is None else round(pending.progress, 3)
             return {**state, "status": status, "progress": progress}
@@ -114,15 +107,14 @@ class Background:
     async def delete(self, name: str) -> None:
         """Cancel a job, or remove its result. Raises APIError."""
         folder = self._folder_of(name)
-        job = self._jobs.pop(name, None)
-        if job is not None and job.task is not None:
-            job.task.cancel()
-            await asyncio.wait([job.task])
+        if name in self._jobs:
+            self._jobs[name].cancel()
+            await asyncio.wait([self._jobs[name]])
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     def _folder_of(self, name: str) -> Path:
         folder = self._folder / name
-        if not ID.fullmatch(name) or not (folder / FORM).exists():
+        if not ID.fullmatch(name) or not folder.is_dir():
             raise APIError(404, "no such job, or its result was removed", "not_found")
         return folder
 
@@ -146,17 +138,16 @@ class Background:
             json.dump(stored, file)
 
     def _begin(self, name: str) -> None:
-        job = self._jobs[name] = BackgroundJob()
-        job.task = asyncio.create_task(self._run(name, job))
+        self._jobs[name] = asyncio.create_task(self._run(name))
 
-    async def _run(self, name: str, job: BackgroundJob) -> None:
+    async def _run(self, name: str) -> None:
         """Transcribe, store the response, and call the webhook."""
         folder = self._folder / name
         try:
             stored = json.loads((folder / FORM).read_text("utf-8"))
             if not (folder / RESULT).exists():
                 try:
-                    response = await self._respond(folder, stored, job)
+                    response = await self._respond(folder, stored)
                 except (APIError, SlimWhisperError) as error:
                     api_error = as_api_error(error)
                     if api_error.code == STOPPING:
@@ -166,17 +157,18 @@ class Background:
                     logger.exception("job %s", name)
                     response = internal_error().response()
                 await asyncio.to_thread(self._finish, folder, response)
-            (folder / DONE).touch()
+            (folder / FORM).unlink()  # has known speakers' voices, too
             if url := dict(stored["fields"]).get("webhook"):
                 await self._call(url, name)
         except OSError as error:
             logger.error("job %s: %s", name, error)
         finally:
-            self._jobs.pop(name, None)
+            del self._jobs[name]
+            self._pending.pop(name, None)
 
-    async def _respond(self, folder: Path, stored: Any, job: BackgroundJob) -> Response:
+    async def _respond(self, folder: Path, stored: Any) -> Response:
         async def answer(pending: PendingTranscription) -> Response:
-            job.pending = pending
+            self._pending[folder.name] = pending
             return await pending.full_response()
 
         while True:
@@ -202,8 +194,10 @@ class Background:
         body: Any = json.loads(text) if is_json else text
         if response.status_code < 400:
             body = {"status": "completed", "progress": 1.0, "result": body}
+        created = round((folder / FORM).stat().st_mtime)
+        end = {"created_at": created, "status": "failed", "headers": headers, **body}
         with atomic_write(folder / RESULT, text=True) as file:
-            json.dump({"status": "failed", "headers": headers, **body}, file)
+            json.dump(end, file)
         (folder / UPLOAD).unlink(missing_ok=True)
 
     async def _call(self, url: str, name: str) -> None:

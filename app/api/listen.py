@@ -27,6 +27,7 @@ from slimwhisper.app.api.response import FinishedTranscript
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.models import Models
 from slimwhisper.audio.channels import STEREO
+from slimwhisper.speakers.choice import missing
 from slimwhisper.types import Segment, Word
 
 AROUND = re.compile(r"^\W+|\W+$")  # punctuation at a word
@@ -90,7 +91,9 @@ def read_listen(form: FormData, models: Models) -> TranscriptionRequest:
     """The request of a form. Raises APIError, CheckpointError."""
     fields = check_form(RecordingForm, form)
     model, served_by, warnings = choose_model(fields.model, models)
-    by_voice = fields.diarize or fields.diarize_model
+    unknown, by_voice = list(fields.model_extra or ()), bool(fields.diarize or fields.diarize_model)
+    if by_voice and missing("embedding"):
+        unknown, by_voice = [*unknown, "diarize"], False
     options: dict[str, Any] = {
         "language": fields.spoken_language(),
         "multilingual": fields.language == "multi",
@@ -112,7 +115,7 @@ def read_listen(form: FormData, models: Models) -> TranscriptionRequest:
             "word_timestamps": True,
             **{name: value for name, value in options.items() if value},
         },
-        unknown=list(fields.model_extra or ()),
+        unknown=unknown,
         warnings=warnings,
         convert=convert,
         render=partial(as_listen, fields),

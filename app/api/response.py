@@ -3,7 +3,6 @@
 The shapes are those of openai-python 3.54 (types/audio/transcription*.py).
 """
 
-import io
 import math
 from collections.abc import Iterable, Iterator
 from string import ascii_uppercase
@@ -12,7 +11,7 @@ from typing import Any
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from slimwhisper.app.api.request import TranscriptionRequest
-from slimwhisper.outputs import FORMATS, SENTENCES, write_transcript
+from slimwhisper.outputs import FORMATS, SENTENCES
 from slimwhisper.tokens.texts import prompt_tokens
 from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, byte_letters
 from slimwhisper.types import POSITIONS_PER_SECOND, Segment, Transcript
@@ -54,11 +53,10 @@ class FinishedTranscript:
                 body = {**self._common_fields(), "segments": segments, "usage": self._usage()}
                 return JSONResponse(body, headers=headers)
             case format:
-                file = io.StringIO()
-                write_transcript(self.transcript, format, file, self._layout())
+                file = FORMATS[format].render(self.transcript, self._layout())
                 default, plain = FORMATS[format].media_type, "text/plain"
                 media_type = f"{plain if plain in self.request.accept else default}; charset=utf-8"
-                return Response(file.getvalue(), media_type=media_type, headers=headers)
+                return Response(file, media_type=media_type, headers=headers)
 
     def last_events(self) -> Iterator[dict[str, Any]]:
         """The last events of a stream: the speakers' segments, then the whole text."""
@@ -174,9 +172,7 @@ class Deltas:
 
 def text_with_speakers(transcript: Transcript) -> str:
     """A line for each segment; "NAME: " where the speaker changes."""
-    file = io.StringIO()
-    write_transcript(transcript, "txt", file)
-    return file.getvalue().strip()
+    return FORMATS["txt"].render(transcript, {}).decode().strip()
 
 
 def logprobs(segments: Iterable[Segment], vocabulary: Vocabulary) -> list[dict[str, Any]]:

@@ -71,7 +71,7 @@ class Files:
 
     sink: JobSink
     formats: tuple[str, ...]
-    layout: Mapping[str, Any]  # see `write_transcript`
+    layout: Mapping[str, Any]  # see `OutputFormat.write`
 
     def write(self, recording: InputFile, transcript: Transcript) -> Sequence[str]:
         """Write all outputs of a recording. Raises OutputError."""

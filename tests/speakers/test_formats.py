@@ -5,7 +5,7 @@ import re
 from io import StringIO
 from pathlib import Path
 
-from slimwhisper.outputs import DIARIZE, RECORDING, formats_of, write_transcript
+from slimwhisper.outputs import DIARIZE, FORMATS, RECORDING, formats_of
 from slimwhisper.speakers.rttm import read_rttm
 from slimwhisper.speakers.turns import Turn
 from slimwhisper.types import Segment, Transcript, Word
@@ -37,7 +37,7 @@ TALK = Transcript(
 
 def written(format: str, transcript: Transcript = TALK, **layout: object) -> str:
     file = StringIO()
-    write_transcript(transcript, format, file, layout)
+    FORMATS[format].write(transcript, file, layout)
     return file.getvalue()
 
 

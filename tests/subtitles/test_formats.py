@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimwhisper.outputs import write_transcript
+from slimwhisper.outputs import FORMATS
 from slimwhisper.subtitles.cues import to_cues
 from slimwhisper.subtitles.sentences import to_sentences
 from slimwhisper.types import Segment, Transcript, Word
@@ -26,7 +26,7 @@ Cue = tuple[float, float, str]  # start and end in seconds, text
 
 def written(transcript: Transcript, format: str, **layout: Any) -> str:
     file = io.StringIO()
-    write_transcript(transcript, format, file, layout)
+    FORMATS[format].write(transcript, file, layout)
     return file.getvalue()
 
 

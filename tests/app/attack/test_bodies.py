@@ -20,7 +20,7 @@ KIND, LONG = ("Content-Type", FORM), ("Content-Length", "5000000000")
 CHUNKED = ("Transfer-Encoding", "chunked")
 PART = '--x\r\nContent-Disposition: form-data; name="%s"'
 SPEECH = "/v1/audio/transcriptions"
-FORMS = (SPEECH, "/v1/audio/translations", "/inference", "/login", "/gradio_api/upload")
+FORMS = (SPEECH, "/v1/audio/translations", "/inference", "/asr", "/login", "/gradio_api/upload")
 OF_THE_PAGE = (
     *("/gradio_api/upload", "/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset"),
     *("/page/live/key", "/page/live/transcript.srt", "/page/edit/x"),
