@@ -117,6 +117,10 @@ def _add_status_routes(app: FastAPI, service: Service) -> None:
         state = "disk_full" if disk_is_full() else service.health()
         return JSONResponse({"status": state}, 200 if state == "ready" else 503)
 
+    @app.get("/status")
+    async def status() -> dict[str, str]:
+        return {"version": f"slimwhisper {__version__}"}  # Bazarr looks here, without its login
+
     @app.get("/metrics")
     def metrics() -> Response:
         return Response(metrics_text(service), media_type="text/plain; version=0.0.4")

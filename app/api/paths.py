@@ -35,7 +35,7 @@ class PathRule(NamedTuple):
 
 UNKNOWN = PathRule("", AllowedUsers.KEY, SMALL)
 RULES = (
-    PathRule("/health", AllowedUsers.ANYONE, SMALL),
+    PathRule("/health|/status", AllowedUsers.ANYONE, SMALL),
     PathRule("(/v1|/openai/deployments/[^/]*)?/audio/.*", AllowedUsers.KEY, UPLOAD),
     PathRule("/inference|/asr|/detect-language|/v1/listen", AllowedUsers.KEY, UPLOAD),
     PathRule(r"/v1(/.*)?|/metrics|/openapi\.json", AllowedUsers.KEY, SMALL),

@@ -202,4 +202,5 @@ async def transcribe(
 
 
 def _sse(content: dict[str, Any]) -> str:
-    return f"data: {json.dumps(content)}\n\n"
+    kind = content.get("type", "error")  # some programs read only events with their names
+    return f"event: {kind}\ndata: {json.dumps(content)}\n\n"
