@@ -14,18 +14,12 @@ import safehttpx
 from slimwhisper.app.page import body_check, gradio_internals
 from slimwhisper.app.page.body_check import MAX_TEXT, check_body
 from tests.support.live import Live, eventually
-from tests.support.page_calls import DEFAULTS, PHONE, arguments, call, clear_page, upload
+from tests.support.page_calls import DEFAULTS, PHONE, arguments, call, upload
 from tests.support.servers import serving
 
+pytestmark = pytest.mark.usefixtures("keyless")  # the client's server: it stays unharmed
 META = {"_type": "gradio.FileData"}
 Client = httpx.Client
-
-
-@pytest.fixture
-def client(keyless: Live) -> Iterator[Client]:
-    with httpx.Client(base_url=keyless.url, timeout=60) as found:
-        yield found
-    clear_page(keyless)
 
 
 @pytest.fixture
