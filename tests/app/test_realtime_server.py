@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.resources.realtime.realtime import RealtimeConnection
@@ -22,10 +21,9 @@ from websockets.sync.client import ClientConnection, connect
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.realtime import stream_socket as module
 from slimwhisper.app.realtime.stream_socket import MAX_MESSAGE
-from slimwhisper.service.shared_engine import SharedEngine
 from tests.support.fuzz import examples
 from tests.support.harm import open_files
-from tests.support.live import Begin, Live, connected, freed, held_engines, start, stop
+from tests.support.live import Begin, Live, connected, freed, full_memory, held_engines, start, stop
 from tests.support.realtime import (
     PATH,
     QUERY,
@@ -237,14 +235,8 @@ def test_a_session_ends_with_the_last_text(
 
 
 def test_a_stream_that_fails_ends_its_session(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = SharedEngine.step
-
-    def fails(self: Any) -> Any:
-        monkeypatch.setattr(SharedEngine, "step", step)
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
     with live.client().realtime.connect(extra_query=QUERY) as connection:
-        monkeypatch.setattr(SharedEngine, "step", fails)
+        full_memory(monkeypatch)
         say(connection, SPEECH[0])
         *_, failed, error = until(connection, "error")
         assert failed["type"] == f"{PATH}.failed"
