@@ -25,6 +25,7 @@ from tests.support.fuzz import examples
 from tests.support.harm import open_files
 from tests.support.live import Begin, Live, connected, freed, full_memory, held_engines, start, stop
 from tests.support.realtime import (
+    HANDSHAKE,
     PATH,
     QUERY,
     WORDS,
@@ -365,15 +366,10 @@ def test_messages_that_are_too_large(live: Live, size: int, fragments: int) -> N
 
 def test_a_hundred_connections_opened_and_dropped(live: Live) -> None:
     before = open_files()
-    head = (
-        b"GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
-        b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    )
     generator = random.Random(0)
     for number in range(100):
         whole = bool(number % 4)
-        with connected(live, head if whole else head[:20]) as raw:
+        with connected(live, HANDSHAKE + b"\r\n" if whole else HANDSHAKE[:20]) as raw:
             if whole and number % 2:
                 raw.recv(100)
             raw.sendall(generator.randbytes(generator.randrange(40)))
