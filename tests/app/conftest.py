@@ -100,15 +100,14 @@ def begin_page(begin: Begin, folder: Path) -> Begin:
 
 
 @pytest.fixture(scope="module")
-def page_server(
-    model: SlimWhisper, folder: Path, keyless: Live, request: pytest.FixtureRequest
-) -> Iterator[Live]:
-    """A server with a page; with the module's SETTINGS, if it has any."""
-    settings = getattr(request.module, "SETTINGS", None)
-    running = start(model, page=folder, cache="slim", **settings) if settings else keyless
-    yield running
-    if settings:
+def page_server(model: SlimWhisper, folder: Path, request: pytest.FixtureRequest) -> Iterator[Live]:
+    """A server with a page and the module's SETTINGS; without any, the one that is shared."""
+    if settings := getattr(request.module, "SETTINGS", None):
+        running = start(model, page=folder, cache="slim", **settings)
+        yield running
         stop(running)
+    else:
+        yield request.getfixturevalue("keyless")
 
 
 @pytest.fixture

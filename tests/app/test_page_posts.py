@@ -34,6 +34,7 @@ from slimwhisper.app.page.transcripts.results import PageResults, make_results_r
 from slimwhisper.app.server import add_error_handlers
 from slimwhisper.outputs import FORMATS, OutputFormat
 from slimwhisper.types import Segment, Transcript, Word
+from tests.support.refusals import TABLES
 
 WAS = "five five five"  # the first segment's text
 FILE = "/page/live/transcript"
@@ -169,13 +170,7 @@ def test_corrections_are_in_every_download(site: Site) -> None:
 
 def test_corrections_that_are_refused(site: Site) -> None:
     plain = site.downloads()
-    for body in (
-        *("", "[]", "null", "{", "{}", '{"texts": 3}', '{"texts": [[0]]}', '{"undo": "1"}'),
-        *('{"texts": [[-1, "", ""]]}', '{"texts": [[true, "", ""]]}', '{"other": 1}'),
-        *('{"speaker": ["A", ""]}', '{"speaker": ["A", " "]}', '{"undo": 0, "redo": 0}'),
-        *('{"texts": [[99, "", "a"]]}', '{"approve": 99}', '{"texts": [[0, "", "\\ud800"]]}'),
-        *('{"texts": null}', {"speaker": ["A", "x" * 101]}),
-    ):
+    for body in (*TABLES["edits"], {"speaker": ["A", "x" * 101]}):
         site.refused(400, site.edit, body)
     long = {"texts": [[0, WAS, "x" * (MAX_TEXT + 1)]]}
     assert "texts.0.2" in site.refused(400, site.edit, long)

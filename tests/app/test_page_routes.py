@@ -94,7 +94,6 @@ def test_calls_that_the_page_tells_of(client: httpx.Client) -> None:
     assert all(row["queue"] for row in config["dependencies"] if row["backend_fn"])
     (files,) = (c for c in config["components"] if c["props"].get("elem_id") == "sw-files")
     assert AUDIO_SUFFIXES <= set(files["props"]["file_types"])
-    assert client.post("/gradio_api/run/predict", json={"data": []}).status_code == 404
 
 
 def test_a_page_without_live_streams(client: httpx.Client, begin_page: Begin) -> None:

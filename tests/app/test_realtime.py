@@ -36,50 +36,6 @@ from tests.support.refusals import TABLES
 
 WORD = Word(" five", 0.25, 0.5, 0.875)
 BY_HAND = sound(turn_detection=None)
-# what the client does (append SECONDS, commit, clear) and the stream tells (start UTTERANCE SECONDS
-# CALLS, text UTTERANCE WORDS, stop UTTERANCE SECONDS, end UTTERANCE WORDS, fail) -> what the client
-# is told, by item
-PAUSES = (
-    "start 0 0, text 0 five, text 0  five, stop 0 1.5, end 0 five five, "
-    "start 1 2, text 1 six, stop 1 3, end 1 six"
-)
-CONVERSATIONS: list[tuple[dict[str, Any], str, str]] = [
-    (
-        {},
-        PAUSES,
-        "A speech_started 0, A delta five, A delta  five, A speech_stopped 1500, "
-        "A committed after -, A added, A done, A segment five five, A completed five five 1.5, "
-        "B speech_started 2000, B delta six, B speech_stopped 3000, "
-        "B committed after A, B added, B done, B segment six, B completed six 1.0",
-    ),
-    # each commit is answered before the stream tells what was said
-    (
-        BY_HAND,
-        "append 0.25, commit, append 0.5, commit, start 0 0, stop 0 0.25, end 0, "
-        "start 1 0.3 1, text 1 five, stop 1 0.75, end 1 five",
-        "A committed after -, A added, A done, B committed after A, B added, B done, "
-        "A completed  0.25, B delta five, B segment five, B completed five 0.5",
-    ),
-    (  # while somebody speaks
-        BY_HAND,
-        "append 1, start 0 0, commit, text 0 five, stop 0 1, end 0 five",
-        "A committed after -, A added, A done, A delta five, A segment five, A completed five 1.0",
-    ),
-    # a stream may tell of utterances long after the client has cleared or committed them
-    (
-        BY_HAND,
-        "append 1, clear, append 1, commit, append 1, start 0 0.2, stop 0 0.5, end 0, "
-        "start 1 0.6, stop 1 1, end 1, start 2 1 1, text 2 five, stop 2 2, end 2 five",
-        "- cleared, A committed after -, A added, A done, "
-        "A delta five, A segment five, A completed five 1.0",
-    ),
-    # every item that has not ended is told so
-    (
-        BY_HAND,
-        "append 1, commit, start 1 1 1, text 1 five, fail",
-        "A committed after -, A added, A done, B delta five, B failed, A failed, - error",
-    ),
-]
 
 
 def live_event(kind: str, number: int, rest: str) -> live.LiveEvent:
@@ -113,9 +69,9 @@ def told(script: str, session: dict[str, Any]) -> list[dict[str, Any]]:
     return [checked(event) for event in found]
 
 
-@pytest.mark.parametrize(("session", "script", "expected"), CONVERSATIONS)
-def test_conversations(session: dict[str, Any], script: str, expected: str) -> None:
-    events = told(script, session)
+@pytest.mark.parametrize(("by_hand", "script", "expected"), TABLES["realtime_conversations"])
+def test_conversations(by_hand: bool, script: str, expected: str) -> None:
+    events = told(script, BY_HAND if by_hand else {})
     assert len({event["event_id"] for event in events}) == len(events)
     letters: dict[str | None, str] = {None: "-"}
     lines = []

@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.resources.realtime.realtime import RealtimeConnection
@@ -22,11 +21,11 @@ from websockets.sync.client import ClientConnection, connect
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.realtime import stream_socket as module
 from slimwhisper.app.realtime.stream_socket import MAX_MESSAGE
-from slimwhisper.service.shared_engine import SharedEngine
 from tests.support.fuzz import examples
 from tests.support.harm import open_files
-from tests.support.live import Begin, Live, connected, freed, held_engines, start, stop
+from tests.support.live import Begin, Live, connected, freed, full_memory, held_engines, start, stop
 from tests.support.realtime import (
+    HANDSHAKE,
     PATH,
     QUERY,
     WORDS,
@@ -237,14 +236,8 @@ def test_a_session_ends_with_the_last_text(
 
 
 def test_a_stream_that_fails_ends_its_session(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = SharedEngine.step
-
-    def fails(self: Any) -> Any:
-        monkeypatch.setattr(SharedEngine, "step", step)
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
     with live.client().realtime.connect(extra_query=QUERY) as connection:
-        monkeypatch.setattr(SharedEngine, "step", fails)
+        full_memory(monkeypatch)
         say(connection, SPEECH[0])
         *_, failed, error = until(connection, "error")
         assert failed["type"] == f"{PATH}.failed"
@@ -373,15 +366,10 @@ def test_messages_that_are_too_large(live: Live, size: int, fragments: int) -> N
 
 def test_a_hundred_connections_opened_and_dropped(live: Live) -> None:
     before = open_files()
-    head = (
-        b"GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
-        b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    )
     generator = random.Random(0)
     for number in range(100):
         whole = bool(number % 4)
-        with connected(live, head if whole else head[:20]) as raw:
+        with connected(live, HANDSHAKE + b"\r\n" if whole else HANDSHAKE[:20]) as raw:
             if whole and number % 2:
                 raw.recv(100)
             raw.sendall(generator.randbytes(generator.randrange(40)))

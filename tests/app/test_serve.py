@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +23,16 @@ from slimwhisper.app.command import load_choice, make_settings
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.cli import build_parser, main
 from slimwhisper.errors import OptionError
-from tests.support.live import Begin, connected, eventually, free_port, held_readers, rest
+from tests.support.live import Begin, connected, eventually, free_port, held_readers, rest, serving
 from tests.support.spoken import SAMPLES
-
-
-def is_ready(url: str) -> bool:
-    with suppress(httpx.TransportError):
-        return httpx.get(f"{url}/health", timeout=5).status_code == 200
-    return False
 
 
 @pytest.mark.slow
 def test_it_serves_until_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs when the signal comes is finished first; then nothing is left behind."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    port = free_port()
-    url, key = f"http://127.0.0.1:{port}", {"Authorization": "Bearer key"}
-    flags = ["--model", "digits", "--port", str(port), "--api-key", "key"]
-    command = [sys.executable, "-m", "slimwhisper", "serve", *flags]
-    with subprocess.Popen(command) as process, ExitStack() as stack:
-        stack.callback(process.kill)
-        assert eventually(lambda: is_ready(url), 120)
+    log, key = tmp_path / "log", {"Authorization": "Bearer key"}
+    with serving(log, "--api-key", "key") as (url, process):
         target = f"{url}/v1/audio/transcriptions"
         files = {"file": (SAMPLES / "phone-number.wav").read_bytes()}
         found = httpx.post(target, files=files, headers=key, timeout=60)
@@ -61,7 +49,7 @@ def test_it_serves_until_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]" and "transcript.text.done" in rest[-2]
         assert process.wait(60) == 0
-        assert list(tmp_path.iterdir()) == []
+        assert list(tmp_path.iterdir()) == [log]
 
 
 def test_a_second_sigint_waits_no_longer(

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import slimwhisper
 from slimwhisper.app.service.jobs import BusyError, Limits, ModelChoice, ModelError, StoppingError
@@ -24,8 +23,7 @@ from slimwhisper.live.types import (
     TextUpdate,
     UtteranceEnded,
 )
-from slimwhisper.service.shared_engine import SharedEngine
-from tests.support.live import eventually, held_engines
+from tests.support.live import eventually, full_memory, held_engines
 from tests.support.service_jobs import DIGITS, Make, Upload
 from tests.support.spoken import EXPECTED, SAMPLES
 
@@ -225,16 +223,11 @@ def test_what_fails_is_alone_or_all_that_is_in_an_engine(
     begin: Make, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A listener closes its stream; an engine ends who is in it, and later ones get another."""
-    service, step = begin(), SharedEngine.step
-    calls: list[Any] = []
+    service, calls = begin(), list[Any]()
 
     def gone(event: Any) -> None:
         calls.append(event)
         raise ConnectionError("gone")
-
-    def fails(self: Any) -> Any:
-        monkeypatch.setattr(SharedEngine, "step", step)
-        raise torch.OutOfMemoryError("CUDA out of memory")
 
     def good() -> str:
         opened = OpenedStream(service)
@@ -248,7 +241,7 @@ def test_what_fails_is_alone_or_all_that_is_in_an_engine(
     opened, quiet, upload = OpenedStream(service), OpenedStream(service), Upload(service, SAMPLE)
     assert eventually(lambda: upload.job.recording is not None)
     opened.stream.append(audio)
-    monkeypatch.setattr(SharedEngine, "step", fails)
+    full_memory(monkeypatch)
     go.set()
     for each in (opened, quiet, upload):
         assert "unexpected OutOfMemoryError: CUDA out of memory" in str(each.error)

@@ -20,6 +20,7 @@ from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from tests.support.live import Begin, Live, eventually, free_port, freed, rest, start, stop
 from tests.support.realtime import WORDS, sample
+from tests.support.refusals import TABLES
 
 PORT = free_port()  # of the module's server
 OTHER = free_port()  # of a test's own
@@ -138,30 +139,14 @@ def test_wyoming_at_shutdown(begin: Begin) -> None:
     assert not stopped.service.streams.open
 
 
-TRANSCRIBE = b'{"type": "transcribe", "data": {%s}}\n'
 CHUNK = b'{"type": "audio-chunk", "data": {"rate": %d, "width": %d, "channels": %d}%s}\n'
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"{\n", "is not JSON"),
-        (b'{"data": {}}\n', "type: field required"),
+        *((data.encode(), message) for data, message in TABLES["wyoming"]),
         (b"x" * 70_000, "is longer than"),
-        (b'{"type": "x", "data_length": -1}\n', "data_length -1"),
-        (b'{"type": "x", "payload_length": 99999999999}\n', "less than or equal to 1048576"),
-        (b'{"type": "x", "data_length": 2}\n[]', "is not a JSON object"),
-        (b'{"type": "x", "data_length": 9}\n{', "ended within an event"),
-        (b'{"type": "audio-stop"}\n', "audio-stop"),
-        (
-            b'{"type": "transcribe", "data": {"name": 1}}\n' + CHUNK % (16_000, 2, 1, b""),
-            "a valid string",
-        ),
-        (TRANSCRIBE % b'"name": "large"' + CHUNK % (16_000, 2, 1, b""), "not available here"),
-        (TRANSCRIBE % b'"language": "xx"' + CHUNK % (16_000, 2, 1, b""), "not a language"),
-        (CHUNK % (16_000, 3, 1, b""), "audio.width 3: choose 2, 4"),
-        (CHUNK % (1, 2, 99, b""), "equal to 8000"),
-        (CHUNK % (16_000, 2, 1, b', "payload_length": 3') + b"abc", "not a whole number"),
     ],
 )
 def test_says_what_is_wrong(live: Live, data: bytes, message: str) -> None:

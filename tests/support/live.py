@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+import torch
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.server import Server, make_app
@@ -59,6 +60,17 @@ def held_engines(monkeypatch: pytest.MonkeyPatch, seconds: float = 60) -> thread
 
     monkeypatch.setattr(SharedEngine, "step", waits)
     return go
+
+
+def full_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next step of an engine fails; those after it do not."""
+    step = SharedEngine.step
+
+    def fails(_: Any) -> Any:
+        monkeypatch.setattr(SharedEngine, "step", step)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(SharedEngine, "step", fails)
 
 
 @dataclass

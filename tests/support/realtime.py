@@ -14,6 +14,11 @@ from pydantic import TypeAdapter
 from slimwhisper.audio.load import load_audio
 from tests.support.paths import SAMPLES
 
+HANDSHAKE = (  # of a session's websocket, but for the empty line
+    b"GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+    b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
 QUERY = {"intent": "transcription"}
 PATH = "conversation.item.input_audio_transcription"
 EVENTS: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)

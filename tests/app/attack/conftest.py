@@ -9,9 +9,8 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Limits
 from tests.support.harm import unharmed
 from tests.support.live import Live, start, stop
-from tests.support.spoken import SAMPLES
+from tests.support.page_calls import PHONE
 
-PHONE = SAMPLES / "phone-number.wav"
 KEY = {"Authorization": "Bearer s3cret"}
 SERVERS = ("keyed", "keyless")
 

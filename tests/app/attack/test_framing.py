@@ -17,17 +17,14 @@ from slimwhisper.app import connections, framing
 from slimwhisper.app.realtime.wyoming import WyomingClient
 from tests.support.live import Begin, Live, connected, free_port, rest
 from tests.support.page_calls import PHONE
+from tests.support.realtime import HANDSHAKE
 
 HOST = b"Host: localhost\r\n"
 CHUNKED = b"Content-Type: multipart/form-data; boundary=x\r\nTransfer-Encoding: chunked\r\n\r\n"
 POST = b"POST %s HTTP/1.1\r\n" + HOST + CHUNKED
 KEYED = CHUNKED.replace(b"\r\n", b"\r\nAuthorization: Bearer s3cret\r\n", 1)
 CHUNK = b"1\r\na\r\n"
-OPEN = (
-    b"GET /v1/realtime HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Authorization: Bearer s3cret\r\nSec-WebSocket-Version: 13\r\n"
-    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n" + HOST + b"\r\n"
-)
+OPEN = HANDSHAKE + b"Authorization: Bearer s3cret\r\n\r\n"
 MASKED = b"\x80\0\0\0\0"  # no bytes
 # what comes first, and what then comes again and again
 POURED = {

@@ -3,34 +3,26 @@
 from collections.abc import Iterator
 from http.cookies import Morsel, SimpleCookie
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page import gradio_internals, login
 from slimwhisper.app.page.login import MAX_TRIES, WITHIN, LoginAttempts
-from tests.support.live import Live, start, stop
+from tests.support.live import Live
 
 RIGHT = {"username": "ann", "password": "s3cret"}
 WRONG = {"username": "ann", "password": "wrong"}
+SETTINGS = {"login": ("ann", "s3cret")}
 ADDRESSES = (f"127.0.0.{number}" for number in count(2))
 
 
-@pytest.fixture(scope="module")
-def server(model: SlimWhisper, folder: Path) -> Iterator[Live]:
-    running = start(model, page=folder, cache="slim", login=("ann", "s3cret"))
-    yield running
-    stop(running)
-
-
 @pytest.fixture
-def client(server: Live) -> Iterator[httpx.Client]:
+def client(page_server: Live) -> Iterator[httpx.Client]:
     """From an address of its own, without cookies."""
     transport = httpx.HTTPTransport(local_address=next(ADDRESSES))
-    with httpx.Client(base_url=server.url, transport=transport) as found:
+    with httpx.Client(base_url=page_server.url, transport=transport) as found:
         yield found
 
 
@@ -46,21 +38,22 @@ def config(live: Live, cookie: "Morsel[str]", more: str = "") -> int:
     return httpx.get(f"{live.url}/config", headers=headers).status_code
 
 
-def test_the_cookie_is_for_this_site(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"{server.url}/login"
+def test_the_cookie_is_for_this_site(page_server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"{page_server.url}/login"
     plain = cookie(httpx.post(url, data=RIGHT))
     assert plain["httponly"] and plain["samesite"] == "lax" and not plain["secure"]
-    ways = ({"X-Forwarded-Proto": "https"}, {"Origin": f"https{server.url.removeprefix('http')}"})
-    for headers in ways:  # a proxy on this machine, and one that says nothing
+    https = page_server.url.replace("http", "https", 1)
+    # a proxy on this machine, and one that says nothing
+    for headers in ({"X-Forwarded-Proto": "https"}, {"Origin": https}):
         secure = cookie(httpx.post(url, data=RIGHT, headers=headers))
         assert secure["httponly"] and secure["samesite"] == "lax" and secure["secure"]
     for found in (plain, secure):
-        assert config(server, found, "x") == 401 and config(server, found) == 200
-    left = httpx.get(f"{server.url}/logout", headers={"Cookie": f"{plain.key}={plain.value}"})
-    assert plain.key in str(left.headers["set-cookie"]) and config(server, plain) == 401
+        assert config(page_server, found, "x") == 401 and config(page_server, found) == 200
+    left = httpx.get(f"{page_server.url}/logout", headers={"Cookie": f"{plain.key}={plain.value}"})
+    assert plain.key in str(left.headers["set-cookie"]) and config(page_server, plain) == 401
     monkeypatch.setattr(gradio_internals, "MAX_USERS", 3)  # their number is bounded
     given = [cookie(httpx.post(url, data=RIGHT)) for _ in range(5)]
-    assert [config(server, each) for each in given] == [401, 401, 200, 200, 200]
+    assert [config(page_server, each) for each in given] == [401, 401, 200, 200, 200]
 
 
 def test_few_tries(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,18 +14,13 @@ import safehttpx
 from slimwhisper.app.page import body_check, gradio_internals
 from slimwhisper.app.page.body_check import MAX_TEXT, check_body
 from tests.support.live import Live, eventually
-from tests.support.page_calls import DEFAULTS, PHONE, arguments, call, clear_page, upload
+from tests.support.page_calls import DEFAULTS, PHONE, arguments, call, upload
+from tests.support.refusals import TABLES
 from tests.support.servers import serving
 
+pytestmark = pytest.mark.usefixtures("keyless")  # the client's server: it stays unharmed
 META = {"_type": "gradio.FileData"}
 Client = httpx.Client
-
-
-@pytest.fixture
-def client(keyless: Live) -> Iterator[Client]:
-    with httpx.Client(base_url=keyless.url, timeout=60) as found:
-        yield found
-    clear_page(keyless)
 
 
 @pytest.fixture
@@ -159,14 +154,8 @@ def test_arguments_that_do_not_fit(
 def test_messages_about_arguments(client: Client) -> None:
     index = functions(client)["transcribe"]
     for name, value, message in (
-        ("language", ["en"], "language: Input should be a valid string"),
-        *(("beams", float(x), "beams: Input should be a finite number") for x in ("inf", "nan")),
-        ("beams", 11, "beams: Input should be less than or equal to 10"),
-        ("temperature", "hot", "temperature: Input should be a valid number"),
-        ("diarize", "/etc/hosts.rttm", "diarize: Input should be 'embedding' or 'pyannote'"),
-        ("model", "gpt-7", "model 'gpt-7' is not available here"),
+        *TABLES["page"],
         ("files", None, "Add a file or record something first."),
-        ("files", "http://127.0.0.1:1/", "The arguments: they do not fit the function"),
     ):
         assert outcome(client, given(index, **{name: value}), f"{name}{value}").startswith(message)
 

@@ -12,16 +12,16 @@ from gradio.routes import file_upload_statuses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.page import tempdir, uploads
 from slimwhisper.app.page.tempdir import FILES, TempFiles, page_folder
 from slimwhisper.app.page.uploads import Uploads
 from tests.support.fuzz import examples
-from tests.support.live import Live, connected, eventually, start, stop
+from tests.support.live import Live, connected, eventually
 from tests.support.page_calls import PHONE, call, clear_page, upload
 
 LIMIT = 300_000  # bytes of a file; the recording has 219,000
+SETTINGS = {"max_bytes": LIMIT}
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +31,10 @@ def folder(folder: Path) -> Iterator[Path]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def server(model: SlimWhisper, folder: Path) -> Iterator[Live]:
-    running = start(model, page=folder, cache="slim", max_bytes=LIMIT)
-    yield running
-    stop(running)
-
-
 @pytest.fixture
-def live(server: Live) -> Iterator[Live]:
-    yield server
-    clear_page(server)
+def live(page_server: Live) -> Iterator[Live]:
+    yield page_server
+    clear_page(page_server)
 
 
 def stored(folder: Path) -> int:
