@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -41,11 +42,8 @@ def test_each_iteration_once(count: int, threads: int) -> None:
         for _ in range(10):
             run_parallel(lambda index: counter.update([index]), count, threads)
 
-    callers = [threading.Thread(target=call, args=(counter,)) for counter in found]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    with ThreadPoolExecutor(3) as callers:
+        list(callers.map(call, found))
     assert found == [Counter(dict.fromkeys(range(count), 10))] * 3
 
 
