@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -404,9 +405,7 @@ def test_a_source_that_fails_is_alone_in_it(live: bool, method: str) -> None:
     class Bad(kind):  # type: ignore[misc]
         pass
 
-    def fails(*_: object) -> Any:
-        raise OSError("no more")
-
+    fails = Mock(side_effect=OSError("no more"))
     began = Bad(shared_engine.simulated) if live else Bad()
     (good,) = add_talkers(shared_engine, 1)
     bad = shared_engine.submit(began, "bad")
