@@ -110,8 +110,7 @@ def test_pieces_come_while_the_pipe_is_open(pipe: Pipe, header: Any) -> None:
     pipe.send(data[:4_000])
     assert 0 < len(next(pieces)) <= 2_000  # would wait for ever for more
     pipe.end(data[4_000:])
-    rest = sum(map(len, pieces))
-    assert rest > 5_000
+    assert sum(map(len, pieces)) > 5_000
 
 
 @pytest.mark.parametrize(
