@@ -8,16 +8,10 @@ import whisper
 
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.settings import default_heads, official_heads, parse_head_pairs
+from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
 from tests.support.checkpoints import random_state, save_hf, save_openai, tiny_dims
-
-OFFICIAL = {  # (layers, heads) of each decoder
-    "tiny": (4, 6),
-    "base.en": (6, 8),
-    "large-v3": (32, 20),
-    "turbo": (4, 20),
-}
 
 
 def dims_of(layers: int, heads: int) -> Dims:
@@ -41,9 +35,9 @@ def plain(heads) -> dict[int, list[int]]:
     return {layer: list(own) for layer, own in heads.items()}
 
 
-@pytest.mark.parametrize("name", OFFICIAL)
+@pytest.mark.parametrize("name", ["tiny", "base.en", "large-v3", "turbo"])
 def test_official_heads(name: str) -> None:
-    dims = dims_of(*OFFICIAL[name])
+    dims = OFFICIAL_DIMS[name]
     heads = official_heads(name, dims)
     assert heads is not None
     assert plain(heads) == as_whisper(dims, whisper._ALIGNMENT_HEADS[name])

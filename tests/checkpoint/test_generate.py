@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from whisper.tokenizer import TO_LANGUAGE_CODE
 
 import slimwhisper
 from slimwhisper.audio.mel import first_window
@@ -116,7 +117,8 @@ def test_windows_are_those_of_generate(name: str, theirs: Any, tmp_path: Path) -
         found = model.decode(mel, without_timestamps=not case.timestamps, **options)
         assert not isinstance(found, list)
         chosen = model.make_options(without_timestamps=not case.timestamps, **options)
-        voice = network.vocabulary.tokenizer(_bare(found.language), chosen.task)
+        code = found.language.strip("<|>")
+        voice = network.vocabulary.tokenizer(TO_LANGUAGE_CODE.get(code, code), chosen.task)
         sot = voice.sot_sequence
         if not case.timestamps:
             sot = voice.sot_sequence_including_notimestamps
@@ -129,10 +131,3 @@ def test_windows_are_those_of_generate(name: str, theirs: Any, tmp_path: Path) -
         text = tokenizer.decode(spoken, skip_special_tokens=True)
         assert found.text == text.strip()
         assert len(set(found.tokens)) > 2
-
-
-def _bare(language: str) -> str:
-    from whisper.tokenizer import TO_LANGUAGE_CODE
-
-    name = language.strip("<|>")
-    return TO_LANGUAGE_CODE.get(name, name)

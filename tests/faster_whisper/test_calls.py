@@ -204,25 +204,26 @@ def test_languages(multilingual: WhisperModel) -> None:
     ours = multilingual.whisper.detect_language(audio)
     assert (code, probability) == (ours[0], pytest.approx(ours[1][code]))
     assert probs[0] == (code, probability) and len(probs) == 99
-    _, info = multilingual.transcribe(audio, beam_size=1, temperature=0, max_new_tokens=1)
+    quick: dict[str, Any] = {"beam_size": 1, "temperature": 0, "max_new_tokens": 1}
+    _, info = multilingual.transcribe(audio, **quick)
     assert info.language == code
     assert info.language_probability == pytest.approx(probability, abs=1e-5)
     assert info.all_language_probs is not None and info.all_language_probs[0][0] == code
     window = 30 * 16_000
     votes = [multilingual.detect_language(audio[i * window :])[:2] for i in range(3)]
-    several = {"language_detection_segments": 3, "language_detection_threshold": 1.0}
-    found = multilingual.detect_language(audio, **several)  # type: ignore[arg-type]
+    several: dict[str, Any] = {
+        "language_detection_segments": 3,
+        "language_detection_threshold": 1.0,
+    }
+    found = multilingual.detect_language(audio, **several)
     codes = [code for code, _ in votes]
     assert found[0] == max(codes, key=codes.count)
     assert found[1] == pytest.approx(max(p for code, p in votes if code == found[0]), abs=1e-5)
     assert found[2] != probs, "the last window's"
-    _, info = multilingual.transcribe(
-        audio, beam_size=1, temperature=0, max_new_tokens=1, **several
-    )
+    _, info = multilingual.transcribe(audio, **quick, **several)
     assert info.language == found[0] and info.language_probability == pytest.approx(found[1])
-    later = multilingual.detect_language(audio[window:], **several)  # type: ignore[arg-type]
-    clip = {"beam_size": 1, "temperature": 0, "max_new_tokens": 1, "clip_timestamps": "30"}
-    _, info = multilingual.transcribe(audio, **clip, **several)  # type: ignore[arg-type]
+    later = multilingual.detect_language(audio[window:], **several)
+    _, info = multilingual.transcribe(audio, clip_timestamps="30", **quick, **several)
     assert (info.language, info.all_language_probs) == (later[0], later[2])
     mel = np.concatenate(list(multilingual._windows(audio[: 2 * window], None, False, None)), -1)
     assert multilingual.detect_language(features=mel)[0] == code

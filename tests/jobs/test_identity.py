@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -98,11 +99,8 @@ def test_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "README.md").write_text("not read by the loader")
     os.utime(folder / "config.json", (5, 5))
     assert identify_model(str(folder)) == {"model": "whisper", "digest": digests[-1]}
-
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", refuse)  # left to the loader
+    refused = PermissionError(13, "Permission denied")
+    monkeypatch.setattr(Path, "open", Mock(side_effect=refused))  # left to the loader
     assert identify_model(str(folder)) == {"model": str(folder)}
 
 

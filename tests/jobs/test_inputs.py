@@ -12,6 +12,7 @@ from slimwhisper.errors import AudioError
 from slimwhisper.files import Fingerprint, InputFile
 from slimwhisper.jobs.inputs import Inputs, StandardInput, distinct
 from slimwhisper.jobs.members import HeldFile
+from tests.support.memory_store import contents
 from tests.support.paths import SAMPLES
 
 
@@ -222,9 +223,7 @@ def test_a_recording_on_standard_input(head: bytes) -> None:
         (found,) = inputs.list()
         assert isinstance(found, InputFile) and isinstance(found.path, HeldFile)
         assert found.output == str(found.path) == "stdin" and inputs.is_one_file
-        copy = io.BytesIO()
-        found.path.fetch(copy)
-        assert copy.getvalue() == head
+        assert contents(found.path) == head
     touch("stdin.wav")
     both = Inputs(["-", "stdin.wav"], StandardInput(io.BytesIO(head))).list()
     assert [one.output for one in both if isinstance(one, InputFile)] == ["stdin_", "stdin"]

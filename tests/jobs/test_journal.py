@@ -6,6 +6,7 @@ import random
 import shutil
 import tempfile
 import tracemalloc
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -107,25 +108,19 @@ def test_jobs_that_are_killed() -> None:
     run_state_machine_as_test(Jobs, settings=examples(60))
 
 
-def opened(path: Path, **options: Any) -> Journal:
-    return Journal(open_sink(str(path.parent)), OPTIONS | options)
+def opened(path: Path) -> Journal:
+    return Journal(open_sink(str(path.parent)), OPTIONS)
 
 
-def write(path: Path, *lines: tuple[Fingerprint, Status], **options: Any) -> None:
-    journal = opened(path, **options)
-    for fingerprint, status in lines:
-        journal.add(
-            Outcome(fingerprint, status, 1.25, None if status == "done" else 'why"}, "x": ')
-        )
-    journal.close()
+def write(path: Path, *lines: tuple[Fingerprint, Status]) -> None:
+    with closing(opened(path)) as journal:
+        for fingerprint, status in lines:
+            journal.add(Outcome(fingerprint, status, 1.25))
 
 
-def status(path: Path, fingerprint: Fingerprint = STAMP, **options: Any) -> Status | None:
-    journal = opened(path, **options)
-    try:
+def status(path: Path, fingerprint: Fingerprint = STAMP) -> Status | None:
+    with closing(opened(path)) as journal:
         return journal.status(fingerprint)
-    finally:
-        journal.close()
 
 
 @pytest.fixture
@@ -147,9 +142,9 @@ def test_a_line_of_an_older_version_counts(path: Path) -> None:
     assert status(path) == "done"
     assert status(path, Fingerprint("s3://b/a", 5, None, "e")) == "failed"
     for ignore, found in ((False, "done"), (True, None)):
-        journal = Journal(open_sink(str(path.parent)), OPTIONS, ignore_earlier=ignore)
-        assert journal.status(STAMP) == found
-        journal.close()
+        folder = open_sink(str(path.parent))
+        with closing(Journal(folder, OPTIONS, ignore_earlier=ignore)) as journal:
+            assert journal.status(STAMP) == found
     path.unlink()
     write(path, (STAMP, "done"))
     start = old.splitlines()[0].partition(', "time"')[0]
@@ -271,9 +266,8 @@ def test_in_a_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({line["path"] for line in found}) == len(found) == 40
     sizes = [store.size(p) for p in store.find("/out") if p.endswith(".jsonl")]
     assert len(sizes) >= 6 and max(sizes) < 1900
-    again = Journal(folder, OPTIONS)
-    assert all(again.status(done(str(n)).fingerprint) == "done" for n in range(40))
-    again.close()
+    with closing(Journal(folder, OPTIONS)) as again:
+        assert all(again.status(done(str(n)).fingerprint) == "done" for n in range(40))
 
 
 def test_a_store_that_does_not_answer_for_a_while(

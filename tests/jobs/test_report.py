@@ -17,15 +17,13 @@ from slimwhisper.jobs.report import UNKNOWN, JobReport
 from slimwhisper.types import Segment, Transcript
 from tests.support.fake_model import FakeModel
 
-CHECK = [1.0, 3.0, "one two", ["repeats"]]
 HOSTILE = '</script><script>alert("x")</script><b>&amp;'
 
 
 def data(path: Path | str) -> dict[str, Any]:
     """What the page's script reads."""
     page = Path(path).read_text(encoding="utf-8")
-    text = page.split('id="data">')[1].split("</script>")[0]
-    found: dict[str, Any] = json.loads(text)
+    found: dict[str, Any] = json.loads(page.split('id="data">')[1].split("</script>")[0])
     found["by_path"] = {f["path"]: f for f in found["files"]}
     return found
 
@@ -48,8 +46,9 @@ def test_what_is_reported_of_a_recording(tmp_path: Path) -> None:
     report.add(Path("c.wav"), None, AudioError("c.wav: damaged\nbadly"))
     report.write(["stopped"], {"model": "tiny"}, {"language": None})
     found = data(tmp_path / "new" / "r.html")
-    said_of_a = (*("a.wav", 12.5, "en", ["Ann"], 2, False, 60, 1), [CHECK], None, None)
-    assert tuple(found["by_path"]["a.wav"].values()) == said_of_a
+    to_check = [[1.0, 3.0, "one two", ["repeats"]]]
+    said_of_a = ["a.wav", 12.5, "en", ["Ann"], 2, False, 60, 1, to_check, None, None]
+    assert list(found["by_path"]["a.wav"].values()) == said_of_a
     other = found["by_path"]["b.wav"]
     assert (other["words"], other["characters"], other["speed"]) == (5, True, 150)
     assert found["by_path"]["c.wav"]["error"] == "damaged\\nbadly"

@@ -4,6 +4,7 @@ import json
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -84,10 +85,7 @@ def test_a_store_that_does_not_answer(
 ) -> None:
     """Its recordings have not failed: the next run tries them again."""
     fill(store, {"in/a.wav": "one", "in/b.wav": "two"})
-
-    def broken(*_: Any, **__: Any) -> None:
-        raise OSError("503 from https://h/x?Signature=s3cret")
-
+    broken = Mock(side_effect=OSError("503 from https://h/x?Signature=s3cret"))
     with monkeypatch.context() as patch:
         patch.setattr(type(store), "cat_file", broken)
         first = run("memory://in", "-o", "out", "-f", "txt")
@@ -113,10 +111,10 @@ def test_faults_in_one_line(store: Any, run: Any) -> None:
 # -- parquet -------------------------------------------------------------------------------------
 
 
-def rows(place: str = "out") -> dict[str, dict[str, Any]]:
+def rows() -> dict[str, dict[str, Any]]:
     """The rows of the table, by path; each path has one."""
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra parquet")
-    found = parquet.read_table(f"{place}/transcripts").to_pylist()
+    found = parquet.read_table("out/transcripts").to_pylist()
     assert len({row["path"] for row in found}) == len(found)
     return {row["path"]: row for row in found}
 

@@ -1,6 +1,7 @@
 """A decoder layer's blocks in C against float64, and that a step calls nothing else of C."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +27,12 @@ def assert_near(found: Tensor | None, exact: Tensor) -> None:
     assert found is not None
     off = 2e-5 if found.dtype == torch.float32 else 0.03
     torch.testing.assert_close(found.double(), exact, atol=off, rtol=off)
+
+
+def made(found: Any) -> Any:
+    """What C does not leave to PyTorch."""
+    assert found is not None
+    return found
 
 
 def latent_weights(dtype: torch.dtype) -> list[Tensor]:
@@ -69,8 +76,7 @@ def test_attention_to_slots(any_c: Library, windows: int, group: int, threads: i
     for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
         latent[slot, length:] = torch.nan
     x = noise(windows * group, 1, WIDTH, seed=8, dtype=dtype)
-    block = LatentBlock.of(any_c, *weights)
-    assert block is not None
+    block = made(LatentBlock.of(any_c, *weights))
     with threads_of(threads):
         found = block(x, latent, Reads(slots, lengths), windows)
         whole = block(x, clean[:windows], ALL, windows)
@@ -78,11 +84,9 @@ def test_attention_to_slots(any_c: Library, windows: int, group: int, threads: i
     assert_near(found, attended(x, weights, read))
     assert_near(whole, attended(x, weights, [z for z in clean[:windows] for _ in range(group)]))
     if dtype == torch.float32:  # by halves bit for bit the same
-        other = LatentBlock.of(any_c, *halves_of(weights))
-        assert other is not None and whole is not None
+        other = made(LatentBlock.of(any_c, *halves_of(weights)))
         with threads_of(threads):
-            by_halves = other(x, clean[:windows], ALL, windows)
-        assert by_halves is not None and torch.equal(by_halves, whole)
+            assert torch.equal(other(x, clean[:windows], ALL, windows), whole)
 
 
 def test_attention_to_pages(any_c: Library) -> None:
@@ -90,8 +94,7 @@ def test_attention_to_pages(any_c: Library) -> None:
     table, lengths = torch.tensor([[7, 1, 4], [0, 8, 2]]), torch.tensor([33, 48])
     x = noise(2, 1, WIDTH, seed=8, dtype=any_c.dtype)
     read = [pages[row].flatten(0, 1)[:n] for row, n in zip(table, lengths, strict=True)]
-    block = LatentBlock.of(any_c, *weights)
-    assert block is not None
+    block = made(LatentBlock.of(any_c, *weights))
     found = block(x, pages, Reads(lengths=lengths, block_table=table, extent=48), 2)
     assert_near(found, attended(x, weights, read))
 
@@ -101,31 +104,25 @@ def test_attention_to_pages(any_c: Library) -> None:
 def test_mlp(any_c: Library, rows: int, threads: int) -> None:
     weights, x = mlp_weights(any_c.dtype), noise(rows, WIDTH, seed=8, dtype=any_c.dtype)
     up, down, up_bias, down_bias = (w.double() for w in weights)
-    block = MLPBlock.of(any_c, *weights)
-    assert block is not None
+    block = made(MLPBlock.of(any_c, *weights))
     with threads_of(threads):
         found = block(x)
     assert_near(found, F.gelu(x.double() @ up.T + up_bias) @ down.T + down_bias)
     if any_c.dtype == torch.float32:
-        other = MLPBlock.of(any_c, *halves_of(weights))
-        assert other is not None and found is not None
+        other = made(MLPBlock.of(any_c, *halves_of(weights)))
         with threads_of(threads):
-            by_halves = other(x)
-        assert by_halves is not None and torch.equal(by_halves, found)
+            assert torch.equal(other(x), found)
 
 
 def test_gelu_far_from_zero(any_c: Library) -> None:
     """Of numbers from -30 to 30, and NaN stays NaN."""
     one, zeros = torch.eye(WIDTH).to(any_c.dtype), torch.zeros(WIDTH).to(any_c.dtype)
-    block = MLPBlock.of(any_c, one, one, zeros, zeros)
+    block = made(MLPBlock.of(any_c, one, one, zeros, zeros))
     x = torch.linspace(-30, 30, 4 * WIDTH).view(4, WIDTH).to(any_c.dtype)
-    assert block is not None
-    found, off = block(x), 1e-5 if any_c.dtype == torch.float32 else 0.01
-    assert found is not None
+    found, off = made(block(x)), 1e-5 if any_c.dtype == torch.float32 else 0.01
     torch.testing.assert_close(found.double(), F.gelu(x.double()), atol=off, rtol=off)
     x[1, 5] = torch.nan
-    spoiled = block(x)
-    assert spoiled is not None
+    spoiled = made(block(x))
     assert torch.isnan(spoiled).any(1).tolist() == [False, True, False, False]
     assert torch.isnan(spoiled[1]).all()
 
@@ -140,23 +137,20 @@ def test_norm_of_a_sum(any_c: Library, rows: int, threads: int) -> None:
     before, expected = cache.clone(), (x + addend).double()
     with threads_of(threads):
         write = CacheWrite(Latent(cache), ids, positions)
-        found = any_c.add_norm(x, addend, weight, bias, write)
-    assert found is not None
-    total, normed = found
+        total, normed = made(any_c.add_norm(x, addend, weight, bias, write))
     assert total.data_ptr() == addend.data_ptr(), "no copy"
     assert torch.equal(total.double(), expected)
     assert_near(normed, F.layer_norm(expected, (WIDTH,), weight.double(), bias.double()))
     before[ids, positions] = normed
     assert torch.equal(cache, before)
-    alone = any_c.add_norm(total, None, weight, bias)
-    assert alone is not None and alone[0] is total and torch.equal(alone[1], normed)
+    alone = made(any_c.add_norm(total, None, weight, bias))
+    assert alone[0] is total and torch.equal(alone[1], normed)
 
 
 def test_what_they_leave(any_c: Library) -> None:
     dtype = any_c.dtype
     weights, x, z = latent_weights(dtype), noise(1, 1, WIDTH).to(dtype), noise(1, 9, WIDTH)
-    block = LatentBlock.of(any_c, *weights)
-    assert block is not None
+    block = made(LatentBlock.of(any_c, *weights))
     assert block(x, z.double(), ALL, 1) is None and block(x.double(), z.to(dtype), ALL, 1) is None
     if dtype == torch.bfloat16:
         assert block(noise(BFLOAT16_ROWS + 1, 1, WIDTH).to(dtype), z.to(dtype), ALL, 1) is None

@@ -21,15 +21,8 @@ X86 = (
     (*(f"clang-{n}" for n in range(14, 21)), "clang"),
 )
 ARM = "aarch64-linux-gnu-gcc"
-FLAGS = (
-    "-O1",  # it is installed with -O3, which takes these compilers many times as long
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-Wno-psabi",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-)
+# it is installed with -O3, which takes these compilers many times as long
+FLAGS = "-O1 -fno-math-errno -fno-trapping-math -Wno-psabi -Wall -Wextra -Werror".split()
 NEAR = {"atol": 1e-4, "rtol": 1e-5}
 SOURCES = [*sorted((ROOT / "kernels/cpu").glob("*.c")), ROOT / "tests/kernels/native_check.c"]
 

@@ -15,14 +15,7 @@ from slimwhisper.kernels.graphs import MAX_FAILURES, CUDAGraphs, Graphs, stream_
 from slimwhisper.kernels.memory import bucket_of
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.device import Forbidden
-from tests.support.windows import (
-    SEARCHES,
-    assert_same,
-    decode,
-    random_model,
-    run,
-    windows,
-)
+from tests.support.windows import SEARCHES, assert_same, decode, random_model, run, windows
 
 CUDA = torch.device("cuda", 0)
 OTHER = torch.device("cuda", 1)

@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -41,11 +43,8 @@ def test_each_iteration_once(count: int, threads: int) -> None:
         for _ in range(10):
             run_parallel(lambda index: counter.update([index]), count, threads)
 
-    callers = [threading.Thread(target=call, args=(counter,)) for counter in found]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    with ThreadPoolExecutor(3) as callers:
+        list(callers.map(call, found))
     assert found == [Counter(dict.fromkeys(range(count), 10))] * 3
 
 
@@ -103,12 +102,10 @@ def test_helpers_end_with_their_caller_and_take_no_signals() -> None:
     caller.start()
     caller.join()
     assert len(helpers) == 2
-    ended = threading.Event()
-    for _ in range(600):
-        if not helpers & tasks():
-            break
-        ended.wait(0.1)
-    assert not helpers & tasks()
+    until = time.monotonic() + WAIT
+    while helpers & tasks():
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 @linux

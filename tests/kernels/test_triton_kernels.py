@@ -73,11 +73,8 @@ def naive_latent(queries: Tensor, latent: Tensor, scale: float) -> Tensor:
     return scores.float().softmax(dim=-1).to(latent.dtype) @ latent
 
 
-CASES = [  # windows, rows of one, positions, splits
-    (1, 1, 1, 1),
-    (3, 1, 37, 1),
-    (2, 2, 53, 3),
-]
+# windows, rows of one, positions, splits
+CASES = [(1, 1, 1, 1), (3, 1, 37, 1), (2, 2, 53, 3)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -223,6 +224,11 @@ def add_talkers(shared_engine: Shared, count: int, **settings: Any) -> list[Talk
     return talkers
 
 
+def add_uploads(shared_engine: Shared, count: int, **settings: int) -> None:
+    for number in range(count):
+        shared_engine.submit(Upload(**settings), number)
+
+
 def drop(shared_engine: Shared, source: Any) -> None:
     for submission in list(shared_engine.submissions):
         if submission.source is source:
@@ -318,10 +324,8 @@ def test_uploads_do_not_keep_streams_waiting(encode_batch: int) -> None:
     """
     shared_engine = Shared(slots=16, encode_batch=encode_batch)
     talkers = add_talkers(shared_engine, 8, period=20, length=4)
-    for number in range(64):
-        shared_engine.submit(Upload(), number)
-    ended = run(shared_engine, 700)
-    assert len(ended) == 64
+    add_uploads(shared_engine, 64)
+    assert len(run(shared_engine, 700)) == 64
     for talker in talkers:
         assert len(talker.starts) > 25 and max(talker.lateness) <= 8
     for encoded in shared_engine.simulated.encoded:
@@ -332,8 +336,7 @@ def test_uploads_do_not_keep_streams_waiting(encode_batch: int) -> None:
 def test_streams_that_come_late_find_a_slot() -> None:
     """Where uploads have all slots already, from the first one that gets free."""
     shared_engine = Shared(slots=8)
-    for number in range(64):
-        shared_engine.submit(Upload(windows=5), number)
+    add_uploads(shared_engine, 64, windows=5)
     run(shared_engine, 45)
     assert shared_engine.simulated.free == 0
     talkers = add_talkers(shared_engine, 4, begins=45, period=20)
@@ -346,8 +349,7 @@ def test_streams_leave_uploads_a_quarter() -> None:
     """64 streams want more than the engine can do."""
     shared_engine = Shared(slots=16, encode_batch=4)
     talkers = add_talkers(shared_engine, 64, period=5, length=10)
-    for number in range(8):
-        shared_engine.submit(Upload(windows=1000, length=10), number)
+    add_uploads(shared_engine, 8, windows=1000, length=10)
     shares: list[int] = []
 
     def count() -> None:
@@ -366,8 +368,7 @@ def test_streams_take_no_more_than_they_need(streams: int, used: int) -> None:
     """One slot is kept for streams that are silent; without any, uploads fill all."""
     shared_engine = Shared(slots=16)
     add_talkers(shared_engine, streams, begins=10_000)
-    for number in range(64):
-        shared_engine.submit(Upload(), number)
+    add_uploads(shared_engine, 64)
     run(shared_engine, 25)
     assert 16 - shared_engine.simulated.free == used
 
@@ -404,9 +405,7 @@ def test_a_source_that_fails_is_alone_in_it(live: bool, method: str) -> None:
     class Bad(kind):  # type: ignore[misc]
         pass
 
-    def fails(*_: object) -> Any:
-        raise OSError("no more")
-
+    fails = Mock(side_effect=OSError("no more"))
     began = Bad(shared_engine.simulated) if live else Bad()
     (good,) = add_talkers(shared_engine, 1)
     bad = shared_engine.submit(began, "bad")

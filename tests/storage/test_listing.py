@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -59,10 +60,8 @@ def test_which_kinds_there_are() -> None:
 def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     import fsspec
 
-    def missing(*_: object, **__: object) -> None:
-        raise ImportError("Install s3fs to access S3")
-
-    monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
+    missing = ImportError("Install s3fs to access S3")
+    monkeypatch.setattr(fsspec.core, "url_to_fs", Mock(side_effect=missing))
     with pytest.raises(DependencyError) as caught:
         open_filesystem("s3://bucket")
     assert str(caught.value) == "s3:// needs another package: pip install 'fsspec[s3]'"
@@ -148,10 +147,7 @@ def test_which_arguments_are_stored() -> None:
 def test_stores_that_fail(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store, {"b/a.wav": "aaaa"})
     (file,) = stored("memory://b/a.wav")
-
-    def broken(*_: Any, **__: Any) -> bytes:
-        raise OSError("503 from https://h/a?Signature=s3cret")
-
+    broken = Mock(side_effect=OSError("503 from https://h/a?Signature=s3cret"))
     monkeypatch.setattr(type(store), "cat_file", lambda *_: b"aa")
     with pytest.raises(StorageError, match="2 bytes arrived"):
         contents(file)

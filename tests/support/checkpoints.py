@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
@@ -110,10 +111,8 @@ def save_hf(
     }
     for file in set(files.values()):
         save({name: tensors[name] for name in files if files[name] == file}, file)
-    index = {
-        "metadata": {"total_size": sum(t.nbytes for t in tensors.values())},
-        "weight_map": files,
-    }
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": files}
     (folder / f"{stem}.{suffix}.index.json").write_text(json.dumps(index, indent=2))
     return folder
 
@@ -158,12 +157,9 @@ def fill_cache(cache: Path, repo_id: str, source: Path) -> Path:
 
 def refusal(name: str | Path, **arguments: Any) -> str:
     """The message of the CheckpointError that loading raises: one line."""
-    try:
+    with pytest.raises(CheckpointError) as caught:
         load_checkpoint(name, **arguments)
-    except CheckpointError as error:
-        message = str(error)
-    else:
-        raise AssertionError(f"{name} loads")
+    message = str(caught.value)
     assert "\n" not in message, message
     assert 0 < len(message) < 700, message
     return message

@@ -21,6 +21,9 @@ STAMPS = tuple(f"<|{i * 0.02:.2f}|>" for i in range(TIMESTAMPS))
 BYTES = tuple(f"<0x{i:02X}>" for i in range(256))
 TASKS = ("<|translate|>", "<|transcribe|>")
 MARKS = ("<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>")
+PLAIN = [*range(33, 127), *range(161, 173), *range(174, 256)]
+OTHERS = [b for b in range(256) if b not in PLAIN]
+CHARACTERS = {b: chr(b) for b in PLAIN} | {b: chr(256 + n) for n, b in enumerate(OTHERS)}  # by byte
 TEXT = (
     "the quick brown fox jumps over the lazy dog, and then it sleeps",
     "pack my box with five dozen liquor jugs; how vexingly quick daft zebras jump!",
@@ -30,15 +33,7 @@ TEXT = (
 
 def visible(data: bytes) -> str:
     """Bytes as byte-level tokenizers write them in their files."""
-    return "".join(map(_characters().__getitem__, data))
-
-
-@lru_cache(maxsize=1)
-def _characters() -> dict[int, str]:
-    """By byte."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [b for b in range(256) if b not in plain]
-    return {b: chr(b) for b in plain} | {b: chr(256 + n) for n, b in enumerate(others)}
+    return "".join(map(CHARACTERS.__getitem__, data))
 
 
 @dataclass(frozen=True)
@@ -61,9 +56,6 @@ class Table:
     @property
     def n_vocab(self) -> int:
         return self.size or len(self.ids)
-
-    def id(self, name: str) -> int | None:
-        return self.ids.get(name)
 
     def content(self) -> dict[str, Any]:
         """tokenizer.json's, as `tokenizers` writes it. Timestamps are no special tokens there."""
@@ -163,12 +155,12 @@ def trained_table(
 
 def generation_of(table: Table) -> dict[str, Any]:
     """generation_config.json as Whisper's folders have it, for these tokens."""
-    ids, eot = table.ids, table.id("<|endoftext|>")
+    ids, eot = table.ids, table.ids.get("<|endoftext|>")
     eot_too = ("eos_token_id", "bos_token_id", "pad_token_id")
     tokens = dict.fromkeys(eot_too, eot) | {
-        "decoder_start_token_id": table.id("<|startoftranscript|>"),
-        "no_timestamps_token_id": table.id("<|notimestamps|>"),
-        "prev_sot_token_id": table.id("<|startofprev|>"),
+        "decoder_start_token_id": ids.get("<|startoftranscript|>"),
+        "no_timestamps_token_id": ids.get("<|notimestamps|>"),
+        "prev_sot_token_id": ids.get("<|startofprev|>"),
     }
     codes = [n for n in table.special if "<|" == n[:2] and n[2:-2].isalpha() and len(n) <= 7]
     tasks = {n[2:-2]: ids[n] for n in TASKS if n in ids}

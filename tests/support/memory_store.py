@@ -3,7 +3,7 @@
 import io
 import json
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import fsspec
@@ -16,14 +16,12 @@ from slimwhisper.storage.containers import StoredInputs
 
 
 @pytest.fixture
-def store() -> Iterator[Any]:
+def store() -> Any:
     """fsspec's memory file system, empty."""
     filesystem = fsspec.filesystem("memory")
     filesystem.store.clear()
     filesystem.pseudo_dirs[:] = [""]
-    yield filesystem
-    filesystem.store.clear()
-    filesystem.pseudo_dirs[:] = [""]
+    return filesystem
 
 
 def fill(store: Any, files: Mapping[str, str | bytes]) -> None:

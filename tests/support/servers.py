@@ -2,8 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -48,10 +47,5 @@ class Server:
         self._thread.join()
 
 
-@contextmanager
-def serving() -> Iterator[Server]:
-    server = Server()
-    try:
-        yield server
-    finally:
-        server.close()
+def serving() -> closing[Server]:
+    return closing(Server())

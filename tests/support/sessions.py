@@ -62,12 +62,8 @@ def session(
 
 
 def answer(*tokens: int, **fields: float) -> Decoded:
-    return Decoded(
-        tokens,
-        fields.get("avg_logprob", -0.5),
-        fields.get("no_speech_prob", 0.1),
-        fields.get("temperature", 0.0),
-    )
+    usual = {"avg_logprob": -0.5, "no_speech_prob": 0.1, "temperature": 0.0}
+    return Decoded(tokens, **usual | fields)
 
 
 def request(state: Session) -> Window:
