@@ -211,10 +211,8 @@ def test_languages(multilingual: WhisperModel) -> None:
     assert info.all_language_probs is not None and info.all_language_probs[0][0] == code
     window = 30 * 16_000
     votes = [multilingual.detect_language(audio[i * window :])[:2] for i in range(3)]
-    several: dict[str, Any] = {
-        "language_detection_segments": 3,
-        "language_detection_threshold": 1.0,
-    }
+    several: dict[str, Any] = {"language_detection_segments": 3}
+    several["language_detection_threshold"] = 1.0
     found = multilingual.detect_language(audio, **several)
     codes = [code for code, _ in votes]
     assert found[0] == max(codes, key=codes.count)
