@@ -66,6 +66,7 @@ def test_all_short_samples_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) 
     assert counts.audio_seconds > 20 and counts.busy_seconds > 0
 
 
+@pytest.mark.slow
 def test_claps_and_loops_have_no_text_by_default(make: Make, tmp_path: Path) -> None:
     """The default of `serve`; a request may choose otherwise."""
     sf.write(tmp_path / "claps.wav", claps(10.0), 16_000)

@@ -166,6 +166,7 @@ def test_any_index(sound: Path, files: Any) -> None:
         assert refused(folder)
 
 
+@pytest.mark.slow
 @examples(40)
 @given(st.integers(1, 11), st.one_of(st.integers(-(2**31), 2**31 - 1), st.integers(-2, 3000)))
 def test_any_number_of_ggmls_header(sound: Path, place: int, value: int) -> None:

@@ -198,6 +198,7 @@ LISTS: dict[str, tuple[Callable[[Tokens], Tokens], bool, bool]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dims",
     [ENGLISH, DIMS, pytest.param(LARGE, marks=pytest.mark.slow)],

@@ -135,6 +135,7 @@ def test_any_settings_are_read_or_refused(any_folder: Path, generation: dict[str
         assert str(any_folder) in str(error) and str(error).isprintable()
 
 
+@pytest.mark.slow
 def test_audio_window_in_every_format(tmp_path: Path) -> None:
     """In either file of a folder, in a .pt file, and kept by `convert`."""
     folder = hf_folder(tmp_path / "model", TABLE, config={"audio_window": "auto"})

@@ -107,6 +107,7 @@ Change = Callable[[Model, Sequence[Window]], list[Window]]
 CHANGES = pytest.mark.parametrize("change", [by_limits, by_words])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("search", "temperature"),
     [(Search(), 0.0), (Search(), 0.7), (Search(beams=3), 0.0)],

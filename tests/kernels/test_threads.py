@@ -124,6 +124,7 @@ def test_in_a_forked_process() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "environment", "expected"),
     [
