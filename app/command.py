@@ -50,6 +50,8 @@ def run_serve(a: argparse.Namespace) -> int:
     check_flags(a.drop)
     choose_forms(a.cache, *(getattr(a, name) for name in OVERRIDES))
     check_ports(a.host, port=a.port, wyoming=a.wyoming)
+    if a.results:
+        claim_results(Path(a.results))
     with exit_on_sigterm(), page_folder() if a.page else nullcontext() as folder:
         settings = make_settings(a, folder)
         if not (settings.api_key or settings.login or is_loopback(settings.host)):
@@ -72,13 +74,6 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> ServerSettings:
         raise OptionError("--allow_origin *: any site could use this server; give --api_key, too")
     if a.allow_webhook and not (a.api_key and a.results):
         raise OptionError("--allow_webhook: calls are signed; give --api_key and --results, too")
-    if a.results:
-        check_folder(Path(a.results), "--results")
-        try:
-            open_locked(Path(a.results) / "lock")  # until this process ends
-        except BlockingIOError:
-            message = f"--results {a.results}: another server uses it; choose another folder"
-            raise OptionError(message) from None
     same = "host port api_key timeout patience idle_seconds wyoming keep_results".split()
     plain = a.cache in PRESETS and not any(getattr(a, name) for name in OVERRIDES)
     return ServerSettings(
@@ -96,6 +91,18 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> ServerSettings:
         live=live_options(update=a.update, window=a.live_window),
         cache=a.cache if plain else None,
     )
+
+
+def claim_results(folder: Path) -> None:
+    """Make and lock the folder of jobs in the background, until this process ends. Raises
+    OutputError; OptionError if another server uses it.
+    """
+    check_folder(folder, "--results")
+    try:
+        open_locked(folder / "lock")
+    except BlockingIOError:
+        message = f"--results {folder}: another server uses it; choose another folder"
+        raise OptionError(message) from None
 
 
 def job_defaults(a: argparse.Namespace) -> dict[str, Any]:

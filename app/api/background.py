@@ -94,15 +94,16 @@ class Background:
     def state(self, name: str) -> dict[str, Any]:
         """A job's state, and its result or error. Raises APIError."""
         folder = self._folder_of(name)
+        result = folder / RESULT
         state: dict[str, Any] = {"id": name, "object": "transcription.job"}
-        if not (folder / RESULT).exists():
+        if not result.exists():
             state["created_at"] = round((folder / FORM).stat().st_mtime)
             pending = self._pending.get(name)
             status = "queued" if pending is None else "in_progress"
             progress = 0.0 if pending is None else round(pending.progress, 3)
             return {**state, "status": status, "progress": progress}
-        expires = round((folder / RESULT).stat().st_mtime + self._settings.keep_results)
-        return {**state, "expires_at": expires, **json.loads((folder / RESULT).read_bytes())}
+        expires = round(result.stat().st_mtime + self._settings.keep_results)
+        return {**state, "expires_at": expires, **json.loads(result.read_bytes())}
 
     async def delete(self, name: str) -> None:
         """Cancel a job, or remove its result. Raises APIError."""

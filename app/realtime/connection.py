@@ -1,6 +1,5 @@
 """Serves one websocket of `/v1/realtime`, in the events of OpenAI's Realtime API."""
 
-import asyncio
 import base64
 import binascii
 import time
@@ -17,7 +16,6 @@ from slimwhisper.app.realtime.session import (
     session_object,
     update_session,
 )
-from slimwhisper.app.realtime.stream_feed import POLL
 from slimwhisper.app.realtime.stream_socket import TRY_LATER, SessionEnd, StreamSocket
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.errors import SlimWhisperError
@@ -104,9 +102,7 @@ class Connection(StreamSocket):
         """With server_vad: raises APIError if there was no speech to commit, else a client would
         wait for an item that never comes. before: the id of the item committed before.
         """
-        while self._feed.stream.backlog > 0 or self._conversation.speaking:
-            await asyncio.sleep(POLL)
-        await asyncio.sleep(POLL)
+        await self.heard_all(lambda: self._conversation.speaking)
         if self._conversation.last_committed == before:
             message = "the input audio buffer has no speech to commit; send audio with speech"
             raise refused("input_audio_buffer", message, "input_audio_buffer_commit_empty")

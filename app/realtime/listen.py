@@ -4,7 +4,6 @@ As in deepgram-sdk 7.17 (listen/v1/types). Each utterance has one final result, 
 interim results before it if the client asks for them.
 """
 
-import asyncio
 from dataclasses import replace
 from hashlib import sha256
 from typing import Annotated, Any
@@ -19,7 +18,6 @@ from slimwhisper.app.api.fields import check_form, json_object, one_of, refused
 from slimwhisper.app.api.listen import ListenForm, as_channel, as_words, model_info, now
 from slimwhisper.app.api.request import choose_model, response_headers
 from slimwhisper.app.realtime.audio_input import SoundFormat
-from slimwhisper.app.realtime.stream_feed import POLL
 from slimwhisper.app.realtime.stream_socket import NORMAL, POLICY, SessionEnd, StreamSocket
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
@@ -92,9 +90,7 @@ class ListenSocket(StreamSocket):
         self._finalizing = True
         await self._feed.flush()
         self._feed.stream.commit()
-        while self._feed.stream.backlog > 0 or self._starts:
-            await asyncio.sleep(POLL)
-        await asyncio.sleep(POLL)
+        await self.heard_all(lambda: bool(self._starts))
         if self._finalizing:
             self._results(as_channel("", []), self._seconds, self._seconds, is_final=True)
 

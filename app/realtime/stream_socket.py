@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from slimwhisper.app.api.errors import APIError, as_api_error, internal_error
 from slimwhisper.app.api.fields import refused
 from slimwhisper.app.framing import Allowance
 from slimwhisper.app.realtime.audio_input import SoundFormat
-from slimwhisper.app.realtime.stream_feed import StreamFeed
+from slimwhisper.app.realtime.stream_feed import POLL, StreamFeed
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.jobs import ModelChoice, StoppingError
 from slimwhisper.errors import AudioError, SlimWhisperError
@@ -194,6 +194,12 @@ class StreamSocket:
             self.end(SessionEnd(POLICY, error, last_texts=True))
             return None
         return None if message["type"] == "websocket.disconnect" else dict(message)
+
+    async def heard_all(self, speaking: Callable[[], bool]) -> None:
+        """Wait until the stream has heard its audio, and no utterance is open: `speaking`."""
+        while self._feed.stream.backlog > 0 or speaking():
+            await asyncio.sleep(POLL)
+        await asyncio.sleep(POLL)  # events are on their way
 
     async def append(self, data: bytes) -> float:
         """Append audio to the stream. Returns its seconds. Raises APIError, SlimWhisperError."""

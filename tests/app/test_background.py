@@ -13,6 +13,8 @@ import httpx
 import pytest
 
 from slimwhisper.app.api import background
+from slimwhisper.app.command import claim_results
+from slimwhisper.errors import OptionError
 from tests.support.live import Begin, Live, eventually, held_engines, stop
 from tests.support.paths import BROKEN, SAMPLES
 
@@ -130,6 +132,12 @@ def test_refused(begin: Begin, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     late = ended(live, submit(live, language="klingon").json()["id"])  # once the file is read
     assert "klingon" in late["error"]["message"]
+
+
+def test_one_server_a_folder(tmp_path: Path) -> None:
+    claim_results(tmp_path)
+    with pytest.raises(OptionError, match="another server uses it"):
+        claim_results(tmp_path)
 
 
 def test_unknown_jobs_and_servers_without(begin: Begin, live: Live, tmp_path: Path) -> None:
