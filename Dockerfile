@@ -2,7 +2,7 @@
 #   docker build -t slimwhisper .
 # without a GPU, a third of the size:
 #   docker build --build-arg VARIANT=cpu -t slimwhisper:cpu .
-# docs/deployment.md shows how to run it.
+# docs/guides/deployment.md shows how to run it.
 
 ARG PYTHON=3.13.14-slim-trixie
 ARG VARIANT=cuda

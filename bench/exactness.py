@@ -4,7 +4,7 @@ Random decoders of width 384 (6 heads, 4 layers) whose condition numbers are set
 singular values. For every form, dtype and condition: the root-mean-square error of the logits
 against openai-whisper's modules in float64, as a multiple of openai-whisper's own error in that
 dtype; and the guard's error (`cache.guard.measure`), as a multiple of the baseline's. The guard's
-margin is chosen from this table: docs/numerics.md.
+margin is chosen from this table: docs/internals/numerics.md.
 
     python bench/exactness.py [--dtypes float32 bfloat16] [--conditions 3 10 30 100]
 """

@@ -12,8 +12,8 @@ With --results, each round is written as soon as it is measured, and a round tha
 same settings, versions, machine and commit, is not measured again. Ends in tables, and one line of
 JSON; --table FILE only prints the tables of such a file, --plot writes a plot as PNG and SVG.
 
-docs/performance.md names the packages to install. Without --engines, those not installed are left
-out. One that fails is a row with its reason, and the exit status is 1.
+docs/how/performance.md names the packages to install. Without --engines, those not installed are
+left out. One that fails is a row with its reason, and the exit status is 1.
 """
 
 import argparse

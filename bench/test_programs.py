@@ -1,6 +1,7 @@
 """Programs of other people, written for faster-whisper, on this engine: those that are installed.
 
-python -m pytest -m slow bench/test_programs.py; docs/compatibility.md says how to install them.
+python -m pytest -m slow bench/test_programs.py; docs/guides/faster-whisper.md says how to install
+them.
 """
 
 import json

@@ -104,8 +104,8 @@ class HalfOnGPU(Plain):
             return super().multiply(x, bias, addend, gelu)
         # cuBLAS applies GELU to sums that are not rounded yet, by the formula with tanh, which
         # differs from GELU by at most 0.0005. The error is that of the other order, which rounds
-        # the sums first (docs/numerics.md), in three quarters of the time. PyTorch has no public
-        # operator for it.
+        # the sums first (docs/internals/numerics.md), in three quarters of the time. PyTorch has no
+        # public operator for it.
         flat = x.flatten(0, -2)
         y: Tensor = torch.ops.aten._addmm_activation(bias, flat, self.matrix.T, use_gelu=True)
         return y.unflatten(0, x.shape[:-1])
@@ -284,9 +284,9 @@ def pack(weight: Tensor, small_batches: bool = False) -> Matrix:
     compiled, they read it `in_half` if they can, or as it is.
 
     oneDNN's products with packed weights are two to three times faster than `F.linear`
-    (docs/performance.md), but they are summed one after the other, which rounds more: twice as much
-    for sums of 1,280. Split into parts they keep well within the rule of docs/numerics.md. In
-    bfloat16 sums are wider, and there is one part.
+    (docs/how/performance.md), but they are summed one after the other, which rounds more: twice as
+    much for sums of 1,280. Split into parts they keep well within the rule of
+    docs/internals/numerics.md. In bfloat16 sums are wider, and there is one part.
     """
     width = packed_width(weight, small_batches)
     if width is None:

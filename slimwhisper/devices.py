@@ -68,7 +68,7 @@ def unused_gpu() -> str:
 
 def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
     """A dtype, given as such or by name; None: float16 on a GPU, float32 on a CPU; "auto": the
-    fastest here that keeps the rule of docs/numerics.md.
+    fastest here that keeps the rule of docs/internals/numerics.md.
 
     "int8" computes in float32 except for the products, and needs a CPU. Raises OptionError.
     """

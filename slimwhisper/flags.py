@@ -215,7 +215,7 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
     )
     if not caches:
         return
-    add = FlagGroup(parser, "cache", "see docs/caches.md").add
+    add = FlagGroup(parser, "cache", "see docs/internals/caches.md").add
     add(
         "--cache",
         default="slim",

@@ -50,32 +50,35 @@ def load_model(
     hyper-threads, it gets fewer; `torch.set_num_threads` and OMP_NUM_THREADS rule.
 
     Arguments:
-        device: such as "cpu" or "cuda:1"; None: a GPU if available (docs/gpu.md).
+        device: such as "cpu" or "cuda:1"; None: a GPU if available (docs/internals/gpu.md).
         download_root: folder for downloaded models; None: ~/.cache/whisper.
         in_memory: read the file's weights into memory first, instead of mapping them.
         dtype: "float32", "float16" or "bfloat16"; None: float16 on a GPU, float32 on a CPU;
-            "auto": the fastest of them here that keeps the rule of docs/numerics.md: bfloat16 on
-            CPUs with instructions for it. "int8": float32 with the large matrices in int8, faster
-            on a CPU, but not exact.
+            "auto": the fastest of them here that keeps the rule of docs/internals/numerics.md,
+            bfloat16 on CPUs with instructions for it. "int8": float32 with the large matrices in
+            int8, faster on a CPU, but not exact.
         cache: "slim", "option1", "option2" or "baseline"; `cross_cache` ("kv", "k", "v", "e",
             "hybrid") and `self_cache` ("kv", "k", "v", "x") replace its two halves. Or the path of
-            a file that `slimwhisper calibrate` wrote for this checkpoint (docs/tradeoff.md).
+            a file that `slimwhisper calibrate` wrote for this checkpoint
+            (docs/internals/tradeoff.md).
         cache_dtype: "fp8" keeps slim's caches in float8: half the bytes, but not exact
-            (docs/numerics.md); None: in `dtype`.
+            (docs/internals/numerics.md); None: in `dtype`.
         strict_cache: raise `CacheError` if a form is not exact, instead of falling back.
         guard_audio: real speech for the guard to measure an inverse-based form on.
         adapter: folder or Hugging Face id of a LoRA adapter in PEFT's format, which is merged
             into the weights.
         draft: a smaller model with the same encoder, such as distil-large-v3 for large-v3: it
             drafts tokens, and the model verifies several in one pass. The same texts in fewer
-            steps; not with beams (docs/drafts.md).
+            steps; not with beams (docs/guides/drafts.md).
         cache_memory: bytes for the cache of texts, such as "2GB": pages of 16 tokens, which texts
             take as they grow. If they run out, the youngest windows wait, and start again later.
-            None: enough for the context of every window, or a GPU's free memory (docs/caches.md).
+            None: enough for the context of every window, or a GPU's free memory
+            (docs/internals/caches.md).
         audio_window: "auto": windows as long as their audio, several times faster for short ones;
             only for models that were trained with such windows: others then write nonsense.
             "near": of 20 s if the audio is shorter, for other models; "full": of 30 s, with silence
-            after the audio. None: as the model's settings say, else "full" (docs/windows.md).
+            after the audio. None: as the model's settings say, else "full"
+            (docs/guides/windows.md).
         local_files_only: download nothing.
     Raises:
         CheckpointError, OptionError, CacheError.

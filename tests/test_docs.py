@@ -23,7 +23,7 @@ from tests.support.live import Live, start, stop
 from tests.support.paths import BROKEN, ROOT
 from tests.support.spoken import SAMPLES
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
 # what the examples call their recordings
 RECORDINGS = {
     "talk.mp3": "door-code.mp3",
@@ -149,6 +149,6 @@ def test_what_is_named_exists(page: Path) -> None:
 
 
 def test_the_picture_is_up_to_date() -> None:
-    command = [sys.executable, "docs/architecture_svg.py", "--check"]
+    command = [sys.executable, "docs/tools/architecture_svg.py", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,6 @@
 """What comes from outside: a cache form, a checkpoint format, an output format, a pass, a source,
 an option; a row each, or an object of an interface, and all that have names for them run them.
-`docs/architecture.md` has the steps.
+`docs/internals/architecture.md` has the steps.
 """
 
 from __future__ import annotations

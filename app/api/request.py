@@ -2,7 +2,7 @@
 
 The fields are those of openai-python 3.54 (types/audio/transcription_create_params.py), and
 extensions: "channels", "channel_names[]", "sentences", "speech_only", "on_failure", "hot_words",
-"hot_word_bonus" and "audio_track". docs/openai.md lists them all.
+"hot_word_bonus" and "audio_track". docs/connect/apis.md lists them all.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,8 +1,8 @@
 """`/v1/realtime`: OpenAI's Realtime API, for transcription; its client secrets; and Deepgram's
 websocket, `/v1/listen`.
 
-The websocket's events are those of openai-python 3.54 (types/realtime); docs/realtime.md lists them
-and the differences.
+The websocket's events are those of openai-python 3.54 (types/realtime); docs/connect/realtime.md
+lists them and the differences.
 """
 
 import asyncio

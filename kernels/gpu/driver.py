@@ -1,7 +1,7 @@
 """CUDA's driver, by `cuda-bindings`, which PyTorch's CUDA builds bring: what PyTorch cannot do.
 
 `partition_stream` is a stream on half of a GPU's multiprocessors, by a green context (CUDA 12.4).
-What runs on it leaves the other half to whatever runs beside it: docs/gpu.md.
+What runs on it leaves the other half to whatever runs beside it: docs/internals/gpu.md.
 """
 
 from functools import cache

@@ -1,7 +1,8 @@
 """Latent attention on Hopper, in CUDA: `hopper_latent.cu`, compiled when it is first used.
 
 Triton computes with heads as the rows of a matrix instruction and reads a wide latent several times
-from shared memory. This kernel reads it from memory at nearly the rate of a copy: docs/gpu.md.
+from shared memory. This kernel reads it from memory at nearly the rate of a copy:
+docs/internals/gpu.md.
 """
 
 import ctypes

@@ -6,9 +6,9 @@ fields are its settings. A SPEC is its name, or its name with settings, such as 
 flags, the guard, the reports and the tests read the table. Nothing here imports torch, nor
 `slimwhisper.research`, but for `research`.
 
-Every exact form but `kv` is latent attention (docs/caches.md): each token has a latent Z = X P,
-head i's query is mapped to q_i A_i and scored against Z, and the weighted sum of Z is mapped back
-by B_i.
+Every exact form but `kv` is latent attention (docs/internals/caches.md): each token has a latent Z
+= X P, head i's query is mapped to q_i A_i and scored against Z, and the weighted sum of Z is mapped
+back by B_i.
 
     form    P      A_i           B_i          source
     x, e    1      W_K,i^T       W_V,i        slim attention (arXiv 2503.05840), option 2

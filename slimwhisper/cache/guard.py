@@ -18,7 +18,7 @@ from slimwhisper.cache.forms import EXACT, Form
 
 # A form counts as exact if its error is at most this many times the baseline's. At 3 the logits'
 # error is at most 1.2 times openai-whisper's, at 6 up to 1.7 times, and at 15 more than the 2
-# times that is allowed: docs/numerics.md, bench/exactness.py.
+# times that is allowed: docs/internals/numerics.md, bench/exactness.py.
 MARGIN = 3.0
 
 

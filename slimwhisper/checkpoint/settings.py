@@ -156,7 +156,7 @@ class GenerationSettings:
         return {name: value for name, value in defaults.items() if value is not None}
 
     def rows(self) -> list[Setting]:
-        """All its settings, in the order of docs/checkpoints.md."""
+        """All its settings, in the order of docs/guides/models.md."""
         rows = []
         for row in fields(self):
             name, value, effect = row.name, getattr(self, row.name), row.metadata.get("effect")

@@ -56,7 +56,7 @@ def add_align(commands: Any) -> None:
         help="find the times of a known text in its recording",
         description="Writes each line of a text, or each cue of a subtitle file, with the times at "
         "which it is spoken. Lines that are not in the audio, and speech that is not in the text, "
-        "are listed. See docs/alignment.md.",
+        "are listed. See docs/guides/alignment.md.",
     )
     p.add_argument("audio", metavar="AUDIO", help="recording of any length; - for standard input")
     p.add_argument("text", metavar="TEXT", help=".txt, .srt, .vtt or .lrc, whose times are ignored")
@@ -86,7 +86,7 @@ def add_convert(commands: Any) -> None:
         help="write a model as an OpenAI .pt file or as a Hugging Face folder",
         description="Writes a model as a .pt file for openai-whisper, or as a folder for "
         "transformers with tokenizer and settings; reads it back and compares. See "
-        "docs/checkpoints.md.",
+        "docs/guides/models.md.",
     )
     p.add_argument("input", metavar="IN", help=f"{MODEL}; also faster-whisper's and whisper.cpp's")
     p.add_argument("output", metavar="OUT", help="NAME.pt, or a folder")

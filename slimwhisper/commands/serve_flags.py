@@ -115,7 +115,7 @@ def add_serve(commands: Any) -> None:
         "serve",
         help="a web page, and OpenAI's audio API over HTTP",
         description="One server with one model: all users' requests share its batch. "
-        "See docs/serving.md.",
+        "See docs/guides/serving.md.",
     )
     add_main_flags(p, batches=True)
     help = "users may choose models that are not installed yet"

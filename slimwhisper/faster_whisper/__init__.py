@@ -4,8 +4,8 @@
     model = faster_whisper.WhisperModel("turbo")
     segments, info = model.transcribe("talk.mp3")
 
-Names, arguments and defaults are faster-whisper's; docs/compatibility.md has what differs. What
-cannot be offered raises OptionError, which is a ValueError, with one line.
+Names, arguments and defaults are faster-whisper's; docs/guides/faster-whisper.md has what differs.
+What cannot be offered raises OptionError, which is a ValueError, with one line.
 """
 
 from slimwhisper.faster_whisper.audio import decode_audio

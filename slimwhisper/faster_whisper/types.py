@@ -40,7 +40,7 @@ class Segment:
 
 @dataclass
 class VadOptions:
-    """What counts as speech; see docs/compatibility.md."""
+    """What counts as speech; see docs/guides/faster-whisper.md."""
 
     threshold: float = 0.5
     neg_threshold: float | None = None  # None: 0.15 less than `threshold`

@@ -29,7 +29,7 @@ GROUPS = {  # titles, and the text below them
     "prompting": "",
     "thresholds": "",
     "words": "the other flags require --word_timestamps True",
-    "speakers": "--speakers, --known_speaker and --voices require --diarize; docs/speakers.md",
+    "speakers": "--speakers, --known_speaker and --voices need --diarize; docs/guides/speakers.md",
 }
 
 # the whisper command's defaults, where those of its library differ
@@ -94,7 +94,7 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
-    about = "those after --engine need --engine ray; docs/scale.md"
+    about = "those after --engine need --engine ray; docs/guides/scale.md"
     g = FlagGroup(parser, "many GPUs and hosts", about)
     g.add(
         "--shard",

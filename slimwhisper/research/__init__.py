@@ -1,8 +1,8 @@
 """Forms that approximate attention, after their papers, and what measures them.
 
 `slimwhisper.cache.forms` imports this where such a form, or a file of `calibrate`, is named, and
-the command line for its commands; nothing else in the package does. docs/tradeoff.md says what the
-forms are good for, docs/paper.md where they are from.
+the command line for its commands; nothing else in the package does. docs/internals/tradeoff.md says
+what the forms are good for, docs/internals/papers.md where they are from.
 """
 
 # The forms of `slimwhisper.research.forms`, and the attentions that they are for: help texts and

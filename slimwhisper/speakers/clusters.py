@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from slimwhisper.speakers.choice import MOST_SPEAKERS
 from slimwhisper.speakers.turns import Between
 
-# Chosen on recordings that the tables of docs/speakers.md name.
+# Chosen on recordings that the tables of docs/guides/speakers.md name.
 CLUSTER_DISTANCE = 0.75  # cosine distance of the farthest embeddings of one speaker
 MIN_SHARE = 0.02  # of all weights: a smaller cluster is not counted
 MAX_LINKED = 2000  # embeddings to link, evenly chosen: memory grows with the square

@@ -17,7 +17,7 @@ from slimwhisper.speakers.embedding import embed_voice
 from slimwhisper.speakers.turns import Turn, by_first_speech
 from slimwhisper.types import SAMPLE_RATE
 
-SAME_VOICE = 0.5  # cosine at which two voices are the same; see docs/speakers.md
+SAME_VOICE = 0.5  # cosine at which two voices are the same; see docs/guides/speakers.md
 
 
 def name_known(

@@ -61,7 +61,7 @@ def test_no_field_of_openais_client_is_missing() -> None:
 
 
 def test_the_documentation_names_every_field() -> None:
-    page = (ROOT / "docs" / "openai.md").read_text()
+    page = (ROOT / "docs/connect/apis.md").read_text()
     known = params.TranscriptionCreateParamsBase.__annotations__.keys() | {"stream"}
     for name in (*known, *OPENAI_MODELS, *RESPONSE_FORMATS):
         assert f"`{name}`" in page or f"`{name}[]`" in page, name

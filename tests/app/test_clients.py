@@ -1,6 +1,7 @@
 """Programs that people connect: their requests, as they send them, and what they read of answers.
 
-`clients.toml` has them, with the sources where they were read; docs/connect.md has a row for each.
+`clients.toml` has them, with the sources where they were read; docs/connect/programs.md has a row
+for each.
 """
 
 import json
@@ -26,8 +27,8 @@ KEY = "KEY"  # in the requests, and of the server
 
 @pytest.fixture(scope="module")
 def servers(model: SlimWhisper) -> Iterator[dict[bool, str]]:
-    """The addresses of one with a key and of one without, as docs/connect.md starts them: for any
-    model's name, and for apps.
+    """The addresses of one with a key and of one without, as docs/connect/programs.md starts them:
+    for any model's name, and for apps.
     """
     allowed = ("app://obsidian.md", "tauri://localhost")
     access = {True: {"api_key": KEY, "login": ("u", "p")}, False: {}}
@@ -109,6 +110,6 @@ def test_a_program_is_served_unchanged(servers: dict[bool, str], row: dict[str, 
 
 
 def test_each_program_has_its_row() -> None:
-    page = (ROOT / "docs/connect.md").read_text()
+    page = (ROOT / "docs/connect/programs.md").read_text()
     table = "\n".join(line for line in page.splitlines() if line.startswith("|"))
     assert not {row["client"] for row in REQUESTS if row["client"] not in table}

@@ -110,7 +110,7 @@ def test_weights_and_logits_are_pefts(base: Path, tmp_path: Path, name: str) -> 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_can_be_merged_by_peft(base: Path, tmp_path: Path, name: str) -> None:
-    """With the lines of docs/checkpoints.md."""
+    """With the lines of docs/guides/models.md."""
     model = adapted(2, **REFUSED[name])
     message = refusal(base, adapter=saved(model, tmp_path / "adapter"))
     assert name in message and "with PEFT first" in message

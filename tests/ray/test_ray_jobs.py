@@ -209,8 +209,8 @@ AFTER = """
 
 
 def example() -> str:
-    """The one of docs/scale.md, for a small model and one worker on a CPU."""
-    text = (ROOT / "docs" / "scale.md").read_text()
+    """The one of docs/guides/scale.md, for a small model and one worker on a CPU."""
+    text = (ROOT / "docs/guides/scale.md").read_text()
     (found,) = re.findall(r"^```py\n(.*?)^```", text, re.S | re.M)
     small = found.replace("turbo", "digits").replace("num_gpus=1", "num_cpus=1")
     small = small.replace("size=8", "size=1").replace("batch_size=64", "batch_size=2")

@@ -18,7 +18,7 @@ def add_live(commands: Any) -> None:
         "live",
         help="transcribe a microphone, a pipe or a stream in real time",
         description="Transcribes speech in real time. Committed text never changes; on a terminal, "
-        "the tentative text after it is dim. See docs/live.md.",
+        "the tentative text after it is dim. See docs/guides/live.md.",
     )
     p.add_argument(
         "source",

@@ -1,7 +1,8 @@
-"""Draws docs/architecture.svg: the packages, in the order of their layers, and who imports whom.
+"""Draws docs/internals/architecture.svg: the packages, in the order of their layers, and who
+imports whom.
 
-    python docs/architecture_svg.py          # writes the picture
-    python docs/architecture_svg.py --check  # fails where it would change
+    python docs/tools/architecture_svg.py          # writes the picture
+    python docs/tools/architecture_svg.py --check  # fails where it would change
 
 Packages and layers are those of the first contract in pyproject.toml, imports are read from the
 code, and each box says what the package's docstring says. Left out: arrows that follow from others
@@ -17,9 +18,9 @@ from pathlib import Path
 
 import grimp
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
-PICTURE = ROOT / "docs" / "architecture.svg"
+PICTURE = ROOT / "docs/internals/architecture.svg"
 WIDTH, ROW, BOX, MARGIN, WIDEST = 1060, 104, 80, 16, 300  # points
 CHARACTERS = 38  # of a line in a box
 LEFT_OUT = ("__main__", "_lazy", "decoding")  # names for scripts
@@ -135,7 +136,10 @@ def main() -> int:
     if "--check" in sys.argv[1:]:
         same = PICTURE.is_file() and PICTURE.read_text(encoding="utf-8") == drawn
         if not same:
-            print(f"{PICTURE} is out of date; run python docs/architecture_svg.py", file=sys.stderr)
+            print(
+                f"{PICTURE} is out of date; run python docs/tools/architecture_svg.py",
+                file=sys.stderr,
+            )
         return 0 if same else 1
     PICTURE.write_text(drawn, encoding="utf-8")
     return 0
