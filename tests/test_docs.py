@@ -61,7 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copy(SAMPLES / sample, tmp_path / name)
     (tmp_path / "more").mkdir()
     shutil.copy(SAMPLES / "flight.m4a", tmp_path / "more" / "interview.mp4")
-    shutil.copytree(SAMPLES, tmp_path / "TALKS", ignore=shutil.ignore_patterns("three*"))
+    shutil.copytree(SAMPLES, tmp_path / "TALKS", ignore=shutil.ignore_patterns("three*", "speech"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

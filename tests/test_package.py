@@ -23,7 +23,7 @@ DATA = {
     "slimwhisper/kernels/gpu/hopper_latent.cu",
     *("slimwhisper/subtitles/languages.toml", "slimwhisper/trust/phrases.toml"),
     *(f"slimwhisper/app/page/assets/{p.name}" for p in (ROOT / "app/page/assets").iterdir()),
-    *(f"slimwhisper/app/page/samples/{p.name}" for p in (ROOT / "app/page/samples").iterdir()),
+    *(f"slimwhisper/{p.relative_to(ROOT)}" for p in (ROOT / "app/page/samples").rglob("*.*")),
 }
 LINKED = {f"slimwhisper/{name}": ROOT / name for name in ("app", "kernels")}
 PROBE = """
