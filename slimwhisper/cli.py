@@ -2,12 +2,13 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from copy import copy
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.text import SafeStream, StreamError, did_you_mean, escape_line, install_command
@@ -76,11 +77,33 @@ class _Help(argparse.Action):
         parser.exit()
 
 
+class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]
+    def add_parser(self, name: str, **arguments: Any) -> Any:
+        """Add a command with the help of the overview, for `shtab`."""
+        (help,) = re.findall(rf"^  {name} +(.*)", OVERVIEW, re.M)
+        return super().add_parser(name, help=help, **arguments)
+
+
+class _Store(argparse.Action):
+    """Stores the value. `shtab` completes it as the name of a file."""
+
+    complete: ClassVar = {
+        "bash": "_shtab_compgen_files",
+        "zsh": "_files",
+        "fish": "(__fish_complete_path (commandline -ct))",
+    }
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        setattr(namespace, self.dest, values)
+
+
 class _Parser(argparse.ArgumentParser):
     """Flags have underscores, as whisper's; hyphens work too. Help begins with what is common."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments, add_help=False)
+        for name in (None, "store"):
+            self.register("action", name, _Store)
         help = "show this help; all: with all flags"
         names, quiet = ("-h", "--help"), argparse.SUPPRESS
         self.add_argument(*names, action=_Help, nargs="?", metavar="all", default=quiet, help=help)
@@ -151,7 +174,9 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     """The command line of one command; None: all of it."""
     parser = _Parser(prog="slimwhisper", description=DESCRIPTION)
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
-    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    commands = parser.add_subparsers(
+        dest="command", required=True, parser_class=_Parser, action=_Commands
+    )
     for name in COMMANDS if command is None else [command]:
         _function(COMMANDS[name][0])(commands)
     return parser

@@ -1,11 +1,13 @@
 """The command line end to end: outputs, exit status, and a line for every kind of bad input."""
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import shtab
 import soundfile
 import torch
 
@@ -13,6 +15,7 @@ import slimwhisper
 from slimwhisper.cli import COMMANDS, build_parser
 from slimwhisper.outputs import formats_of
 from tests.support.command import Run, RunCLI
+from tests.support.paths import ROOT
 from tests.support.sounds import noise_bursts
 
 # greedy, short, and no fallback: random weights fail every threshold
@@ -163,3 +166,21 @@ def test_without_a_command_is_help(run_cli: RunCLI) -> None:
         "slimwhisper: unrecognized arguments: --verson; did you mean --version?; see slimwhisper "
         "--help\n"
     )
+
+
+def test_completion_by_shtab() -> None:
+    """Of commands, flags, choices and files; README of shtab: a function of bash."""
+    script = shtab.complete(build_parser(), "bash")
+    for words, expected in (
+        ("slimwhisper alig", "align"),
+        ("slimwhisper transcribe --word_tim", "--word_timestamps --word_times"),
+        ("slimwhisper transcribe a.wav --task transl", "translate"),
+        ("slimwhisper transcribe samples/pho", "samples/phone-number.wav"),
+    ):
+        last, before = words.split()[-1], words.split()[-2]
+        ask = f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n"
+        ask += f"_shtab_slimwhisper slimwhisper '{last}' '{before}'\necho ${{COMPREPLY[*]}}"
+        done = subprocess.run(
+            ["bash", "-c", f"{script}\n{ask}"], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.stdout.split() == expected.split(), done.stderr
