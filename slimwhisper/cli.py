@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from copy import copy
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -27,14 +28,78 @@ COMMANDS = {
     "tradeoff": ("research.flags:add_tradeoff", "research.tradeoff:run_tradeoff"),
     "calibrate": ("research.flags:add_calibrate", "research.calibrate:run_calibrate"),
 }
+OVERVIEW = f"""usage: slimwhisper COMMAND [flags]
+
+{DESCRIPTION}
+
+transcribe:
+  transcribe   transcribe audio and video files to text
+  align        find the times of a known text in its recording
+  live         transcribe a microphone, a pipe or a stream in real time
+  serve        a web page, and OpenAI's audio API over HTTP
+
+models:
+  models       list the models that have a name: size, languages, presence
+  convert      write a model as an OpenAI .pt file or as a Hugging Face folder
+
+this machine:
+  doctor       check the installation, and how to fix it
+  bench        measure the speed and memory of each cache
+  report       compute the memory that each cache takes
+
+caches that are not exact:
+  tradeoff     measure what they cost and save, on your recordings
+  calibrate    find the smallest one within a loss, for --cache FILE
+
+first steps:
+  slimwhisper transcribe talk.mp3 --model turbo
+  slimwhisper transcribe TALKS -o TEXTS --model turbo
+  slimwhisper doctor
+
+slimwhisper COMMAND --help has a command's flags, slimwhisper --version the version.
+"""
+# the flags that most people need, of any command
+COMMON = """audio text source model device dtype batch_size language task initial_prompt prompt
+hotwords beam_size vad_filter output_dir output_format output word_timestamps sentences diarize
+allow_url allow_download host port auth api_key allow_origin max_upload max_minutes queue batch
+rounds against_whisper specs target_loss json""".split()
 RAY = "ray.job:run_transcribe_on_ray"
 # commands whose result is what they print
 PRINTED = ("live", "models", "report", "bench", "tradeoff", "doctor")
 EXTRAS = {COMMANDS["serve"][1]: ("serve", "app"), RAY: ("--engine ray", "ray")}
 
 
+class _Help(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        """Print the common flags; after "all", all of them."""
+        print(parser.help_text(values == "all"), end="", file=SafeStream("stdout"))
+        parser.exit()
+
+
 class _Parser(argparse.ArgumentParser):
-    """Flags have underscores, as whisper's; hyphens work too."""
+    """Flags have underscores, as whisper's; hyphens work too. Help begins with what is common."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments, add_help=False)
+        help = "show this help; all: with all flags"
+        names, quiet = ("-h", "--help"), argparse.SUPPRESS
+        self.add_argument(*names, action=_Help, nargs="?", metavar="all", default=quiet, help=help)
+
+    def help_text(self, whole: bool) -> str:
+        """The help; unless `whole`, of the flags that most people need, at most a screen."""
+        if whole or self._subparsers:
+            return OVERVIEW if self._subparsers else self.format_help()
+        names = " ".join(action.dest.upper() for action in self._get_positional_actions())
+        text = argparse.HelpFormatter(self.prog, max_help_position=26)
+        text.add_usage(f"{self.prog} [flags] {names}".strip(), (), ())
+        text.add_text(self.description)
+        shown: list[Any] = [action for action in self._actions if action.dest in COMMON]
+        for group in self._action_groups:
+            text.start_section(group.title)
+            text.add_arguments(_short(action) for action in shown if action.container is group)
+            text.end_section()
+        text.add_text(f"{self.prog} --help all has all flags.")
+        return text.format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = list(sys.argv[1:] if args is None else args)
@@ -60,6 +125,17 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print one line with the error and how to get help."""
         self.exit(2, f"{self.prog}: {escape_line(message)}; see {self.prog} --help\n")
+
+
+def _short(action: argparse.Action) -> argparse.Action:
+    """A flag's row of help in one spelling, without asides and long lists of choices."""
+    short = copy(action)
+    text, bracket, default = (action.help or "").partition(" [")
+    short.help = text.split(";")[0] + bracket + default
+    short.option_strings = action.option_strings[-1:]
+    if action.option_strings and action.nargs != 0 and not action.metavar:
+        short.metavar = "True" if action.default is False else action.dest.split("_")[-1].upper()
+    return short
 
 
 class _Version(argparse.Action):
@@ -89,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     parser = build_parser(words[0] if words and words[0] in COMMANDS else None)
     if not words:
-        parser.print_help()
+        print(OVERVIEW, end="")
         return 0
     arguments = parser.parse_args(words)
     command = arguments.command

@@ -142,10 +142,23 @@ def test_a_mistyped_flag_or_command_gets_a_suggestion(
         assert f"did you mean {meant}?" in capsys.readouterr().err, line
 
 
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_is_a_screen(run_cli: RunCLI, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """Of all commands, or of the flags that most people need; "all" has all flags."""
+    monkeypatch.setenv("COLUMNS", "80")
+    short, long = (run_cli(*command.split(), "--help", *more) for more in ((), ("all",)))
+    assert short.status == long.status == 0 and not short.err + long.err
+    assert short.out.startswith(f"usage: slimwhisper {command}"), short.out
+    assert len(short.out.splitlines()) <= 44
+    (commands,) = [a.choices for a in build_parser()._actions if isinstance(a.choices, dict)]
+    for flag in commands[command]._option_string_actions if command else commands:
+        assert flag in long.out
+
+
 def test_without_a_command_is_help(run_cli: RunCLI) -> None:
     run = run_cli()
     assert run.status == 0 and not run.err
-    assert run.out.startswith("usage: slimwhisper") and "--version" in run.out
+    assert run.out == run_cli("--help").out
     assert run_cli("--verson").err == (
         "slimwhisper: unrecognized arguments: --verson; did you mean --version?; see slimwhisper "
         "--help\n"

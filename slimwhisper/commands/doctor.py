@@ -49,8 +49,12 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         print(json.dumps({"healthy": not bad, "checks": rows}))
     else:
         print_doctor(results)
-        verdict = f"Problems that prevent transcription: {', '.join(bad)}." if bad else ""
-        print(verdict or "No problems: slimwhisper can transcribe.")
+        if bad:
+            print(f"Problems that prevent transcription: {', '.join(bad)}.")
+            print(f"Next: {results[bad[0]].advice}")
+        else:
+            model = "turbo" if results["GPU"].ok else "small"
+            print(f"No problems. Next: slimwhisper transcribe YOUR_RECORDING --model {model}")
     return 1 if bad else 0
 
 

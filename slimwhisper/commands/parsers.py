@@ -22,7 +22,6 @@ def add_bench(commands: Any) -> None:
     """The parser of `bench`."""
     p = commands.add_parser(
         "bench",
-        help="measure the speed and memory of each cache on this machine",
         description="Decodes recordings of noise, a fixed number of tokens each, with every cache "
         "at every batch size, in turn. Prints medians, the machine, and one line of JSON.",
     )
@@ -53,7 +52,6 @@ def add_align(commands: Any) -> None:
     """The parser of `align`."""
     p = commands.add_parser(
         "align",
-        help="find the times of a known text in its recording",
         description="Writes each line of a text, or each cue of a subtitle file, with the times at "
         "which it is spoken. Lines that are not in the audio, and speech that is not in the text, "
         "are listed. See docs/guides/alignment.md.",
@@ -72,7 +70,6 @@ def add_models(commands: Any) -> None:
     """The parser of `models`."""
     p = commands.add_parser(
         "models",
-        help="list the models that have a name: size, languages, memory, presence",
         description="Lists the names that --model knows. Nothing is downloaded.",
     )
     p.add_argument("--model_dir", **MODEL_DIR)
@@ -83,7 +80,6 @@ def add_convert(commands: Any) -> None:
     """The parser of `convert`."""
     p = commands.add_parser(
         "convert",
-        help="write a model as an OpenAI .pt file or as a Hugging Face folder",
         description="Writes a model as a .pt file for openai-whisper, or as a folder for "
         "transformers with tokenizer and settings; reads it back and compares. See "
         "docs/guides/models.md.",
@@ -98,6 +94,8 @@ def add_convert(commands: Any) -> None:
 
 def add_doctor(commands: Any) -> None:
     """The parser of `doctor`."""
-    p = commands.add_parser("doctor", help="check the installation, and how to fix it")
+    p = commands.add_parser(
+        "doctor", description="Checks the installation, and says how to fix it."
+    )
     p.add_argument("--threads", **THREADS)
     p.add_argument("--json", action="store_true", help="print JSON")

@@ -113,7 +113,6 @@ def add_serve(commands: Any) -> None:
     """The parser of `serve`."""
     p = commands.add_parser(
         "serve",
-        help="a web page, and OpenAI's audio API over HTTP",
         description="One server with one model: all users' requests share its batch. "
         "See docs/guides/serving.md.",
     )

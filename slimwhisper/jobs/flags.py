@@ -39,8 +39,7 @@ DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Option
 
 def add_transcribe(commands: Any) -> None:
     """Add the parser of `transcribe`."""
-    usage, help = "%(prog)s [flags] audio [audio ...]", "transcribe audio and video files to text"
-    p = commands.add_parser("transcribe", help=help, usage=usage)
+    p = commands.add_parser("transcribe", usage="%(prog)s [flags] audio [audio ...]")
     p.add_argument(
         "audio",
         nargs="+",
@@ -74,8 +73,8 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         "--output_format",
         default="all",
         choices=(*FORMATS, "all", "parquet"),
-        help="file format; all: txt, vtt, srt, tsv, json, and rttm with --diarize or --channels; "
-        "parquet: one table of all recordings",
+        help="txt, vtt, srt, tsv, json, lrc, ass or rttm; all: the first five, and rttm with "
+        "--diarize or --channels; parquet: one table of all recordings",
     )
     g.add("--verbose", type=boolean, default=True, help="print each segment")
     g.add("--log_json", type=boolean, default=False, help="print only JSON lines")

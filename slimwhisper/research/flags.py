@@ -11,7 +11,6 @@ def add_report(commands: Any) -> None:
     """The parser of `report`."""
     p = commands.add_parser(
         "report",
-        help="compute the memory that each cache takes",
         description="Computes the memory that each cache takes, for each preset; of files and "
         "folders, also lists the settings.",
     )
@@ -26,7 +25,6 @@ def add_tradeoff(commands: Any) -> None:
     """The parser of `tradeoff`."""
     p = commands.add_parser(
         "tradeoff",
-        help="measure what approximate caches cost and save, on your recordings",
         description="Decodes recordings with every cache of a table, and compares with exact "
         "decoding. See docs/internals/caches.md.",
     )
@@ -46,7 +44,6 @@ def add_calibrate(commands: Any) -> None:
     """The parser of `calibrate`."""
     p = commands.add_parser(
         "calibrate",
-        help="find the smallest cache within a loss, for --cache FILE",
         description="Searches the settings of the approximate caches on your recordings, and "
         "writes a small file for --cache. See docs/internals/caches.md.",
     )

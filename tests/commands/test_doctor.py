@@ -58,7 +58,14 @@ def test_looks_at_everything_on_this_machine(run_cli: RunCLI) -> None:
     for name in found:
         assert sum(re.match(rf"(ok|-) +{name}  ", line) is not None for line in lines) == 1, name
     assert max(map(len, lines)) <= 80
-    assert lines[-1] == "No problems: slimwhisper can transcribe."
+    assert lines[-1] == "No problems. Next: slimwhisper transcribe YOUR_RECORDING --model small"
+
+
+def test_what_to_do_first(monkeypatch: pytest.MonkeyPatch, run_cli: RunCLI) -> None:
+    bad = {"av": doctor.Check("fails", False, "install it"), "soxr": doctor.Check("x", False)}
+    monkeypatch.setattr(doctor, "checks", lambda _: bad)
+    run = run_cli("doctor")
+    assert run.status == 1 and run.out.endswith("transcription: av, soxr.\nNext: install it\n")
 
 
 @pytest.mark.parametrize("fast", [True, False])

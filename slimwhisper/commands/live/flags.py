@@ -16,7 +16,6 @@ def add_live(commands: Any) -> None:
     """The parser of `live`."""
     p = commands.add_parser(
         "live",
-        help="transcribe a microphone, a pipe or a stream in real time",
         description="Transcribes speech in real time. Committed text never changes; on a terminal, "
         "the tentative text after it is dim. See docs/guides/live.md.",
     )
