@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures and tests on a GPU, in calls of under ten minutes that are useful alone: docs/internals/gpu-bench.md
+# Measures and tests on a GPU, in calls of under ten minutes that are useful alone: docs/internals/gpu.md
 #
 #     bench/gpu.sh kernels|steps|whole|exact|tune|all|STEP ...
 #     bench/gpu.sh --list        the steps, and their limits in seconds

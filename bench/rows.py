@@ -62,7 +62,7 @@ class Rows:
 
     def add(self, **values: Any) -> Row:
         """Append one row, and return it. `model`, `preset`, `cache_dtype`, `dtype`, `batch`, `what`
-        and `milliseconds` mean what they mean in docs/internals/gpu-bench.md.
+        and `milliseconds` mean what they mean in docs/internals/gpu.md.
         """
         row = self.common | values
         if self._path is not None:

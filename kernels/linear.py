@@ -283,10 +283,10 @@ def pack(weight: Tensor, small_batches: bool = False) -> Matrix:
     small_batches: it is also used with few rows, as a decoder's is. Where the products in C are
     compiled, they read it `in_half` if they can, or as it is.
 
-    oneDNN's products with packed weights are two to three times faster than `F.linear`
-    (docs/how/performance.md), but they are summed one after the other, which rounds more: twice as
-    much for sums of 1,280. Split into parts they keep well within the rule of
-    docs/internals/numerics.md. In bfloat16 sums are wider, and there is one part.
+    oneDNN's products with packed weights are two to three times faster than `F.linear`, but they
+    are summed one after the other, which rounds more: twice as much for sums of 1,280. Split into
+    parts they keep well within the rule of docs/internals/numerics.md. In bfloat16 sums are wider,
+    and there is one part.
     """
     width = packed_width(weight, small_batches)
     if width is None:

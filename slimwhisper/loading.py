@@ -60,7 +60,7 @@ def load_model(
         cache: "slim", "option1", "option2" or "baseline"; `cross_cache` ("kv", "k", "v", "e",
             "hybrid") and `self_cache` ("kv", "k", "v", "x") replace its two halves. Or the path of
             a file that `slimwhisper calibrate` wrote for this checkpoint
-            (docs/internals/tradeoff.md).
+            (docs/internals/caches.md).
         cache_dtype: "fp8" keeps slim's caches in float8: half the bytes, but not exact
             (docs/internals/numerics.md); None: in `dtype`.
         strict_cache: raise `CacheError` if a form is not exact, instead of falling back.

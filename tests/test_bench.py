@@ -90,7 +90,7 @@ def test_the_commands_for_a_gpu(
         assert capsys.readouterr().out.startswith("usage: ")
     tests = set(re.findall(r"tests/\S+\.py", log))
     assert tests and all((ROOT / path).is_file() for path in tests)
-    page = (ROOT / "docs/internals/gpu-bench.md").read_text()
+    page = (ROOT / "docs/internals/gpu.md").read_text()
     for call in ("kernels", "steps", "whole", "exact", "tune"):
         assert f"bench/gpu.sh {call}" in page and 0 < sum(listed(call).values()) < 600
     assert all(f"| {name} |" in page for name in steps)

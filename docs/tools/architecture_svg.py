@@ -29,7 +29,7 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #33415
 .name { font-weight: 600; font-size: 15px; fill: #0f172a }
 .box { fill: #f1f5f9; stroke: #94a3b8 }
 .core { fill: #e0e7ff; stroke: #6366f1 }
-path { fill: none; stroke: #64748b; stroke-width: 1.3 }
+path { fill: none; stroke: #7d8694; stroke-width: 1.3 }
 """
 CORE = ("cache", "kernels", "engine")  # what the project exists for
 # where a box stands that is alone in its row, from 0 (left) to 1; else in the middle
@@ -99,8 +99,7 @@ def draw() -> str:
         "<title>The packages of slimwhisper; an arrow points at what is imported</title>",
         f"<style>{STYLE}</style>",
         '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-        'orient="auto"><path d="M0 0 8 4 0 8z" style="fill:#64748b;stroke:none"/></marker>',
-        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        'orient="auto"><path d="M0 0 8 4 0 8z" style="fill:#7d8694;stroke:none"/></marker>',
     ]
     for importer, imported in imports(list(place)).items():
         imported -= set(layers[-1])

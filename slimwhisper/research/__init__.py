@@ -1,7 +1,7 @@
 """Forms that approximate attention, after their papers, and what measures them.
 
 `slimwhisper.cache.forms` imports this where such a form, or a file of `calibrate`, is named, and
-the command line for its commands; nothing else in the package does. docs/internals/tradeoff.md says
+the command line for its commands; nothing else in the package does. docs/internals/caches.md says
 what the forms are good for, docs/internals/papers.md where they are from.
 """
 

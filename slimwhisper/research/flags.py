@@ -26,7 +26,7 @@ def add_tradeoff(commands: Any) -> None:
     p = commands.add_parser(
         "tradeoff",
         description="Decodes recordings with every cache of a table, and compares with exact "
-        "decoding. See docs/internals/tradeoff.md.",
+        "decoding. See docs/internals/caches.md.",
     )
     _add_comparison(p)
     p.add_argument("--json", action="store_true", help="print a line of JSON for each cache")
@@ -45,7 +45,7 @@ def add_calibrate(commands: Any) -> None:
     p = commands.add_parser(
         "calibrate",
         description="Searches the settings of the approximate caches on your recordings, and "
-        "writes a small file for --cache. See docs/internals/tradeoff.md.",
+        "writes a small file for --cache. See docs/internals/caches.md.",
     )
     _add_comparison(p)
     p.add_argument(
