@@ -32,7 +32,7 @@ from slimwhisper.types import SAMPLE_RATE, Transcript
 
 SAMPLES, RATE, BYTES, PATH = "samples", "sample_rate", "bytes", "path"
 
-# the columns of a job's table (docs/guides/storage.md) with the result of a recording; null where
+# the columns of a job's table (docs/guides/scale.md) with the result of a recording; null where
 # it failed, except `error` and, if it was read, `seconds`
 COLUMNS = ("text", "language", "segments", "words", "seconds", "error")
 SCHEMA = pa.schema([schema().field(name) for name in COLUMNS])
