@@ -149,6 +149,16 @@ def test_what_is_named_exists(page: Path) -> None:
         assert not test or f"def {test}(" in (ROOT / path).read_text(), named
 
 
+def test_messages_are_those_of_the_source() -> None:
+    page = (ROOT / "docs/troubleshooting.md").read_text().partition("## By message")[2]
+    files = (path for name in ("slimwhisper", "app") for path in (ROOT / name).rglob("*.py"))
+    source = "".join(path.read_text() for path in files)
+    messages = re.findall(r"^\| (?:\d+ )?`(.+?)` \|", page, re.M)
+    assert len(messages) >= 30
+    for part in (part for message in messages for part in message.split("...")):
+        assert part.strip() in source, part
+
+
 def test_the_picture_is_up_to_date() -> None:
     command = [sys.executable, "docs/tools/architecture_svg.py", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
