@@ -2,7 +2,7 @@
 websocket, `/v1/listen`.
 
 The websocket's events are those of openai-python 3.54 (types/realtime); docs/connect/realtime.md
-lists them and the differences.
+has the differences.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The configuration of a realtime session, as in OpenAI's Realtime API.
 
 The fields are those of openai-python 3.54 (types/realtime/realtime_transcription_session_*.py);
-docs/connect/realtime.md lists them all.
+docs/connect/realtime.md has those that most need.
 """
 
 import re
