@@ -80,7 +80,7 @@ def load_model(
             merged into the weights.
         draft: A smaller model with the same encoder, such as distil-large-v3 for large-v3. It
             drafts tokens, of which the model verifies several in one pass: the same texts in fewer
-            steps. It has no effect with beams. See docs/guides/drafts.md.
+            steps. It is not used with beams. See docs/guides/drafts.md.
         cache_memory: The bytes for the cache of texts, as a number or such as "2GB". Texts take
             pages of 16 tokens as they grow. If the pages run out, the youngest windows wait, and
             start again later. None means enough for the context of every window, or a GPU's free
