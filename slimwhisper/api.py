@@ -1,4 +1,7 @@
-"""The library's model class, `SlimWhisper`: the methods of `whisper`'s model, and more."""
+"""The model class of the library, `SlimWhisper`.
+
+It has the methods of `whisper`'s model, and more.
+"""
 
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -41,12 +44,28 @@ Source = TypeVar("Source", bound=AudioSource)
 
 
 class SlimWhisper(LoadedModel):
-    """A loaded model with `whisper`'s methods.
+    """A loaded model with the methods of `whisper`'s model.
 
-    Its `network` does the decoding. It is not public API and may change in any version.
+    `load_model` makes one. Its methods may be called from several threads. `Whisper` is another
+    name for this class, for scripts that were written for openai-whisper.
+
+    Attributes:
+        network: The network that does the decoding. It is not public API, and may change in any
+            version.
+        transcriber: The loop that decodes for all callers of this model. It is not public API
+            either; docs/internals/architecture.md describes it.
     """
 
     def __init__(self, network: Model) -> None:
+        """Wrap a loaded network. Use `load_model` instead of this.
+
+        Args:
+            network: The network, as `load_model` makes it.
+
+        Raises:
+            OptionError: When something else is given, such as the dimensions that `whisper.Whisper`
+                takes.
+        """
         if not isinstance(network, Model):  # `whisper.Whisper` takes dimensions
             raise OptionError("a model is not made of its dimensions; use load_model")
         self.network = network
@@ -54,22 +73,42 @@ class SlimWhisper(LoadedModel):
         self._shortened: dict[int, SlimWhisper] = {}  # by their positions
 
     def release(self) -> None:
-        """Free the caches that are kept for the next call; a later call allocates them again."""
+        """Free the memory that is kept for the next call.
+
+        These are the caches of the audio and of the texts. A later call allocates them again.
+        """
         self.transcriber.drop()
         for other in self._shortened.values():
             other.release()
 
     def text_memory(self) -> TextMemory:
-        """`peak_bytes`, the most that the texts of all windows took at one time, and `preemptions`,
-        how often a text had to wait for an older one as `cache_memory` was used up. Both are of the
-        engine that is kept for the next call; 0 without one.
+        """Report how much memory the texts of the last call took.
+
+        The numbers are those of the engine that is kept for the next call. Without one they are 0.
+
+        Returns:
+            `peak_bytes`, the most bytes that the texts of all windows took at one time, and
+                `preemptions`, how often a text had to wait for an older one because `cache_memory`
+                was used up.
         """
         return self.transcriber.text_memory()
 
     def default_batch_size(self, **options: Any) -> int:
-        """How many windows `transcribe_many` decodes together by default: 16 on a CPU; on a GPU, as
-        many as fit with their caches in half of the memory that was free when this was first
-        needed: a multiple of 8, from 8 to 256. Raises OptionError.
+        """Return how many windows `transcribe_many` decodes together by default.
+
+        On a CPU that is 16. On a GPU it is as many as fit, with their caches, in half of the memory
+        that was free when this was first needed: a multiple of 8, from 8 to 256.
+
+        Args:
+            **options: The fields of `Options`. Beams and samples need memory, so they change the
+                number.
+
+        Returns:
+            The number of windows.
+
+        Raises:
+            OptionError: When an option has an invalid name or value.
+            DependencyError: When an option needs a package that is not installed.
         """
         return self._slots(None, self.make_options(**options))
 
@@ -82,13 +121,26 @@ class SlimWhisper(LoadedModel):
 
     @property
     def settings(self) -> list[str]:
-        """One line for each of the model's own settings that differs from Whisper's."""
+        """The model's own settings that differ from Whisper's, one line of text for each."""
         return list(map(str, changed_settings(self.network.facts)))
 
     def make_options(self, name: str | None = None, **options: Any) -> Options:
-        """The options of a call: those given, else the model's settings, else Whisper's.
+        """Make the complete options of a call.
 
-        name: of the model in error messages. Raises OptionError.
+        An option that is not given has the value of the model's own settings, if they have one, and
+        else Whisper's default.
+
+        Args:
+            name: The model's name for error messages. None means the name that it was loaded by.
+            **options: The fields of `Options`.
+
+        Returns:
+            The checked options.
+
+        Raises:
+            OptionError: When an option has an unknown name or an invalid value, or when the options
+                contradict each other or are not for this model.
+            DependencyError: When an option needs a package that is not installed.
         """
         facts = self.network.facts
         chosen = make_options(facts if name is None else replace(facts, name=name), **options)
@@ -108,17 +160,35 @@ class SlimWhisper(LoadedModel):
     ) -> Transcript:
         """Transcribe one recording of any length.
 
-        Arguments:
-            audio: a path, the bytes of a file, a binary file object, or a waveform: array or
-                tensor [n], [channels, n] or [n, channels] at `sample_rate` Hz.
-            verbose: True prints every segment as it is decoded, False shows a progress bar.
-            batch_size: windows decoded side by side with `parallel`, None: see `transcribe_many`;
-                or with `channels`, None: 2.
-            options: the fields of `slimwhisper.Options`, `whisper`'s names and defaults.
+        The arguments and the result are those of `whisper.transcribe`.
+
+        Args:
+            audio: A path, the bytes of a file, a binary file object, or a waveform. A waveform is
+                an array or a tensor of shape [n], [channels, n] or [n, channels]; channels are
+                averaged.
+            sample_rate: The rate of a waveform in Hz. A file has its own rate.
+            verbose: True prints every segment as it is decoded. False shows a progress bar. None
+                shows nothing.
+            batch_size: How many windows are decoded together with the option `parallel` or
+                `channels`. None means the default of `transcribe_many` with `parallel`, and 2 with
+                `channels`.
+            **options: The fields of `Options`, which have the names and the defaults of `whisper`.
+
         Returns:
-            `whisper`'s dictionary, "text", "segments", "language", with the same as attributes.
+            The dictionary of `whisper`, with the keys "text", "segments" and "language". It has the
+                same values as attributes.
+
         Raises:
-            AudioError, OptionError.
+            AudioError: When the recording cannot be read.
+            OptionError: When an option has an unknown name or an invalid value, or when there is
+                too little memory.
+            DependencyError: When an option needs a package that is not installed.
+
+        Examples:
+            >>> model = slimwhisper.load_model("turbo")
+            >>> result = model.transcribe("talk.mp3", language="en", word_timestamps=True)
+            >>> for segment in result.segments:
+            ...     print(segment.start, segment.end, segment.text)
         """
         chosen = self.make_options(**options)
         prepare_passes(chosen)
@@ -158,24 +228,46 @@ class SlimWhisper(LoadedModel):
         on_step: Callable[[int, int, float], None] | None = None,
         **options: Any,
     ) -> Iterator[tuple[Source, Transcript | SlimWhisperError]]:
-        """Transcribe recordings side by side; yields (source, result) as each one is done.
+        """Transcribe many recordings side by side.
 
-        A recording that fails yields its error, and the others continue. The results do not depend
-        on which recordings are decoded together. `sources` may be endless: recordings are taken
-        from it as slots become free, and a few are loaded ahead in other threads.
+        The results come in the order in which the recordings are done. A recording that fails gives
+        its error in place of a result, and the others continue. The results do not depend on which
+        recordings are decoded together.
 
-        Arguments:
-            batch_size: windows decoded together; None: see `default_batch_size`.
-            allow_truncated: transcribe the readable part of files that end early.
-            loaders: processes that decode the files of sources that are paths; if one crashes, only
-                its file fails. 0: threads of this process; None: processes, with a GPU or 8 cores.
-            script: lines to align with each recording, see `align`.
-            on_segments: called as windows end, with new segments and the seconds done so far.
-            on_duration: called with a recording's length in seconds when it begins.
-            on_step: called after each step with the slots in use, all slots, and its seconds.
-            options: as in `transcribe`.
+        `sources` may be endless: recordings are taken from it as slots become free, and a few of
+        them are loaded ahead in other threads.
+
+        Args:
+            sources: The recordings, each as in `transcribe`. Waveforms have 16 kHz.
+            batch_size: How many windows are decoded together. None means `default_batch_size`.
+            allow_truncated: Whether to transcribe the readable part of a file that ends early. By
+                default such a file is an error.
+            loaders: How many processes decode the files of sources that are paths. If one of them
+                crashes, only its file fails. 0 means threads of this process. None means processes
+                on a machine with a GPU or at least 8 cores.
+            script: The lines of a text to align with each recording, as in `align`.
+            on_segments: A function that is called as windows end, with the source, its new
+                segments, and the seconds of it that are done so far.
+            on_duration: A function that is called when a recording begins, with the source and its
+                length in seconds.
+            on_step: A function that is called after each step of the engine, with the number of
+                slots in use, the number of all slots, and the seconds that the step took.
+            **options: The fields of `Options`.
+
+        Yields:
+            A source, as it was given, and its result or its error.
+
         Raises:
-            OptionError, before anything is read.
+            OptionError: When an option has an unknown name or an invalid value. This is raised
+                before anything is read.
+            DependencyError: When an option needs a package that is not installed.
+
+        Examples:
+            >>> for source, result in model.transcribe_many(["a.wav", "b.flac"]):
+            ...     if isinstance(result, slimwhisper.SlimWhisperError):
+            ...         print(source, "failed:", result)
+            ...     else:
+            ...         print(source, result.text)
         """
         chosen = self.make_options(**options)
         prepare_passes(chosen)
@@ -201,16 +293,28 @@ class SlimWhisper(LoadedModel):
     ) -> Transcript:
         """Find where a known text is spoken in a recording of any length.
 
-        Arguments:
-            audio, options: as in `transcribe_many`.
-            text: of which each line becomes a segment, as it is: a string, lines, or the path of a
-                text, an .srt, a .vtt or an .lrc, whose own times are ignored.
+        Args:
+            audio: The recording, as in `transcribe_many`.
+            text: The text, each line of which becomes a segment, unchanged. It is a string, a list
+                of lines, or the path of a text file, an .srt, a .vtt or an .lrc file, whose own
+                times are ignored.
+            **options: The fields of `Options`, and the arguments of `transcribe_many`.
+
         Returns:
-            as `transcribe`, with words. A line that is not in the audio has no
-            length, and stands in "flags" as "not_in_audio". "unscripted" lists the speech that is
-            not in the text: "start", "end", and what was heard as "text".
+            A result as that of `transcribe`, with the times of all words. A line that is not in the
+                audio has no length, and the name "not_in_audio" in "flags". "unscripted" lists the
+                speech that is not in the text, with its "start", its "end", and what was heard as
+                "text".
+
         Raises:
-            AudioError, OptionError.
+            AudioError: When the recording cannot be read.
+            OptionError: When the text cannot be read, or an option has an unknown name or an
+                invalid value.
+            DependencyError: When an option needs a package that is not installed.
+
+        Examples:
+            >>> result = model.align("talk.mp3", ["The first line.", "The second line."])
+            >>> [(segment.start, segment.end) for segment in result.segments]
         """
         from slimwhisper.forced_alignment.script import as_lines
 
@@ -222,8 +326,19 @@ class SlimWhisper(LoadedModel):
     def decode(
         self, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
     ) -> "DecodingResult | list[DecodingResult]":
-        """Decode windows [n_mels, 3000] or [B, n_mels, 3000], or what `embed_audio` makes of them;
-        see `slimwhisper.decode`.
+        """Decode single windows of 30 s, as the method of `whisper`'s model does.
+
+        Args:
+            mel: Spectrograms of shape [n_mels, 3000] or [B, n_mels, 3000], or what `embed_audio`
+                makes of them.
+            options: The options. None means the defaults of `DecodingOptions`.
+            **changes: Fields of `DecodingOptions` that replace those of `options`.
+
+        Returns:
+            The result of the window, or a list of B results. See `slimwhisper.decode`.
+
+        Raises:
+            OptionError: When `mel` has another shape, or an option has an invalid value.
         """
         from slimwhisper.windows import decode_windows
 
@@ -234,12 +349,27 @@ class SlimWhisper(LoadedModel):
     @overload
     def detect_language(self, audio: AudioSource) -> tuple[str, dict[str, float]]: ...
     def detect_language(self, audio: AudioSource) -> tuple[Any, Any]:
-        """The most likely language, and every language's probability.
+        """Detect the language of a recording, or of single windows.
 
-        For a recording, of which the first 30 s are used, the language is a code such as "de". For
-        the spectrogram of a window, [n_mels, 3000], it is a token as in `whisper`, int64 []; for
-        several, [B, n_mels, 3000], the results are tokens [B] and a list of B dictionaries. The
-        encoder's output, [1500, d] or [B, 1500, d], does as well.
+        For a recording the result is the code of the most likely language, such as "de", and a
+        dictionary with the probability of every language by its code. Only the first 30 s are used.
+
+        For the spectrogram of a window, as in `whisper`, the language is a token in place of a
+        code. For several windows, the results are B tokens and a list of B dictionaries.
+
+        Args:
+            audio: A recording as in `transcribe`; or a tensor of spectrograms, [n_mels, 3000] or
+                [B, n_mels, 3000]; or the encoder's output, [1500, d] or [B, 1500, d].
+
+        Returns:
+            The most likely language, and the probabilities. Tokens are int64 tensors, [] or [B].
+
+        Raises:
+            AudioError: When the recording cannot be read.
+            OptionError: When there is too little memory.
+
+        Examples:
+            >>> language, probabilities = model.detect_language("talk.mp3")
         """
         from slimwhisper.windows import as_windows, detect_languages, is_encoded
 
@@ -270,16 +400,28 @@ class SlimWhisper(LoadedModel):
     def live(self, source: Any = None, **options: Any) -> Any:
         """Transcribe speech while it is spoken.
 
-        Arguments:
-            source: pieces of audio as they come, float32 [n] at 16 kHz of any length: an iterable
-                or an asynchronous one; None: you append them to what is returned.
-            options: the fields of `slimwhisper.live.types.LiveOptions`.
+        Args:
+            source: The pieces of audio as they come, float32 [n] at 16 kHz and of any length, from
+                an iterable or an asynchronous one. None means that you append them to the `Live`
+                that is returned.
+            **options: The fields of `slimwhisper.live.types.LiveOptions`.
+
         Returns:
-            The stream's events, `slimwhisper.live.types.LiveEvent`: an iterator, or an asynchronous
-            one, which works in a thread and leaves nothing running; or a `Live`.
+            The events of the stream, `slimwhisper.live.types.LiveEvent`, from an iterator. It is an
+                asynchronous iterator for an asynchronous source; that one works in a thread, and
+                leaves nothing running. Without a source the result is a `Live`.
+
         Raises:
-            OptionError, and DependencyError without silero-vad, immediately; AudioError for pieces
-            that are not such audio.
+            OptionError: When an option has an unknown name or an invalid value. This is raised
+                immediately.
+            DependencyError: When silero-vad is not installed. This is raised immediately.
+            AudioError: When a piece of audio has another shape or dtype. This is raised by the
+                iterator.
+
+        Examples:
+            >>> for event in model.live(microphone(), language="en"):
+            ...     if isinstance(event, TextUpdate):
+            ...         print(event.committed, end="", flush=True)
         """
         from slimwhisper.live.listen import Live, listen_async
         from slimwhisper.live.setup import live_options
@@ -292,10 +434,20 @@ class SlimWhisper(LoadedModel):
         return live if source is None else live.listen(source)
 
     def shortened(self, seconds: float) -> "SlimWhisper":
-        """A model with the same weights, not copied, whose windows are shorter: several times
-        cheaper, not exact, and no window may end in speech. The same one for the same number.
+        """Return a model with the same weights whose windows are shorter.
 
-        seconds: from 4 to the model's own window, 30. Raises OptionError.
+        It is several times cheaper for short audio, but not exact, and no window may end in speech.
+        The weights are not copied. The same number gives the same model again.
+
+        Args:
+            seconds: The length of a window in seconds, from 4 to that of the model's own windows,
+                30.
+
+        Returns:
+            The other model, or this one for 30 s.
+
+        Raises:
+            OptionError: When `seconds` is outside these limits.
         """
         from slimwhisper.live.types import LEAST_WINDOW
 

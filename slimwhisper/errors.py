@@ -1,49 +1,66 @@
-"""The exceptions that users see. Each message is one line: what is wrong, where, and what to do.
+"""The exceptions that users see.
 
-SlimWhisperError
-├── AudioError        a recording cannot be read (missing, no audio, truncated, not audio; also a
-│   │                 RuntimeError, as in `whisper`)
-│   ├── StorageError  the store that has it does not answer, but may do so later
-│   └── ReaderKilledError  the system killed the process that was to read it
-├── CheckpointError   a model cannot be found, downloaded or loaded (also a RuntimeError)
-├── CacheError        a cache form is not exact for this checkpoint (`strict_cache`), or a cache
-│                     file is damaged or for another checkpoint
-├── DependencyError   a package that a feature needs is not installed
-├── OptionError       an option has a value that cannot work (also a ValueError)
-└── OutputError       a result cannot be written
+Each message is one line, which says what is wrong, where, and what to do.
+
+    SlimWhisperError
+    ├── AudioError             a recording cannot be read; also a RuntimeError, as in `whisper`
+    │   ├── StorageError       its store does not answer, but may do so later
+    │   └── ReaderKilledError  the system killed the process that was to read it
+    ├── CheckpointError        a model cannot be found, downloaded or loaded; also a RuntimeError
+    ├── CacheError             a cache form is not exact, or a cache file does not fit
+    ├── DependencyError        a package that a feature needs is not installed
+    ├── OptionError            an option has a value that cannot work; also a ValueError
+    └── OutputError            a result cannot be written
 """
 
 
 class SlimWhisperError(Exception):
-    """Base of all errors that this package raises deliberately."""
+    """The base class of all errors that this package raises deliberately."""
 
 
 class AudioError(SlimWhisperError, RuntimeError):
-    """A recording cannot be read."""
+    """A recording cannot be read.
+
+    It is missing, has no audio, ends early, or is not audio. This is also a RuntimeError, as in
+    `whisper`.
+    """
 
 
 class StorageError(AudioError):
-    """A store does not deliver a recording; the recording itself may be fine."""
+    """A store does not deliver a recording.
+
+    The recording itself may be fine, and a later try may work.
+    """
 
 
 class ReaderKilledError(AudioError):
-    """Something else killed the processes that were to read a recording; it may be fine."""
+    """Something else killed the processes that were to read a recording.
+
+    The recording itself may be fine.
+    """
 
 
 class CheckpointError(SlimWhisperError, RuntimeError):
-    """A model cannot be found, downloaded or loaded."""
+    """A model cannot be found, downloaded or loaded. This is also a RuntimeError."""
 
 
 class CacheError(SlimWhisperError):
-    """A cache form is not exact for this checkpoint in this dtype, or its file does not fit."""
+    """A form of the decoder's cache cannot be used.
+
+    It is not exact for this checkpoint in this dtype, and `strict_cache` was set; or its file is
+    damaged or for another checkpoint.
+    """
 
 
 class DependencyError(SlimWhisperError):
-    """A package that a feature needs is not installed."""
+    """A package that a feature needs is not installed.
+
+    The message has the command that installs it.
+    """
 
 
 class OptionError(SlimWhisperError, ValueError):
-    """An option has a value that cannot work."""
+    """An option has a value that cannot work. This is also a ValueError."""
 
 
 class OutputError(SlimWhisperError):
@@ -51,7 +68,15 @@ class OutputError(SlimWhisperError):
 
 
 def wrap_unexpected(error: Exception, prefix: str = "") -> SlimWhisperError:
-    """The error itself if it is a SlimWhisperError, else one that reports it as unexpected."""
+    """Make an error that reports an unexpected one.
+
+    Args:
+        error: The error.
+        prefix: What the message begins with.
+
+    Returns:
+        The error itself if it is a `SlimWhisperError`; otherwise one that names it as its cause.
+    """
     if isinstance(error, SlimWhisperError):
         return error
     wrapped = SlimWhisperError(f"{prefix}unexpected {type(error).__name__}: {error}")
@@ -60,7 +85,14 @@ def wrap_unexpected(error: Exception, prefix: str = "") -> SlimWhisperError:
 
 
 def plain_error(error: BaseException) -> Exception:
-    """An error for others than the thread that it interrupts."""
+    """Make an error for other threads than the one that was interrupted.
+
+    Args:
+        error: The error that was raised, for example a KeyboardInterrupt.
+
+    Returns:
+        The error itself, or a `SlimWhisperError` in place of an interrupt.
+    """
     if isinstance(error, Exception):
         return error
     return SlimWhisperError("interrupted by another call of this model; try again")

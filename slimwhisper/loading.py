@@ -44,44 +44,68 @@ def load_model(
     audio_window: str | None = None,
     local_files_only: bool = False,
 ) -> SlimWhisper:
-    """Load a model by name, Hugging Face id or folder, or `.pt` file.
+    """Load a model by its name, Hugging Face id or folder, or from a `.pt` file.
 
-    Where torch would use more threads than this process has cores, by a quota or with
-    hyper-threads, it gets fewer; `torch.set_num_threads` and OMP_NUM_THREADS rule.
+    The first arguments are those of `whisper.load_model`. Where torch would use more threads than
+    this process has cores, because of a quota or of hyper-threads, it gets fewer threads. A call of
+    `torch.set_num_threads` and the variable OMP_NUM_THREADS take precedence.
 
-    Arguments:
-        device: such as "cpu" or "cuda:1"; None: a GPU if available (docs/internals/gpu.md).
-        download_root: folder for downloaded models; None: ~/.cache/whisper.
-        in_memory: read the file's weights into memory first, instead of mapping them.
-        dtype: "float32", "float16" or "bfloat16"; None: float16 on a GPU, float32 on a CPU;
-            "auto": the fastest of them here that keeps the rule of docs/internals/numerics.md,
-            bfloat16 on CPUs with instructions for it. "int8": float32 with the large matrices in
-            int8, faster on a CPU, but not exact.
-        cache: "slim", "option1", "option2" or "baseline"; `cross_cache` ("kv", "k", "v", "e",
-            "hybrid") and `self_cache` ("kv", "k", "v", "x") replace its two halves. Or the path of
-            a file that `slimwhisper calibrate` wrote for this checkpoint
-            (docs/internals/caches.md).
-        cache_dtype: "fp8" keeps slim's caches in float8: half the bytes, but not exact
-            (docs/internals/numerics.md); None: in `dtype`.
-        strict_cache: raise `CacheError` if a form is not exact, instead of falling back.
-        guard_audio: real speech for the guard to measure an inverse-based form on.
-        adapter: folder or Hugging Face id of a LoRA adapter in PEFT's format, which is merged
-            into the weights.
-        draft: a smaller model with the same encoder, such as distil-large-v3 for large-v3: it
-            drafts tokens, and the model verifies several in one pass. The same texts in fewer
-            steps; not with beams (docs/guides/drafts.md).
-        cache_memory: bytes for the cache of texts, such as "2GB": pages of 16 tokens, which texts
-            take as they grow. If they run out, the youngest windows wait, and start again later.
-            None: enough for the context of every window, or a GPU's free memory
-            (docs/internals/caches.md).
-        audio_window: "auto": windows as long as their audio, several times faster for short ones;
-            only for models that were trained with such windows: others then write nonsense.
-            "near": of 20 s if the audio is shorter, for other models; "full": of 30 s, with silence
-            after the audio. None: as the model's settings say, else "full"
-            (docs/guides/windows.md).
-        local_files_only: download nothing.
+    Args:
+        name: A name of `available_models`, an id of the Hugging Face hub, or the path of a file or
+            a folder. A `Path` is never taken for an id.
+        device: The device, such as "cpu" or "cuda:1". None means a GPU if one is available. See
+            docs/internals/gpu.md.
+        download_root: The folder for downloaded models. None means ~/.cache/whisper. Models of the
+            Hugging Face hub stay in the hub's own cache.
+        in_memory: Whether to read the weights into memory first, instead of mapping them from the
+            file.
+        dtype: The dtype to compute in: "float32", "float16" or "bfloat16". None means float16 on a
+            GPU and float32 on a CPU. "auto" means the fastest of them on this machine that keeps
+            the rule of docs/internals/numerics.md: bfloat16 on CPUs that have instructions for it.
+            "int8" means float32 with the large matrices in int8, which is faster on a CPU, but not
+            exact.
+        cache: The forms of the decoder's cache: "slim", "option1", "option2" or "baseline". It may
+            also be the path of a file that `slimwhisper calibrate` wrote for this checkpoint; see
+            docs/internals/caches.md.
+        cross_cache: The form of the cache of the audio, in place of that of `cache`: "kv", "k",
+            "v", "e" or "hybrid".
+        self_cache: The form of the cache of the text, in place of that of `cache`: "kv", "k", "v"
+            or "x".
+        cache_dtype: "fp8" keeps the caches of "slim" in float8, which takes half the bytes, but is
+            not exact; see docs/internals/numerics.md. None keeps them in `dtype`.
+        strict_cache: Whether to raise `CacheError` if a form is not exact for this checkpoint. By
+            default another form replaces it.
+        guard_audio: Real speech for the exactness check of forms that need an inverse matrix.
+        adapter: The folder or the Hugging Face id of a LoRA adapter in PEFT's format, which is
+            merged into the weights.
+        draft: A smaller model with the same encoder, such as distil-large-v3 for large-v3. It
+            drafts tokens, of which the model verifies several in one pass: the same texts in fewer
+            steps. It is not used with beams. See docs/guides/drafts.md.
+        cache_memory: The bytes for the cache of texts, as a number or such as "2GB". Texts take
+            pages of 16 tokens as they grow. If the pages run out, the youngest windows wait, and
+            start again later. None means enough for the context of every window, or a GPU's free
+            memory. See docs/internals/caches.md.
+        audio_window: The length of windows. "auto" makes them as long as their audio, which is
+            several times faster for short audio, but only for models that were trained with such
+            windows; others write nonsense then. "near" makes windows of 20 s of audio that is
+            shorter, for other models. "full" makes windows of 30 s, with silence after the audio.
+            None means what the model's settings say, or else "full". See docs/guides/windows.md.
+        local_files_only: Whether to use only what is on this machine, and to download nothing.
+
+    Returns:
+        The loaded model.
+
     Raises:
-        CheckpointError, OptionError, CacheError.
+        CheckpointError: When the model cannot be found, downloaded or loaded.
+        OptionError: When an argument has an invalid value, or the arguments do not fit the model.
+        CacheError: When a form is not exact and `strict_cache` is set, or when the file that
+            `cache` names is damaged or for another checkpoint.
+        AudioError: When `guard_audio` cannot be read.
+
+    Examples:
+        >>> import slimwhisper
+        >>> model = slimwhisper.load_model("turbo", device="cpu", dtype="auto")
+        >>> model.transcribe("talk.mp3")["text"]
     """
     load = partial(load_model, **locals())
     set_threads()

@@ -1,7 +1,7 @@
 """What a group of options is: its fields with their help and limits, and what it checks.
 
 A group is a dataclass in the folder of its feature. `slimwhisper.options` joins the groups of a
-transcription; the command line, the HTTP API and a job's journal follow from their fields.
+transcription. The command line, the HTTP API and the journal of a job follow from their fields.
 """
 
 import re
@@ -32,80 +32,145 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class OptionHelp:
-    """The help and the limits of an option, wherever it can be set."""
+    """The help and the limits of an option, wherever it can be set.
 
-    section: str  # of the command's flags; "": it has no flag
+    Attributes:
+        section: The section of the command's flags. "" means that there is no flag.
+        help: What the option does, as the command's help says it.
+        low: The smallest number that is allowed. None means that there are no limits.
+        high: The largest number that is allowed. None means that there is no such limit.
+        open: Whether the limits themselves are not allowed.
+        choices: The values that are allowed. An empty tuple means that there is no such list.
+        needs: The names of other options, of which one must be set.
+    """
+
+    section: str
     help: str
-    low: float | None = None  # bounds of a number; None: none
+    low: float | None = None
     high: float | None = None
-    open: bool = False  # whether the bounds themselves are not allowed
+    open: bool = False
     choices: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()  # options of which one must be set, too
+    needs: tuple[str, ...] = ()
 
 
 def option(default: Any, help: str, *, section: str = "", **arguments: Any) -> Any:
-    """A field of a group. arguments: of `OptionHelp`."""
+    """Make a field of a group of options.
+
+    Args:
+        default: The default of the option.
+        help: What the option does.
+        section: The section of the command's flags. "" means that there is no flag.
+        **arguments: Other fields of `OptionHelp`.
+
+    Returns:
+        The field, for `dataclasses`.
+
+    Examples:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class MyOptions(OptionGroup):
+        ...     most: int | None = option(None, "at most this many", section="decoding", low=1)
+    """
     return field(default=default, metadata={"help": OptionHelp(section, help, **arguments)})
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What options depend on."""
+    """What is known of a model when its options are checked.
 
-    name: str  # in error messages
+    Attributes:
+        name: The model's name, for error messages.
+        dims: The dimensions of the model.
+        vocabulary: The model's `Vocabulary`.
+        settings: The model's own `GenerationSettings`. None means that it has none.
+    """
+
+    name: str
     dims: Dims
-    vocabulary: Any  # a `Vocabulary`
-    settings: Any = None  # the model's own `GenerationSettings`; None: it has none
+    vocabulary: Any
+    settings: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptionGroup:
-    """The options of a feature. What a group does not need of the following, it leaves out."""
+    """The options of a feature.
+
+    A subclass has a field for each option, made by `option`, and those of the following methods
+    that it needs.
+    """
 
     @classmethod
     def prepare(cls, values: dict[str, Any], defaults: dict[str, Any], model: ModelFacts) -> None:
-        """Replace, in place, what was given by what is meant, before it is checked.
+        """Replace what was given by what is meant, in place, before it is checked.
 
-        Arguments:
-            values: The options that were given, by name, of all groups.
-            defaults: The model's own for the others.
+        Args:
+            values: The options of all groups that were given, by name.
+            defaults: The model's own values for the others.
             model: The model that they are for.
 
         Raises:
-            OptionError: A value cannot be read.
+            OptionError: When a value cannot be read.
         """
 
     def check(self, model: ModelFacts) -> None:
         """Check what the limits of single fields do not say.
 
+        Args:
+            model: The model that the options are for.
+
         Raises:
-            OptionError: A value is invalid, contradicts another, or is not for this model.
-            DependencyError: A package that an option needs is missing.
+            OptionError: When a value is invalid, contradicts another, or is not for this model.
+            DependencyError: When a package that an option needs is missing.
         """
 
     @classmethod
     def identify(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """What the journal of a job records instead of options that name files.
+        """Return what the journal of a job records instead of options that name files.
 
-        Arguments:
-            options: Those that differ from their defaults, by name.
+        Args:
+            options: The options that differ from their defaults, by name.
+
+        Returns:
+            The values to record, by the names of the options.
         """
         return {}
 
 
 def groups_of(kind: type, hook: str) -> list[Any]:
-    """The groups that a class of options joins and that define this function."""
+    """List the groups that a class of options joins and that define a method.
+
+    Args:
+        kind: The class of options.
+        hook: The name of the method.
+
+    Returns:
+        The groups, the first base's last.
+    """
     return [group for group in reversed(kind.__mro__) if hook in vars(group)]
 
 
 def asks_detection(language: object) -> bool:
-    """Whether a value asks for the language to be detected, as "auto" does."""
+    """Return whether a value asks for the language to be detected, as "auto" does.
+
+    Args:
+        language: The value.
+
+    Returns:
+        Whether it does.
+    """
     return isinstance(language, str) and language.strip().lower() in DETECT
 
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by name as they enter: numbers and arrays of numpy and torch as Python's, and None
-    for a language that is to be detected.
+    """Convert options as they enter.
+
+    Numbers and arrays of numpy and torch become those of Python, and a language that is to be
+    detected becomes None.
+
+    Args:
+        values: The options by name.
+
+    Returns:
+        The converted options by name.
     """
     plain = {name: plain_value(value) for name, value in values.items()}
     if asks_detection(plain.get("language")):
@@ -114,7 +179,14 @@ def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain_value(value: Any) -> Any:
-    """A number or an array [...] of numpy or torch, also in a list, as Python's: a list for [n]."""
+    """Convert a number or an array of numpy or torch, also in a list, to Python's.
+
+    Args:
+        value: The value. An array of shape [n] becomes a list.
+
+    Returns:
+        The converted value; any other value stays as it is.
+    """
     if hasattr(value, "tolist"):
         return value.tolist()
     if type(value) in (list, tuple):
@@ -125,7 +197,15 @@ def plain_value(value: Any) -> Any:
 
 
 def check_names(kind: type, given_names: Iterable[str]) -> None:
-    """Raise OptionError for a name that is not a field of a dataclass of options."""
+    """Check that names are fields of a dataclass of options.
+
+    Args:
+        kind: The dataclass.
+        given_names: The names.
+
+    Raises:
+        OptionError: When a name is unknown. The message has the nearest name.
+    """
     names = [row.name for row in fields(kind)]
     for name in given_names:
         if name not in names:
@@ -135,8 +215,13 @@ def check_names(kind: type, given_names: Iterable[str]) -> None:
 
 
 def check_rows(options: Any) -> None:
-    """Check the choices, bounds and needs of each field of `Options` or `LiveOptions`, as its
-    `OptionHelp` says. Raises OptionError.
+    """Check the choices, limits and needs of each field, as its `OptionHelp` says.
+
+    Args:
+        options: An instance of `Options` or `LiveOptions`.
+
+    Raises:
+        OptionError: When a value is not allowed.
     """
     for row in fields(options):
         limits, value = row.metadata["help"], getattr(options, row.name)

@@ -23,25 +23,63 @@ IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
 # the fields of a later base come first
 @dataclass(frozen=True, kw_only=True)
 class Options(SentenceOptions, TrustOptions, SpeakerOptions, ChannelOptions, RecordingOptions):
-    """The options of a transcription; names and defaults are `whisper`'s.
+    """The options of a transcription, with the names and the defaults of `whisper`.
 
-    Each group says which of its own are faster-whisper's or slimwhisper's. A new option needs only
-    a field in its group, and a new group its place here: the command line gets its flags, and
-    `make_options` checks its limits.
+    They are the keyword arguments of `transcribe`, `transcribe_many` and `align`. Use
+    `SlimWhisper.make_options` to make them with the model's own settings and all checks. The
+    options come in groups, each of which says which of its options are those of faster-whisper or
+    of slimwhisper:
+
+    - `LanguageOptions` has the language and the task.
+    - `SearchOptions` says how the text of a window is searched.
+    - `SpeechOptions` says what counts as speech.
+    - `PromptOptions` and `HotWordOptions` have what is known of the text.
+    - `ThresholdOptions` says when a text fails.
+    - `WordOptions` has the times of words.
+    - `RecordingOptions` has clips and the length of windows.
+    - `ChannelOptions` has tracks and channels.
+    - `SpeakerOptions` says how to find who speaks.
+    - `TrustOptions` leaves doubtful segments out.
+    - `SentenceOptions` makes segments that can be read as subtitles.
+
+    A new option needs only a field in its group, and a new group its place among the bases of this
+    class. The command line gets a flag for it, and `make_options` checks its limits.
     """
 
     @classmethod
     def prepare(cls, values: dict[str, Any], defaults: dict[str, Any], model: ModelFacts) -> None:
-        """Raises OptionError for groups that contradict each other."""
+        """Check that the groups do not contradict each other.
+
+        Args:
+            values: The options that were given, by name.
+            defaults: The model's own values for the others.
+            model: The model that they are for.
+
+        Raises:
+            OptionError: When both channels and voices are to name the speakers.
+        """
         if values.get("channels") and values.get("diarize"):
             raise OptionError("channels: each channel is a speaker already; leave out diarize")
 
 
 def make_options(model: ModelFacts, **values: Any) -> Options:
-    """The options of a call: those given, else the model's own settings, else Whisper's.
+    """Make the complete options of a call.
 
-    Raises `OptionError` with the name, the value and what to do; `DependencyError` for a package
-    that an option needs.
+    An option that is not given has the value of the model's own settings, if they have one, and
+    else Whisper's default.
+
+    Args:
+        model: What is known of the model.
+        **values: The fields of `Options`. `fp16`, which `whisper` has, is ignored.
+
+    Returns:
+        The checked options.
+
+    Raises:
+        OptionError: When an option has an unknown name or an invalid value, or when the options
+            contradict each other or are not for this model. The message has the name, the value and
+            what to do.
+        DependencyError: When an option needs a package that is not installed.
     """
     if values.pop("prompt", None) is not None:  # one of `whisper`'s, which replaces it as well
         raise OptionError("prompt: every window has its own here; give initial_prompt, or decode")
@@ -63,7 +101,14 @@ def make_options(model: ModelFacts, **values: Any) -> Options:
 
 
 def changed_settings(model: ModelFacts) -> list[Setting]:
-    """The settings of a model that make it decode differently from Whisper's own models."""
+    """List the settings of a model that make it decode differently from Whisper's own models.
+
+    Args:
+        model: What is known of the model.
+
+    Returns:
+        The settings that differ.
+    """
     vocabulary, settings, plain = model.vocabulary, model.settings, Options()
     lists = {
         "suppress_tokens": vocabulary.suppressed is not None,

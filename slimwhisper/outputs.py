@@ -1,10 +1,10 @@
-"""The output formats: Transcript -> txt, vtt, srt, tsv, json, lrc, ass, rttm.
+"""The output formats of transcripts: txt, vtt, srt, tsv, json, lrc, ass and rttm.
 
 A new format is a row of `FORMATS`, which the command, the page, its downloads and the journal read.
-openai-whisper lays out the cues of each run of one speaker; those of sentences are `subtitles`'.
-WebVTT: https://www.w3.org/TR/webvtt1/. SubStation Alpha, with karaoke by word:
-http://www.tcax.org/docs/ass-specs.htm. LRC is the format of lyrics, with the times of words if they
-are known ("enhanced LRC").
+openai-whisper lays out the cues of each run of one speaker; those of sentences are laid out by
+`slimwhisper.subtitles`. WebVTT is described at https://www.w3.org/TR/webvtt1/, and SubStation
+Alpha, with karaoke by word, at http://www.tcax.org/docs/ass-specs.htm. LRC is the format of lyrics,
+with the times of words if they are known ("enhanced LRC").
 """
 
 from __future__ import annotations
@@ -31,7 +31,19 @@ words = partial(option, section="words")
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutOptions(OptionGroup):
-    """Highlighted words and the line breaks of subtitles, as the whisper command has them."""
+    """The layout of subtitles, as the `whisper` command has it.
+
+    All of them need `word_timestamps`.
+
+    Attributes:
+        highlight_words: Whether to underline each word as it is spoken, in srt and vtt, or to
+            colour it, in ass. The default is False.
+        max_line_width: The most characters of a line. None means no limit.
+        max_line_count: The most lines of a subtitle. It has an effect only with `max_line_width`.
+            None means no limit.
+        max_words_per_line: The most words of a line. It has no effect with `max_line_width`. None
+            means no limit.
+    """
 
     highlight_words: bool = words(
         False, "underline each word as it is spoken, in srt and vtt; colour it, in ass"
@@ -359,16 +371,33 @@ Write = Callable[[Transcript, TextIO, Layout], None]
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """One row: a format's name, which is also its file suffix, and its writer."""
+    """An output format of transcripts, which is one row of `FORMATS`.
+
+    Attributes:
+        name: The name of the format, which is also the suffix of its files.
+        media_type: The media type over HTTP.
+        write: The function that writes a transcript to an open text file, in a layout.
+        in_all: Whether the format "all" includes it. The default is True.
+        speakers: Whether it has only the speakers. "all" includes it if speakers are requested. The
+            default is False.
+    """
 
     name: str
-    media_type: str  # over HTTP
+    media_type: str
     write: Write
-    in_all: bool = True  # whether "all" includes it
-    speakers: bool = False  # it has only the speakers; "all" includes it with speakers
+    in_all: bool = True
+    speakers: bool = False
 
     def render(self, transcript: Transcript, layout: Layout) -> bytes:
-        """A transcript as a file of this format."""
+        """Write a transcript in this format.
+
+        Args:
+            transcript: The transcript.
+            layout: The fields of `LayoutOptions`, by name.
+
+        Returns:
+            The bytes of the file.
+        """
         file = StringIO()
         self.write(transcript, file, layout)
         return file.getvalue().encode()
@@ -406,7 +435,14 @@ def formats_for(transcript: Transcript) -> list[OutputFormat]:
 
 
 def register(row: OutputFormat) -> None:
-    """Add a format. Raises ValueError for a taken name."""
+    """Add an output format, which users can then choose by its name.
+
+    Args:
+        row: The format.
+
+    Raises:
+        ValueError: When there is a format with this name already.
+    """
     if row.name in FORMATS:
         raise ValueError(f"there is already an output format {row.name!r}; choose another name")
     FORMATS[row.name] = row

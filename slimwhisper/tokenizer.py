@@ -1,4 +1,4 @@
-"""`whisper.tokenizer`, for scripts written for it."""
+"""The tokenizer of `whisper.tokenizer`, for scripts that were written for it."""
 
 from slimwhisper.tokens.encoding import Tokenizer, get_encoding, get_tokenizer
 from slimwhisper.tokens.languages import LANGUAGES, TO_LANGUAGE_CODE

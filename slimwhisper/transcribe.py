@@ -1,4 +1,4 @@
-"""`whisper.transcribe`: the function, and the command. For scripts written for it."""
+"""The function and the command of `whisper.transcribe`, for scripts that were written for it."""
 
 import sys
 from importlib import import_module
@@ -10,12 +10,34 @@ from slimwhisper.types import Transcript
 
 
 def transcribe(model: SlimWhisper, audio: AudioSource, **options: Any) -> Transcript:
-    """`model.transcribe(audio, ...)`, called as `whisper.transcribe`."""
+    """Transcribe one recording of any length, as `whisper.transcribe` does.
+
+    Args:
+        model: The model.
+        audio: The recording, as in `SlimWhisper.transcribe`.
+        **options: The other arguments of `SlimWhisper.transcribe`.
+
+    Returns:
+        The dictionary of `whisper`, with the keys "text", "segments" and "language".
+
+    Raises:
+        AudioError: When the recording cannot be read.
+        OptionError: When an option has an unknown name or an invalid value.
+        DependencyError: When an option needs a package that is not installed.
+
+    Examples:
+        >>> model = slimwhisper.load_model("turbo")
+        >>> slimwhisper.transcribe(model, "talk.mp3")["text"]
+    """
     return model.transcribe(audio, **options)
 
 
 def cli() -> int:
-    """`slimwhisper transcribe` with the command's own arguments. Returns its exit status."""
+    """Run `slimwhisper transcribe` with the arguments of this process.
+
+    Returns:
+        The exit status.
+    """
     # by name: the package itself, which every module may import, knows this one
     status: int = import_module("slimwhisper.cli").main(["transcribe", *sys.argv[1:]])
     return status

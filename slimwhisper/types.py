@@ -1,6 +1,7 @@
-"""Defines the frozen dataclasses that are used throughout the package; `Options` in `options`.
+"""Defines the dataclasses that are used throughout the package, all of them frozen.
 
-Units: times in seconds, mel frames of 10 ms, encoder frames (and timestamp tokens) of 20 ms.
+Times are in seconds. A mel frame has 10 ms. A frame of the encoder, and a step of a timestamp
+token, has 20 ms. `Options` is in `slimwhisper.options`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,22 @@ UNNAMED_DTYPES: dict[object, dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)  # no slots: scripts read `dims.__dict__`
 class Dims:
-    """The ten integers that define a Whisper model, named as in OpenAI's files."""
+    """The ten integers that define a Whisper model, named as in OpenAI's files.
+
+    `slimwhisper.ModelDimensions` is this class, as in `whisper`.
+
+    Attributes:
+        n_mels: The bins of a spectrogram, 80 or 128.
+        n_audio_ctx: The positions of the encoder's output, 1500 for 30 s.
+        n_audio_state: The width of the encoder, d.
+        n_audio_head: The attention heads of each layer of the encoder.
+        n_audio_layer: The layers of the encoder.
+        n_vocab: The tokens of the vocabulary, special ones included.
+        n_text_ctx: The most tokens of a text with its prompt, 448.
+        n_text_state: The width of the decoder, d.
+        n_text_head: The attention heads of each layer of the decoder.
+        n_text_layer: The layers of the decoder.
+    """
 
     n_mels: int
     n_audio_ctx: int
@@ -46,49 +62,77 @@ class Dims:
 
     @property
     def window_frames(self) -> int:
-        """Mel frames that are decoded together: 3000, 30 s, with Whisper's 1500 positions."""
+        """The mel frames that are decoded together: 3000, 30 s, with Whisper's 1500 positions."""
         return MEL_FRAMES_PER_POSITION * self.n_audio_ctx
 
     @property
     def is_multilingual(self) -> bool:
+        """Whether the vocabulary has the size of those of multilingual models."""
         return self.n_vocab >= 51_865
 
     @property
     def end_of_text(self) -> int:
-        """<|endoftext|>; only special tokens follow, <|startoftranscript|> first."""
+        """The token <|endoftext|>.
+
+        Only special tokens follow it, and <|startoftranscript|> is the first of them.
+        """
         return 50_257 if self.is_multilingual else 50_256
 
     @property
     def num_languages(self) -> int:
+        """The number of languages that a vocabulary of this size has tokens for."""
         return self.n_vocab - 51_765 - int(self.is_multilingual)
 
 
 @dataclass(frozen=True, eq=False)
 class SpecialTokens:
-    """The token ids that decoding needs. What a vocabulary does not have is None, or empty."""
+    """The token ids that decoding needs.
 
-    size: int  # logits of the model; ids that have no token may be among them
-    eot: int  # <|endoftext|>
+    What a vocabulary does not have is None, or empty.
+
+    Attributes:
+        size: The number of logits of the model. There may be ids among them that have no token.
+        eot: The token <|endoftext|>.
+        no_speech: The token <|nospeech|>.
+        no_timestamps: The token <|notimestamps|>.
+        timestamps: The tokens <|0.00|>, <|0.02|> and so on, one for every 20 ms.
+        languages: The code of each language by its token.
+        texts: The ids of text, in order.
+    """
+
+    size: int
+    eot: int
     no_speech: int | None
     no_timestamps: int | None
-    timestamps: range  # <|0.00|>, <|0.02|>, ...: one token per 20 ms
-    languages: dict[int, str]  # token: code
-    texts: tuple[range, ...]  # the ids of text, in order
+    timestamps: range
+    languages: dict[int, str]
+    texts: tuple[range, ...]
 
     def is_text(self, token: int) -> bool:
+        """Return whether a token is text, neither special nor a timestamp.
+
+        Args:
+            token: The token.
+
+        Returns:
+            Whether it is text.
+        """
         return any(token in ids for ids in self.texts)
 
     @cached_property
     def specials(self) -> tuple[range, ...]:
-        """The ids that are neither text nor timestamps, in order; some may have no token."""
+        """The ids that are neither text nor timestamps, in order. Some may have no token."""
         others = sorted([*self.texts, self.timestamps], key=lambda ids: ids.start)
         edges = [range(0), *others, range(self.size, self.size)]
         return tuple(range(a.stop, b.start) for a, b in pairwise(edges) if a.stop < b.start)
 
     @cached_property
     def boundaries(self) -> tuple[int, int, int, int] | None:
-        """<|endoftext|>, the timestamps' begin and end, and <|notimestamps|>, if text tokens are
-        those below the first and those after the timestamps; else None.
+        """The numbers by which fast kernels know the kinds of tokens, or None.
+
+        They are <|endoftext|>, the first timestamp, the end of the timestamps, and
+        <|notimestamps|>. They are known if text tokens are those below the first of these and those
+        after the timestamps.
         """
         begin, end = self.timestamps.start, self.timestamps.stop
         after = (range(end, self.size),) if end < self.size else ()
@@ -99,22 +143,50 @@ class SpecialTokens:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a segment; the fields of `whisper`'s word dictionaries."""
+    """One word of a segment, with the fields of `whisper`'s word dictionaries.
 
-    word: str  # with its leading space
-    start: float  # seconds
+    Attributes:
+        word: The text of the word, with its leading space.
+        start: When it begins, in seconds since the beginning of the recording.
+        end: When it ends, in seconds.
+        probability: The mean probability of its tokens.
+        speaker: Who spoke it. None means that speakers were not requested, or that this one is not
+            known.
+    """
+
+    word: str
+    start: float
     end: float
     probability: float
-    speaker: str | None = None  # None: not requested, or not known
+    speaker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of speech; the fields of `whisper`'s segment dictionaries, in their order."""
+    """A stretch of speech, with the fields of `whisper`'s segment dictionaries in their order.
+
+    Attributes:
+        id: The number of the segment in its recording, from 0.
+        seek: The mel frame of 10 ms at which this segment's window starts.
+        start: When it begins, in seconds since the beginning of the recording.
+        end: When it ends, in seconds.
+        text: Its text, which usually begins with a space.
+        tokens: The tokens of its text, with its timestamps.
+        temperature: The temperature that its window's text was sampled at.
+        avg_logprob: The mean log-probability of its window's tokens.
+        compression_ratio: The length of its window's text divided by its length after compression.
+        no_speech_prob: The probability that its window has no speech.
+        words: Its words with their times. None means that they were not requested.
+        speaker: Who spoke it. None means that speakers were not requested, or that this one is not
+            known.
+        flags: Reasons to doubt the text, which are names in `slimwhisper.trust.REASONS`.
+        token_logprobs: The log-probability of each of `tokens`. None means that they were not
+            requested.
+    """
 
     id: int
-    seek: int  # mel frames: where this segment's window starts
-    start: float  # seconds
+    seek: int
+    start: float
     end: float
     text: str
     tokens: list[int]
@@ -122,36 +194,51 @@ class Segment:
     avg_logprob: float
     compression_ratio: float
     no_speech_prob: float
-    words: list[Word] | None = None  # None: not requested
-    speaker: str | None = None  # None: not requested, or not known
-    flags: tuple[str, ...] = ()  # reasons to doubt it: names in `slimwhisper.trust.REASONS`
-    token_logprobs: list[float] | None = None  # of `tokens`, one by one; None: not requested
+    words: list[Word] | None = None
+    speaker: str | None = None
+    flags: tuple[str, ...] = ()
+    token_logprobs: list[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of audio, and what was heard in it."""
+    """A stretch of audio, and what was heard in it.
 
-    start: float  # seconds
+    Attributes:
+        start: When it begins, in seconds.
+        end: When it ends, in seconds.
+        text: What was heard.
+    """
+
+    start: float
     end: float
     text: str
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Transcript(dict[str, Any]):
-    """One recording's result: `whisper.transcribe`'s dictionary, with attributes.
+    """The result of one recording: the dictionary of `whisper.transcribe`, with attributes.
 
-    The keys are "text", "segments" and "language"; beside them, if there are any, "flags", which
-    has those of each segment by its id, "unscripted" and "dropped". Segments are dictionaries there
-    with the keys of `whisper`'s, as programs refuse others; "speaker" and "token_logprobs" only if
-    they were requested. Keys may be changed; the attributes stay what was heard.
+    The keys are "text", "segments" and "language", as in `whisper`. Where there are any, there are
+    also "flags", with the flags of each segment by its id, "unscripted" and "dropped". The segments
+    are dictionaries with the keys of `whisper` there, because programs refuse others; "speaker" and
+    "token_logprobs" are among them only if they were requested.
+
+    The dictionary may be changed. The attributes stay what was heard.
+
+    Attributes:
+        text: The whole text.
+        segments: The segments, in the order of their times.
+        language: The code of the language.
+        unscripted: The speech that is not in the text that was aligned, see `SlimWhisper.align`.
+        dropped: The segments that the option `drop` leaves out of the text and the segments.
     """
 
     text: str
     segments: list[Segment]
     language: str
-    unscripted: tuple[Span, ...] = ()  # heard, and not in the text that was aligned
-    dropped: Sequence[Segment] = ()  # left out of the text and the segments by `Options.drop`
+    unscripted: tuple[Span, ...] = ()
+    dropped: Sequence[Segment] = ()
 
     def __post_init__(self) -> None:
         segments = self.segment_rows()
@@ -164,20 +251,32 @@ class Transcript(dict[str, Any]):
         self.update(self.dropped_rows())
 
     def __repr__(self) -> str:
-        """One line."""
+        """Return a short description in one line."""
         text = self.text if len(self.text) <= 60 else f"{self.text[:60]}..."
         return f"Transcript({text!r}, {len(self.segments)} segments, language={self.language!r})"
 
     def as_dict(self) -> dict[str, Any]:
-        """A plain dictionary of the same keys and values."""
+        """Return a plain dictionary with the same keys and values.
+
+        Returns:
+            The dictionary.
+        """
         return dict(self)
 
     def segment_rows(self) -> list[dict[str, Any]]:
-        """The segments with all that is known of them; keys without a value are left out."""
+        """Return the segments as dictionaries with all that is known of them.
+
+        Returns:
+            A dictionary for each segment. Keys without a value are left out.
+        """
         return [_row(segment) for segment in self.segments]
 
     def dropped_rows(self) -> dict[str, list[dict[str, Any]]]:
-        """The dropped segments, as `segment_rows`, under the key "dropped"; {}: there are none."""
+        """Return the dropped segments, as `segment_rows` does the others.
+
+        Returns:
+            A dictionary with the rows under the key "dropped". It is empty if nothing was dropped.
+        """
         return {"dropped": [_row(s) for s in self.dropped]} if self.dropped else {}
 
 

@@ -1,4 +1,4 @@
-"""Decodes single windows with the engine, as `whisper.decode` and `detect_language` do."""
+"""Decodes single windows with the engine, as `whisper.decode` and `whisper.detect_language` do."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -22,30 +22,67 @@ from slimwhisper.types import Dims
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """The options of `decode`: the fields and defaults of `whisper.DecodingOptions`."""
+    """The options of `decode`: the fields and the defaults of `whisper.DecodingOptions`.
 
-    task: str = "transcribe"  # or "translate", "lang_id"
-    language: str | None = None  # None: the most likely one
+    A field that has its default follows the model's own settings.
+
+    Attributes:
+        task: "transcribe"; "translate", into English; or "lang_id", only to detect the language.
+        language: The language that is spoken, by its code or name. None means the most likely one.
+        temperature: The temperature to sample at. 0 means greedy or beam search.
+        sample_len: The most tokens that are sampled. None means half of the text context, 224.
+        best_of: How many texts are sampled at temperatures above 0, of which the best one is kept.
+            None means 1.
+        beam_size: How many beams are searched at temperature 0. None means greedy search.
+        patience: A search ends after `beam_size` times this many finished texts. None means 1.0.
+        length_penalty: The alpha of the length penalty of Google NMT, from 0 to 1. None ranks texts
+            by their mean log-probability.
+        prompt: The text of earlier windows, or its tokens, which the window's text continues.
+        prefix: The text that the window's text begins with, or its tokens.
+        suppress_tokens: The ids of the tokens that are never sampled, or the same separated by
+            commas. -1 stands for symbols that are not spoken. None and "" allow all tokens.
+        suppress_blank: Whether a text must not start with a blank.
+        without_timestamps: Whether to decode text without timestamps.
+        max_initial_timestamp: The latest possible first timestamp in seconds. None means no limit.
+        fp16: This has no effect: the model has its dtype.
+    """
+
+    task: str = "transcribe"
+    language: str | None = None
     temperature: float = 0.0
-    sample_len: int | None = None  # most tokens sampled
-    best_of: int | None = None  # texts sampled, above temperature 0
+    sample_len: int | None = None
+    best_of: int | None = None
     beam_size: int | None = None
     patience: float | None = None
     length_penalty: float | None = None
-    prompt: str | list[int] | None = None  # of earlier windows
-    prefix: str | list[int] | None = None  # of this window
+    prompt: str | list[int] | None = None
+    prefix: str | list[int] | None = None
     suppress_tokens: str | Iterable[int] | None = "-1"
     suppress_blank: bool = True
     without_timestamps: bool = False
     max_initial_timestamp: float | None = 1.0
-    fp16: bool = True  # without effect: the model has its dtype
+    fp16: bool = True
 
 
 @dataclass(frozen=True)
 class DecodingResult:
-    """The text of a window: the fields of `whisper.DecodingResult`."""
+    """The text of a window: the fields of `whisper.DecodingResult`.
 
-    audio_features: Tensor  # [p, d]
+    Attributes:
+        audio_features: The encoder's output, [1500, d], or [p, d] for shorter windows.
+        language: The language of the text, as it was given, or its code.
+        language_probs: The probability of every language by its code. None means that the language
+            was given.
+        tokens: The tokens that were sampled, without the prompt.
+        text: The text, without timestamps.
+        avg_logprob: The mean log-probability of the tokens.
+        no_speech_prob: The probability that the window has no speech.
+        temperature: The temperature that the text was sampled at.
+        compression_ratio: The length of the text divided by its length after compression. Texts
+            that repeat themselves have a high ratio.
+    """
+
+    audio_features: Tensor
     language: str
     language_probs: dict[str, float] | None = None
     tokens: list[int] = field(default_factory=list)
@@ -59,9 +96,19 @@ class DecodingResult:
 def run_windows(
     transcriber: Transcriber, search: Search | None, windows: list[Window]
 ) -> list[Answer]:
-    """One answer to each window, decoded together. search: None: any, to detect languages.
+    """Decode some windows together.
 
-    Raises OptionError if there is too little memory, and what else ends the engine.
+    Args:
+        transcriber: The loop of a model.
+        search: The decoding strategy. None means any, to detect only languages.
+        windows: The windows.
+
+    Returns:
+        One answer to each window, in order.
+
+    Raises:
+        OptionError: When there is too little memory.
+        Exception: When something else ends the engine.
     """
     with transcriber.call(search, len(windows)) as call:
         call.submit(Windows(windows))
@@ -74,8 +121,14 @@ def run_windows(
 
 
 def detect_languages(transcriber: Transcriber, mels: Tensor) -> list[Languages]:
-    """Every language's probability in each of the windows [B, n_mels, 3000], or of the encoder's
-    outputs [B, p, d].
+    """Compute the probability of every language in each of some windows.
+
+    Args:
+        transcriber: The loop of a model.
+        mels: Spectrograms [B, n_mels, 3000], or the encoder's outputs [B, p, d].
+
+    Returns:
+        The probabilities for each window. An English-only model gives "en" the probability 1.
     """
     model = transcriber.model
     if not model.vocabulary.languages:
@@ -88,8 +141,19 @@ def detect_languages(transcriber: Transcriber, mels: Tensor) -> list[Languages]:
 def decode_windows(
     transcriber: Transcriber, mel: Tensor, options: DecodingOptions | None = None, **changes: Any
 ) -> DecodingResult | list[DecodingResult]:
-    """mel [n_mels, 3000] or encoder's output [p, d] -> one result; a batch of B -> B; see
-    `slimwhisper.decode`.
+    """Decode windows, as described for `slimwhisper.decode`.
+
+    Args:
+        transcriber: The loop of a model.
+        mel: A spectrogram [n_mels, 3000] or the encoder's output [p, d], or a batch of B of them.
+        options: The options. None means the defaults.
+        **changes: Fields that replace those of `options`.
+
+    Returns:
+        One result, or a list of B results.
+
+    Raises:
+        OptionError: When `mel` has another shape, or an option has an invalid value.
     """
     requested = replace(options or DecodingOptions(), **changes)
     plain, model = DecodingOptions(), transcriber.model
@@ -163,8 +227,17 @@ def _texts(
 
 
 def as_windows(mel: Tensor, dims: Dims) -> Tensor:
-    """[n_mels, 3000], [p, d] or a batch of one of them -> [B, n_mels, 3000] float32, or [B, p, d].
-    Raises OptionError.
+    """Check the shape of windows, and add the batch axis if there is none.
+
+    Args:
+        mel: A spectrogram [n_mels, 3000] or the encoder's output [p, d], or a batch of B of them.
+        dims: The dimensions of the model.
+
+    Returns:
+        Spectrograms [B, n_mels, 3000] float32, or the encoder's outputs [B, p, d].
+
+    Raises:
+        OptionError: When `mel` has another shape.
     """
     window = (dims.n_mels, dims.window_frames)
     if is_encoded(mel, dims):
@@ -176,6 +249,14 @@ def as_windows(mel: Tensor, dims: Dims) -> Tensor:
 
 
 def is_encoded(audio: Tensor, dims: Dims) -> bool:
-    """Whether it is the encoder's output: [p, d] or [B, p, d]."""
+    """Return whether a tensor has the shape of the encoder's output, [p, d] or [B, p, d].
+
+    Args:
+        audio: The tensor.
+        dims: The dimensions of the model.
+
+    Returns:
+        Whether it has that shape.
+    """
     shape = (dims.n_audio_ctx, dims.n_audio_state)
     return audio.ndim in (2, 3) and audio.shape[-2:] == shape and len(audio) > 0

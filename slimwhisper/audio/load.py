@@ -1,10 +1,10 @@
-"""Path, bytes, file object or array -> float32 waveform [n] or `Samples`, 16 kHz, mono.
+"""Reads recordings: paths, bytes, file objects or arrays become samples at 16 kHz, mono.
 
 Files are decoded with FFmpeg's libraries (PyAV), so the `ffmpeg` program is not needed. The samples
-are those that `whisper.load_audio` gets from the program of the same version: bit for bit of
-lossless files without resampling, else within a few 16-bit steps; a lossy codec's decoder may be
-another one there. Unlike there, the silence before sound that starts late in its file, and in gaps,
-is in the samples, and a file that ends early is an error.
+are those that `whisper.load_audio` gets from the program of the same version. They are equal to the
+last bit for lossless files without resampling, and else within a few 16-bit steps; the program may
+have another decoder for a lossy codec. Unlike there, the silence before sound that starts late in
+its file, and in gaps, is in the samples, and a file that ends early is an error.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,17 +48,28 @@ def load_audio(
     allow_truncated: bool = False,
     audio_track: str | int | None = None,
 ) -> NDArray[np.float32]:
-    """Decode the audio of a file: float32 [n] in [-1, 1), 16 kHz, channels mixed to mono.
+    """Decode the audio of a file. This is `whisper.load_audio`.
 
-    `file` is a path (never a URL), a file's bytes, or a binary file object, which is read to its
-    end and left open. Of several audio streams, the one that the ffmpeg program would choose is
-    decoded: marked as default, then with most channels, then first; or `audio_track`, a number from
-    1 or a language. Packets that do not decode are silence. `allow_truncated` accepts a file that
-    ends early. `sr` is an argument of `whisper`'s function; it must be 16,000 Hz, the rate of all
-    models.
+    Of several audio streams, the one is decoded that the `ffmpeg` program would choose: the one
+    that is marked as default, then the one with most channels, then the first. Packets that cannot
+    be decoded become silence.
 
-    Raises AudioError: no such file, no audio in it, no such track, more than half of it damaged, or
-    truncated; OptionError for another `sr`.
+    Args:
+        file: A path, which is never a URL; the bytes of a file; or a binary file object, which is
+            read to its end and left open.
+        sr: The rate in Hz. It must be 16,000, the rate of all models; `whisper`'s function has this
+            argument.
+        allow_truncated: Whether to accept a file that ends early.
+        audio_track: Which of several audio streams to decode: a number from 1, or a language such
+            as "en". None means the default one.
+
+    Returns:
+        The samples, float32 [n] in [-1, 1) at 16 kHz. Channels are mixed to mono.
+
+    Raises:
+        AudioError: When there is no such file, no audio in it or no such track, or when the file
+            ends early or more than half of it is damaged.
+        OptionError: When `sr` is another number.
     """
     if sr != SAMPLE_RATE:
         raise OptionError(f"sr={sr!r}: models need {SAMPLE_RATE} Hz; leave sr out, and resample")
@@ -77,12 +88,23 @@ def load_samples(
     audio_track: str | int | None = None,
     readers: Readers | None = None,
 ) -> Samples:
-    """The samples of `as_waveform`, for reading in parts; the caller closes them.
+    """Open a recording to read its samples in parts. The caller closes them.
 
-    Those of a long file are stored on disk, so memory does not grow with its length. Arguments and
-    errors are also those of `load_audio`, but an array [0] is allowed; AudioError if the disk is
-    full.
-    `readers`, if given, decode files given by path, and remote files.
+    The samples of a long file are stored on disk, so memory does not grow with its length.
+
+    Args:
+        source: The recording, as in `as_waveform`. An array without samples, [0], is allowed.
+        sample_rate: The rate of an array in Hz.
+        allow_truncated: Whether to accept a file that ends early.
+        audio_track: Which of several audio streams to decode, as in `load_audio`.
+        readers: What decodes remote files, and files given by their paths. None means this thread.
+
+    Returns:
+        The samples, those of `as_waveform`.
+
+    Raises:
+        AudioError: When the recording cannot be read, or the disk is full.
+        OptionError: When the rate is below 1, or given beside a file.
     """
     if isinstance(source, (np.ndarray, torch.Tensor)):
         if list(source.shape) == [0]:  # what a microphone's loop may give: nothing was said
@@ -103,10 +125,22 @@ def load_channels(
     audio_track: str | int | None = None,
     readers: Readers | None = None,
 ) -> dict[str, Samples]:
-    """The samples of each channel by its name, in their order. To close one closes all.
+    """Open a recording to read the samples of each of its channels. Closing one of them closes all.
 
-    names: those to use, else see `channel_names`. The other arguments and errors are those of
-    `load_samples`; AudioError also as `named_channels`.
+    Args:
+        source: The recording, as in `load_samples`.
+        names: The names of the channels. Without any they are those of `channel_names`.
+        sample_rate: The rate of an array in Hz.
+        allow_truncated: Whether to accept a file that ends early.
+        audio_track: Which of several audio streams to decode, as in `load_audio`.
+        readers: What decodes remote files, and files given by their paths. None means this thread.
+
+    Returns:
+        The samples of each channel by its name, in the order of the channels.
+
+    Raises:
+        AudioError: When the recording cannot be read, the disk is full, or the names do not fit.
+        OptionError: When the rate is below 1, or given beside a file.
     """
     from slimwhisper.audio.channels import named_channels, stored_channels
 
@@ -136,7 +170,14 @@ def _store(
 
 
 def stem_of(source: AudioSource) -> str:
-    """A recording's name without folder and suffix; "" if it has none."""
+    """Return the name of a recording without its folder and its suffix.
+
+    Args:
+        source: The recording.
+
+    Returns:
+        The name, or "" if it has none.
+    """
     return Path(str(source)).stem if isinstance(source, (str, PathLike, RemoteFile)) else ""
 
 
@@ -158,15 +199,25 @@ def _excerpt(source: Source | RemoteFile, samples: Samples) -> Samples:
 
 
 def as_waveform(audio: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> NDArray[np.float32]:
-    """float32 [n], 16 kHz, mono, from a file (see `load_audio`) or from samples.
+    """Convert a file or samples to a waveform at 16 kHz, mono.
 
-    Samples, at `sample_rate` Hz: float16, bfloat16, float32 or float64 in [-1, 1], or int16, int32
-    or uint8 PCM. Shapes: [n], [channels, n], or [n, channels] (as soundfile reads): the second
-    axis holds the channels if it is at most 8 long and shorter than the first, else the first axis
-    does. Channels are averaged. The input is never changed; the result may share its memory.
+    Samples are float16, bfloat16, float32 or float64 in [-1, 1], or int16, int32 or uint8 PCM.
+    Their shape is [n], [channels, n], or [n, channels], as soundfile reads them. The second axis
+    has the channels if it is at most 8 long and shorter than the first one, and else the first axis
+    has them. Channels are averaged. The input is never changed, but the result may share its
+    memory.
 
-    Raises AudioError for a shape, dtype or values that are not audio (empty, NaN, infinite), and
-    what `load_audio` raises; OptionError for a `sample_rate` below 1 or given beside a file.
+    Args:
+        audio: A file as in `load_audio`, or an array or a tensor of samples.
+        sample_rate: The rate of the samples in Hz.
+
+    Returns:
+        The waveform, float32 [n].
+
+    Raises:
+        AudioError: When a file cannot be read, or when a shape, a dtype or values are not those of
+            audio: empty, NaN or infinite.
+        OptionError: When the rate is below 1, or given beside a file.
     """
     rate = _check_rate(sample_rate, for_file=not isinstance(audio, (np.ndarray, torch.Tensor)))
     if isinstance(audio, torch.Tensor):
@@ -217,7 +268,15 @@ def _check_rate(sample_rate: int, *, for_file: bool) -> int:
 
 
 def resample(waveform: NDArray[np.float32], source_rate: int) -> NDArray[np.float32]:
-    """float32 [n] at `source_rate` Hz -> float32 [n * 16000 / source_rate] at 16 kHz."""
+    """Convert a waveform to 16 kHz.
+
+    Args:
+        waveform: The waveform, float32 [n].
+        source_rate: Its rate in Hz.
+
+    Returns:
+        The waveform at 16 kHz, float32 [n * 16000 / source_rate].
+    """
     if source_rate == SAMPLE_RATE:
         return waveform
     function, _ = _torchaudio_resample()
@@ -228,7 +287,11 @@ def resample(waveform: NDArray[np.float32], source_rate: int) -> NDArray[np.floa
 
 
 def resampler() -> tuple[str, str]:
-    """The package that `resample` uses, "torchaudio" or "soxr", and the reason, in one line."""
+    """Report which package `resample` uses.
+
+    Returns:
+        "torchaudio" or "soxr", and the reason in one line.
+    """
     function, reason = _torchaudio_resample()
     return ("soxr" if function is None else "torchaudio"), reason
 

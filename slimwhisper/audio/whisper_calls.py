@@ -1,4 +1,4 @@
-"""The spectrogram of a whole recording: `whisper.audio`'s functions, for scripts written for it."""
+"""The functions of `whisper.audio`, for scripts that were written for it."""
 
 from typing import Any
 
@@ -20,17 +20,21 @@ def log_mel_spectrogram(
     padding: int = 0,
     device: str | torch.device | None = None,
 ) -> Tensor:
-    """A recording's spectrogram, to the bit that of `whisper.log_mel_spectrogram`.
+    """Compute the spectrogram of a recording.
 
-    Arguments:
-        audio: a file, or samples [n] float32 at 16 kHz.
-        n_mels: 80 or 128.
-        padding: zeros to add at the end.
-        device: where it is computed; None: where the samples are.
+    It is equal to that of `whisper.log_mel_spectrogram`, to the last bit.
+
+    Args:
+        audio: The path of a file, or samples [n], float32 at 16 kHz.
+        n_mels: The bins, 80 or 128. A model has them as `dims.n_mels`.
+        padding: How many zeros to add at the end of the samples.
+        device: Where it is computed. None means where the samples are.
+
     Returns:
-        [n_mels, n // 160] float32.
+        The spectrogram [n_mels, n // 160], float32.
+
     Raises:
-        AudioError for a file that cannot be read.
+        AudioError: When the file cannot be read.
     """
     if not isinstance(audio, Tensor):
         audio = torch.from_numpy(load_audio(audio) if isinstance(audio, str) else audio)
@@ -43,8 +47,17 @@ def log_mel_spectrogram(
 
 
 def pad_or_trim(array: Any, length: int = CHUNK_SECONDS * SAMPLE_RATE, *, axis: int = -1) -> Any:
-    """An array or a tensor with exactly `length` entries along an axis, cut or followed by zeros:
-    an encoder reads 30 s.
+    """Cut an array to a length, or extend it with zeros.
+
+    An encoder reads 30 s, which is the default length in samples. This is `whisper.pad_or_trim`.
+
+    Args:
+        array: A numpy array or a tensor.
+        length: The length of the result along the axis.
+        axis: The axis.
+
+    Returns:
+        An array or a tensor with exactly `length` entries along the axis.
     """
     count, axis = array.shape[axis], axis % array.ndim
     missing = max(length - count, 0)

@@ -1,14 +1,14 @@
 """The table of cache forms, the presets, and the choice of a model's two forms.
 
 A form is a way to store a decoder's cache: a class whose attributes say what it stores, and whose
-fields are its settings. A SPEC is its name, or its name with settings, such as `sparq:r=16,k=128`;
-`parse_form` makes the form of it. To add one, write a subclass of `Form`, and `register` it: the
-flags, the guard, the reports and the tests read the table. Nothing here imports torch, nor
-`slimwhisper.research`, but for `research`.
+fields are its settings. A spec is its name, or its name with settings, such as `sparq:r=16,k=128`;
+`parse_form` makes the form of it. To add a form, write a subclass of `Form`, and `register` it: the
+flags, the exactness check, the reports and the tests read the table. Nothing here imports torch,
+nor `slimwhisper.research`, except the function `research`.
 
 Every exact form but `kv` is latent attention (docs/internals/caches.md): each token has a latent Z
-= X P, head i's query is mapped to q_i A_i and scored against Z, and the weighted sum of Z is mapped
-back by B_i.
+= X P, the query q_i of head i is mapped to q_i A_i and scored against Z, and the weighted sum of Z
+is mapped back by B_i.
 
     form    P      A_i           B_i          source
     x, e    1      W_K,i^T       W_V,i        slim attention (arXiv 2503.05840), option 2
@@ -45,9 +45,24 @@ ALL = "all"  # how None is written in a spec
 
 @dataclass(frozen=True)
 class Form:
-    """A form with its settings, its other fields: of the types int, float, bool, str, or one of the
-    first two or None, all with defaults. `__post_init__` raises ValueError, which says what is
-    valid. `str` gives the spec with all settings, in their order.
+    """A way to store a decoder's cache, with its settings.
+
+    A subclass has its settings as fields, of the types int, float, bool, str, or one of the first
+    two or None, all with defaults. Its `__post_init__` raises ValueError for invalid settings, and
+    says what is valid. `str` gives the spec with all settings, in the order of the fields.
+
+    Attributes:
+        name: The name of the form.
+        attentions: The attentions that it is for: "cross", the audio, and "self", the text.
+        shared: Whether all layers of cross-attention read one store.
+        inverse: The weight that it inverts: "key", "value" or "first_key". The exactness check
+            measures such forms. None means that it inverts none.
+        in_float8: The same form in float8, if there is one.
+        rounds: Whether it rounds its latent to float8.
+        exact: Whether it computes the same attention. False means that attention is approximated,
+            or may be.
+        learned: What it has learned, by layer and name. This is no setting, and forms are equal
+            without it.
     """
 
     name: ClassVar[str]
@@ -64,45 +79,74 @@ class Form:
     )
 
     def fold(self, block: "Attention", context: "Context") -> "Folded":
-        """The weights of a block, moved to where this form needs them; not yet rounded."""
+        """Move the weights of an attention block to where this form needs them.
+
+        They are not rounded yet.
+
+        Args:
+            block: The weights of the block.
+            context: What the form may need besides: the layer, the norm before it, and all blocks.
+
+        Returns:
+            The moved weights.
+
+        Raises:
+            NotImplementedError: When a subclass does not have this method.
+        """
         raise NotImplementedError(self.name)
 
     @property
     def tensors(self) -> Sequence[str]:
-        """The names of what it learns for each layer, if it does."""
+        """The names of what it learns for each layer, if it learns."""
         return ()
 
     @property
     def learns(self) -> bool:
-        """Whether its fold needs what `learn` would find."""
+        """Whether its `fold` needs what `learn` would find."""
         return bool(self.tensors) and self.learned is None
 
     def learn(
         self, attention: str, blocks: "Sequence[Attention]", activations: "Activations"
     ) -> Self:
-        """The same form with what it learned for all layers of "cross" or "self" attention: if not
-        otherwise, the mean over tokens of each layer's input, [d].
+        """Learn from recorded activations.
+
+        By default this is the mean over tokens of each layer's input, [d].
+
+        Args:
+            attention: "cross" or "self".
+            blocks: The weights of the attention blocks of all layers.
+            activations: The recorded activations.
+
+        Returns:
+            The same form with what it learned for all layers.
         """
         return replace(self, learned=[{"mean": x.mean(dim=0)} for x in activations.self_inputs])
 
     @property
     def cross(self) -> "type[CrossLayer]":
-        """The class of its cross-attention."""
+        """The class of its cross-attention. By default it is `LatentCross`."""
         from slimwhisper.cache.latent import LatentCross
 
         return LatentCross
 
     @property
     def self_(self) -> "type[SelfLayer]":
-        """The class of its self-attention."""
+        """The class of its self-attention. By default it is `LatentSelf`."""
         from slimwhisper.cache.latent import LatentSelf
 
         return LatentSelf
 
     @classmethod
     def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
-        """Lists of settings for "cross" or "self", such as ["k=128", "k=64"], from the largest
-        cache or reads to the smallest: what `tradeoff` measures and `calibrate` searches.
+        """List the settings that `tradeoff` measures and `calibrate` searches.
+
+        Args:
+            dims: The dimensions of the model.
+            part: "cross" or "self".
+
+        Returns:
+            Lists of settings such as ["k=128", "k=64"], from the largest cache or reads to the
+                smallest.
         """
         return []
 
@@ -117,47 +161,52 @@ class Form:
         return {name: getattr(self, name) for name in _settings_of(type(self))}
 
     def __str__(self) -> str:
+        """Return the spec with all settings."""
         return _spec(self.name, self.settings)
 
 
 class KV(Form):
-    """Keys and values of every token, the baseline."""
+    """The keys and values of every token, which is the baseline."""
 
     name = "kv"
 
     def fold(self, block: "Attention", context: "Context") -> "Folded":
-        """Nothing is folded."""
+        """Fold nothing."""
         return block.folded(self, project=block.key, values=block.value)
 
     @property
     def cross(self) -> "type[CrossLayer]":
+        """The class of its cross-attention, `KVCross`."""
         from slimwhisper.cache.kv import KVCross
 
         return KVCross
 
     @property
     def self_(self) -> "type[SelfLayer]":
+        """The class of its self-attention, `KVSelf`."""
         from slimwhisper.cache.kv import KVSelf
 
         return KVSelf
 
 
 class K(Form):
-    """Keys. Values are rebuilt by W_KV = W_K^-1 W_V."""
+    """The keys. Values are rebuilt by W_KV = W_K^-1 W_V."""
 
     name, inverse = "k", "key"
 
     def fold(self, block: "Attention", context: "Context") -> "Folded":
+        """Move the weights of the value behind the inverse of the key's."""
         value_map = block.solve(block.key, block.value)
         return block.folded(self, project=block.key, value_map=value_map)
 
 
 class V(Form):
-    """Values. Keys are rebuilt by W_VK = W_V^-1 W_K."""
+    """The values. Keys are rebuilt by W_VK = W_V^-1 W_K."""
 
     name, inverse = "v", "value"
 
     def fold(self, block: "Attention", context: "Context") -> "Folded":
+        """Move the weights of the key behind the inverse of the value's."""
         key_map = block.solve(block.value, block.key)
         return block.folded(self, project=block.value, key_map=key_map)
 
@@ -168,7 +217,7 @@ class E8(Form):
     name, attentions, shared, rounds = "e8", ("cross",), True, True
 
     def fold(self, block: "Attention", context: "Context") -> "Folded":
-        """Column scales and the norm's bias, or the mean, go into the weights."""
+        """Move the column scales and the bias of the norm, or the mean, into the weights."""
         assert context.norm is not None
         weight, bias = (t.double() for t in context.norm)
         # a nearly constant column would store only rounding errors
@@ -186,14 +235,16 @@ class E8(Form):
 
 
 class X8(E8):
-    """The layer-normed input in float8, without its mean over the tokens of a text: some columns
-    are nearly constant and large, so their rounding alone would change the scores.
+    """The layer-normed input in float8, without its mean over the tokens of a text.
+
+    Some columns are nearly constant and large, so their rounding alone would change the scores.
     """
 
     name, attentions, shared = "x8", ("self",), False
 
     @property
     def tensors(self) -> Sequence[str]:
+        """The names of what it learns, "mean"."""
         return ("mean",)
 
 
@@ -203,7 +254,7 @@ class E(Form):
     name, attentions, shared, in_float8 = "e", ("cross",), True, E8
 
     def fold(self, block: "Attention", context: "Context") -> "Folded":
-        """W_K goes to the query side, W_V to the output side."""
+        """Move W_K to the side of the query, and W_V to that of the output."""
         key_map, value_map = block.by_head(block.key), block.by_head(block.value)
         return block.folded(self, key_map=key_map, value_map=value_map)
 
@@ -215,12 +266,15 @@ class X(E):
 
 
 class Hybrid(Form):
-    """The first layer's keys, from which all layers rebuild their keys and values."""
+    """The keys of the first layer, from which all layers rebuild their keys and values."""
 
     name, attentions, shared, inverse = "hybrid", ("cross",), True, "first_key"
 
     def fold(self, block: "Attention", context: "Context") -> "Folded":
-        """In the first layer this is `k`, without a key map."""
+        """Move the weights behind the inverse of the first layer's key weights.
+
+        That layer is `k`.
+        """
         first = context.blocks[0].key
         key_map = block.solve(first, block.key) if context.layer else None
         value_map = block.solve(first, block.value)
@@ -238,27 +292,48 @@ PRESETS = {  # name: (cross form, self form); the baseline comes first
 
 
 def research(module: str = "") -> Any:
-    """A module of `slimwhisper.research`, which has the approximate forms, and the files that hold
-    what they learned: imported when one is named, and known to the core in this place alone.
+    """Import a module of `slimwhisper.research`, such as ".forms"; "" means the package itself.
+
+    It has the approximate forms, and the files that hold what they learned. It is imported when one
+    of them is named, and the core knows of it in this place alone.
     """
     return import_module(f"slimwhisper.research{module}")
 
 
 def register(form: type[Form]) -> None:
-    """Add a form, which users can then choose by its name. Raises ValueError for a taken name."""
+    """Add a form, which users can then choose by its name.
+
+    Args:
+        form: The class of the form.
+
+    Raises:
+        ValueError: When there is a form with this name already.
+    """
     if form.name in FORMS:
         raise ValueError(f"there is already a cache form {form.name!r}; choose another name")
     FORMS[form.name] = form
 
 
 def all_forms() -> dict[str, type[Form]]:
-    """The whole table, by name."""
+    """Return the whole table by name, with the approximate forms.
+
+    Returns:
+        The forms.
+    """
     research(".forms")  # registers them
     return FORMS
 
 
 def names_of(attention: str, exact: bool = True) -> tuple[str, ...]:
-    """The forms that users may choose for "cross" or "self"; exact: without approximate ones."""
+    """List the forms that users may choose.
+
+    Args:
+        attention: "cross" or "self".
+        exact: Whether to leave the approximate forms out. The default is True.
+
+    Returns:
+        The names of the forms.
+    """
     named = {f.name: f.attentions for f in FORMS.values() if f.exact and not f.rounds}
     if not exact:  # those of the package are not imported yet
         named |= research().ATTENTIONS
@@ -267,8 +342,18 @@ def names_of(attention: str, exact: bool = True) -> tuple[str, ...]:
 
 
 def parse_form(spec: str | Form) -> Form:
-    """The form that a spec means, with defaults for the settings that it leaves out; a form stays
-    as it is. Raises ValueError, one line, for an unknown form or invalid settings.
+    """Make the form that a spec means.
+
+    Settings that the spec leaves out have their defaults.
+
+    Args:
+        spec: The spec. A form is returned as it is.
+
+    Returns:
+        The form.
+
+    Raises:
+        ValueError: When the form is unknown, or a setting is invalid. The message is one line.
     """
     if isinstance(spec, Form):
         return spec
@@ -292,7 +377,7 @@ def parse_form(spec: str | Form) -> Form:
 
 
 def brief(spec: str | Form) -> str:
-    """The shortest spec with the same meaning, without settings that have their default."""
+    """Write the shortest spec with the same meaning, without settings that have their default."""
     form = parse_form(spec)
     settings = form.settings
     for name in reversed(form.settings):
@@ -303,7 +388,7 @@ def brief(spec: str | Form) -> str:
 
 
 def check_form(spec: str, names: Sequence[str]) -> Form:
-    """The form of a spec; it must be one of `names`. Raises `OptionError`."""
+    """Make the form of a spec, which must be one of `names`. Other specs raise OptionError."""
     if spec.partition(":")[0] not in names:
         raise OptionError(not_one_of(spec, names))
     try:
@@ -313,7 +398,10 @@ def check_form(spec: str, names: Sequence[str]) -> Form:
 
 
 def check_cache(cache: str) -> str:
-    """The argument, if it is a preset's name or the path of a file. Raises `OptionError`."""
+    """Return a value that is the name of a preset or the path of a file.
+
+    Other values raise OptionError.
+    """
     if cache not in PRESETS and not (cache.endswith(SUFFIX) or Path(cache).is_file()):
         known = f"{', '.join(PRESETS)}, and not a file from slimwhisper calibrate"
         raise OptionError(f"cache: {cache!r} is not one of {known}{did_you_mean(cache, PRESETS)}")
@@ -326,12 +414,21 @@ def choose_forms(
     self_cache: str | None = None,
     cache_dtype: str | None = None,
 ) -> tuple[Form, Form]:
-    """The forms for cross- and self-attention of a preset; `cross_cache` and `self_cache`, specs,
-    replace either one.
+    """Choose the forms of the cross- and self-attention of a model.
 
-    cache: a preset, or the path of a file from `calibrate`, which has both forms. cache_dtype:
-    "fp8" for a float8 latent, with forms that have one. Raises `OptionError` for an unknown name or
-    setting, or for forms without a float8 latent; `CacheError` for a file.
+    Args:
+        cache: A preset, or the path of a file from `calibrate`, which has both forms.
+        cross_cache: A spec that replaces the preset's form of the cross-attention.
+        self_cache: A spec that replaces the preset's form of the self-attention.
+        cache_dtype: "fp8" for a latent in float8. Both forms must have one.
+
+    Returns:
+        The form of the cross-attention.
+        The form of the self-attention.
+
+    Raises:
+        OptionError: When a name or a setting is unknown, or a form has no latent in float8.
+        CacheError: When a file cannot be used.
     """
     given = {"cross_cache": cross_cache, "self_cache": self_cache, "cache_dtype": cache_dtype}
     cross_forms, self_forms = names_of("cross", exact=False), names_of("self", exact=False)

@@ -37,13 +37,19 @@ _AGAIN = "copy or download it again"
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a reader found in a checkpoint; nothing is checked yet."""
+    """What a reader found in a checkpoint. Nothing of it is checked yet.
+
+    Attributes:
+        dims: The dimensions of the model.
+        state: The tensors by OpenAI's names. Matrices have the shape [out, in].
+        settings: The settings for decoding that are in a file, as in generation_config.json.
+        folder: The Hugging Face folder, if it is one.
+    """
 
     dims: Dims
-    state: Mapping[str, Tensor]  # OpenAI's name -> tensor, matrices [out, in]
-    # of a file: for decoding, as in generation_config.json
+    state: Mapping[str, Tensor]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    folder: Path | None = None  # a Hugging Face folder
+    folder: Path | None = None
 
 
 def expand_user(path: str | PathLike[str]) -> Path:

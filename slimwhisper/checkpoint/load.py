@@ -1,8 +1,9 @@
-"""Loads a checkpoint by name or path: dimensions, and weights under OpenAI's tensor names.
+"""Loads a checkpoint by its name or path: its dimensions, and its weights by OpenAI's names.
 
-Supported: bundled models, openai-whisper's names and `.pt` files, Hugging Face folders, ids and
-short names (see `names`), unquantised models of faster-whisper and whisper.cpp (see `formats`), and
-PEFT's LoRA adapter for all of them (see `adapters`). Nothing except tensors is unpickled.
+These can be loaded: bundled models, openai-whisper's names and `.pt` files, folders, ids and short
+names of Hugging Face (see `names`), models of faster-whisper and whisper.cpp that are not quantised
+(see `formats`), and a LoRA adapter in PEFT's format for all of them (see `adapters`). Nothing
+except tensors is unpickled.
 """
 
 import logging
@@ -45,29 +46,44 @@ logger = logging.getLogger("slimwhisper")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A file's content: `state` maps OpenAI's names to CPU tensors in the file's dtype.
+    """The content of a checkpoint.
 
-    It has the tensors of `validate.expected_shapes`, perhaps biases of keys, which change nothing,
-    and `proj_out.weight`, [V, d], if the logits' matrix is not the token embedding. Weights of the
-    encoder may be two factors instead (`formats.lite_whisper`). What an adapter changed is float32.
+    It has the tensors of `validate.expected_shapes`. There may also be biases of keys, which change
+    nothing, and `proj_out.weight`, [V, d], if the matrix of the logits is not the embedding of the
+    tokens. Weights of the encoder may be two factors in place of a matrix (`formats.lite_whisper`).
+
+    Attributes:
+        name: The model's name, followed by its adapter's name.
+        dims: The dimensions of the model.
+        state: The tensors by OpenAI's names, on the CPU and in the file's dtype. What an adapter
+            changed is float32.
+        alignment_heads: The heads that the times of words are read from, by their layer. None means
+            `default_heads`.
+        vocabulary: The vocabulary. None means that of the dimensions, `get_vocabulary`.
+        settings: The settings for decoding that came with the model.
+        folder: The Hugging Face folder that it was read from, if it was.
     """
 
-    name: str  # followed by its adapter's name
+    name: str
     dims: Dims
     state: Mapping[str, Tensor]
-    alignment_heads: Heads | None = None  # None: `default_heads`
-    vocabulary: Vocabulary | None = None  # None: `get_vocabulary` of the dimensions
-    settings: GenerationSettings = DEFAULT_SETTINGS  # that came with the model
-    folder: Path | None = None  # Hugging Face folder that it was read from
+    alignment_heads: Heads | None = None
+    vocabulary: Vocabulary | None = None
+    settings: GenerationSettings = DEFAULT_SETTINGS
+    folder: Path | None = None
 
     @property
     def tokens(self) -> Vocabulary:
-        """Its vocabulary."""
+        """The vocabulary of the model."""
         return self.vocabulary or get_vocabulary(self.dims)
 
 
 def available_models() -> list[str]:
-    """Names that `load_checkpoint` knows: bundled, OpenAI's, and those of `names`."""
+    """List the names that `load_model` knows. This is `whisper.available_models`.
+
+    Returns:
+        The names of the bundled models, of OpenAI's, and of some models of the Hugging Face hub.
+    """
     return [*BUNDLED, *MODEL_URLS, *HUB_IDS]
 
 
@@ -79,18 +95,27 @@ def load_checkpoint(
     in_memory: bool = False,
     adapter: str | PathLike[str] | None = None,
 ) -> Checkpoint:
-    """Load by bundled or official name, path (file or folder), short name or hub id, in order.
+    """Load a checkpoint.
 
-    Arguments:
-        name: a `Path` is never read as a hub id.
-        download_root: where named models are kept; None: `default_download_root()`. Hub models
-            stay in the hub's own cache.
-        local_files_only: never use the network.
-        in_memory: copy the weights into memory; else they are mapped from the file if its format
-            allows it.
-        adapter: folder or hub id of a LoRA adapter in PEFT's format, merged into the weights.
+    What `name` may be is tried in this order: a bundled or official name, the path of a file or a
+    folder, a short name or an id of the Hugging Face hub.
+
+    Args:
+        name: The name or the path. A `Path` is never taken for an id.
+        download_root: Where named models are kept. None means `default_download_root()`. Models of
+            the hub stay in the hub's own cache.
+        local_files_only: Whether never to use the network.
+        in_memory: Whether to copy the weights into memory. Otherwise they are mapped from the file
+            if its format allows it.
+        adapter: The folder or the hub's id of a LoRA adapter in PEFT's format, which is merged into
+            the weights.
+
+    Returns:
+        The checkpoint.
+
     Raises:
-        CheckpointError: one line with the file, what is wrong and what to do.
+        CheckpointError: When it cannot be found, downloaded or loaded. The message is one line with
+            the file, what is wrong and what to do.
     """
     label, lora = os.fspath(name), None
     try:
@@ -118,7 +143,19 @@ def load_checkpoint(
 def locate_checkpoint(
     name: str | PathLike[str], download_root: str | PathLike[str] | None, local_files_only: bool
 ) -> Path:
-    """The file or folder of a model, downloaded if necessary. Raises CheckpointError."""
+    """Find the file or the folder of a model, and download it if necessary.
+
+    Args:
+        name: The name or the path, as in `load_checkpoint`.
+        download_root: Where named models are kept.
+        local_files_only: Whether never to use the network.
+
+    Returns:
+        The path.
+
+    Raises:
+        CheckpointError: When it cannot be found or downloaded.
+    """
     label = os.fspath(name)
     if label in BUNDLED:
         logger.warning(BUNDLED[label])

@@ -1,11 +1,11 @@
-"""faster-whisper 1.2's interface: programs written for it run on this engine.
+"""The interface of faster-whisper 1.2: programs that were written for it run on this engine.
 
     import slimwhisper.faster_whisper as faster_whisper
     model = faster_whisper.WhisperModel("turbo")
     segments, info = model.transcribe("talk.mp3")
 
-Names, arguments and defaults are faster-whisper's; docs/guides/faster-whisper.md has what differs.
-What cannot be offered raises OptionError, which is a ValueError, with one line.
+Names, arguments and defaults are those of faster-whisper. docs/guides/faster-whisper.md has what
+differs. What cannot be offered raises OptionError, which is a ValueError, with one line.
 """
 
 from slimwhisper.faster_whisper.audio import decode_audio

@@ -1,4 +1,4 @@
-"""faster-whisper's arguments as our options, and what is refused."""
+"""The arguments of faster-whisper as our options, and what is refused."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
@@ -33,14 +33,35 @@ COMPUTE_TYPES = {  # CTranslate2's: ours; None: our default for the device
 
 
 def choose_dtype(compute_type: str) -> str | None:
-    """The dtype of `load_model` for one of CTranslate2's compute types. Raises OptionError."""
+    """Choose the dtype of `load_model`.
+
+    Args:
+        compute_type: A compute type of CTranslate2, or a dtype of `load_model`.
+
+    Returns:
+        The dtype. None means the default for the device.
+
+    Raises:
+        OptionError: When there is no such compute type.
+    """
     if compute_type not in COMPUTE_TYPES:
         raise OptionError(f"compute_type {not_one_of(compute_type, COMPUTE_TYPES)}")
     return COMPUTE_TYPES[compute_type]
 
 
 def choose_device(device: str, device_index: int | list[int]) -> str | None:
-    """The device of `load_model`; None: a GPU if available. Raises OptionError."""
+    """Choose the device of `load_model`.
+
+    Args:
+        device: "auto", "cpu" or "cuda".
+        device_index: The number of the GPU.
+
+    Returns:
+        The device. None means a GPU if one is available.
+
+    Raises:
+        OptionError: When several GPUs are given.
+    """
     indices = device_index if isinstance(device_index, list | tuple) else [device_index]
     if len(indices) != 1:
         rule = "a model is on one GPU; make one WhisperModel for each"
@@ -51,8 +72,19 @@ def choose_device(device: str, device_index: int | list[int]) -> str | None:
 
 
 def for_the_model(call: Arguments, model: SlimWhisper) -> Arguments:
-    """The arguments of a `transcribe`, as our options take them, with what an English-only model
-    cannot do replaced, and logged. Raises OptionError. call: its local names.
+    """Convert the arguments of a `transcribe` for a model.
+
+    What an English-only model cannot do is replaced, and logged.
+
+    Args:
+        call: The local names of that call.
+        model: The model.
+
+    Returns:
+        The arguments by name.
+
+    Raises:
+        OptionError: When the task or the language is unknown.
     """
     arguments = plain_values({k: v for k, v in call.items() if k not in ("self", "audio")})
     if arguments["task"] not in TASKS:
@@ -71,7 +103,18 @@ def for_the_model(call: Arguments, model: SlimWhisper) -> Arguments:
 
 
 def vad_options(arguments: Arguments, defaults: VadOptions) -> VadOptions:
-    """The given `vad_parameters`, over the defaults. Raises OptionError."""
+    """Read `vad_parameters`.
+
+    Args:
+        arguments: The arguments of the call, by name.
+        defaults: The values of what is not given.
+
+    Returns:
+        What counts as speech.
+
+    Raises:
+        OptionError: When a name is unknown.
+    """
     parameters = arguments["vad_parameters"]
     if isinstance(parameters, VadOptions):
         return parameters
@@ -83,7 +126,19 @@ def vad_options(arguments: Arguments, defaults: VadOptions) -> VadOptions:
 
 
 def options_of(arguments: Arguments, vad: VadOptions | None, model: SlimWhisper) -> Arguments:
-    """Fields of `slimwhisper.Options`. vad: None: no filter. Raises OptionError."""
+    """Convert the arguments of a call to our options.
+
+    Args:
+        arguments: The arguments, by name.
+        vad: What counts as speech. None means no filter.
+        model: The model.
+
+    Returns:
+        The fields of `slimwhisper.Options`.
+
+    Raises:
+        OptionError: When an argument is not offered.
+    """
     if arguments["length_penalty"] != 1:
         what = f"length_penalty {arguments['length_penalty']!r}: only 1 is supported"
         raise OptionError(f"{what}, the mean log-probability; leave it out")
@@ -108,7 +163,15 @@ def options_of(arguments: Arguments, vad: VadOptions | None, model: SlimWhisper)
 
 
 def as_understood(arguments: Mapping[str, Any], model: SlimWhisper) -> TranscriptionOptions:
-    """The record that `TranscriptionInfo` has."""
+    """Make the record of the options that `TranscriptionInfo` has.
+
+    Args:
+        arguments: The arguments of the call, by name.
+        model: The model.
+
+    Returns:
+        The record.
+    """
     temperature, suppressed = arguments["temperature"], arguments["suppress_tokens"]
     names = {field.name for field in fields(TranscriptionOptions)}
     record = {name: value for name, value in arguments.items() if name in names}

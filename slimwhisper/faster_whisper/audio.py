@@ -1,4 +1,4 @@
-"""faster-whisper's functions for audio, with our readers."""
+"""The functions of faster-whisper for audio, with our readers."""
 
 from typing import Any, BinaryIO
 
@@ -14,9 +14,19 @@ from slimwhisper.types import SAMPLE_RATE
 def decode_audio(
     input_file: str | BinaryIO, sampling_rate: int = SAMPLE_RATE, split_stereo: bool = False
 ) -> Any:
-    """A file's samples, float32 [n] in [-1, 1) at `sampling_rate` Hz, mixed to mono; with
-    `split_stereo`, those of the left and of the right channel. Files that end early are read as
-    far as they go. Raises AudioError.
+    """Decode the audio of a file. A file that ends early is read as far as it goes.
+
+    Args:
+        input_file: A path or a binary file object.
+        sampling_rate: The rate of the result in Hz.
+        split_stereo: Whether to return the left and the right channel. Otherwise channels are mixed
+            to mono.
+
+    Returns:
+        The samples, float32 [n] in [-1, 1), or two such arrays.
+
+    Raises:
+        AudioError: When the file cannot be read.
     """
     if sampling_rate == SAMPLE_RATE and not split_stereo:
         return load_audio(input_file, allow_truncated=True)
@@ -30,5 +40,14 @@ def decode_audio(
 
 
 def pad_or_trim(array: NDArray[np.float32], length: int = 3000, *, axis: int = -1) -> Any:
-    """`array` with zeros added, or what is too much cut off, along an axis."""
+    """Cut an array to a length along an axis, or extend it with zeros.
+
+    Args:
+        array: The array.
+        length: The length of the result along the axis, 3000 frames by default.
+        axis: The axis.
+
+    Returns:
+        The new array.
+    """
     return whisper_calls.pad_or_trim(array, length, axis=axis)

@@ -1,4 +1,4 @@
-"""faster-whisper's `BatchedInferencePipeline`."""
+"""The class `BatchedInferencePipeline` of faster-whisper."""
 
 from collections.abc import Iterable
 from inspect import Parameter, Signature, signature
@@ -35,17 +35,41 @@ def _signature() -> Signature:
 
 
 class BatchedInferencePipeline:
-    """Decodes the pieces of one recording side by side, without the text before each."""
+    """Decodes the pieces of one recording side by side, without the text before each.
+
+    Attributes:
+        model: The model.
+    """
 
     def __init__(self, model: WhisperModel) -> None:
+        """Make a pipeline.
+
+        Args:
+            model: The model.
+        """
         self.model = model
 
     def transcribe(self, *given: Any, **named: Any) -> tuple[Iterable[Segment], TranscriptionInfo]:
-        """As `WhisperModel.transcribe`, of which it leaves out what faster-whisper leaves out: the
-        arguments in `UNUSED`, and all temperatures but the first.
+        """Transcribe a recording, its pieces side by side.
 
-        clip_timestamps: dictionaries of "start" and "end", in seconds. batch_size: windows
-        decoded together.
+        The arguments are those of `WhisperModel.transcribe`, and `batch_size`: how many windows are
+        decoded together, 8 by default. `vad_filter` and `without_timestamps` are True by default.
+        `clip_timestamps` are dictionaries of "start" and "end", in seconds. Those that
+        faster-whisper leaves out have no effect here, too: the names in `UNUSED`, and all
+        temperatures but the first.
+
+        Args:
+            *given: The arguments by their position.
+            **named: The arguments by their name.
+
+        Returns:
+            The segments, each of which is decoded when it is asked for.
+            What is known of the recording already.
+
+        Raises:
+            AudioError: When the recording cannot be read.
+            OptionError: When an argument is not offered or has an invalid value, or when a
+                recording of more than 30 s has neither clips nor `vad_filter`.
         """
         call = SIGNATURE.bind(self, *given, **named)
         call.apply_defaults()

@@ -1,4 +1,4 @@
-"""faster-whisper's `WhisperModel`."""
+"""The class `WhisperModel` of faster-whisper."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -38,8 +38,19 @@ PREPEND, APPEND = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
 
 
 class WhisperModel:
-    """A model. All models of a process with the same arguments share one engine, in which the
-    recordings of several threads are decoded side by side.
+    """A model, with the methods of `faster_whisper.WhisperModel`.
+
+    All models of a process that have the same arguments share one engine, in which the recordings
+    of several threads are decoded side by side.
+
+    Attributes:
+        whisper: The `SlimWhisper` that does the work.
+        model: The calls of CTranslate2's model that programs make.
+        hf_tokenizer: The calls of a tokenizer of `tokenizers` that programs make.
+        feat_kwargs: The arguments of the feature extractor: "feature_size", the bins of a
+            spectrogram.
+        max_length: The most tokens of a text with its prompt.
+        logger: The logger of faster-whisper.
     """
 
     def __init__(
@@ -57,9 +68,27 @@ class WhisperModel:
         use_auth_token: str | bool | None = None,
         **model_kwargs: Any,
     ) -> None:
-        """num_workers and model_kwargs change nothing: all threads share one engine.
+        """Load a model.
 
-        Raises CheckpointError, and OptionError for what is not offered.
+        Args:
+            model_size_or_path: A name of `available_models`, an id of the Hugging Face hub, or the
+                path of a file or a folder.
+            device: "auto", "cpu" or "cuda". "auto" means a GPU if one is available.
+            device_index: The number of the GPU.
+            compute_type: A compute type of CTranslate2 or a dtype of `load_model`. "default" means
+                float16 on a GPU and float32 on a CPU; "int8_float32" and the like mean "int8".
+            cpu_threads: The number of threads. 0 means the default of the machine.
+            num_workers: This has no effect: all threads share one engine.
+            download_root: The folder for downloaded models. None means ~/.cache/whisper.
+            local_files_only: Whether to download nothing.
+            files: This is not offered.
+            revision: This is not offered.
+            use_auth_token: True or False has no effect; a token is not offered.
+            **model_kwargs: These have no effect.
+
+        Raises:
+            CheckpointError: When the model cannot be found, downloaded or loaded.
+            OptionError: When an argument is not offered, or has an invalid value.
         """
         if files:
             raise OptionError("files: give the path of a model; files in memory are not supported")
@@ -76,7 +105,7 @@ class WhisperModel:
 
     @property
     def supported_languages(self) -> list[str]:
-        """Their codes."""
+        """The codes of the languages that the model knows."""
         return list(self.whisper.network.vocabulary.languages.values()) or ["en"]
 
     def transcribe(
@@ -117,10 +146,65 @@ class WhisperModel:
         language_detection_threshold: float | None = 0.5,
         language_detection_segments: int = 1,
     ) -> tuple[Iterable[Segment], TranscriptionInfo]:
-        """Transcribe a recording: its segments, each as soon as it is decoded, and what is known of
-        it already. Raises AudioError, OptionError.
+        """Transcribe a recording of any length, as `faster_whisper.WhisperModel.transcribe` does.
 
-        audio: a path, a binary file object, or float32 [n] at 16 kHz.
+        Args:
+            audio: A path, a binary file object, or samples, float32 [n] at 16 kHz.
+            language: The language that is spoken, by its code or name. None means that it is
+                detected.
+            task: "transcribe" writes in the language that is spoken, "translate" in English.
+            log_progress: Whether to show a progress bar.
+            beam_size: How many beams are searched at temperature 0. 1 means greedy search.
+            best_of: How many texts of a window are sampled at temperatures above 0.
+            patience: A search ends after `beam_size` times this many finished texts.
+            length_penalty: Only 1 is offered, which ranks texts by their mean log-probability.
+            repetition_penalty: The logits of tokens that a window's text has already are divided by
+                this, or multiplied if they are below 0.
+            no_repeat_ngram_size: The tokens in a row that a window's text may not repeat. 0 means
+                no limit.
+            temperature: The temperature to sample at, or several to try in turn until a window's
+                text passes the thresholds.
+            compression_ratio_threshold: A text fails if it compresses better than this. None means
+                no such check.
+            log_prob_threshold: A text fails if its mean log-probability is lower than this. None
+                means no such check.
+            no_speech_threshold: A window is silent if its probability of no speech is higher than
+                this and its text fails `log_prob_threshold`. None means no such check.
+            condition_on_previous_text: Whether each window's text continues the text before it.
+            prompt_reset_on_temperature: Text that was sampled at a higher temperature than this is
+                not in the prompt of later windows.
+            initial_prompt: The text, or its tokens, that the first window's text continues.
+            prefix: The text that every window's text begins with.
+            suppress_blank: Whether a text must not start with a blank.
+            suppress_tokens: The ids of the tokens that are never sampled. -1 stands for symbols
+                that are not spoken.
+            without_timestamps: Whether to decode text without timestamps.
+            max_initial_timestamp: The latest possible first timestamp of a window in seconds.
+            word_timestamps: Whether to find the start and the end of each word.
+            prepend_punctuations: The punctuation that belongs to the next word.
+            append_punctuations: The punctuation that belongs to the word before it.
+            multilingual: Whether to detect the language of every window.
+            vad_filter: Whether to skip audio without speech.
+            vad_parameters: What counts as speech: a `VadOptions`, or some of its fields.
+            max_new_tokens: The most tokens of a window. None means half of the text context, 224.
+            chunk_length: The length of a window in seconds. Only 30 is offered.
+            clip_timestamps: The clips to transcribe, in seconds: start, end, start, end and so on.
+                With clips, `vad_filter` has no effect.
+            hallucination_silence_threshold: Silence that is longer than this many seconds is
+                skipped around text that may be invented. It has an effect only with
+                `word_timestamps`.
+            hotwords: Words to expect, which are put into the prompt of every window.
+            language_detection_threshold: The probability from which a window's language is taken at
+                once.
+            language_detection_segments: How many windows are used to detect the language.
+
+        Returns:
+            The segments, each of which is decoded when it is asked for.
+            What is known of the recording already.
+
+        Raises:
+            AudioError: When the recording cannot be read.
+            OptionError: When an argument is not offered, or has an invalid value.
         """
         arguments, vad = for_the_model(locals(), self.whisper), None
         if vad_filter and arguments["clip_timestamps"] == "0":
@@ -136,10 +220,22 @@ class WhisperModel:
         vad: VadOptions | None,
         slots: int = 1,
     ) -> tuple[SegmentIterator, TranscriptionInfo]:
-        """Start to transcribe; for the two classes' `transcribe`.
+        """Start to transcribe, for the method `transcribe` of this class and of the batched one.
 
-        arguments: of that call. options: of `slimwhisper.Options`. vad: what counts as speech;
-        None: all is decoded. slots: windows decoded together.
+        Args:
+            audio: The recording.
+            arguments: The arguments of that call, by name.
+            options: The same as fields of `slimwhisper.Options`.
+            vad: What counts as speech. None means that all is decoded.
+            slots: How many windows are decoded together.
+
+        Returns:
+            The segments.
+            What is known of the recording already.
+
+        Raises:
+            AudioError: When the recording cannot be read.
+            OptionError: When an option has an invalid value.
         """
         samples = _samples(audio)
         probability, probs = 1.0, None
@@ -172,10 +268,27 @@ class WhisperModel:
         language_detection_segments: int = 1,
         language_detection_threshold: float = 0.5,
     ) -> tuple[str, float, list[tuple[str, float]]]:
-        """The language, its probability, and that of each, most likely first: of the first window
-        in which one exceeds the threshold, else of the one that most windows have.
+        """Detect the language of a recording.
 
-        audio: float32 [n] at 16 kHz. features: float32 [n_mels, frames], if there is no audio.
+        This is the language of the first window in which one exceeds the threshold, and else the
+        one that most windows have.
+
+        Args:
+            audio: Samples, float32 [n] at 16 kHz.
+            features: A spectrogram, float32 [n_mels, frames], if there is no audio.
+            vad_filter: Whether to skip audio without speech.
+            vad_parameters: What counts as speech: a `VadOptions`, or some of its fields.
+            language_detection_segments: How many windows are used at most.
+            language_detection_threshold: The probability from which a window's language is taken at
+                once.
+
+        Returns:
+            The code of the language.
+            Its probability.
+            All languages with their probabilities, the most likely first.
+
+        Raises:
+            OptionError: When `vad_parameters` has an unknown name.
         """
         network = self.whisper
         if not network.is_multilingual:
@@ -220,7 +333,17 @@ class WhisperModel:
     # -- for programs that decode windows themselves ---------------------------------------------
 
     def encode(self, features: NDArray[np.float32]) -> Any:
-        """float32 [n_mels, 3000] or [B, n_mels, 3000] -> what `self.model.generate` takes."""
+        """Prepare spectrograms for `self.model.generate`.
+
+        Args:
+            features: Spectrograms, float32 [n_mels, 3000] or [B, n_mels, 3000].
+
+        Returns:
+            What `generate` takes.
+
+        Raises:
+            OptionError: When they have another shape.
+        """
         return self.model.encode(features)
 
     def get_prompt(
@@ -231,7 +354,18 @@ class WhisperModel:
         prefix: str | None = None,
         hotwords: str | None = None,
     ) -> list[int]:
-        """The tokens before a window's text."""
+        """Make the tokens before a window's text.
+
+        Args:
+            tokenizer: The tokenizer of the language and the task.
+            previous_tokens: The tokens of the text before.
+            without_timestamps: Whether the text has no timestamps.
+            prefix: The text that the window's text begins with.
+            hotwords: Words to expect. They have no effect with a prefix.
+
+        Returns:
+            The tokens.
+        """
         most = self.max_length // 2 - 1
         hints = tokenizer.encode(" " + hotwords.strip())[:most] if hotwords and not prefix else []
         before = [*hints, *previous_tokens[-most:]]

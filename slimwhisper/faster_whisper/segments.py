@@ -26,14 +26,23 @@ from slimwhisper.types import Segment as OurSegment
 
 
 class ModelKey(NamedTuple):
-    """What models that share an engine have in common: arguments of `load_model`, and threads."""
+    """What models that share an engine have in common.
+
+    Attributes:
+        name: The name of the model.
+        device: The device, as for `load_model`.
+        dtype: The dtype, as for `load_model`.
+        download_root: The folder for downloaded models.
+        local_files_only: Whether to download nothing.
+        threads: The number of threads, as in `set_threads`.
+    """
 
     name: str
     device: str | None
     dtype: str | None
     download_root: str | None
     local_files_only: bool
-    threads: int  # as in `set_threads`
+    threads: int
 
 
 _models: "weakref.WeakValueDictionary[ModelKey, SlimWhisper]" = weakref.WeakValueDictionary()
@@ -41,8 +50,19 @@ _lock = threading.Lock()
 
 
 def shared_model(key: ModelKey) -> SlimWhisper:
-    """The model for a key, loaded on first use, and freed with the last `WhisperModel` and
-    iterator. Raises the errors of `load_model`.
+    """Return the model for a key.
+
+    It is loaded on first use, and freed with the last `WhisperModel` and iterator.
+
+    Args:
+        key: The key.
+
+    Returns:
+        The model.
+
+    Raises:
+        CheckpointError: When the model cannot be found, downloaded or loaded.
+        OptionError: When an argument has an invalid value.
     """
     with _lock:
         model = _models.get(key)
@@ -54,8 +74,13 @@ def shared_model(key: ModelKey) -> SlimWhisper:
 
 
 class SegmentIterator(Iterator[Segment]):
-    """The segments of one recording, decoded as they are asked for. Dropping it, or `close`, ends
-    the work.
+    """The segments of one recording, each of which is decoded when it is asked for.
+
+    To drop the iterator, or to call its `close`, ends the work.
+
+    Attributes:
+        recording: The recording.
+        close: Ends the work.
     """
 
     def __init__(
@@ -66,13 +91,18 @@ class SegmentIterator(Iterator[Segment]):
         slots: int,
         log_progress: bool,
     ) -> None:
-        """Decodes until the recording's language is known.
+        """Decode until the language of the recording is known.
 
-        Arguments:
-            options: of `slimwhisper.Options`.
-            slots: windows decoded together.
+        Args:
+            model: The model.
+            samples: The samples of the recording.
+            options: The fields of `slimwhisper.Options`.
+            slots: How many windows are decoded together.
+            log_progress: Whether to show a progress bar.
+
         Raises:
-            OptionError, and what else ends a recording.
+            OptionError: When an option has an invalid value.
+            Exception: When something else ends the recording.
         """
         chosen = model.make_options(**options)
         self.recording = make_recording(samples, model.network, chosen)
@@ -92,7 +122,15 @@ class SegmentIterator(Iterator[Segment]):
         self._bar.reset(round(self.recording.seconds, 2))
 
     def __next__(self) -> Segment:
-        """Raises what ended the recording, if it failed."""
+        """Return the next segment.
+
+        Returns:
+            The segment.
+
+        Raises:
+            StopIteration: When there is none.
+            Exception: When the recording has failed, with what ended it.
+        """
         while not self._ready:
             if not (self._call.submissions or self._call.events):
                 self._bar.close()

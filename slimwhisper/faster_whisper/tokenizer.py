@@ -1,4 +1,4 @@
-"""faster-whisper's tokenizer, over ours."""
+"""The tokenizer of faster-whisper."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,32 +14,75 @@ _LANGUAGE_CODES = tuple(LANGUAGES)
 
 
 class Encoded(NamedTuple):
-    """A text's tokens."""
+    """The tokens of a text.
+
+    Attributes:
+        ids: The tokens.
+    """
 
     ids: list[int]
 
 
 class HubTokenizer:
-    """The calls of `tokenizers.Tokenizer` that programs make of `WhisperModel.hf_tokenizer`."""
+    """The calls of `tokenizers.Tokenizer` that programs make of `WhisperModel.hf_tokenizer`.
+
+    Attributes:
+        vocabulary: The model's vocabulary.
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
+        """Make the calls for a vocabulary.
+
+        Args:
+            vocabulary: The model's vocabulary.
+        """
         self.vocabulary = vocabulary
         self._plain = vocabulary.tokenizer()
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Encoded:
-        """Special tokens are never added."""
+        """Encode a text.
+
+        Args:
+            text: The text.
+            add_special_tokens: This has no effect: special tokens are never added.
+
+        Returns:
+            The tokens.
+        """
         return Encoded(encode_text(self._plain, text))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Without special tokens, and without timestamps."""
+        """Decode tokens. Special tokens and timestamps are left out.
+
+        Args:
+            ids: The tokens.
+            skip_special_tokens: This has no effect.
+
+        Returns:
+            The text.
+        """
         return self._plain.decode([token for token in ids if self.vocabulary.is_text(token)])
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """`decode` of each."""
+        """Decode the tokens of several texts.
+
+        Args:
+            sequences: The tokens of each text.
+
+        Returns:
+            The texts.
+        """
         return [self.decode(ids) for ids in sequences]
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of a special token, or of a text that is one token; else None."""
+        """Return the id of a special token, or of a text that is one token.
+
+        Args:
+            token: The token, or the text.
+
+        Returns:
+            The id, or None if there is no such token.
+        """
         special = self._plain.special_tokens.get(token)
         if special is not None:
             return special
@@ -48,8 +91,20 @@ class HubTokenizer:
 
 
 class Tokenizer:
-    """Texts as tokens and back, for a language and a task. Raises OptionError for a language that
-    the model does not know.
+    """Converts texts to tokens and back, for a language and a task.
+
+    What is not listed here is that of openai-whisper's tokenizer.
+
+    Attributes:
+        tokenizer: The tokenizer of the model.
+        task_name: The name of the task. None means an English-only model.
+        language_code: The code of the language.
+        timestamp_begin: The first timestamp, <|0.00|>.
+        eot: The token <|endoftext|>.
+        sot: The token <|startoftranscript|>.
+        sot_prev: The token <|startofprev|>.
+        no_speech: The token <|nospeech|>.
+        no_timestamps: The token <|notimestamps|>.
     """
 
     def __init__(
@@ -59,6 +114,17 @@ class Tokenizer:
         task: str | None = None,
         language: str | None = None,
     ) -> None:
+        """Make a tokenizer.
+
+        Args:
+            tokenizer: The tokenizer of the model, `WhisperModel.hf_tokenizer`.
+            multilingual: Whether the model knows other languages than English.
+            task: "transcribe" or "translate".
+            language: The code or the name of the language. None means English.
+
+        Raises:
+            OptionError: When the model does not know the language.
+        """
         vocabulary = tokenizer.vocabulary
         self.tokenizer, self._vocabulary = tokenizer, vocabulary
         self.task_name = task if multilingual else None
@@ -72,26 +138,42 @@ class Tokenizer:
 
     @property
     def task(self) -> int | None:
-        """The token of the task; None for an English-only model."""
+        """The token of the task. None means an English-only model."""
         return None if self.task_name is None else getattr(self._inner, self.task_name)
 
     @property
     def language(self) -> int | None:
-        """The token of the language; None for an English-only model."""
+        """The token of the language. None means an English-only model."""
         codes = self._vocabulary.languages
         return next((t for t, code in codes.items() if code == self.language_code), None)
 
     def __getattr__(self, name: str) -> Any:
-        """All else is as in openai-whisper: tokens of tasks, and how texts are split."""
+        """Return what openai-whisper's tokenizer has: tokens of tasks, and how texts are split."""
         return getattr(self._inner, name)
 
     @property
     def sot_sequence(self) -> list[int]:
+        """The prompt of a text: <|startoftranscript|>, the language and the task."""
         return list(self._inner.sot_sequence)
 
     def encode(self, text: str) -> list[int]:
+        """Encode a text.
+
+        Args:
+            text: The text.
+
+        Returns:
+            The tokens.
+        """
         return encode_text(self._inner, text)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text; other tokens are left out."""
+        """Decode tokens. Special tokens and timestamps are left out.
+
+        Args:
+            tokens: The tokens.
+
+        Returns:
+            The text.
+        """
         return self.tokenizer.decode(tokens)

@@ -1,4 +1,4 @@
-"""faster-whisper's module of this name."""
+"""The module of this name of faster-whisper."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,13 +28,26 @@ __all__ = [
 
 
 def get_ctranslate2_storage(segment: Any) -> Any:
-    """The array itself: `WhisperModel.model.encode` takes it."""
+    """Return the array itself, which `WhisperModel.model.encode` takes.
+
+    Args:
+        segment: The array.
+
+    Returns:
+        The array.
+    """
     return segment
 
 
 def get_suppressed_tokens(tokenizer: Tokenizer, suppress_tokens: Sequence[int]) -> tuple[int, ...]:
-    """The tokens that are never sampled: these, where -1 stands for symbols that are not spoken,
-    and the special ones before a text; sorted.
+    """List the tokens that are never sampled.
+
+    Args:
+        tokenizer: The tokenizer.
+        suppress_tokens: The tokens. -1 stands for symbols that are not spoken.
+
+    Returns:
+        These tokens and the special tokens that stand before a text, sorted.
     """
     symbols = tokenizer.non_speech_tokens if -1 in suppress_tokens else ()
     before = (

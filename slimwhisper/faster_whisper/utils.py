@@ -1,4 +1,4 @@
-"""faster-whisper's helpers."""
+"""The helpers of faster-whisper."""
 
 import logging
 import os
@@ -18,9 +18,23 @@ def download_model(
     revision: str | None = None,
     use_auth_token: str | bool | None = None,
 ) -> str:
-    """Download a model, unless it is there, and return the path of its file or folder, which
-    `WhisperModel` takes. cache_dir: of openai-whisper's models; those of the Hugging Face hub stay
-    in its own cache. Raises CheckpointError, and OptionError for `output_dir` and `revision`.
+    """Download a model, unless it is on this machine already.
+
+    Args:
+        size_or_id: A name of `available_models`, or an id of the Hugging Face hub.
+        output_dir: This is not offered.
+        local_files_only: Whether to download nothing.
+        cache_dir: The folder for openai-whisper's models. Models of the hub stay in the hub's own
+            cache.
+        revision: This is not offered.
+        use_auth_token: True or False has no effect; a token is not offered.
+
+    Returns:
+        The path of the model's file or folder, which `WhisperModel` takes.
+
+    Raises:
+        CheckpointError: When the model cannot be found or downloaded.
+        OptionError: When an argument is not offered.
     """
     if output_dir is not None:
         raise OptionError("output_dir: models are kept in the cache; copy the returned path")
@@ -29,7 +43,15 @@ def download_model(
 
 
 def check_hub_arguments(revision: str | None, use_auth_token: str | bool | None) -> None:
-    """Raise OptionError for what our downloads do not offer."""
+    """Refuse what our downloads do not offer.
+
+    Args:
+        revision: The revision of a model.
+        use_auth_token: The token of a user.
+
+    Raises:
+        OptionError: When a revision or a token is given.
+    """
     if revision is not None:
         remedy = "download it with `hf download --revision`, and give the folder"
         raise OptionError(f"revision {revision!r}: {remedy}")
@@ -38,5 +60,9 @@ def check_hub_arguments(revision: str | None, use_auth_token: str | bool | None)
 
 
 def get_logger() -> logging.Logger:
-    """faster-whisper's logger, whose level programs set."""
+    """Return the logger of faster-whisper, whose level programs set.
+
+    Returns:
+        The logger.
+    """
     return logging.getLogger("faster_whisper")

@@ -1,4 +1,4 @@
-"""faster-whisper's voice activity detection, by our own."""
+"""The voice activity detection of faster-whisper, by our own."""
 
 from dataclasses import asdict
 from typing import Any
@@ -22,9 +22,19 @@ def get_speech_timestamps(
     sampling_rate: int = SAMPLE_RATE,
     **kwargs: Any,
 ) -> list[dict[str, int]]:
-    """Where float32 [n] has speech: dictionaries of "start" and "end", in samples.
+    """Find the speech in some samples.
 
-    kwargs: fields of `VadOptions`. Raises OptionError unless the rate is 16,000 Hz.
+    Args:
+        audio: The samples, float32 [n] at 16 kHz.
+        vad_options: What counts as speech. None means the defaults with `kwargs`.
+        sampling_rate: The rate in Hz, which must be 16,000.
+        **kwargs: The fields of `VadOptions`.
+
+    Returns:
+        Dictionaries of "start" and "end", in samples.
+
+    Raises:
+        OptionError: When the rate is another one.
     """
     if sampling_rate != SAMPLE_RATE:
         raise OptionError(f"sampling_rate {sampling_rate!r}: give samples at {SAMPLE_RATE} Hz")
@@ -35,7 +45,14 @@ def get_speech_timestamps(
 
 
 def option_fields(vad: VadOptions) -> dict[str, Any]:
-    """Fields of `slimwhisper.Options` for what counts as speech."""
+    """Convert what counts as speech.
+
+    Args:
+        vad: The options of faster-whisper.
+
+    Returns:
+        The same as fields of `slimwhisper.Options`.
+    """
     fields = {f"vad_{name}": value for name, value in asdict(vad).items()}
     longest = vad.max_speech_duration_s
     return fields | {"vad_max_speech_duration_s": None if longest == float("inf") else longest}

@@ -27,13 +27,30 @@ POLL = 0.02  # seconds
 class Live:
     """A stream that any thread may feed, and that one thread iterates for its events.
 
-    An update that becomes due while another runs waits and takes the newest audio, so a slow
-    machine makes fewer of them. The stream has its place in the engine, for one window at a time.
-    Calls of other threads may make its steps, too, so its state is read between two of them.
+    `SlimWhisper.live` makes it. An update that becomes due while another one runs waits, and takes
+    the newest audio, so a slow machine makes fewer updates. The stream has its place in the engine,
+    for one window at a time.
+
+    Examples:
+        >>> live = model.live(language="en")
+        >>> live.append(samples)  # from any thread
+        >>> live.finish()
+        >>> for event in live:
+        ...     print(event)
     """
 
     def __init__(self, transcriber: Transcriber, options: LiveOptions) -> None:
-        """Raises OptionError, DependencyError."""
+        """Open a stream. Use `SlimWhisper.live` instead of this.
+
+        Args:
+            transcriber: The loop of the model, shortened to `options.window`.
+            options: The options of the stream.
+
+        Raises:
+            OptionError: When an option has an invalid value.
+            AudioError: When the recording of a known speaker cannot be read.
+            DependencyError: When silero-vad, or a package for speakers, is not installed.
+        """
         model = transcriber.model
         self._transcriber, self._call = transcriber, transcriber.call(Search(), 1)
         self._stream = Stream(model.dims, model.vocabulary, options, model.settings)
@@ -44,8 +61,14 @@ class Live:
         self._lock = threading.Lock()
 
     def append(self, samples: ArrayLike) -> None:
-        """Floating [n] at 16 kHz, in [-1, 1]; any n. Raises AudioError for others, OptionError
-        after `finish`.
+        """Add audio. This may be called from any thread.
+
+        Args:
+            samples: Floating numbers [n] at 16 kHz, in [-1, 1]. Any n will do.
+
+        Raises:
+            AudioError: When the array has another shape or dtype, or numbers that are not finite.
+            OptionError: When `finish` was called before.
         """
         if self._finished:
             raise OptionError("the stream is finished; open another stream for more audio")
@@ -62,15 +85,18 @@ class Live:
         self._commands.put(take)
 
     def commit(self) -> None:
-        """End the utterance now."""
+        """End the utterance now. This may be called from any thread."""
         self._commands.put(self._stream.commit)
 
     def clear(self) -> None:
-        """Discard audio and text that are not committed."""
+        """Discard the audio and the text that are not committed.
+
+        This may be called from any thread.
+        """
         self._commands.put(self._stream.clear)
 
     def finish(self) -> None:
-        """Mark the end of the audio; the iteration ends when all of it is decoded."""
+        """Mark the end of the audio. The iteration ends when all of it is decoded."""
         self._finished = True
         self._commands.put(self._stream.finish)
 
@@ -81,12 +107,18 @@ class Live:
 
     @property
     def backlog(self) -> float:
-        """Seconds of audio, without silence, that no update has decoded yet."""
+        """The seconds of audio, without silence, that no update has decoded yet."""
         return self._queued / SAMPLE_RATE + self._undecoded
 
     def __iter__(self) -> Iterator[LiveEvent]:
-        """The events, as they happen; waits for audio. Can be iterated once. Raises
-        SlimWhisperError if the model's output was not finite.
+        """Iterate the events as they happen. This waits for audio, and is possible once.
+
+        Yields:
+            An event.
+
+        Raises:
+            OptionError: When the stream was iterated before.
+            SlimWhisperError: When the model's output was not finite.
         """
         if self._iterated:
             raise OptionError("a live stream can be iterated only once; open another stream")
@@ -106,8 +138,20 @@ class Live:
                     self._run(self._commands.get())
 
     def listen(self, source: Iterable[ArrayLike]) -> Iterator[LiveEvent]:
-        """The events of the audio in `source`. Each update runs as soon as it is due, so events do
-        not depend on how the audio is split into pieces. Errors: see `SlimWhisper.live`.
+        """Iterate the events of the audio of a source.
+
+        Each update runs as soon as it is due, so the events do not depend on how the audio is split
+        into pieces.
+
+        Args:
+            source: The pieces of audio, as for `append`.
+
+        Yields:
+            An event.
+
+        Raises:
+            AudioError: When a piece has another shape or dtype, or numbers that are not finite.
+            SlimWhisperError: When the model's output was not finite.
         """
         with self._call:
             for piece in source:
@@ -146,8 +190,21 @@ class Live:
 
 
 async def listen_async(live: Live, source: AsyncIterable[ArrayLike]) -> AsyncIterator[LiveEvent]:
-    """The events of the audio in `source`. The engine works in a thread, which ends before this
-    generator does, even if the consumer stops early.
+    """Iterate the events of the audio of an asynchronous source.
+
+    The engine works in a thread, which ends before this generator does, even if the consumer stops
+    early.
+
+    Args:
+        live: The stream.
+        source: The pieces of audio, as for `Live.append`.
+
+    Yields:
+        An event.
+
+    Raises:
+        AudioError: When a piece has another shape or dtype, or numbers that are not finite.
+        SlimWhisperError: When the model's output was not finite.
     """
     loop = asyncio.get_running_loop()
     events: asyncio.Queue[LiveEvent | SlimWhisperError | None] = asyncio.Queue()

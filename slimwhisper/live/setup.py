@@ -1,4 +1,4 @@
-"""The settings shared by all updates of a stream: its checked options and its sampling rules."""
+"""The settings that all updates of a stream share: its checked options and its sampling rules."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,15 +20,25 @@ EXTRA_TOKENS = 12  # tokens that an update may sample beyond the share of its au
 
 @dataclass(frozen=True, eq=False)
 class UpdateSettings:
-    """How the updates of an utterance are decoded."""
+    """How the updates of an utterance are decoded.
+
+    Attributes:
+        dims: The dimensions of the model.
+        vocabulary: The model's vocabulary.
+        live: The options of the stream.
+        options: The options of a transcription that follow from them.
+        first_rules: The sampling rules of a text from its first token on.
+        later_rules: The sampling rules of text after committed text, which may be empty.
+        max_frames: The most mel frames of audio in an update. A longer buffer is cut first.
+    """
 
     dims: Dims
     vocabulary: Vocabulary
     live: LiveOptions
     options: Options
-    first_rules: Rules  # of a text's first token
-    later_rules: Rules  # of text after committed text, which may be empty
-    max_frames: int  # mel frames of audio in an update; a longer buffer is cut first
+    first_rules: Rules
+    later_rules: Rules
+    max_frames: int
 
     @staticmethod
     def of(
@@ -37,7 +47,21 @@ class UpdateSettings:
         live: LiveOptions,
         settings: GenerationSettings | None = None,
     ) -> "UpdateSettings":
-        """dims: of the model, shortened to `live.window`. Raises OptionError."""
+        """Make the settings of a stream.
+
+        Args:
+            dims: The dimensions of the model, shortened to `live.window`.
+            vocabulary: The model's vocabulary.
+            live: The options of the stream.
+            settings: The settings in the model's files.
+
+        Returns:
+            The settings.
+
+        Raises:
+            OptionError: When an option has an invalid value.
+            DependencyError: When speakers are requested and a package for them is not installed.
+        """
         check(live)
 
         def options(**changes: Any) -> Options:
@@ -66,15 +90,17 @@ class UpdateSettings:
 
     @property
     def language(self) -> str | None:
-        """The code of the language; None: it is detected in each utterance."""
+        """The code of the language. None means that it is detected in each utterance."""
         if self.options.language is not None:
             return language_code(self.options.language, self.vocabulary)
         return None if self.vocabulary.languages else "en"
 
     @property
     def full_frames(self) -> int:
-        """Mel frames from which a buffer is cut: the next update would exceed `max_frames`. Without
-        turns, only more than that, so that what is committed is one text.
+        """The mel frames from which a buffer is cut, as the next update would exceed `max_frames`.
+
+        Without turns a buffer is cut only when it exceeds `max_frames`, so that what is committed
+        is one text.
         """
         if not self.live.turns:
             return self.max_frames
@@ -82,19 +108,37 @@ class UpdateSettings:
         return max(self.max_frames - update_frames, self.max_frames // 2)
 
     def usual_tokens(self, frames: int) -> int:
-        """The most tokens to sample for this many mel frames: their share of the limit for 30 s,
-        and `EXTRA_TOKENS`.
+        """Return the most tokens to sample for some audio.
+
+        This is the share of the audio in the limit for 30 s, and `EXTRA_TOKENS`.
+
+        Args:
+            frames: The mel frames of the audio.
+
+        Returns:
+            The number of tokens.
         """
         return EXTRA_TOKENS + -(-self.later_rules.sample_len * frames // WINDOW_FRAMES)
 
     @property
     def padding(self) -> int:
-        """Samples of audio before the start of speech that belong to its buffer."""
+        """The samples of audio before the start of speech that belong to its buffer."""
         return self.live.prefix_padding_ms * SAMPLE_RATE // 1000
 
 
 def live_options(**values: Any) -> LiveOptions:
-    """LiveOptions of these values. Raises OptionError for unknown names and invalid values."""
+    """Make the options of a stream.
+
+    Args:
+        **values: The fields of `LiveOptions`.
+
+    Returns:
+        The checked options.
+
+    Raises:
+        OptionError: When an option has an unknown name or an invalid value.
+        DependencyError: When speakers are requested and a package for them is not installed.
+    """
     check_names(LiveOptions, values)
     values = plain_values(values)
     if "known_speakers" in values:
@@ -105,7 +149,15 @@ def live_options(**values: Any) -> LiveOptions:
 
 
 def check(live: LiveOptions) -> None:
-    """Raise OptionError for values that are invalid for every model."""
+    """Check the options of a stream for what is invalid for every model.
+
+    Args:
+        live: The options.
+
+    Raises:
+        OptionError: When a value is invalid.
+        DependencyError: When speakers are requested and a package for them is not installed.
+    """
     check_rows(live)
     for key in ("words", "turns", "condition_on_previous_text"):
         if not isinstance(getattr(live, key), bool):

@@ -1,4 +1,4 @@
-"""The state machine of one stream: samples in, windows for an engine, events out."""
+"""The state machine of one stream: samples come in, windows go to an engine, events come out."""
 
 import time
 from collections import deque
@@ -24,8 +24,16 @@ MAX_PARALLEL_UPDATES = 4  # updates of a stream with a backlog
 
 
 def as_samples(piece: ArrayLike) -> NDArray[np.float32]:
-    """Floating [n] -> float32 [n]. Raises AudioError for other arrays and numbers that are not
-    finite.
+    """Check a piece of audio.
+
+    Args:
+        piece: Floating numbers [n].
+
+    Returns:
+        The samples, float32 [n].
+
+    Raises:
+        AudioError: When the array has another shape or dtype, or numbers that are not finite.
     """
     samples = np.asarray(piece)
     if samples.ndim != 1 or not np.issubdtype(samples.dtype, np.floating):
@@ -39,14 +47,14 @@ def as_samples(piece: ArrayLike) -> NDArray[np.float32]:
 class Stream:
     """The state machine of one stream. It has no model, and belongs to one thread.
 
-    `append` audio; whenever an update is `due`, submit its `next_window` to an engine and `accept`
-    the answers, as a `Transcriber` does; take the `events`. Closed buffers may have their updates
-    in parallel; the open one has one at a time, after them.
+    Append audio by `append`. Whenever an update is `due`, submit its `next_window` to an engine and
+    let the stream `accept` the answers, as a `Transcriber` does. Take the `events`. Closed buffers
+    may have their updates in parallel; the open one has one at a time, after them.
 
-    The events of each utterance are, in order: SpeechStarted, TextUpdate per update, SpeechStopped,
-    TextUpdate of the rest, UtteranceEnded; the next one may start before that. With `diarize`,
-    SpeakersNamed comes last. Without turns, an utterance lasts from its first speech to `commit`,
-    and is one text as long as it fits in a window.
+    The events of each utterance are, in this order: SpeechStarted, a TextUpdate for each update,
+    SpeechStopped, a TextUpdate of the rest, and UtteranceEnded. The next utterance may start before
+    that. With `diarize`, SpeakersNamed comes last. Without turns, an utterance lasts from its first
+    speech to `commit`, and is one text as long as it fits in a window.
     """
 
     live = True
@@ -59,9 +67,19 @@ class Stream:
         options: LiveOptions,
         settings: GenerationSettings | None = None,
     ) -> None:
-        """dims: of the model, shortened by `SlimWhisper.shortened` if options have a `window`.
-        settings: those in the model's files. Raises OptionError, AudioError
-        for a known speaker's recording, and DependencyError without silero-vad.
+        """Open a stream.
+
+        Args:
+            dims: The dimensions of the model, shortened by `SlimWhisper.shortened` if the options
+                have a `window`.
+            vocabulary: The model's vocabulary.
+            options: The options of the stream.
+            settings: The settings in the model's files.
+
+        Raises:
+            OptionError: When an option has an invalid value.
+            AudioError: When the recording of a known speaker cannot be read.
+            DependencyError: When silero-vad, or a package for speakers, is not installed.
         """
         self._model_parts = dims, vocabulary, settings
         setup = UpdateSettings.of(dims, vocabulary, options, settings)
@@ -77,45 +95,66 @@ class Stream:
     # -- audio in --------------------------------------------------------------------------------
 
     def append(self, samples: ArrayLike) -> None:
-        """Floating [n] at 16 kHz, in [-1, 1]; any n. Raises AudioError for other arrays and for
-        numbers that are not finite, OptionError after `finish`.
+        """Add audio, and process it.
+
+        Args:
+            samples: Floating numbers [n] at 16 kHz, in [-1, 1]. Any n will do.
+
+        Raises:
+            AudioError: When the array has another shape or dtype, or numbers that are not finite.
+            OptionError: When `finish` was called before.
         """
         self.enqueue(samples)
         process_streams([self])
 
     def enqueue(self, samples: ArrayLike) -> None:
-        """Add samples for `process_streams`, which processes those of many streams."""
+        """Add audio for `process_streams`, which processes that of many streams.
+
+        Args:
+            samples: The samples, as for `append`.
+
+        Raises:
+            AudioError: When the array has another shape or dtype, or numbers that are not finite.
+            OptionError: When `finish` was called before.
+        """
         if self._finished:
             raise OptionError("the stream is finished; open another one for more audio")
         self.segmenter.pending.append(as_samples(samples))
 
     @property
     def ready_samples(self) -> int:
-        """How many samples the next block has; 0: they are not all there."""
+        """The number of samples of the next block. 0 means that they are not all there."""
         size = self.segmenter.activity.block_size
         return size if len(self.segmenter.pending) >= size else 0
 
     def process(self, block: Samples, probabilities: Samples) -> None:
-        """Process the next block, which was taken. probabilities: as in `VoiceActivity.process`."""
+        """Process the next block, which was taken from the pending samples.
+
+        Args:
+            block: The samples of the block.
+            probabilities: The probabilities of speech, as in `VoiceActivity.process`.
+        """
         self.segmenter.process(block, probabilities)
         self._advance()
 
     def commit(self) -> None:
-        """End the utterance now, even in the middle of speech. Between utterances this has no
-        effect; but without turns, audio without speech becomes an utterance.
+        """End the utterance now, even in the middle of speech.
+
+        Between utterances this has no effect. But without turns, audio without speech becomes an
+        utterance.
         """
         self._process_pending()
         self.segmenter.commit()
         self._advance()
 
     def clear(self) -> None:
-        """Discard audio and text that are not committed; the current utterance ends."""
+        """Discard the audio and the text that are not committed. The current utterance ends."""
         self._process_pending()
         self.segmenter.clear()
         self._advance()
 
     def finish(self) -> None:
-        """End the last utterance: no more audio follows."""
+        """End the last utterance. No more audio follows."""
         if not self._finished:
             self._process_pending()
             self.segmenter.finish()
@@ -127,8 +166,13 @@ class Stream:
         self._advance()
 
     def change(self, options: LiveOptions) -> None:
-        """Use these options from the next utterance on. The window cannot change. Raises
-        OptionError.
+        """Use other options from the next utterance on. The window cannot change.
+
+        Args:
+            options: The options.
+
+        Raises:
+            OptionError: When an option has an invalid value, or the window is another one.
         """
         dims, vocabulary, settings = self._model_parts
         if options.window != self.segmenter.setup.live.window:
@@ -139,22 +183,32 @@ class Stream:
 
     @property
     def backlog(self) -> float:
-        """Seconds of audio, without silence, that no update has decoded yet."""
+        """The seconds of audio, without silence, that no update has decoded yet."""
         return sum(p.audio.undecoded_seconds for p in self._buffers)
 
     @property
     def due(self) -> float | None:
-        """The deadline of the next update, in seconds of `time.monotonic`: across streams, the
-        earliest goes first. For a closed buffer, the time it was closed. None: none can start.
+        """The deadline of the next update, in seconds of `time.monotonic`.
+
+        Across streams, the earliest goes first. For a closed buffer it is the time when it was
+        closed. None means that no update can start.
         """
         return None if self._next is None else self._next.deadline
 
     def next_window(self) -> tuple[SpeechBuffer, Window] | None:
-        """`request`, if an update is due."""
+        """Start the next update, if one is due.
+
+        Returns:
+            The buffer and the window of the update, or None.
+        """
         return None if self._next is None else self.request()
 
     def request(self) -> tuple[SpeechBuffer, Window]:
-        """Start the update that is `due`, with the newest audio: its buffer and its window."""
+        """Start the update that is due, with the newest audio.
+
+        Returns:
+            The buffer and the window of the update.
+        """
         buffer = self._next
         assert buffer is not None
         if buffer.updates and not buffer.audio.closed:
@@ -168,9 +222,17 @@ class Stream:
         return buffer, window
 
     def accept(self, buffer: SpeechBuffer, answer: Answer) -> Request | None:
-        """Process an answer to a running update. Returns the next request for the same slot; None:
-        the update is done. Raises SlimWhisperError if the model's output was not finite; the
-        stream is unusable then.
+        """Process an answer to a running update.
+
+        Args:
+            buffer: The buffer of the update.
+            answer: The answer.
+
+        Returns:
+            The next request for the same slot. None means that the update is done.
+
+        Raises:
+            SlimWhisperError: When the model's output was not finite. The stream is unusable then.
         """
         if buffer in self._buffers:  # else cleared in the meantime
             if (request := buffer.accept(answer)) is not None:
@@ -181,18 +243,22 @@ class Stream:
         return None
 
     def report(self) -> None:
-        """Nothing: `events` come from audio as well as from answers."""
+        """Report nothing: `events` come from audio as well as from answers."""
 
     def result(self) -> None:
-        """None, but for its events."""
+        """Return nothing: the stream has only its events."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Free nothing."""
 
     # -- events ----------------------------------------------------------------------------------
 
     def events(self) -> list[LiveEvent]:
-        """The events since the last call."""
+        """Take the events since the last call.
+
+        Returns:
+            The events.
+        """
         events = self._events.copy()
         self._events.clear()
         return events
@@ -247,7 +313,13 @@ class Stream:
 
 
 def process_streams(streams: Sequence[Stream]) -> None:
-    """Process the streams' pending samples, block by block, each with one call of the network."""
+    """Process the pending samples of some streams, block by block.
+
+    Each block is processed with one call of the network for all streams.
+
+    Args:
+        streams: The streams.
+    """
     while sizes := {s: size for s in streams if (size := s.ready_samples)}:
         size = max(sizes.values())
         alike = [s for s, each in sizes.items() if each == size]

@@ -16,8 +16,36 @@ live = partial(option, section="live")
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """The options of a live stream. Durations are seconds of audio, except where the name says ms,
-    as in OpenAI's Realtime API. As in `Options`, each row also defines a flag and its checks.
+    """The options of a live stream.
+
+    Durations are seconds of audio, except where the name says ms, as in OpenAI's Realtime API. As
+    in `Options`, each field also defines a flag of the command and its checks.
+
+    Attributes:
+        task: "transcribe" writes in the language that is spoken, "translate" in English. The
+            default is "transcribe".
+        language: The language that is spoken, by its code or name. None means that it is detected
+            for each utterance.
+        prompt: The text that comes before the first utterance. None means no text.
+        hotwords: Words to expect. None means no words.
+        condition_on_previous_text: Whether each utterance continues the text before it. The default
+            is True.
+        update: The seconds of new audio between two updates, from 0.1 to 30. The default is 1.0.
+        first: The seconds of speech before the first update of an utterance, from 0 to 30. The
+            default is 0.5.
+        words: Whether to find when each word is spoken. The default is False.
+        diarize: Whether to name the speaker of each segment by voice, at the end. The default is
+            False.
+        known_speakers: Names, each with the path of a recording of that voice, as pairs or as a
+            mapping.
+        turns: Whether pauses end utterances. With False only `commit` does. The default is True.
+        vad_threshold: The probability from which a sound is speech, between 0 and 1. The default is
+            0.5.
+        prefix_padding_ms: The milliseconds of audio that are kept before speech begins, from 0 to
+            5000. The default is 300.
+        silence_duration_ms: The milliseconds of silence that end an utterance, from 0 to 60,000.
+            The default is 500.
+        window: The seconds that an update encodes, from 4 to 30. Fewer are faster. None means 30.
     """
 
     task: str = live("transcribe", "translate into English, or transcribe", choices=TASKS)
@@ -49,52 +77,90 @@ class LiveOptions:
 
 @dataclass(frozen=True, slots=True)
 class SpeechStarted:
-    """Voice activity has opened an utterance."""
+    """An event: voice activity has opened an utterance.
 
-    utterance: int  # counts from 0
-    start: float  # seconds since the stream began
-    calls: int = 0  # of `commit` and `clear` before it
+    Attributes:
+        utterance: The number of the utterance, from 0.
+        start: When it begins, in seconds since the stream began.
+        calls: How many times `commit` and `clear` were called before it.
+    """
+
+    utterance: int
+    start: float
+    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechStopped:
-    """An utterance is over; its last text follows."""
+    """An event: an utterance is over. Its last text follows.
+
+    Attributes:
+        utterance: The number of the utterance.
+        end: When it ends, in seconds since the stream began.
+    """
 
     utterance: int
-    end: float  # seconds
+    end: float
 
 
 @dataclass(frozen=True, slots=True)
 class TextUpdate:
-    """An update of an utterance: its text is all text committed so far, then `tentative`."""
+    """An event: an update of the text of an utterance.
+
+    The text of the utterance is all its committed text so far, followed by the tentative text.
+
+    Attributes:
+        utterance: The number of the utterance.
+        committed: The text that this update adds to the committed text, which is final. It may be
+            "".
+        tentative: The text that follows the committed text for now. The next update may change it.
+        words: The words of `committed` with their times, if `LiveOptions.words` is set.
+        heard: The end of the audio that the update decoded, in seconds since the stream began.
+    """
 
     utterance: int
-    committed: str  # added to the committed text by this update; may be ""
-    tentative: str  # follows the committed text for now; may change
-    words: tuple[Word, ...] = ()  # of `committed`, with `LiveOptions.words`
-    heard: float = 0.0  # seconds of audio decoded by the update, since the stream began
+    committed: str
+    tentative: str
+    words: tuple[Word, ...] = ()
+    heard: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class UtteranceEnded:
-    """The whole utterance; its text is final."""
+    """An event: the whole utterance, whose text is final.
+
+    Attributes:
+        utterance: The number of the utterance.
+        segments: Its segments, at least one. Their times are seconds since the stream began.
+        text: All its committed text. "" means that there was no speech.
+        language: The code of its language.
+    """
 
     utterance: int
-    segments: tuple[Segment, ...]  # at least one; times in seconds since the stream began
-    text: str  # all committed text; "": there was no speech
-    language: str  # code
+    segments: tuple[Segment, ...]
+    text: str
+    language: str
 
 
 @dataclass(frozen=True, slots=True)
 class SpeakersNamed:
-    """The last event of a stream with `LiveOptions.diarize`: who spoke each segment."""
+    """An event: who spoke each segment. It is the last one of a stream with `LiveOptions.diarize`.
 
-    speakers: tuple[tuple[int, int, str], ...]  # utterance, segment's id in it, speaker
+    Attributes:
+        speakers: The number of the utterance, the id of the segment in it, and the speaker, for
+            each segment.
+    """
+
+    speakers: tuple[tuple[int, int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFailed:
-    """The stream has ended with an error."""
+    """An event: the stream has ended with an error.
+
+    Attributes:
+        error: The error.
+    """
 
     error: SlimWhisperError
 

@@ -1,4 +1,7 @@
-"""The options of the core: how windows are searched, when a text fails, times of words, clips."""
+"""The options of the core.
+
+They say how windows are searched, when a text fails, and what is found of words and clips.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,40 @@ thresholds = partial(option, section="thresholds")
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(OptionGroup):
-    """How the text of a window is searched. `repetition_penalty` and `no_repeat_ngram_size` are
-    faster-whisper's, `seed` and `token_logprobs` slimwhisper's, all others `whisper`'s.
+    """How the text of a window is searched.
+
+    `repetition_penalty` and `no_repeat_ngram_size` are options of faster-whisper, `seed` and
+    `token_logprobs` of slimwhisper, all others are those of `whisper`.
+
+    Attributes:
+        temperature: The temperature to sample at, from 0 to 10, or several to try in turn until a
+            window's text passes the thresholds. 0 means greedy or beam search. The default is (0.0,
+            0.2, 0.4, 0.6, 0.8, 1.0).
+        best_of: How many texts of a window are sampled at temperatures above 0, from 1 to 100. None
+            means 1.
+        beam_size: How many beams are searched at temperature 0, from 1 to 100. None means greedy
+            search, which is several times faster.
+        patience: A search ends after `beam_size` times this many finished texts. It needs
+            `beam_size`. None means 1.0.
+        length_penalty: The alpha of the length penalty of Google NMT, from 0 to 1. None ranks texts
+            by their mean log-probability.
+        sample_len: The most tokens of a window. None means half of the text context, 224.
+        repetition_penalty: The logits of tokens that a window's text has already are divided by
+            this, or multiplied if they are below 0. It is between 0 and 100. The default, 1.0,
+            changes nothing.
+        no_repeat_ngram_size: The tokens in a row that a window's text may not repeat. The default,
+            0, means no limit.
+        seed: The seed of the random numbers for sampling, from 0. Each file has random numbers of
+            its own. The default is 0.
+        without_timestamps: Whether to decode text without timestamps. The default is False.
+        max_initial_timestamp: The latest possible first timestamp of a window in seconds. None
+            means no limit. The default is 1.0.
+        suppress_blank: Whether a text must not start with a blank. The default is True.
+        suppress_tokens: The ids of the tokens that are never sampled, or the same separated by
+            commas. -1 stands for symbols that are not spoken, and "numerals" for all tokens with a
+            digit. None and "" allow all tokens. The default is "-1".
+        token_logprobs: Whether segments have the log-probability of every token. The default is
+            False.
     """
 
     # one, or several to try in turn until a window's text passes the thresholds
@@ -72,12 +107,25 @@ class SearchOptions(OptionGroup):
 
     @classmethod
     def prepare(cls, values: dict[str, Any], defaults: dict[str, Any], model: ModelFacts) -> None:
-        """A model whose vocabulary has no timestamps decodes without."""
+        """Decode without timestamps if the model's vocabulary has none.
+
+        Args:
+            values: The options of all groups that were given, by name.
+            defaults: The model's own values for the others. They are changed in place.
+            model: The model that they are for.
+        """
         if not model.vocabulary.timestamps:
             defaults["without_timestamps"] = True
 
     def check(self, model: ModelFacts) -> None:
-        """Whether a search with these ends with a text."""
+        """Check that a search with these options ends with a text.
+
+        Args:
+            model: The model that the options are for.
+
+        Raises:
+            OptionError: When it does not.
+        """
         valid = [isinstance(t, Real) and 0 <= t <= 10 for t in self.temperatures]
         if not valid or not all(valid):
             rule = "give one number, or several to try in turn, from 0 (greedy) to 10"
@@ -93,14 +141,30 @@ class SearchOptions(OptionGroup):
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        """`temperature`, one or several, in the order in which they are tried."""
+        """The temperatures, one or several, in the order in which they are tried."""
         temperature = self.temperature
         return tuple(temperature) if isinstance(temperature, Sequence) else (temperature,)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdOptions(OptionGroup):
-    """When a text fails, and what then; `whisper`'s, but for `on_failure`."""
+    """When the text of a window fails, and what happens then.
+
+    `on_failure` is an option of slimwhisper, all others are those of `whisper`. A text that fails
+    is decoded again at the next temperature.
+
+    Attributes:
+        compression_ratio_threshold: A text fails if it compresses better than this, which means
+            that it repeats itself. None means no such check. The default is 2.4.
+        logprob_threshold: A text fails if its mean log-probability is lower than this. None means
+            no such check. The default is -1.0.
+        no_speech_threshold: A window is silent if its probability of no speech is higher than this
+            and its text fails `logprob_threshold`. None means no such check. The default is 0.6.
+        on_failure: Which text to keep if all temperatures fail a threshold: "last", as `whisper`
+            does, or "best", the most likely one that does not repeat itself. The default is "last".
+        hallucination_silence_threshold: Silence that is longer than this many seconds is skipped
+            around text that may be invented. It needs `word_timestamps`. None skips nothing.
+    """
 
     compression_ratio_threshold: float | None = thresholds(
         2.4, "fall back if the text compresses better than this, which means it repeats itself"
@@ -127,7 +191,14 @@ class ThresholdOptions(OptionGroup):
     )
 
     def check(self, model: ModelFacts) -> None:
-        """Whether the model says how probable speech is."""
+        """Check that the model says how probable speech is.
+
+        Args:
+            model: The model that the options are for.
+
+        Raises:
+            OptionError: When `no_speech_threshold` is set and the vocabulary has no token for it.
+        """
         default = ThresholdOptions().no_speech_threshold
         if model.vocabulary.no_speech is None and self.no_speech_threshold not in (None, default):
             reason = "its vocabulary has no <|nospeech|>; drop no_speech_threshold"
@@ -136,7 +207,18 @@ class ThresholdOptions(OptionGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class WordOptions(OptionGroup):
-    """Times of words; `whisper`'s, but for `word_times`."""
+    """The times of words.
+
+    `word_times` is an option of slimwhisper, all others are those of `whisper`.
+
+    Attributes:
+        word_timestamps: Whether to find the start and the end of each word. The default is False.
+        prepend_punctuations: The punctuation that belongs to the next word.
+        append_punctuations: The punctuation that belongs to the word before it.
+        word_times: Which times words have: "whisper", those of `whisper`, or "fine", closer to the
+            sound, found by attention and loudness. It needs `word_timestamps`. The default is
+            "whisper".
+    """
 
     word_timestamps: bool = words(False, "find the start and end of each word")
     prepend_punctuations: str = words("\"'“¿([{-", "punctuation to attach to the next word")
@@ -162,7 +244,17 @@ class RecordingOptions(
     SearchOptions,
     LanguageOptions,
 ):
-    """All that the core reads."""
+    """All options that the core reads.
+
+    `clip_timestamps` is an option of `whisper`, `audio_window` one of slimwhisper.
+
+    Attributes:
+        clip_timestamps: The clips to transcribe, in seconds, as numbers or as a string,
+            "start,end,start,end,...". The last end may be left out. The default is "0".
+        audio_window: The length of windows: "auto", as long as their audio; "near", with silence up
+            to 20 s; or "full", up to 30 s. None means what the model's settings say, or else
+            "full". See `load_model`.
+    """
 
     clip_timestamps: str | tuple[float, ...] = decoding(
         "0", "clips to transcribe, in seconds: start,end,start,end,...; the last end is optional"
@@ -175,7 +267,14 @@ class RecordingOptions(
     )
 
     def check(self, model: ModelFacts) -> None:
-        """Whether the clips are times, and the prefix leaves room for a text."""
+        """Check that the clips are times, and that the prefix leaves room for a text.
+
+        Args:
+            model: The model that the options are for.
+
+        Raises:
+            OptionError: When one of them is wrong.
+        """
         from slimwhisper.tokens.texts import prefix_tokens
 
         try:
@@ -189,7 +288,12 @@ class RecordingOptions(
 
     @property
     def clip_seconds(self) -> list[float]:
-        """The numbers of `clip_timestamps`. Raises ValueError or TypeError for others."""
+        """The numbers of `clip_timestamps`, in seconds.
+
+        Raises:
+            ValueError: When it is a string with something else.
+            TypeError: When it has something else than numbers.
+        """
         clips = self.clip_timestamps
         parts = [t for t in clips.split(",") if t.strip()] if isinstance(clips, str) else clips
         return [float(t) for t in parts]

@@ -19,37 +19,70 @@ from slimwhisper.types import Segment, Transcript
 
 @dataclass(frozen=True, slots=True)
 class DecodedWindow:
-    """What is known of a window besides its segments."""
+    """What is known of a window besides its segments.
+
+    Attributes:
+        span: Where the window lies in the recording.
+        mel: A function that returns its spectrogram [n_mels, 3000], padding included.
+        tokenizer: The tokenizer of its language.
+        before: The segments of the windows before it.
+        alignment: How its text attends to its audio, with `word_timestamps`.
+        stop: The mel frame of the recording at which its text ends.
+        language: The code of its text's language. None means that the model knows one only.
+        language_probability: The probability of the language, if it was detected to be another than
+            that of the window before. Otherwise this is 1.
+    """
 
     span: WindowSpan
-    mel: Callable[[], Tensor]  # returns [n_mels, 3000], padding included
+    mel: Callable[[], Tensor]
     tokenizer: Tokenizer
-    before: Sequence[Segment]  # of the windows before it
-    alignment: Alignment | None = None  # of its text, with `word_timestamps`
-    stop: int = 0  # the mel frame of the recording where its text ends
-    language: str | None = None  # code: of the text; None: the model knows one only
-    # of the language, if it was detected to be another than that of the window before; else 1
+    before: Sequence[Segment]
+    alignment: Alignment | None = None
+    stop: int = 0
+    language: str | None = None
     language_probability: float = 1.0
 
 
 class WindowPass(Protocol):
-    """A change to a window's segments, before they are reported."""
+    """A change to a window's segments before they are reported. A function of this form is one."""
 
     def __call__(self, segments: Sequence[Segment], window: DecodedWindow) -> list[Segment]:
-        """The changed copies."""
+        """Change the segments of a window.
+
+        Args:
+            segments: The segments.
+            window: What is known of the window.
+
+        Returns:
+            The changed copies.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptContext:
-    """What is known of a recording besides its transcript."""
+    """What is known of a recording besides its transcript.
+
+    Attributes:
+        options: The options of the recording.
+        seconds: The length of the recording.
+        vocabulary: The model's vocabulary.
+        tokenizer: The tokenizer of the transcript's language.
+    """
 
     options: RecordingOptions
     seconds: float
     vocabulary: Vocabulary
-    tokenizer: Tokenizer  # of the transcript's language
+    tokenizer: Tokenizer
 
     def spell(self, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
-        """A segment's tokens -> pieces of text with their tokens; timestamps have no text."""
+        """Split the tokens of a segment into pieces of text.
+
+        Args:
+            tokens: The tokens of the segment.
+
+        Returns:
+            The pieces with their tokens. Timestamps have no text.
+        """
         pieces: list[tuple[str, list[int]]] = []
         for is_text, run in groupby(tokens, self.vocabulary.is_text):
             words, parts = [""], [list(run)]
@@ -60,36 +93,83 @@ class TranscriptContext:
 
 
 class Pass(Protocol):
-    """A change to a finished transcript."""
+    """A change to a finished transcript. A function of this form is one."""
 
     def __call__(self, transcript: Transcript, context: TranscriptContext) -> Transcript:
-        """The changed copy."""
+        """Change a transcript.
+
+        Args:
+            transcript: The transcript.
+            context: What is known of the recording.
+
+        Returns:
+            The changed copy.
+        """
 
 
 class Voice(Protocol):
-    """Where there may be speech; all positions are mel frames."""
+    """Where there may be speech in a recording. All positions are mel frames of 10 ms."""
 
     def heard(self, start: int, stop: int) -> bool:
-        """Whether between two positions, or near them."""
+        """Return whether there may be speech between two positions, or near them.
+
+        Args:
+            start: The first position.
+            stop: The last position.
+
+        Returns:
+            Whether there may be speech.
+        """
 
     def seconds(self, start: int, stop: int) -> float:
-        """How much between two positions."""
+        """Return how much speech there may be between two positions.
+
+        Args:
+            start: The first position.
+            stop: The last position.
+
+        Returns:
+            The seconds of speech.
+        """
 
     def is_faint(self, start: int, stop: int) -> bool:
-        """Whether it is as short and rare as what is no speech."""
+        """Return whether speech between two positions is as short and rare as what is no speech.
+
+        Args:
+            start: The first position.
+            stop: The last position.
+
+        Returns:
+            Whether it is.
+        """
 
 
 @dataclass(slots=True)
 class Passes:
-    """The passes of a recording, each in order."""
+    """The passes of a recording, each list in the order in which they are applied.
 
-    # of words' times, where the segments are still as they were aligned
+    Attributes:
+        times: The passes that change the times of words. Segments are still as they were aligned
+            then.
+        windows: The passes over a window's segments, which have their numbers then.
+        transcript: The passes over the finished transcript.
+        dropped: The flags of segments that are left out.
+        voice: Where there may be speech, if that is known. Windows without speech are not decoded.
+    """
+
     times: list[WindowPass] = field(default_factory=list)
-    windows: list[WindowPass] = field(default_factory=list)  # of segments with their numbers
+    windows: list[WindowPass] = field(default_factory=list)
     transcript: list[Pass] = field(default_factory=list)
-    dropped: frozenset[str] = frozenset()  # flags of segments that are left out
-    voice: Voice | None = None  # if it is known; windows without speech are not decoded
+    dropped: frozenset[str] = frozenset()
+    voice: Voice | None = None
 
     def drops(self, segment: Segment) -> bool:
-        """Whether a segment is left out of the text."""
+        """Return whether a segment is left out of the text.
+
+        Args:
+            segment: The segment.
+
+        Returns:
+            Whether it is left out.
+        """
         return not self.dropped.isdisjoint(segment.flags)

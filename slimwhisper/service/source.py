@@ -1,4 +1,4 @@
-"""What a `Transcriber` decodes, and what it says of it."""
+"""What a `Transcriber` decodes, and what it reports of it."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -8,62 +8,102 @@ from slimwhisper.engine.requests import Answer, Request, Window
 class SessionSource(Protocol):
     """Something whose windows an engine decodes: a recording, a live stream, some windows.
 
-    Its methods are called by one thread at a time. One that raises ends this source alone; `due`
-    and `backlog` must not.
+    A new kind of source is a class with these methods, which `Call.submit` takes as it is. Its
+    methods are called by one thread at a time. A source that raises ends alone, but `due` and
+    `backlog` must not raise.
+
+    Attributes:
+        live: Whether its windows have deadlines. They go before those of sources whose windows have
+            none.
     """
 
-    live: bool  # its windows have deadlines, and go before those of sources whose have none
+    live: bool
 
     @property
     def due(self) -> float | None:
-        """If it is live: when its next window should start, in seconds of `time.monotonic`; of
-        several sources, the earliest goes first. None: no window can start now.
+        """When its next window should start, in seconds of `time.monotonic`, if it is live.
+
+        Of several sources, the earliest goes first. None means that no window can start now.
         """
 
     @property
     def backlog(self) -> float:
-        """If it is live: the seconds of audio that no window has decoded yet."""
+        """The seconds of audio that no window has decoded yet, if it is live."""
 
     def next_window(self) -> tuple[Any, Window] | None:
-        """A window that needs a slot, and its session, which receives the answers. None: there is
-        none now; before the language is known, for example, later sessions wait.
+        """Give a window that needs a slot.
+
+        Returns:
+            The session of the window, which receives the answers, and the window. None means that
+                there is no window now: for example, later sessions wait until the language is
+                known.
         """
 
     def accept(self, session: Any, answer: Answer) -> Request | None:
-        """Process an answer to a session's last request. Returns the next request; None: the
-        session is done.
+        """Process an answer to a session's last request.
+
+        Args:
+            session: The session, as `next_window` gave it.
+            answer: The answer.
+
+        Returns:
+            The next request about the window in the slot. None means that the session is done.
         """
 
     def report(self) -> Any:
-        """What is new after an answer, for a `Progress`; None: nothing."""
+        """Return what is new after an answer.
+
+        Returns:
+            What a `Progress` has as its news. None means that nothing is new.
+        """
 
     @property
     def done(self) -> bool:
         """Whether all is decoded."""
 
     def result(self) -> Any:
-        """The result, once it is `done`."""
+        """Return the result, once the source is `done`.
+
+        Returns:
+            What a `Finished` has as its result.
+        """
 
     def close(self) -> None:
-        """Free memory and files."""
+        """Free memory and files. This is called once, also if the source fails or is cancelled."""
 
 
 class Progress(NamedTuple):
-    """A source has something new."""
+    """An event: a source has something new.
 
-    tag: Any  # as given to `Call.submit`
-    news: Any  # of `SessionSource.report`
+    Attributes:
+        tag: The tag that was given to `Call.submit`.
+        news: What `SessionSource.report` returned.
+    """
+
+    tag: Any
+    news: Any
 
 
 class Finished(NamedTuple):
-    """A source is done."""
+    """An event: a source is done.
+
+    Attributes:
+        tag: The tag that was given to `Call.submit`.
+        result: What `SessionSource.result` returned.
+    """
 
     tag: Any
-    result: Any  # of `SessionSource.result`
+    result: Any
 
 
 class Failed(NamedTuple):
-    """A source, or the engine that it was in, has raised."""
+    """An event: a source, or the engine that it was in, has raised an error.
+
+    Attributes:
+        tag: The tag that was given to `Call.submit`.
+        error: The error.
+        of_engine: Whether it is the engine's error.
+    """
 
     tag: Any
     error: Exception
@@ -71,38 +111,62 @@ class Failed(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """An engine has made a step with windows in it."""
+    """An event: an engine has made a step with windows in it.
 
-    filled: int  # windows
+    Attributes:
+        filled: The number of windows in the engine.
+        slots: The number of its slots.
+        seconds: The duration of the step.
+        preemptions: How many texts lost their pages to older ones.
+    """
+
+    filled: int
     slots: int
     seconds: float
-    preemptions: int = 0  # texts that lost their pages to older ones
+    preemptions: int = 0
 
 
 Event = Progress | Finished | Failed | Stepped
 
 
 class Windows:
-    """Some windows, each by itself; the result is their answers, in order."""
+    """A source of some windows, each by itself.
+
+    Its result is a list of their answers, in order.
+    """
 
     live = False
     due = None
     backlog = 0.0
 
     def __init__(self, windows: list[Window]) -> None:
+        """Make a source.
+
+        Args:
+            windows: The windows.
+        """
         self._waiting, self._count = enumerate(windows), len(windows)
         self._answers: dict[int, Answer] = {}
 
     def next_window(self) -> tuple[int, Window] | None:
-        """The next window."""
+        """Give the next window.
+
+        Returns:
+            The number of the window, and the window. None means that there is none left.
+        """
         return next(self._waiting, None)
 
     def accept(self, session: int, answer: Answer) -> None:
-        """Store a window's only answer."""
+        """Store the only answer to a window.
+
+        Args:
+            session: The number of the window.
+            answer: The answer.
+        """
         self._answers[session] = answer
 
     def report(self) -> None:
-        """Nothing, before the end."""
+        """Report nothing before the end."""
 
     @property
     def done(self) -> bool:
@@ -110,8 +174,12 @@ class Windows:
         return len(self._answers) == self._count
 
     def result(self) -> list[Answer]:
-        """One answer for each window."""
+        """Return the answers.
+
+        Returns:
+            One answer to each window, in order.
+        """
         return [self._answers[number] for number in range(self._count)]
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Free nothing."""

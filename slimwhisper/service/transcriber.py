@@ -5,9 +5,9 @@
         for event in call.run():
             ...
 
-Whoever waits for events makes the steps, in its own thread: there is no thread besides the callers'
-ones. Calls of several threads decode side by side in one engine for each kind of search; their
-steps take turns, and each advances the sources of all. A server makes its steps in one thread.
+Whoever waits for events makes the steps, in its own thread: there is no thread besides those of the
+callers. Calls of several threads decode side by side in one engine for each kind of search. Their
+steps take turns, and each step advances the sources of all. A server makes its steps in one thread.
 """
 
 import logging
@@ -36,21 +36,34 @@ TURN = 5.0  # seconds; making an engine takes up to one, because a GPU's steps a
 
 @dataclass(frozen=True, slots=True)
 class TextMemory:
-    """The memory of an engine's texts since it was made."""
+    """The memory of an engine's texts since the engine was made.
 
-    peak_bytes: int  # of the pages of all texts at the same time
-    preemptions: int  # how often a text released its pages for an older one
+    Attributes:
+        peak_bytes: The most bytes of the pages of all texts at one time.
+        preemptions: How often a text released its pages for an older one.
+    """
+
+    peak_bytes: int
+    preemptions: int
 
 
 class Transcriber:
     """Decodes the sources of all calls of a model. Any thread may call.
 
-    An engine that no call uses is kept, with its caches and CUDA graphs, for calls with the same
-    search and size, and for those that decode one window at a time, whose results are those of a
-    new engine, to the last bit. It is dropped before another one is made.
+    An engine that no call uses is kept, with its caches and CUDA graphs, for later calls. These are
+    calls with the same search and size, and calls that decode one window at a time, whose results
+    are those of a new engine to the last bit. It is dropped before another engine is made.
+
+    Attributes:
+        model: The model.
+        slots: How many slots of greedy decoding all engines share. Their bytes are the budget for
+            the caches of all engines, which take turns with it. None means that each call says how
+            many it needs, and no engine waits for another one.
+        lock: The lock that is held while a step is made.
     """
 
     def __init__(self, model: Model) -> None:
+        """Make a transcriber of a model. It has no engines yet."""
         self.model = model
         # of greedy decoding: their bytes are the budget for the caches of all engines, which take
         # turns with it; None: each call says how many it needs, and no engine waits for another
@@ -72,19 +85,30 @@ class Transcriber:
         emit: Callable[[Event], None] | None = None,
         model: Model | None = None,
     ) -> "Call":
-        """A place for sources of one search.
+        """Make a place for sources of one search.
 
-        Arguments:
-            search: None: any, to detect only languages.
-            slots: windows decoded together, at most; None: as many as the engine can.
-            emit: called with each event, in the thread that makes the step, and not to raise.
-                None: events wait for `Call.run`.
-            model: with the same weights, and shorter windows; None: this one.
+        Args:
+            search: The decoding strategy. None means any, to detect only languages.
+            slots: How many windows are decoded together at most. None means as many as the engine
+                can.
+            emit: A function that is called with each event, in the thread that makes the step. It
+                must not raise. None means that events wait for `Call.run`.
+            model: A model with the same weights and shorter windows. None means this one.
+
+        Returns:
+            The call, which is best used in a `with` statement.
         """
         return Call(self, search, slots, emit, model or self.model)
 
     def default_slots(self, search: Search) -> int:
-        """How many windows to decode together: once chosen, the same for a search."""
+        """Return how many windows to decode together by default.
+
+        Args:
+            search: The decoding strategy. The number is chosen once for each.
+
+        Returns:
+            The number of windows.
+        """
         if search not in self._defaults:
             size = slot_bytes(self.model, search)
             self._defaults[search] = choose_batch_size(self.model.device, size, self.nbytes())
@@ -93,7 +117,11 @@ class Transcriber:
     # -- work ----------------------------------------------------------------------------------
 
     def step(self) -> list[Stepped]:
-        """One step of each engine that has work."""
+        """Make one step of each engine that has work.
+
+        Returns:
+            What happened in each engine.
+        """
         with self.paused():
             self.prepare()
             steps = []
@@ -111,7 +139,11 @@ class Transcriber:
             return steps
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Make steps until `until`, or until there is nothing to do."""
+        """Make steps until a condition holds, or until there is nothing to do.
+
+        Args:
+            until: The condition, which is checked before each step.
+        """
         while not until() and self.working:
             self.step()
 
@@ -123,13 +155,13 @@ class Transcriber:
 
     @property
     def used(self) -> bool:
-        """Whether it has sources, even such as have nothing to decode now."""
+        """Whether there are sources, even such as have nothing to decode now."""
         arriving = any(call.submissions for call, _ in list(self._arrivals))
         return arriving or any(engine.submissions for engine in list(self._engines))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Between two steps of all threads: sources may be changed."""
+        """Hold all steps of all threads, so that sources may be changed."""
         with self.lock():
             try:
                 yield
@@ -137,15 +169,21 @@ class Transcriber:
                 self.end_cancelled()
 
     def add(self, call: "Call", submission: Submission) -> None:
-        """Serve a source from the next step on. Does not wait."""
+        """Serve a source from the next step on. This does not wait."""
         self._arrivals.append((call, submission))
 
     def cancel(self, submission: Submission) -> None:
-        """End a source at the next step, without an event. Does not wait: a finalizer may call."""
+        """End a source at the next step, without an event.
+
+        It does not wait: a finalizer may call.
+        """
         self._cancelled.append(submission)
 
     def prepare(self) -> None:
-        """Let sources come and go, give engines their slots, and fill these; with the lock."""
+        """Let sources come and go, and give engines their slots and windows.
+
+        The caller holds the lock.
+        """
         while self._arrivals:
             call, submission = self._arrivals[0]  # it stays there until it is somewhere else
             if submission in call.submissions:  # else it was cancelled
@@ -158,12 +196,12 @@ class Transcriber:
             engine.fill(live, share_cores=self.slots is not None)  # by one thread
 
     def keep(self, call: "Call") -> None:
-        """Keep the engine of a call, and make it if it can be; with the lock."""
+        """Keep the engine of a call, and make it if there is room. The caller holds the lock."""
         self._engine_of(call).keepers.add(call)
         self._take_turns()
 
     def end_cancelled(self) -> None:
-        """Drop what was cancelled; with the lock."""
+        """Drop what was cancelled. The caller holds the lock."""
         while self._cancelled:
             submission = self._cancelled.popleft()
             if submission.engine is not None:
@@ -276,8 +314,10 @@ class Transcriber:
             self._refuse(engine, caller, plain_error(error))
 
     def drop(self, error: BaseException | None = None) -> None:
-        """Drop the engines that no call uses, and the defaults of `default_slots`; with an error,
-        all engines, whose sources end with it.
+        """Drop the engines that no call uses, and what `default_slots` has chosen.
+
+        Args:
+            error: An error. All engines are dropped then, and their sources end with it.
         """
         with self.paused():
             while error is not None and self._arrivals:
@@ -295,27 +335,40 @@ class Transcriber:
 
     @property
     def engines(self) -> list[Engine]:
-        """Those that have slots now; the last one is that of the newest kind of search."""
+        """The engines that have slots now. The last one is that of the newest kind of search."""
         return [e.engine for e in list(self._engines) if e.engine is not None]
 
     def nbytes(self) -> int:
-        """Bytes allocated for the caches of all engines."""
+        """Return the bytes that are allocated for the caches of all engines."""
         return sum(engine.nbytes() for engine in self.engines)
 
     def text_bytes(self) -> int:
-        """Bytes of the caches that texts occupy now."""
+        """Return the bytes of the caches that texts occupy now."""
         return sum(engine.text_bytes() for engine in self.engines)
 
     def text_memory(self) -> TextMemory:
-        """Of the engine that the last call had, if it is kept."""
+        """Return the memory of the texts of the last call's engine. It is 0 if none is kept."""
         if not (engines := self.engines):
             return TextMemory(0, 0)
         return TextMemory(engines[-1].text_bytes(peak=True), engines[-1].preemptions)
 
 
 class Call:
-    """The sources of one caller. As a context it keeps its engine between them, and cancels those
-    that have not ended when it is left.
+    """The sources of one caller.
+
+    In a `with` statement it keeps its engine between sources, and cancels those that have not ended
+    when the statement is left.
+
+    Attributes:
+        transcriber: The transcriber that made it.
+        search: The decoding strategy.
+        slots: How many windows are decoded together at most.
+        model: The model.
+        engine: The engine of its last source.
+        submissions: The sources that have not ended.
+        events: The events that wait for `run`.
+        steps: Whether `Stepped` is among its events.
+        error: Why it has no engine, if it has none.
     """
 
     def __init__(
@@ -326,7 +379,7 @@ class Call:
         emit: Callable[[Event], None] | None,
         model: Model,
     ) -> None:
-        """As in `Transcriber.call`."""
+        """Make a call, with the arguments of `Transcriber.call`."""
         self.transcriber, self.search, self.slots, self.model = transcriber, search, slots, model
         self.engine: SharedEngine | None = None  # of its last source
         self.submissions: dict[Submission, None] = {}  # that have not ended
@@ -336,21 +389,33 @@ class Call:
         self._emit = emit or self.events.append
 
     def submit(self, source: SessionSource, tag: Any = None) -> Submission:
-        """Decode a source. tag: of the caller's, for its events."""
+        """Decode a source.
+
+        Args:
+            source: The source.
+            tag: Anything that helps the caller to know the events of this source.
+
+        Returns:
+            The source and its windows in the engine. `Transcriber.cancel` takes it.
+        """
         submission = Submission(self, source, tag)
         self.submissions[submission] = None
         self.transcriber.add(self, submission)
         return submission
 
     def run(self) -> Iterator[Event]:
-        """Make steps, and yield the events, until all sources have ended."""
+        """Make steps until all sources have ended.
+
+        Yields:
+            An event.
+        """
         while self.submissions or self.events:
             self.transcriber.run(lambda: bool(self.events) or not self.submissions)
             while self.events:
                 yield self.events.popleft()
 
     def fill(self) -> bool:
-        """Fill free slots. Returns whether some are left for other sources of this call."""
+        """Fill free slots. Return whether some are left for other sources of this call."""
         if self.submissions and self.engine is not None and not self._may_fill:
             return False
         with self.transcriber.paused():
@@ -366,19 +431,19 @@ class Call:
 
     @property
     def running(self) -> int:
-        """How many of its windows are in the engine."""
+        """The number of its windows that are in the engine."""
         return sum(len(submission.running) for submission in list(self.submissions))
 
     @property
     def has_room(self) -> bool:
-        """Whether another of its windows may get a slot."""
+        """Whether another one of its windows may get a slot."""
         engine = None if self.engine is None else self.engine.engine
         if self.slots is None or engine is None or self.slots >= engine.batch_size:
             return True
         return self.running < self.slots
 
     def emit(self, event: Event) -> None:
-        """Pass an event to whoever called. An error there must not harm other calls."""
+        """Pass an event to whoever made the call. An error there must not harm other calls."""
         try:
             self._emit(event)
         except Exception:
@@ -397,8 +462,13 @@ class Call:
                 self.transcriber.end_cancelled()
 
     def __enter__(self) -> Self:
-        """Keep its engine, from now on, until the end. Raises OptionError if there is too little
-        memory for it.
+        """Keep its engine from now on, until the end.
+
+        Returns:
+            The call itself.
+
+        Raises:
+            OptionError: When there is too little memory for the engine.
         """
         try:
             with self.transcriber.paused():
@@ -411,6 +481,7 @@ class Call:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """End all its sources."""
         self.close()
 
 

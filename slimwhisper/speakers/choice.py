@@ -1,7 +1,7 @@
 """The table of back ends that find speakers, and the options about speakers.
 
-A new back end is a module with a function `(samples, speakers) -> turns` (see `turns.FindTurns`)
-and a row of `BACKENDS`. Nothing here imports a back end's packages.
+A new back end is a module with a function `find_turns(samples, speakers)` that returns turns (see
+`turns.FindTurns`), and a row of `BACKENDS`. Nothing here imports a back end's packages.
 """
 
 from __future__ import annotations
@@ -29,11 +29,17 @@ speaking = partial(option, section="speakers")
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A way to find speakers in samples."""
+    """A way to find speakers in samples.
 
-    module: str  # has `find_turns`
-    needs: tuple[str, ...]  # modules of other packages
-    package: str | None = None  # the package to install; None: the extra "diarize"
+    Attributes:
+        module: The module that has `find_turns`.
+        needs: The modules of other packages that it imports.
+        package: The package to install. None means the extra "diarize".
+    """
+
+    module: str
+    needs: tuple[str, ...]
+    package: str | None = None
 
     @property
     def install(self) -> str:
@@ -48,7 +54,17 @@ BACKENDS = {
 
 
 def as_pairs(known: Any) -> tuple[tuple[str, str], ...]:
-    """`known_speakers`, a mapping or pairs, as pairs (name, path). Raises OptionError."""
+    """Convert the option `known_speakers` to pairs.
+
+    Args:
+        known: A mapping of names to paths, or pairs of them.
+
+    Returns:
+        Pairs of a name and a path.
+
+    Raises:
+        OptionError: When it is something else.
+    """
     pairs = known.items() if isinstance(known, Mapping) else known
     try:
         return tuple((name, fspath(path)) for name, path in pairs)
@@ -58,7 +74,17 @@ def as_pairs(known: Any) -> tuple[tuple[str, str], ...]:
 
 
 def named_file(text: str) -> tuple[tuple[str, str]]:
-    """NAME=FILE -> a pair (name, file), as the only one. Raises ValueError."""
+    """Read NAME=FILE.
+
+    Args:
+        text: The text.
+
+    Returns:
+        One pair of the name and the file.
+
+    Raises:
+        ValueError: When the text has another form.
+    """
     name, equals, file = text.partition("=")
     if not (name.strip() and equals and file):
         raise ValueError(f"{text!r} is not NAME=FILE, such as Ann=ann.wav")
@@ -66,8 +92,16 @@ def named_file(text: str) -> tuple[tuple[str, str]]:
 
 
 def voices_in(folder: str | PathLike[str]) -> tuple[tuple[str, str], ...]:
-    """A folder with a recording of each voice, NAME.wav or of another audio format -> (name, path)
-    each, by name. Raises OptionError.
+    """Find the voices in a folder that has a recording of each.
+
+    Args:
+        folder: The folder, with files NAME.wav or of another audio format.
+
+    Returns:
+        Pairs of a name and a path, in the order of the names.
+
+    Raises:
+        OptionError: When the folder cannot be read, or has no recordings.
     """
     path = Path(folder)
     try:
@@ -86,7 +120,19 @@ def voices_in(folder: str | PathLike[str]) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeakerOptions(OptionGroup):
-    """Who speaks."""
+    """Who speaks. They are options of slimwhisper.
+
+    All of them need `diarize`.
+
+    Attributes:
+        diarize: How to find who spoke: "embedding", "pyannote", the path of an .rttm file, or of a
+            folder of NAME.rttm. None does not look for speakers.
+        speakers: The number of speakers, from 1 to 20. None means that it is detected.
+        min_speakers: The least number of speakers.
+        max_speakers: The greatest number of speakers.
+        known_speakers: Names, each with the path of a recording of that voice, as pairs or as a
+            mapping.
+    """
 
     diarize: str | None = speaking(
         None, "find who spoke: embedding, pyannote, an .rttm file, or a folder of NAME.rttm [no]"
@@ -106,14 +152,33 @@ class SpeakerOptions(OptionGroup):
 
     @classmethod
     def prepare(cls, values: dict[str, Any], defaults: dict[str, Any], model: ModelFacts) -> None:
-        """Segments are cut where the speaker changes, between words."""
+        """Find the times of words if speakers are requested.
+
+        Segments are cut where the speaker changes, between words.
+
+        Args:
+            values: The options of all groups that were given, by name. They are changed in place.
+            defaults: The model's own values for the others.
+            model: The model that they are for.
+
+        Raises:
+            OptionError: When `known_speakers` cannot be read.
+        """
         if "known_speakers" in values:
             values["known_speakers"] = as_pairs(values["known_speakers"] or ())
         if values.get("diarize"):
             values["word_timestamps"] = True
 
     def check(self, model: ModelFacts) -> None:
-        """Whether the files and packages are there."""
+        """Check that the files and packages are there.
+
+        Args:
+            model: The model that the options are for.
+
+        Raises:
+            OptionError: When a file is missing, or the options contradict each other.
+            DependencyError: When a package that the back end needs is not installed.
+        """
         if self.diarize is None:
             return
         least, most = self.speakers_between
@@ -129,7 +194,7 @@ class SpeakerOptions(OptionGroup):
 
     @property
     def speakers_between(self) -> tuple[int, int]:
-        """How many speakers there are, at least and at most."""
+        """The least and the greatest number of speakers."""
         least, most = self.min_speakers or 1, self.max_speakers or MOST_SPEAKERS
         return (least, most) if self.speakers is None else (self.speakers, self.speakers)
 
@@ -153,7 +218,14 @@ class SpeakerOptions(OptionGroup):
 
     @classmethod
     def identify(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The names with the digests of their recordings, and that of the RTTM files."""
+        """Return the digests of the recordings and of the RTTM files, for the journal of a job.
+
+        Args:
+            options: The options that differ from their defaults, by name.
+
+        Returns:
+            The names with the digests of their recordings, and the digest of the RTTM files.
+        """
         identity: dict[str, Any] = {}
         if known := options.get("known_speakers"):
             identity["known_speakers"] = [[name, content_digest(path)] for name, path in known]
@@ -164,19 +236,41 @@ class SpeakerOptions(OptionGroup):
 
 
 def missing(backend: str) -> list[str]:
-    """The modules that a back end needs and that are not installed; imports none."""
+    """List the modules that a back end needs and that are not installed. Nothing is imported.
+
+    Args:
+        backend: The name of the back end.
+
+    Returns:
+        The names of the modules.
+    """
     return [name for name in BACKENDS[backend].needs if not is_installed(name)]
 
 
 def require(backend: str, use: str = "") -> None:
-    """Raises DependencyError if a module that a back end needs is not installed."""
+    """Check that the modules that a back end needs are installed.
+
+    Args:
+        backend: The name of the back end.
+        use: What needs it, for the message. "" means the option `diarize`.
+
+    Raises:
+        DependencyError: When one of them is not installed.
+    """
     if names := missing(backend):
         what = use or f"diarize={backend!r}"
         raise DependencyError(f"{what} needs {' and '.join(names)}: {BACKENDS[backend].install}")
 
 
 def check_known(known: tuple[tuple[str, str], ...]) -> None:
-    """Check names and files of known speakers. Raises OptionError."""
+    """Check the names and files of known speakers.
+
+    Args:
+        known: Pairs of a name and a path.
+
+    Raises:
+        OptionError: When a name cannot be a speaker's, or a file does not exist.
+    """
     check_speaker_names("known_speakers", [name for name, _ in known])
     for name, path in known:
         if re.fullmatch(r"SPEAKER_\d+", name):

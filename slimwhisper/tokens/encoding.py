@@ -1,8 +1,8 @@
-"""Texts as Whisper's tokens and back: OpenAI's two vocabularies, read by tiktoken.
+"""Converts texts to Whisper's tokens and back: OpenAI's two vocabularies, read by tiktoken.
 
-The tables beside this file are openai-whisper's (MIT licence: THIRD_PARTY.md); `Tokenizer` has the
-interface of its `whisper.tokenizer.Tokenizer`. Import this only where a vocabulary is loaded:
-tiktoken is slow to import.
+The tables beside this file are openai-whisper's (MIT licence, see THIRD_PARTY.md). `Tokenizer` has
+the interface of `whisper.tokenizer.Tokenizer`. Import this module only where a vocabulary is
+loaded, because tiktoken is slow to import.
 """
 
 import string
@@ -36,8 +36,10 @@ SPECIAL = {  # attributes of a tokenizer
 
 
 class Encoding(tiktoken.Encoding):
-    """Refuses special tokens in texts as tiktoken does, but searches only texts with "<|", with
-    which all of them begin: tiktoken compiles a pattern of all 1,608 for the first search.
+    """An encoding of tiktoken that searches few texts for special tokens.
+
+    It refuses special tokens in texts as tiktoken does. But it searches only texts with "<|", with
+    which all of them begin, because tiktoken compiles a pattern of all 1,608 for the first search.
     """
 
     def encode(
@@ -47,7 +49,19 @@ class Encoding(tiktoken.Encoding):
         allowed_special: Literal["all"] | Set[str] = frozenset(),
         disallowed_special: Literal["all"] | Collection[str] = "all",
     ) -> list[int]:
-        """A text -> its tokens. ValueError if it holds a special token that is not allowed."""
+        """Encode a text.
+
+        Args:
+            text: The text.
+            allowed_special: The special tokens that may be in it, or "all".
+            disallowed_special: The special tokens that are refused, or "all".
+
+        Returns:
+            The tokens.
+
+        Raises:
+            ValueError: When the text has a special token that is not allowed.
+        """
         if "<|" not in text and disallowed_special == "all":
             disallowed_special = ()
         return super().encode(
@@ -57,8 +71,16 @@ class Encoding(tiktoken.Encoding):
 
 @cache
 def get_encoding(name: str = "gpt2", num_languages: int = 99) -> Encoding:
-    """An encoding by one of OpenAI's tables, "gpt2" (English) or "multilingual", and the special
-    tokens after it.
+    """Load one of OpenAI's encodings, with the special tokens after it.
+
+    This is `whisper.tokenizer.get_encoding`.
+
+    Args:
+        name: "gpt2", which is for English, or "multilingual".
+        num_languages: How many languages have a token.
+
+    Returns:
+        The encoding.
     """
     words = files(__package__).joinpath(f"{name}.tiktoken").read_bytes().split()
     ranks = {b64decode(t): int(rank) for t, rank in zip(words[::2], words[1::2], strict=True)}
@@ -82,7 +104,29 @@ def _special_tokens(encoding: tiktoken.Encoding) -> dict[str, int]:
 
 
 class Tokenizer:
-    """Texts as tokens and back, for one language and task; special tokens by name."""
+    """Converts texts to tokens and back, for one language and task.
+
+    This is `whisper.tokenizer.Tokenizer`.
+
+    Attributes:
+        transcribe: The token <|transcribe|>.
+        translate: The token <|translate|>.
+        sot: The token <|startoftranscript|>.
+        sot_lm: The token <|startoflm|>.
+        sot_prev: The token <|startofprev|>.
+        no_speech: The token <|nospeech|>.
+        no_timestamps: The token <|notimestamps|>.
+        encoding: The encoding of tiktoken.
+        num_languages: The number of languages.
+        language: The code of the language, or None.
+        task: "transcribe", "translate" or None.
+        special_tokens: The special tokens by their names, in order.
+        eot: The token <|endoftext|>.
+        timestamp_begin: The first timestamp, <|0.00|>.
+        all_language_tokens: The tokens of all languages, in order.
+        all_language_codes: The codes of all languages, in the same order.
+        sot_sequence: The prompt of a text: <|startoftranscript|>, the language and the task.
+    """
 
     transcribe: int
     translate: int
@@ -99,8 +143,13 @@ class Tokenizer:
         language: str | None = None,
         task: str | None = None,
     ) -> None:
-        """encoding: as of `get_encoding`. language: a code; None: not in the prompt. task: None:
-        likewise.
+        """Make a tokenizer. `get_tokenizer` does it by the names of things.
+
+        Args:
+            encoding: The encoding, as `get_encoding` returns it.
+            num_languages: How many languages have a token.
+            language: The code of the language. None means that it is not in the prompt.
+            task: "transcribe" or "translate". None means that it is not in the prompt.
         """
         self.encoding: Any = encoding
         self.num_languages, self.language, self.task = num_languages, language, task
@@ -120,31 +169,76 @@ class Tokenizer:
         self.sot_sequence = tuple(sequence)
 
     def is_text(self, token: int) -> bool:
-        """Whether a token is text, not special."""
+        """Return whether a token is text, not special.
+
+        Args:
+            token: The token.
+
+        Returns:
+            Whether it is text.
+        """
         return token < self.eot
 
     def encode(self, text: str, **options: Any) -> list[int]:
-        """options: as of tiktoken."""
+        """Encode a text.
+
+        Args:
+            text: The text.
+            **options: The other arguments of tiktoken's method.
+
+        Returns:
+            The tokens.
+        """
         return self.encoding.encode(text, **options)
 
     def decode(self, token_ids: Sequence[int], **options: Any) -> str:
-        """The text, without timestamps. options: as of tiktoken."""
+        """Decode tokens. Timestamps are left out.
+
+        Args:
+            token_ids: The tokens.
+            **options: The other arguments of tiktoken's method.
+
+        Returns:
+            The text.
+        """
         texts = [token for token in token_ids if token < self.timestamp_begin]
         return self.encoding.decode(texts, **options)
 
     def decode_with_timestamps(self, token_ids: Sequence[int], **options: Any) -> str:
-        """The text, with timestamps such as <|1.08|>. options: as of tiktoken."""
+        """Decode tokens, with timestamps such as <|1.08|>.
+
+        Args:
+            token_ids: The tokens.
+            **options: The other arguments of tiktoken's method.
+
+        Returns:
+            The text.
+        """
         return self.encoding.decode(list(token_ids), **options)
 
     @cached_property
     def language_token(self) -> int:
-        """The token of the tokenizer's language. Raises ValueError if it has none."""
+        """The token of the tokenizer's language.
+
+        Raises:
+            ValueError: When the tokenizer has no language.
+        """
         if self.language is None:
             raise ValueError("this tokenizer has no language")
         return self.to_language_token(self.language)
 
     def to_language_token(self, language: str) -> int:
-        """A language's code -> its token. Raises KeyError."""
+        """Return the token of a language.
+
+        Args:
+            language: The code of the language.
+
+        Returns:
+            The token.
+
+        Raises:
+            KeyError: When there is no such language.
+        """
         return self.special_tokens[f"<|{language}|>"]
 
     @cached_property
@@ -154,8 +248,10 @@ class Tokenizer:
 
     @cached_property
     def non_speech_tokens(self) -> tuple[int, ...]:
-        """Tokens that begin what nobody says: labels of sounds and speakers, notes, brackets; and a
-        hyphen or an apostrophe at the beginning of a word.
+        """The tokens that begin what nobody says.
+
+        These are labels of sounds and speakers, notes and brackets, and a hyphen or an apostrophe
+        at the beginning of a word.
         """
         tokens = {self.encode(" -")[0], self.encode(" '")[0]}
         for symbol in (*SYMBOLS, *NOTES):
@@ -165,12 +261,28 @@ class Tokenizer:
         return tuple(sorted(tokens))
 
     def split_to_word_tokens(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """Words and the tokens of each; of a language without spaces, its letters."""
+        """Split tokens into words. In a language without spaces, each letter is a word.
+
+        Args:
+            tokens: The tokens.
+
+        Returns:
+            The words.
+            The tokens of each word.
+        """
         unspaced = self.language in UNSPACED
         return (self.split_tokens_on_unicode if unspaced else self.split_tokens_on_spaces)(tokens)
 
     def split_tokens_on_unicode(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """The shortest pieces that are whole letters, and the tokens of each."""
+        """Split tokens into the shortest pieces that are whole letters.
+
+        Args:
+            tokens: The tokens.
+
+        Returns:
+            The pieces.
+            The tokens of each piece.
+        """
         whole, at = self.decode_with_timestamps(tokens), 0
         pieces: list[str] = []
         groups: list[list[int]] = []
@@ -186,7 +298,15 @@ class Tokenizer:
         return pieces, groups
 
     def split_tokens_on_spaces(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """Words and the tokens of each: a space, punctuation or a special token begins one."""
+        """Split tokens into words. A space, punctuation or a special token begins a new word.
+
+        Args:
+            tokens: The tokens.
+
+        Returns:
+            The words.
+            The tokens of each word.
+        """
         words: list[str] = []
         groups: list[list[int]] = []
         for piece, ids in zip(*self.split_tokens_on_unicode(tokens), strict=True):
@@ -208,8 +328,19 @@ def get_tokenizer(
     language: str | None = None,
     task: str | None = None,
 ) -> Tokenizer:
-    """A tokenizer as of `whisper.tokenizer.get_tokenizer`: English if nothing else is said. Raises
-    ValueError for an unknown language.
+    """Make a tokenizer. This is `whisper.tokenizer.get_tokenizer`.
+
+    Args:
+        multilingual: Whether the vocabulary is the multilingual one.
+        num_languages: How many languages have a token.
+        language: The code or the English name of the language. None means English.
+        task: "transcribe" or "translate". None means "transcribe".
+
+    Returns:
+        The tokenizer. For an English-only vocabulary it has neither a language nor a task.
+
+    Raises:
+        ValueError: When the language is unknown.
     """
     code = None if language is None else language.lower()
     if code is not None and code not in LANGUAGES:

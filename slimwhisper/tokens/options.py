@@ -1,7 +1,8 @@
-"""The options about languages, prompts and hot words; what they need is imported when it is used.
+"""The options about languages, prompts and hot words.
 
-Names and defaults are `whisper`'s; `hotwords` and `multilingual` are faster-whisper's, `languages`,
-`hot_words` and `hot_word_bonus` slimwhisper's.
+Names and defaults are those of `whisper`. `hotwords` and `multilingual` are options of
+faster-whisper; `languages`, `hot_words` and `hot_word_bonus` are options of slimwhisper. What they
+need is imported when it is used.
 """
 
 from __future__ import annotations
@@ -27,7 +28,19 @@ logger = logging.getLogger("slimwhisper")
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageOptions(OptionGroup):
-    """The language that is spoken, and that of the text."""
+    """The language that is spoken, and the language of the text.
+
+    `multilingual` is an option of faster-whisper, `languages` one of slimwhisper.
+
+    Attributes:
+        task: "transcribe" writes in the language that is spoken, "translate" in English. The
+            default is "transcribe".
+        language: The language that is spoken, by its code or name. None means that it is detected
+            for each file.
+        languages: The languages to choose from when the language is detected, such as ("de", "en").
+            () means all.
+        multilingual: Whether to detect the language of every window. The default is False.
+    """
 
     task: str = decoding(
         "transcribe",
@@ -40,7 +53,16 @@ class LanguageOptions(OptionGroup):
 
     @classmethod
     def prepare(cls, values: dict[str, Any], defaults: dict[str, Any], model: ModelFacts) -> None:
-        """What an English-only model cannot is replaced, as `whisper` does."""
+        """Replace what an English-only model cannot do, as `whisper` does.
+
+        Args:
+            values: The options of all groups that were given, by name. They are changed in place.
+            defaults: The model's own values for the others. They are changed in place.
+            model: The model that they are for.
+
+        Raises:
+            OptionError: When a language is unknown to all models.
+        """
         languages = values.get("languages")
         if isinstance(languages, tuple) and any(map(asks_detection, languages)):
             values["languages"] = ()
@@ -52,7 +74,14 @@ class LanguageOptions(OptionGroup):
             values |= _in_english(values, model)
 
     def check(self, model: ModelFacts) -> None:
-        """Whether the model has the languages and the task."""
+        """Check that the model has the languages and the task.
+
+        Args:
+            model: The model that the options are for.
+
+        Raises:
+            OptionError: When it does not, or when both `language` and `languages` are given.
+        """
         from slimwhisper.tokens.vocabulary import language_code
 
         if self.language is not None:
@@ -98,7 +127,23 @@ def _warn_once(message: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptOptions(OptionGroup):
-    """The text that stands before a window's, or begins it."""
+    """The text that stands before a window's text, or begins it.
+
+    `hotwords` is an option of faster-whisper, all others are those of `whisper`.
+
+    Attributes:
+        initial_prompt: The text, or its tokens, that the first window's text continues. None means
+            no text.
+        carry_initial_prompt: Whether to put `initial_prompt` before the prompt of every window. The
+            default is False.
+        condition_on_previous_text: Whether each window's text continues the text before it. The
+            default is True.
+        prompt_reset_on_temperature: Text that was sampled at a higher temperature than this, from 0
+            to 10, is not in the prompt of later windows. The default is 0.5.
+        prefix: The text, or its tokens, that every window's text begins with. None means no text.
+        hotwords: Words to expect, which are put into the prompt of every window. None means no
+            words.
+    """
 
     initial_prompt: str | tuple[int, ...] | None = prompting(
         None, "text to condition the first window on"
@@ -114,7 +159,15 @@ class PromptOptions(OptionGroup):
     hotwords: str | None = prompting(None, "expected words, added to the prompt of every window")
 
     def check(self, model: ModelFacts) -> None:
-        """Whether the texts are short enough, and token ids are the model's."""
+        """Check that the texts are short enough, and that token ids are the model's.
+
+        Args:
+            model: The model that the options are for.
+
+        Raises:
+            OptionError: When a text is too long, a token id is not the model's, or its vocabulary
+                has no token for prompts.
+        """
         from slimwhisper.tokens.texts import check_length
 
         vocabulary = model.vocabulary
@@ -131,7 +184,16 @@ class PromptOptions(OptionGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class HotWordOptions(OptionGroup):
-    """Words whose tokens become more probable."""
+    """Words whose tokens become more probable. They are options of slimwhisper.
+
+    Attributes:
+        hot_words: The path of a file, which is read when the options are made, or its lines. It has
+            up to 10,000 words or phrases, one in a line. Their tokens get `hot_word_bonus`, or the
+            number after a tab in the same line. Unlike `hotwords`, they are not a prompt. () means
+            no words.
+        hot_word_bonus: The number from 0 to 20 that is added to the log-probability of each token
+            that continues a hot word. The default is 2.0.
+    """
 
     # the path of a file, or its lines; the file is read when options are made
     hot_words: str | tuple[str, ...] = prompting(
@@ -145,7 +207,16 @@ class HotWordOptions(OptionGroup):
 
     @classmethod
     def prepare(cls, values: dict[str, Any], defaults: dict[str, Any], model: ModelFacts) -> None:
-        """A file is read."""
+        """Read the file of hot words, if there is one.
+
+        Args:
+            values: The options of all groups that were given, by name. They are changed in place.
+            defaults: The model's own values for the others.
+            model: The model that they are for.
+
+        Raises:
+            OptionError: When the file cannot be read.
+        """
         from slimwhisper.tokens.texts import read_hot_words
 
         words = values.pop("hot_words", None)
@@ -153,7 +224,14 @@ class HotWordOptions(OptionGroup):
             values["hot_words"] = read_hot_words(words) if isinstance(words, str | Path) else words
 
     def check(self, model: ModelFacts) -> None:
-        """Whether the model can write the words."""
+        """Check that the model can write the words.
+
+        Args:
+            model: The model that the options are for.
+
+        Raises:
+            OptionError: When it cannot, or there are too many words.
+        """
         from slimwhisper.tokens.texts import spellings
 
         # kept for the rules of the windows
@@ -161,6 +239,13 @@ class HotWordOptions(OptionGroup):
 
     @classmethod
     def identify(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The digest of the file."""
+        """Return the digest of the file, for the journal of a job.
+
+        Args:
+            options: The options that differ from their defaults, by name.
+
+        Returns:
+            The digest, under "hot_words", if there are any.
+        """
         words = options.get("hot_words")
         return {"hot_words": content_digest(words)} if words else {}

@@ -1,4 +1,7 @@
-"""Flags of doubtful segments. They change no text."""
+"""Flags of doubtful segments. They change no text.
+
+`REASONS` has the name of each flag with its description for people, the most serious first.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,14 @@ REASONS: dict[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrustOptions(OptionGroup):
-    """What is left out of the text."""
+    """What is left out of the text. It is an option of slimwhisper.
+
+    Attributes:
+        drop: The names of flags, such as ("invented", "repeats"). Segments with one of them are
+            left out of the text, and kept as `Transcript.dropped`. The names are those of
+            `slimwhisper.trust.REASONS`. () leaves nothing out; the server's default is ("invented",
+            "repeats").
+    """
 
     drop: tuple[str, ...] = option(
         (),
@@ -35,12 +45,26 @@ class TrustOptions(OptionGroup):
     )
 
     def check(self, model: ModelFacts) -> None:
-        """Whether these are flags."""
+        """Check that the names in `drop` are names of flags.
+
+        Args:
+            model: The model that the options are for.
+
+        Raises:
+            OptionError: When one of them is not.
+        """
         check_flags(self.drop)
 
 
 def check_flags(names: Iterable[str]) -> None:
-    """Raise OptionError for a name in `Options.drop` that is not a flag's."""
+    """Check that names are names of flags.
+
+    Args:
+        names: The names.
+
+    Raises:
+        OptionError: When one of them is not.
+    """
     for name in names:
         if name not in REASONS:
             raise OptionError(f"drop {not_one_of(name, REASONS, ':')}")

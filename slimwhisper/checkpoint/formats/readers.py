@@ -1,4 +1,7 @@
-"""The table of readers, one for each format of checkpoints. A module of this package is one."""
+"""The table of readers, one for each format of checkpoints.
+
+A module of this package is one.
+"""
 
 from pathlib import Path
 from typing import Protocol
@@ -8,14 +11,34 @@ from slimwhisper.checkpoint.formats import ctranslate2, ggml, hugging_face, open
 
 
 class Reader(Protocol):
-    """Reads one format."""
+    """What reads one format of checkpoints.
+
+    A new format is an object with these methods, or a module with these functions, that is added by
+    `register`.
+    """
 
     def detect(self, path: Path) -> bool:
-        """Whether a file or folder is in this format, by its content."""
+        """Return whether a file or a folder is in this format, by its content.
+
+        Args:
+            path: The file or the folder.
+
+        Returns:
+            Whether it is.
+        """
 
     def read(self, path: Path) -> Contents:
-        """What is in it, which is checked later. Raises CheckpointError, also for variants of the
-        format that cannot be read.
+        """Read a checkpoint. What is in it is checked later.
+
+        Args:
+            path: The file or the folder.
+
+        Returns:
+            The content.
+
+        Raises:
+            CheckpointError: When it cannot be read, or is in a variant of the format that is not
+                supported.
         """
 
 
@@ -23,12 +46,26 @@ READERS: list[Reader] = [ggml, ctranslate2, hugging_face, openai]  # the first t
 
 
 def register(reader: Reader) -> None:
-    """Add a format, which is tried before the others."""
+    """Add a format, which is tried before the others.
+
+    Args:
+        reader: The reader.
+    """
     READERS.insert(0, reader)
 
 
 def read(path: Path) -> Contents:
-    """A checkpoint in any of the formats. Raises CheckpointError."""
+    """Read a checkpoint in any of the formats.
+
+    Args:
+        path: The file or the folder.
+
+    Returns:
+        The content.
+
+    Raises:
+        CheckpointError: When it cannot be read, or is in none of the formats.
+    """
     for reader in READERS:
         if reader.detect(path):
             return reader.read(path)
