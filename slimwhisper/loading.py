@@ -69,7 +69,7 @@ def load_model(
             into the weights.
         draft: a smaller model with the same encoder, such as distil-large-v3 for large-v3: it
             drafts tokens, and the model verifies several in one pass. The same texts in fewer
-            steps; not with beams (docs/guides/drafts.md).
+            steps; not with beams (docs/guides/transcribing.md#drafts).
         cache_memory: bytes for the cache of texts, such as "2GB": pages of 16 tokens, which texts
             take as they grow. If they run out, the youngest windows wait, and start again later.
             None: enough for the context of every window, or a GPU's free memory
@@ -78,7 +78,7 @@ def load_model(
             only for models that were trained with such windows: others then write nonsense.
             "near": of 20 s if the audio is shorter, for other models; "full": of 30 s, with silence
             after the audio. None: as the model's settings say, else "full"
-            (docs/guides/windows.md).
+            (docs/guides/transcribing.md#short-recordings).
         local_files_only: download nothing.
     Raises:
         CheckpointError, OptionError, CacheError.
