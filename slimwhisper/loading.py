@@ -80,7 +80,7 @@ def load_model(
             merged into the weights.
         draft: A smaller model with the same encoder, such as distil-large-v3 for large-v3. It
             drafts tokens, of which the model verifies several in one pass: the same texts in fewer
-            steps. It is not used with beams. See docs/guides/drafts.md.
+            steps. It is not used with beams. See docs/guides/transcribing.md#drafts.
         cache_memory: The bytes for the cache of texts, as a number or such as "2GB". Texts take
             pages of 16 tokens as they grow. If the pages run out, the youngest windows wait, and
             start again later. None means enough for the context of every window, or a GPU's free
@@ -89,7 +89,8 @@ def load_model(
             several times faster for short audio, but only for models that were trained with such
             windows; others write nonsense then. "near" makes windows of 20 s of audio that is
             shorter, for other models. "full" makes windows of 30 s, with silence after the audio.
-            None means what the model's settings say, or else "full". See docs/guides/windows.md.
+            None means what the model's settings say, or else "full". See
+            docs/guides/transcribing.md#short-recordings.
         local_files_only: Whether to use only what is on this machine, and to download nothing.
 
     Returns:

@@ -28,7 +28,7 @@ _AGAIN = "copy or download the adapter again"
 _ANOTHER = "it is for another model"
 _MERGE_FIRST = (
     "only one LoRA of linear layers is merged here; merge it with PEFT first "
-    "(merge_and_unload: docs/guides/models.md#adapters)"
+    "(merge_and_unload: docs/guides/models.md#add-an-adapter)"
 )
 # settings of other methods; `_is_unsupported` refuses more of them, by prefix and suffix
 _UNSUPPORTED = (

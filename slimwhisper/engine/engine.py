@@ -223,7 +223,7 @@ class Engine:
 
 logger = logging.getLogger("slimwhisper")
 
-MOST_DRAFTED = 7  # slots; drafts for more do not pay: docs/guides/drafts.md#how-many-tokens
+MOST_DRAFTED = 7  # slots; drafts for more do not pay: docs/guides/transcribing.md#drafts
 PAGES_SHARE = 0.8  # of a GPU's free memory; the rest is for activations and CUDA graphs
 
 
