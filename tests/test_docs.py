@@ -65,6 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "more").mkdir()
     shutil.copy(SAMPLES / "flight.m4a", tmp_path / "more" / "interview.mp4")
     shutil.copytree(SAMPLES, tmp_path / "TALKS", ignore=shutil.ignore_patterns("three*", "speech"))
+    (tmp_path / "samples").symlink_to(SAMPLES)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
