@@ -193,8 +193,7 @@ def _unknown(label: str) -> CheckpointError:
         return load_error(
             f"{label}: no such file or folder; check the path, or give a name like turbo"
         )
-    names = available_models()
-    near = get_close_matches(label.lower(), names, n=3)
+    near = get_close_matches(label.lower(), available_models(), n=3)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    known = f"{hint}names are {', '.join(names)}"
+    known = f"{hint}`slimwhisper models` lists the names"
     return load_error(f"model {label[:300]!r}: no such name, file or folder; {known}")
