@@ -453,7 +453,7 @@ class Filters:
         return chain.from_iterable(f.state for f in self.made.values())
 
     def prepare(self, rules: Sequence[Rules]) -> bool:
-        """Make and prepare the filters for all texts; return whether graphs must be recorded again."""
+        """Make and prepare the filters for all texts; return whether to record graphs again."""
         for kind in FILTERS:
             if kind not in self.made and kind.setting(rules) is not None:
                 self.made[kind] = kind(self.rows, self.vocabulary, self.device)
