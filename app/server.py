@@ -114,15 +114,18 @@ def make_app(service: Service, models: Models, settings: ServerSettings) -> Fast
 def _add_status_routes(app: FastAPI, service: Service) -> None:
     @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
+        """Say whether the server is ready to transcribe."""
         state = "disk_full" if disk_is_full() else service.health()
         return JSONResponse({"status": state}, 200 if state == "ready" else 503)
 
     @app.get("/status")
     async def status() -> dict[str, str]:
+        """Return the version of the server."""
         return {"version": f"slimwhisper {__version__}"}  # Bazarr looks here, without its login
 
     @app.get("/metrics")
     def metrics() -> Response:
+        """Return the metrics of the server in the text format of Prometheus."""
         return Response(metrics_text(service), media_type="text/plain; version=0.0.4")
 
 
@@ -142,6 +145,7 @@ def _add_schema(app: FastAPI, openai: APIRouter, url: str) -> None:
 
     @app.get("/openapi.json")
     def openapi() -> dict[str, Any]:
+        """Return the OpenAPI schema of the routes under /v1."""
         return schema
 
 

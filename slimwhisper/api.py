@@ -296,7 +296,7 @@ class SlimWhisper(LoadedModel):
         Args:
             audio: The recording, as in `transcribe_many`.
             text: The text, each line of which becomes a segment, unchanged. It is a string, a list
-                of lines, or the path of a text file, an .srt, a .vtt or an .lrc file, whose own
+                of lines, or the `Path` of a text file, an .srt, a .vtt or an .lrc file, whose own
                 times are ignored.
             **options: The fields of `Options`, and the arguments of `transcribe_many`.
 
@@ -308,8 +308,8 @@ class SlimWhisper(LoadedModel):
 
         Raises:
             AudioError: When the recording cannot be read.
-            OptionError: When the text cannot be read, or an option has an unknown name or an
-                invalid value.
+            OptionError: When the text cannot be read or is empty, or an option has an unknown name
+                or an invalid value.
             DependencyError: When an option needs a package that is not installed.
 
         Examples:

@@ -24,7 +24,8 @@ from slimwhisper.types import Dims
 class DecodingOptions:
     """The options of `decode`: the fields and the defaults of `whisper.DecodingOptions`.
 
-    A field that has its default follows the model's own settings.
+    A field that has its default follows the model's own settings, unless it is given to `decode` by
+    its name.
 
     Attributes:
         task: "transcribe"; "translate", into English; or "lang_id", only to detect the language.

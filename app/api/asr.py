@@ -120,13 +120,16 @@ def add_asr(root: APIRouter, host: ServerHost) -> None:
 
     @root.post("/asr")
     async def asr(request: Request) -> Response:
+        """Transcribe a recording, as whisper-asr-webservice does."""
         return await respond(host, request, read, read_query)
 
     @root.post("/detect-language")
     async def detect_language(request: Request) -> Response:
+        """Detect the language of a recording."""
         return await respond(host, request, read, read_query, language_response)
 
     @root.get("/asr")
     @root.get("/detect-language")
     async def wrong_method() -> str:
+        """Say how to send a recording."""
         return WRONG_METHOD

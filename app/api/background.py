@@ -92,7 +92,7 @@ class Background:
         return JSONResponse(self.state(name), 202, headers)
 
     def state(self, name: str) -> dict[str, Any]:
-        """A job's state, and its result or error. Raises APIError."""
+        """Return the state of a job in the background, with its result or its error."""
         folder = self._folder_of(name)
         result = folder / RESULT
         state: dict[str, Any] = {"id": name, "object": "transcription.job"}
@@ -106,7 +106,7 @@ class Background:
         return {**state, "expires_at": expires, **json.loads(result.read_bytes())}
 
     async def delete(self, name: str) -> None:
-        """Cancel a job, or remove its result. Raises APIError."""
+        """Cancel a job in the background, or remove its result."""
         folder = self._folder_of(name)
         if name in self._jobs:
             self._jobs[name].cancel()

@@ -227,4 +227,5 @@ def add_listen(router: APIRouter, host: ServerHost) -> None:
 
     @router.post("/listen")
     async def listen(request: Request) -> Response:
+        """Transcribe a recording, as Deepgram's API does."""
         return await respond(host, request, lambda form: read_listen(form, host.models), read_body)

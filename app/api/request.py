@@ -169,7 +169,7 @@ EXTENSIONS = option_fields(
 
 
 class TranscriptionForm(create_model("Extensions", __base__=UploadForm, **EXTENSIONS)):  # type: ignore[misc]
-    """The form's fields."""
+    """The fields of a request to transcribe or translate a recording."""
 
     model: Text | None = None
     response_format: Annotated[str, one_of(RESPONSE_FORMATS)] = "json"

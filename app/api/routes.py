@@ -30,10 +30,12 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter, Background | N
     @router.head("/models", include_in_schema=False)
     @router.get("/models")
     async def list_models() -> dict[str, Any]:
+        """List the models that this server can use."""
         return {"object": "list", "data": [_model(name) for name in models.installed()]}
 
     @router.get("/models/{name:path}")
     async def show_model(name: str) -> dict[str, Any]:
+        """Describe one model."""
         return _model(models.display_name if models.resolve(name) == models.default else name)
 
     def _model(name: str) -> dict[str, Any]:
@@ -54,16 +56,19 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter, Background | N
     @root.post(f"{AZURE}/audio/transcriptions")
     @router.post("/audio/transcriptions")
     async def transcriptions(request: Request) -> Response:
+        """Transcribe a recording in the language that is spoken."""
         return await answer(request, "transcribe")
 
     @root.post("/audio/translations")
     @root.post(f"{AZURE}/audio/translations")
     @router.post("/audio/translations")
     async def translations(request: Request) -> Response:
+        """Transcribe a recording and translate it into English."""
         return await answer(request, "translate")
 
     @root.post("/inference")
     async def inference(request: Request) -> Response:
+        """Transcribe a recording, as the server of whisper.cpp does."""
         return await respond(host, request, lambda form: read_inference(form, models))
 
     add_asr(root, host)

@@ -94,14 +94,17 @@ def make_realtime_router(realtime: Realtime) -> APIRouter:
 
     @router.websocket("/realtime")
     async def connect(websocket: WebSocket) -> None:
+        """Transcribe a live stream, as OpenAI's Realtime API does."""
         await realtime.serve(websocket, realtime.connect)
 
     @router.websocket("/listen")
     async def listen(websocket: WebSocket) -> None:
+        """Transcribe a live stream, as Deepgram's API does."""
         await realtime.serve(websocket, realtime.listen)
 
     @router.post("/realtime/client_secrets")
     async def client_secrets(request: Request) -> dict[str, Any]:
+        """Make a key with which a client may open a realtime session for a short time."""
         config, seconds, unknown = read_request(await _json(request))
         value, expires_at = realtime.client_secrets.issue(config, seconds)
         session = session_object(config, make_id("sess"), unknown=unknown)

@@ -1,5 +1,6 @@
-"""Speculative decoding (Leviathan et al., arXiv 2211.17192): next tokens come from a cheaper
-drafter and are verified in one step.
+"""Speculative decoding (Leviathan et al., arXiv 2211.17192).
+
+The next tokens come from a cheaper drafter, and are verified in one step.
 
     tokens      ... t5 | d6 d7 d8          drafted after t5
     one step       t5 d6 d7 d8             four rows of one text
@@ -7,12 +8,12 @@ drafter and are verified in one step.
     the text    ... t5 d6 d7 x8            the same as without a draft, whatever was drafted
 
 Each text accepts its own number of tokens, and never waits for another. Sampled texts are verified
-in the same way, as a random token depends only on the text's seed and on its index in the text.
-How many tokens are drafted is chosen by measured times, as many as give the most tokens a second.
+in the same way, as a random token depends only on the text's seed and on its index in the text. How
+many tokens are drafted is chosen by measured times, as many as give the most tokens a second.
 
 The drafter is a smaller model, on the larger one's encoder output. Distilled models such as
 distil-large-v3 share the encoder of the model that they were distilled from. Both decoders then
-read ONE encoder output: a draft costs its few layers' weights and a small cache of the text, but no
+read one encoder output: a draft costs its few layers' weights and a small cache of the text, but no
 cache of the audio, unless the target's form does not store the encoder's output.
 """
 
@@ -42,34 +43,61 @@ Choose = Callable[[Tensor], Tensor]  # logits [R, V], floating, may be changed -
 
 @dataclass(frozen=True, slots=True)
 class DraftContext:
-    """The input of a drafter: the last tokens of some texts."""
+    """What a drafter reads: the last tokens of some texts.
+
+    Attributes:
+        rows: The rows of the texts in the caches.
+        texts: All tokens of each text, [R, n] int64, its prompt first, with any padding.
+        positions: The positions of the last T tokens, [R, T] int64, which the drafter has not read.
+        extent: The largest position plus 1, or more.
+    """
 
     rows: Rows
-    texts: Tensor  # [R, n] int64: all tokens of each text, its prompt first, with any padding
-    positions: Tensor  # [R, T] int64: of the last T tokens, which the drafter has not read
-    extent: int  # the largest position + 1, or more
+    texts: Tensor
+    positions: Tensor
+    extent: int
 
     @property
     def tokens(self) -> Tensor:
-        """[R, T] int64: the tokens that the drafter has not read."""
+        """The tokens that the drafter has not read, [R, T] int64."""
         return self.texts.gather(1, self.positions)
 
 
 class Drafter(Protocol):
-    """Guesses the next tokens of texts. A new kind of draft is a class with these methods."""
+    """What guesses the next tokens of texts. A new kind of draft is a class with these methods.
 
-    cost: float  # of one more token, relative to a step without drafts
+    Attributes:
+        cost: The cost of one more token, relative to a step without drafts.
+    """
+
+    cost: float
 
     def begin(self, prompts: Tensor, rows: Rows) -> None:
-        """Start texts: prompts [R, T] int64, padded on the right; rows: of the caches."""
+        """Start texts.
+
+        Args:
+            prompts: The prompts [R, T] int64, padded on the right.
+            rows: The rows of the texts in the caches.
+        """
 
     def guess(self, context: DraftContext, choose: Choose) -> Tensor:
-        """The next tokens [R]. choose: picks the best one by the window's rules, or the random one
-        that the window will sample.
+        """Guess the next token of each text.
+
+        Args:
+            context: The last tokens of the texts.
+            choose: A function that chooses tokens by logits: the best one by the window's rules, or
+                the random one that the window will sample.
+
+        Returns:
+            The tokens [R] int64.
         """
 
     def nbytes(self) -> int:
-        """Bytes of its cache of the texts."""
+        """Return the bytes of its cache of the texts.
+
+        Returns:
+            The number of bytes.
+        """
 
 
 LENGTHS = (0, 1, 2, 3, 5, 7)  # of drafts on a CPU
@@ -139,8 +167,14 @@ class DraftModel:
     def __init__(
         self, draft: Model, target: Model, cross: CrossCache, rows: int, pages: int
     ) -> None:
-        """cross: the target's, which the draft also reads. rows: texts at a time. pages: as many
-        as the target's; both use the same block tables.
+        """Allocate the caches of a draft.
+
+        Args:
+            draft: The draft.
+            target: The model that verifies.
+            cross: The target's cache of the audio, which the draft also reads.
+            rows: How many texts there are at a time.
+            pages: The number of pages, as many as the target's. Both use the same block tables.
         """
         self.model = draft
         self_cache = draft.allocate_self(rows + 1, Pages(draft.plan, pages))
@@ -148,12 +182,12 @@ class DraftModel:
         self.cost = decoder_weights(draft.dims) / decoder_weights(target.dims)
 
     def begin(self, prompts: Tensor, rows: Rows) -> None:
-        """prompts [R, T] int64, padded on the right."""
+        """Read the prompts of new texts, [R, T] int64, padded on the right."""
         unread = prompts.new_zeros((len(prompts), 1))  # only the caches are needed
         self.model.decoder.prefill(prompts, rows, self.cache, positions=unread)
 
     def guess(self, context: DraftContext, choose: Choose) -> Tensor:
-        """[R] int64."""
+        """Guess the next token of each text, [R] int64."""
         tokens = context.positions.shape[1]
         rows = context.rows.spread(tokens) if tokens > 1 else context.rows
         step = DecodeStep.at(
@@ -163,7 +197,7 @@ class DraftModel:
         return choose(logits[tokens - 1 :: tokens])
 
     def nbytes(self) -> int:
-        """Bytes of its cache of the texts."""
+        """Return the bytes of its cache of the texts."""
         return self.cache.self_.nbytes()
 
 
@@ -177,9 +211,19 @@ def decoder_weights(dims: Dims) -> int:
 
 
 def load_draft(draft: Checkpoint, target: Checkpoint, model: Model) -> Model:
-    """The draft of `model`, whose checkpoint is `target`; they share the encoder's weights.
+    """Make the draft of a model. They share the encoder's weights.
 
-    Raises OptionError if the draft has another encoder or vocabulary, or a cache is not exact.
+    Args:
+        draft: The checkpoint of the draft.
+        target: The checkpoint of the model.
+        model: The model.
+
+    Returns:
+        The draft.
+
+    Raises:
+        OptionError: When the draft has another encoder or vocabulary, or a cache of the model is
+            not exact.
     """
     prefix = f"{draft.name} cannot draft for {target.name}"
     remedy = "choose a draft that was distilled with the same encoder"

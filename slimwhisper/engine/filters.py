@@ -1,5 +1,4 @@
-"""Filters of logits: Whisper's rules, what a text may repeat, and bonuses; and those in use by a
-row group.
+"""Filters of logits: Whisper's rules, limits on repetition, bonuses, and those that a group uses.
 
 They are those of `whisper.decoding`, `SuppressTokens`, `SuppressBlank` and `ApplyTimestampRules`,
 without a loop over rows; and CTranslate2's `repetition_penalty` (arXiv 1909.05858) and
@@ -29,19 +28,19 @@ State = tuple[Tensor, ...]  # [R, ...] each
 
 
 class Texts(NamedTuple):
-    """R texts before their next token."""
+    """Some texts, R of them, before their next token."""
 
     tokens: Tensor  # [R, L] int64, of which the first `counts` were sampled
     counts: Tensor  # [R] int64
     states: dict["LogitFilter", State]  # of the filters in use
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Texts":
-        """With each tensor changed."""
+        """Return the same with each tensor changed by a function."""
         states = {f: tuple(map(function, state)) for f, state in self.states.items()}
         return Texts(function(self.tokens), function(self.counts), states)
 
     def after(self, tokens: Tensor) -> "Texts":
-        """The counts and states after one more token of each text, [R] int64."""
+        """Return the counts and states after one more token of each text, [R] int64."""
         states = {f: f.after(state, tokens) for f, state in self.states.items()}
         return Texts(self.tokens, self.counts + 1, states)
 
@@ -58,44 +57,86 @@ def side_by_side(moments: Sequence[Texts]) -> Texts:
 
 
 class LogitFilter:
-    """A rule for the next token of the rows of a group. A new one is a class with these methods, in
-    `FILTERS`.
+    """A rule for the next token. A new one is a class with these methods, in `FILTERS`.
 
     What a filter knows of a text is its state: tensors with one row for each text. Rows move when a
-    window ends, beams copy them, and the tokens of a draft are rows of their own; so a filter works
+    window ends, beams copy them, and the tokens of a draft are rows of their own. So a filter works
     on the states that it is given. On the device, nothing is copied to the host.
+
+    Attributes:
+        fixed: How many tensors, the first ones of the state, stay while a text lasts.
+        drafts: Whether texts that use the filter may be drafted by `Speculation`.
+        state: The state of all rows of the group, [rows, ...] each.
     """
 
-    fixed: ClassVar[int] = 0  # the first tensors of its state, which stay while a text lasts
-    drafts: ClassVar[bool] = True  # whether texts with it may be drafted by `Speculation`
-    state: State  # of all rows
+    fixed: ClassVar[int] = 0
+    drafts: ClassVar[bool] = True
+    state: State
 
     @abstractmethod
     def __init__(self, rows: int, vocabulary: SpecialTokens, device: torch.device) -> None:
-        """The state of rows that the filter leaves as they are."""
+        """Make the state of rows that the filter leaves as they are.
+
+        Args:
+            rows: The number of rows of the group.
+            vocabulary: The special tokens.
+            device: Where the state is.
+        """
 
     @staticmethod
     @abstractmethod
     def setting(rules: Sequence[Rules]) -> Hashable:
-        """What `apply` must know on the host of some windows' rules, which graphs are recorded for.
-        None: the windows have no use for the filter.
+        """Return what `apply` must know on the host; graphs are recorded for it.
+
+        Args:
+            rules: The rules of some windows.
+
+        Returns:
+            The setting. None means that the windows have no use for the filter.
         """
 
     def prepare(self, rules: Sequence[Rules]) -> bool:
-        """Hold what all texts of the group need. Returns whether tensors were replaced: graphs that
-        read them must be recorded again.
+        """Hold what all texts of the group need.
+
+        Args:
+            rules: The rules of all windows.
+
+        Returns:
+            Whether tensors were replaced: graphs that read them must be recorded again.
         """
         return False
 
     @abstractmethod
     def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[NDArray[Any]]:
-        """A text's state before each of T tokens and after the last: [T + 1, ...], on the host."""
+        """Compute a text's state before each of its T tokens, and after the last, on the host.
+
+        Args:
+            rules: The rules of its window.
+            tokens: The tokens.
+
+        Returns:
+            The tensors of the state, [T + 1, ...] each.
+        """
 
     def apply(self, logits: Tensor, texts: Texts, setting: Hashable) -> None:
-        """Change the logits [R, V] of the texts' next tokens, float32 or float64."""
+        """Change the logits of the texts' next tokens, in place.
+
+        Args:
+            logits: The logits [R, V], float32 or float64.
+            texts: The texts.
+            setting: What `setting` returned for their windows.
+        """
 
     def after(self, state: State, tokens: Tensor) -> State:
-        """The state after one more token of each text, [R] int64."""
+        """Return the state of each text after one more token.
+
+        Args:
+            state: The state before it.
+            tokens: The tokens [R] int64.
+
+        Returns:
+            The new state.
+        """
         return state
 
 
@@ -103,9 +144,7 @@ WIDTH = 128  # of a state: Whisper's list has about 90 tokens
 
 
 class Suppression(LogitFilter):
-    """Bans the tokens of each row, padded to the same number. Those that are banned first alone are
-    no part of its state: see `forbid`.
-    """
+    """Bans the tokens of each row, but not those that are banned first alone: see `forbid`."""
 
     fixed = 2
 
@@ -207,15 +246,14 @@ def _forbid_ngrams(logits: Tensor, texts: Tensor, counts: Tensor, sizes: Tensor,
 
 
 class Timestamps(LogitFilter):
-    """Timestamps come in pairs, never decrease, come first, and win if they are more likely,
-    summed, than any other token.
+    """Whisper's rules of timestamps, `ApplyTimestampRules`.
 
-    The state of each row:
-        enabled: bool: False where timestamps are not sampled.
-        initial_limit: int64: the largest first timestamp, in tokens from <|0.00|>.
-        last: bool: the last token is a timestamp; True where there is none.
-        before_last: bool: the one before is; True where there is none.
-        latest: int64: the latest timestamp, in tokens from <|0.00|>; -1: none yet.
+    They come in pairs, never decrease, come first, and win if they are more likely, summed, than
+    any other token. The state of each row, in this order: enabled, bool: False where timestamps are
+    not sampled; initial_limit, int64: the largest first timestamp, in tokens from <|0.00|>; last
+    and before_last, bool: whether the last token, and the one before, is a timestamp, True where
+    there is none; latest, int64: the latest timestamp in tokens from <|0.00|>, -1 where there is
+    none yet.
     """
 
     fixed = 2
@@ -319,7 +357,7 @@ BLOCK = 256  # numbers of a row that a CPU compares at once
 
 
 class BonusFilter(LogitFilter):
-    """Texts gain bonuses, which beams are ranked with. Of such filters there is one at most."""
+    """A filter that gives texts bonuses, which beams are ranked with. At most one is in use."""
 
     def __init__(self, rows: int, vocabulary: SpecialTokens, device: torch.device) -> None:
         is_text = [0] * vocabulary.size
@@ -330,9 +368,7 @@ class BonusFilter(LogitFilter):
 
     @abstractmethod
     def boosted(self, state: State, logits: Tensor) -> Tensor:
-        """Logits or log-probabilities [R, V] with the bonuses, before any is taken back. The next
-        call may overwrite them.
-        """
+        """Return logits or log-probabilities [R, V] with all bonuses, valid until the next call."""
 
     @abstractmethod
     def gained(self, state: State, tokens: Tensor) -> Tensor:
@@ -350,16 +386,19 @@ class BonusFilter(LogitFilter):
         logprobs: Tensor,
         draw: Draw | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The chosen text token of each row, or one that its bonus puts above it.
+        """Return the chosen text token of each row, or one that its bonus puts above it.
 
         A token that is no text stays: bonuses do not decide where a text or a segment ends.
 
-        Arguments:
-            logits: [R, V] by which tokens were chosen; those of banned tokens are -inf.
-            tokens, logprobs: [R] int64 and floating.
-            draw: draws tokens by logits; None: the most likely ones.
+        Args:
+            state: The state of the texts.
+            logits: The logits [R, V] by which tokens were chosen; those of banned tokens are -inf.
+            tokens: The chosen tokens [R] int64.
+            logprobs: Their log-probabilities [R].
+            draw: What draws tokens by logits. None means the most likely ones.
+
         Returns:
-            tokens and logprobs, those of the model without the bonus.
+            The tokens, and their log-probabilities by the model without the bonus.
         """
         boosted = self.boosted(state, logits)
         if self.texts == (range(self.texts[0].stop),):
@@ -414,9 +453,7 @@ class Filters:
         return chain.from_iterable(f.state for f in self.made.values())
 
     def prepare(self, rules: Sequence[Rules]) -> bool:
-        """Make and prepare the filters that all texts of the group need. Returns whether tensors
-        were replaced: graphs that read them must be recorded again.
-        """
+        """Make and prepare the filters for all texts; return whether to record graphs again."""
         for kind in FILTERS:
             if kind not in self.made and kind.setting(rules) is not None:
                 self.made[kind] = kind(self.rows, self.vocabulary, self.device)
@@ -430,9 +467,7 @@ class Filters:
     def most_likely(
         self, in_use: InUse, logits: Tensor, texts: Texts, kernels: Kernels
     ) -> tuple[Tensor, Tensor]:
-        """Each text's most likely next token by all filters, and its log-probability: [R] int64,
-        [R] floating. logits [R, V] may be changed.
-        """
+        """Return each text's most likely next token [R] int64, and its log-probability [R]."""
         for f, setting in in_use.items():
             if f is not self.timestamps:
                 f.apply(logits, texts, setting)

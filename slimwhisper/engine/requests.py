@@ -1,4 +1,4 @@
-"""The engine's requests and answers, all immutable."""
+"""The requests to an engine and its answers, all of them immutable."""
 
 from __future__ import annotations
 
@@ -16,34 +16,67 @@ if TYPE_CHECKING:  # the command line starts without torch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rules:
-    """Which tokens may be sampled in a window; one object for all windows of a file."""
+    """Which tokens may be sampled in a window. All windows of a file share one object.
 
-    suppress: Tensor  # [n] int64: tokens never sampled
-    suppress_first: Tensor  # [n] int64: tokens never sampled first
-    timestamps: bool  # sample timestamps, in pairs and in order
-    max_initial_timestamp: int | None  # tokens of 20 ms; None: no limit
-    sample_len: int  # most tokens sampled
-    # limits on what the text repeats, as in `filters.repetition`
+    Attributes:
+        suppress: The tokens that are never sampled, [n] int64.
+        suppress_first: The tokens that are never sampled first, [n] int64.
+        timestamps: Whether to sample timestamps, in pairs and in order.
+        max_initial_timestamp: The largest first timestamp, in steps of 20 ms. None means no limit.
+        sample_len: The most tokens that are sampled.
+        repetition_penalty: The limit on repeated tokens, as in `filters.Repetition`.
+        no_repeat_ngram_size: The limit on repeated n-grams, as in `filters.Repetition`.
+        hot_words: The phrases whose tokens get a bonus.
+    """
+
+    suppress: Tensor
+    suppress_first: Tensor
+    timestamps: bool
+    max_initial_timestamp: int | None
+    sample_len: int
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
-    hot_words: HotWords | None = None  # phrases whose tokens get a bonus
+    hot_words: HotWords | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The decoding strategy; the same for all windows of an engine."""
+    """The decoding strategy, which is the same for all windows of an engine.
 
-    beams: int | None = None  # where temperature is 0; None: greedy
-    patience: float = 1.0  # beams * patience finished texts end a search
-    samples: int = 1  # where temperature > 0
-    length_penalty: float | None = None  # Google NMT's alpha; None: mean log-probability
+    Attributes:
+        beams: The number of beams at temperature 0. None means greedy search.
+        patience: A search ends after `beams * patience` finished texts.
+        samples: The number of samples at temperatures above 0.
+        length_penalty: The alpha of the length penalty of Google NMT. None ranks texts by their
+            mean log-probability.
+    """
+
+    beams: int | None = None
+    patience: float = 1.0
+    samples: int = 1
+    length_penalty: float | None = None
 
     def least_pages(self, context: int) -> int:
-        """The pages that one window's texts may need. context: n_text_ctx."""
+        """Return how many pages the texts of one window may need.
+
+        Args:
+            context: The most tokens of a text, n_text_ctx.
+
+        Returns:
+            The number of pages.
+        """
         return max(self.beams or 1, self.samples) * pages_of(context)
 
     def most_pages(self, context: int, slots: int) -> int:
-        """The pages that all texts may take at the same time, at any temperature."""
+        """Return how many pages all texts may take at the same time, at any temperature.
+
+        Args:
+            context: The most tokens of a text, n_text_ctx.
+            slots: The number of windows.
+
+        Returns:
+            The number of pages.
+        """
         samples = 0
         if self.beams is not None or self.samples > 1:  # they have rows of their own
             samples = -(-slots // self.samples) * self.samples
@@ -51,102 +84,170 @@ class Search:
         return max(rows * pages_of(context), self.least_pages(context))
 
     def usual_pages(self, context: int, slots: int) -> int:
-        """Pages for texts as long as the context in every slot, at temperature 0."""
+        """Return the pages of texts as long as the context in every slot, at temperature 0.
+
+        Args:
+            context: The most tokens of a text, n_text_ctx.
+            slots: The number of windows.
+
+        Returns:
+            The number of pages.
+        """
         return max(slots * (self.beams or 1) * pages_of(context), self.least_pages(context))
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at a window's text."""
+    """One try at a window's text.
+
+    Attributes:
+        temperature: The temperature to sample at.
+        seed: The seed for sampling, which is the entropy of `numpy.random.SeedSequence`.
+    """
 
     temperature: float = 0.0
-    seed: tuple[int, ...] = (0,)  # for sampling: entropy of `numpy.random.SeedSequence`
+    seed: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """A request to the engine: decode 30 s of audio after a prompt."""
+    """A request: decode 30 s of audio after a prompt.
 
-    # [n_mels, 3000] float32, or fewer frames, of a window as long as its audio; or the encoder's
-    # output [p, d]; None: the audio already in the slot
+    Attributes:
+        mel: The spectrogram [n_mels, 3000] float32, or fewer frames for a window as long as its
+            audio; or the encoder's output [p, d]. None means the audio that is in the slot already.
+        prompt: The tokens before the text: <|startofprev|> and the previous text, if there is any;
+            <|startoftranscript|> and what follows it; and the prefix.
+        sot_index: The index of <|startoftranscript|> in `prompt`.
+        rules: The sampling rules. None asks for the probabilities of the languages, and no text.
+        attempt: The temperature and the seed.
+        logprobs: Whether the answer has the log-probability of each token.
+        draft: Tokens that the text may begin with. They are verified in one pass, and accepted as
+            far as greedy decoding would write them: the same text in fewer steps. They are ignored
+            with beams and when sampling.
+    """
+
     mel: Tensor | None
-    prompt: tuple[int, ...]  # [<|startofprev|> previous text] <|startoftranscript|> ... [prefix]
-    sot_index: int  # the index of <|startoftranscript|> in `prompt`
-    rules: Rules | None  # None: answer with the languages' probabilities, decode nothing
+    prompt: tuple[int, ...]
+    sot_index: int
+    rules: Rules | None
     attempt: Attempt = Attempt()
-    logprobs: bool = False  # answer with each token's
-    # tokens that the text may begin with: verified in one pass, and accepted as far as greedy
-    # decoding would write them. The same text in fewer steps; ignored with beams and when sampling
+    logprobs: bool = False
     draft: tuple[int, ...] = ()
 
     def without_mel(self) -> Window:
-        """The same, once its audio is in the slot."""
+        """Return the same request, once its audio is in the slot.
+
+        Returns:
+            The request.
+        """
         return replace(self, mel=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A request: decode the last window again; its encoder output and prompt are still there."""
+    """A request: decode the last window again. Its encoder output and its prompt are still there.
+
+    Attributes:
+        attempt: The temperature and the seed.
+    """
 
     attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
 class Align:
-    """A request: how the text of the last window attends to its audio."""
+    """A request: how the text of the last window attends to its audio.
 
-    before: tuple[int, ...]  # <|startoftranscript|> ... <|notimestamps|>
-    text: tuple[int, ...]  # text tokens alone
+    Attributes:
+        before: The tokens from <|startoftranscript|> to <|notimestamps|>.
+        text: The tokens of the text alone.
+    """
+
+    before: tuple[int, ...]
+    text: tuple[int, ...]
 
     @property
     def length(self) -> int:
-        """How many tokens are read: <|endoftext|> too."""
+        """The number of tokens that are read, <|endoftext|> included."""
         return len(self.before) + len(self.text) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The engine's answer to `Window` or `Retry`."""
+    """The answer to a `Window` or a `Retry`.
 
-    tokens: tuple[int, ...] = ()  # sampled, without the prompt and without <|endoftext|>
+    Attributes:
+        tokens: The tokens that were sampled, without the prompt and without <|endoftext|>.
+        avg_logprob: The mean log-probability of the tokens and <|endoftext|>.
+        no_speech_prob: The probability that the window has no speech.
+        temperature: The temperature that was sampled at.
+        drafted: How many of the tokens were the window's draft.
+        logprobs: If requested, the log-probability of each token under the rules, at temperature 1,
+            and that of <|endoftext|> where the text ended with it. Their sum is `avg_logprob *
+            (len(tokens) + 1)`.
+    """
+
+    tokens: tuple[int, ...] = ()
     avg_logprob: float = float("nan")
     no_speech_prob: float = float("nan")
     temperature: float = 0.0
-    drafted: int = 0  # how many of the tokens were the window's draft
-    # if requested: each token's under the rules, at temperature 1, and <|endoftext|>'s where the
-    # text ended with it; their sum is `avg_logprob * (len(tokens) + 1)`
+    drafted: int = 0
     logprobs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Languages:
-    """The engine's answer to a `Window` without rules."""
+    """The answer to a `Window` without rules.
 
-    probs: dict[str, float]  # language code: probability
+    Attributes:
+        probs: The probability of each language by its code.
+    """
+
+    probs: dict[str, float]
 
     def most_likely(self, among: Sequence[str] = ()) -> str:
-        """The code of the most probable language among these; (): among all."""
+        """Return the most probable language.
+
+        Args:
+            among: The codes of the languages to choose from. () means all.
+
+        Returns:
+            The code of the language.
+        """
         return max(among or self.probs, key=self.probs.__getitem__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alignment:
-    """The engine's answer to `Align`."""
+    """The answer to an `Align`.
 
-    text: tuple[int, ...]  # text tokens, as in the request
-    before: int  # tokens before the text: <|startoftranscript|> ... <|notimestamps|>
-    # [alignment heads, before + len(text) + 1, p], at least float32: cross-attention scores before
-    # the softmax, of all tokens in order: `before`, the text, <|endoftext|>
+    Attributes:
+        text: The tokens of the text, as in the request.
+        before: The number of tokens before the text.
+        scores: The scores of cross-attention before the softmax, [alignment heads, tokens, p], in
+            float32 or a wider dtype. The tokens are those before the text, the text, and
+            <|endoftext|>.
+        probs: The probability of each token of the text.
+    """
+
+    text: tuple[int, ...]
+    before: int
     scores: Tensor
-    probs: tuple[float, ...]  # [len(text)] probability of each text token
+    probs: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedPrefix:
-    """The beginning of a window's draft that decoding would have written itself."""
+    """The beginning of a window's draft that decoding would have written itself.
+
+    Attributes:
+        tokens: The tokens.
+        logprobs: The log-probability of each of them.
+    """
 
     tokens: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()  # of each
+    logprobs: tuple[float, ...] = ()
 
 
 Request = Window | Retry | Align

@@ -39,17 +39,19 @@ SCHEMA = pa.schema([schema().field(name) for name in COLUMNS])
 
 
 class Transcriber:
-    """Transcribes rows (see the module) with one model.
+    """A model in a worker of Ray, which transcribes the rows of a data set.
 
-        ray.data.read_parquet("in").map_batches(
-            slimwhisper.ray.Transcriber,
-            fn_constructor_kwargs={"model": "turbo"},
-            batch_size=64, num_gpus=1, compute=ray.data.ActorPoolStrategy(size=8),
-        ).write_parquet("out")
+    The module says which columns the rows have. Batches of rows overlap in the engine: while the
+    last rows of one are decoded, rows of the next ones fill the free slots. A batch is yielded when
+    all its rows are done. Any number of calls may run at the same time. With `num_gpus=0.5` a
+    worker takes half of the GPU's memory, and so on.
 
-    Batches of rows overlap in the engine: while the last rows of one are decoded, rows of the next
-    ones fill the free slots. A batch is yielded when all its rows are done. Any number of calls may
-    run at the same time. With `num_gpus=0.5` an actor takes half of the GPU's memory, and so on.
+    Examples:
+        >>> ray.data.read_parquet("in").map_batches(
+        ...     slimwhisper.ray.Transcriber,
+        ...     fn_constructor_kwargs={"model": "turbo"},
+        ...     batch_size=64, num_gpus=1, compute=ray.data.ActorPoolStrategy(size=8),
+        ... ).write_parquet("out")
     """
 
     def __init__(
@@ -62,12 +64,18 @@ class Transcriber:
     ) -> None:
         """Load a model.
 
-        Arguments:
-            load: more arguments of `load_model`, such as {"dtype": "bfloat16"}.
-            slots: windows decoded together, `transcribe_many`'s batch_size.
-            options: fields of `slimwhisper.Options`, and `allow_truncated` and `loaders`
-                as of `transcribe_many`.
-        Raises the errors of `load_model`, and OptionError.
+        Args:
+            model: The name of the model, as for `load_model`.
+            load: More arguments of `load_model`, such as {"dtype": "bfloat16"}.
+            slots: How many windows are decoded together: the `batch_size` of `transcribe_many`.
+            **options: The fields of `slimwhisper.Options`, and the arguments `allow_truncated` and
+                `loaders` of `transcribe_many`.
+
+        Raises:
+            CheckpointError: When the model cannot be found, downloaded or loaded.
+            CacheError: When a form of its cache cannot be used.
+            OptionError: When an argument or an option has an invalid value.
+            DependencyError: When an option needs a package that is not installed.
         """
         self.model = load_model(model, **(load or {}))
         device = self.model.device
@@ -77,7 +85,14 @@ class Transcriber:
         self.model.transcribe_many((), **self._options)  # checks them
 
     async def __call__(self, batch: Any) -> AsyncIterator[pa.Table]:
-        """A batch, as columns or as a table -> a table with the columns of `SCHEMA`."""
+        """Transcribe a batch of rows.
+
+        Args:
+            batch: The rows, as columns or as a table.
+
+        Yields:
+            One table with the columns of `SCHEMA`.
+        """
         if not isinstance(batch, pa.Table):
             batch = pa.table({name: pa.array(list(values)) for name, values in batch.items()})
         yield await asyncio.to_thread(self._transcribe, batch)
@@ -112,8 +127,19 @@ class Transcriber:
 
 
 def source_of(row: Mapping[str, Any], *, split: bool) -> AudioSource:
-    """A row's recording, as a new object. split: samples keep their channels. Raises AudioError, or
-    OptionError or DependencyError for a URI of a kind that cannot be read.
+    """Make the recording of a row, as a new object.
+
+    Args:
+        row: The row.
+        split: Whether samples keep their channels.
+
+    Returns:
+        The recording.
+
+    Raises:
+        AudioError: When the row has no recording, or its samples are not audio.
+        OptionError: When a URI is of a kind that cannot be read.
+        DependencyError: When a package to read a URI is not installed.
     """
     if (samples := row.get(SAMPLES)) is not None:
         samples = np.asarray(samples, np.float32)
@@ -130,7 +156,11 @@ def source_of(row: Mapping[str, Any], *, split: bool) -> AudioSource:
 
 
 def gpu_share() -> float:
-    """The part of a GPU that Ray reserves for this worker; 1 outside of workers."""
+    """Return the part of a GPU that Ray reserves for this worker. It is 1 outside of workers.
+
+    Returns:
+        The part, from 0 to 1.
+    """
     if not ray.is_initialized():
         return 1.0
     context = ray.get_runtime_context()

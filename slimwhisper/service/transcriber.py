@@ -360,7 +360,6 @@ class Call:
     when the statement is left.
 
     Attributes:
-        transcriber: The transcriber that made it.
         search: The decoding strategy.
         slots: How many windows are decoded together at most.
         model: The model.
