@@ -80,7 +80,7 @@ def load_model(
             merged into the weights.
         draft: A smaller model with the same encoder, such as distil-large-v3 for large-v3. It
             drafts tokens, of which the model verifies several in one pass: the same texts in fewer
-            steps. It is not used with beams. See docs/guides/transcribing.md#drafts.
+            steps. Beams are refused with it. See docs/guides/transcribing.md#drafts.
         cache_memory: The bytes for the cache of texts, as a number or such as "2GB". Texts take
             pages of 16 tokens as they grow. If the pages run out, the youngest windows wait, and
             start again later. None means enough for the context of every window, or a GPU's free
@@ -125,14 +125,13 @@ def load_model(
         logger.warning("%s is very slow on this CPU; use auto", slow)
     if device.type == "cpu" and library() is None and "SLIMWHISPER_KERNELS" not in os.environ:
         logger.warning("no compiled kernels: about half the speed; slimwhisper doctor says why")
-    read = partial(
+    read_any = partial(
         load_checkpoint,
-        name,
         download_root=download_root,
         local_files_only=local_files_only,
         in_memory=in_memory,
-        adapter=adapter,
     )
+    read = partial(read_any, name, adapter=adapter)
     checkpoint = read()
     if audio_window is not None:
         if audio_window not in AUDIO_WINDOWS:
@@ -153,8 +152,7 @@ def load_model(
     if draft is not None:
         from slimwhisper.engine.drafting import load_draft
 
-        smaller = load_checkpoint(draft, download_root=download_root, in_memory=in_memory)
-        model.draft = load_draft(smaller, checkpoint, model)
+        model.draft = load_draft(read_any(draft), checkpoint, model)
     loaded = SlimWhisper(model)
     loaded.origin = ModelOrigin(load, read)
     return loaded

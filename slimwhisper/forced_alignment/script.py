@@ -63,6 +63,8 @@ def as_lines(text: str | Path | Sequence[str]) -> list[str]:
     lines = parse_script(text) if isinstance(text, str) else list(text)
     if not any(line.strip() for line in lines):
         raise OptionError("text is empty; give the text of the recording")
+    if text == lines[0] and Path(text).suffix in (".txt", ".srt", ".vtt", ".lrc"):
+        raise OptionError(f"text {text!r} is the name of a file; give Path({text!r}), or its text")
     return lines
 
 

@@ -133,7 +133,7 @@ class SearchOptions(OptionGroup):
         if self.patience is not None and round((self.beam_size or 1) * self.patience) < 1:
             raise OptionError(f"patience {self.patience!r} ends the search at once; give 1.0")
         if not self.without_timestamps and not model.vocabulary.timestamps:
-            reason = "its vocabulary has no timestamps; drop without_timestamps"
+            reason = "its vocabulary has no timestamps; leave without_timestamps out"
             raise OptionError(f"{model.name}: {reason}")
         limit = model.dims.n_text_ctx // 2
         if self.sample_len is not None and not 1 <= self.sample_len <= limit:

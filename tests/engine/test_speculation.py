@@ -29,7 +29,7 @@ from slimwhisper.engine.drafting import (
 )
 from slimwhisper.engine.engine import Engine, make_engine
 from slimwhisper.engine.requests import Answer, Decoded, Request, Search, Window
-from slimwhisper.errors import OptionError
+from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.jobs.flags import options_of
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
@@ -305,6 +305,8 @@ def test_a_draft_of_one_layer(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert caplog.text.count("batch_size 8: ") == 1 and "draft.pt" in caplog.text
     with pytest.raises(OptionError, match=r"beams: .*draft\.pt"):
         model.transcribe(DOOR, beam_size=2)
+    with pytest.raises(CheckpointError, match="downloads are off"):
+        slimwhisper.load_model("digits", draft="no-one/no-model", local_files_only=True)
     state["encoder.conv1.bias"] = state["encoder.conv1.bias"] + 1
     torch.save(small, tmp_path / "other.pt")
     with pytest.raises(OptionError, match=r"conv1\.bias"):

@@ -88,6 +88,7 @@ def test_files(tmp_path: Path) -> None:
             read_script(path)
     with pytest.raises(OptionError, match=r"none\.txt: cannot be read"):
         read_script(tmp_path / "none.txt")
-    with pytest.raises(OptionError, match="text is empty"):
-        as_lines(" \n")
+    for text, problem in ((" \n", "text is empty"), ("talk.srt", r"give Path\('talk.srt'\)")):
+        with pytest.raises(OptionError, match=problem):
+            as_lines(text)
     assert as_lines(["a", "b"]) == as_lines("a\nb") == ["a", "b"]
