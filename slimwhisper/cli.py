@@ -57,7 +57,7 @@ first steps:
   slimwhisper transcribe TALKS -o TEXTS --model turbo
   slimwhisper doctor
 
-slimwhisper COMMAND --help has a command's flags, slimwhisper --version the version.
+slimwhisper COMMAND --help has a command's flags, --help all has the others too.
 """
 # the flags that most people need, of any command
 COMMON = """audio text source model device dtype batch_size language task initial_prompt prompt

@@ -5,10 +5,12 @@ their forms, `reference/python.md` the docstrings; `project/` has the repository
 """
 
 import argparse
+import logging
 import os
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from inspect import cleandoc
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +29,8 @@ PROJECT = {  # pages of the repository that the site has too
     "SECURITY.md": "project/security.md",
     "THIRD_PARTY.md": "project/third-party.md",
 }
+OTHERS = {"--gpus", "--extra-index-url"}  # flags of other programs
+logger = logging.getLogger("mkdocs.hooks.pages")
 # each public object, and where its docstring is
 PYTHON = {
     "Models": ["loading.load_model", "checkpoint.load.available_models", "api.SlimWhisper"],
@@ -91,14 +95,22 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links to files that are not pages lead to the repository; without one they are text."""
+    """Let links to files that are not pages lead to the repository; without one they are text.
+
+    Flags that no command has are warned of, which ends a strict build.
+    """
+    for flag in re.findall(r"`(--[a-z]\w*)", markdown) + re.findall(
+        r"^slimwhisper .* (--[a-z]\w*)", markdown, re.M
+    ):
+        if page.file.src_uri not in PROJECT.values() and flag not in known_flags():
+            logger.warning("%s: no command has the flag %s", page.file.src_uri, flag)
     here = DOCS / page.file.src_uri
 
     def link(found: re.Match[str]) -> str:
         text, target, anchor = found[1], found[2], found[3] or ""
         path = Path(os.path.normpath(here.parent / target))
         if path.is_relative_to(DOCS):
-            return found[0]
+            return f"[{text}]({os.path.relpath(path, here.parent)}{anchor})"
         relative = path.relative_to(ROOT).as_posix()
         if relative in PROJECT:
             return f"[{text}]({os.path.relpath(DOCS / PROJECT[relative], here.parent)}{anchor})"
@@ -111,23 +123,34 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return "".join(part if part.startswith("```") else pattern.sub(link, part) for part in parts)
 
 
+@cache
+def commands() -> dict[str, argparse.ArgumentParser]:
+    """The parser of each command."""
+    from slimwhisper.cli import build_parser
+
+    return next(a.choices for a in build_parser()._actions if isinstance(a.choices, dict))
+
+
+@cache
+def known_flags() -> set[str]:
+    """The flags of all commands, and those of other programs that pages name."""
+    ours = (flag for parser in commands().values() for flag in parser._option_string_actions)
+    return {*ours, "--version", *OTHERS}
+
+
 def cli_page() -> str:
     """All commands and flags, from the parsers."""
-    from slimwhisper.cli import OVERVIEW, build_parser
+    from slimwhisper.cli import OVERVIEW
 
-    commands: dict[str, argparse.ArgumentParser] = next(
-        action.choices  # type: ignore[misc]
-        for action in build_parser()._actions
-        if isinstance(action.choices, dict)
-    )
     lines = ["# Command line", f"```text\n{OVERVIEW}```"]
-    for name, parser in commands.items():
+    for name, parser in commands().items():
         lines += [f"## {name}", linked(parser.description or ""), ""]
         for group in parser._action_groups:
             rows = [row(parser, action) for action in group._group_actions]
             if rows:
                 about = linked(group.description or "")
-                lines += [f"### {name}: {group.title}", about, *table(rows)]
+                title = (group.title or "").removeprefix("positional ")
+                lines += [f"### {name}: {title}", about, *table(rows)]
     return "\n\n".join(lines[:2]) + "\n\n" + "\n".join(lines[2:]) + "\n"
 
 
