@@ -44,7 +44,7 @@ class LanguageOptions(OptionGroup):
 
     task: str = decoding(
         "transcribe",
-        "transcribe in the language spoken, translate into English, or both, by the command",
+        "transcribe in the language spoken, or translate into English",
         choices=TASKS,
     )
     language: str | None = decoding(None, "language code or name [detected for each file]")
