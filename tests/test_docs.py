@@ -1,15 +1,19 @@
 """The examples of README and docs are run; files, tests and links that they name exist."""
 
+import ast
+import json
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import yaml
 from openai import OpenAI
 
 import slimwhisper
@@ -132,6 +136,26 @@ def test_curl(page: Path, folder: Path, live: Live) -> None:
         )
         assert done.returncode == 0, (line, done.stderr)
         assert DIGIT.search(done.stdout)
+
+
+def parse_shell(lines: str) -> None:
+    subprocess.run(["bash", "-n"], input=lines, text=True, check=True)
+
+
+PARSERS: dict[str, Callable[[str], object]] = {
+    "bash": parse_shell,
+    "json": json.loads,
+    "py": ast.parse,
+    "sh": parse_shell,
+    "toml": tomllib.loads,
+    "yaml": yaml.safe_load,
+}
+
+
+def test_what_is_not_run_is_well_formed() -> None:
+    for page in PAGES:
+        for language, block in re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.S | re.M):
+            PARSERS.get(language, str)(block)
 
 
 @pytest.mark.parametrize("page", [pytest.param(p, id=p.name) for p in (*PAGES, *OTHERS)])

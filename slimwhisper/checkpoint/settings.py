@@ -140,7 +140,7 @@ class GenerationSettings:
     prev_sot_token_id: int | None = None
     alignment_heads: Heads | None = _shown("attention heads for word timestamps")  # noqa: RUF009
     # of `AUDIO_WINDOWS`; slimwhisper's own, in either file
-    audio_window: str | None = _shown("windows are as long as their audio", "--audio_window")
+    audio_window: str | None = _shown("the length of windows", "--audio_window")
     forced: tuple[tuple[int, int | None], ...] = ()  # forced_decoder_ids: position, token
     ignored: tuple[Setting, ...] = ()  # cannot be followed
 
