@@ -28,7 +28,7 @@ fix:  ## mend what the linter and the formatter can
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 docs:  ## the site in build/site: no broken link, anchor or flag
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 docs-serve:  ## the site at http://127.0.0.1:8000, anew with every change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
