@@ -48,6 +48,10 @@ PYTHON = {
         "tokens.options.HotWordOptions",
         "audio.options.SpeechOptions",
         "audio.options.ChannelOptions",
+        "longform.options.RecordingOptions",
+        "subtitles.SentenceOptions",
+        "trust.TrustOptions",
+        "speakers.choice.SpeakerOptions",
     ],
     "Live": [
         "live.types.LiveOptions",
@@ -239,5 +243,8 @@ def python_page() -> str:
     lines = ["# Python", "`import slimwhisper`; [the guide](../guides/python.md) has examples.", ""]
     for title, names in PYTHON.items():
         lines += [f"## {title}", ""]
-        lines += [f"::: slimwhisper.{name}\n" for name in names]
+        # the values of fields are in their docstrings
+        shown = "false" if title in ("Options", "Live") else "true"
+        options = f"    options: {{members: {shown}, show_signature: {shown}}}\n"
+        lines += [f"::: slimwhisper.{name}\n{options}" for name in names]
     return "\n".join(lines) + "\n"
