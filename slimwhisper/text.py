@@ -14,11 +14,7 @@ WIDTH = 24  # characters of a shortened name
 # change the direction of the text after them, so that a name may look like another one
 DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
-MARKS = {
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
+MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 NO_TEXT = frozenset(map(chr, {*range(32), 127} - set(b"\a\b\t\n\f\r\x1b")))  # as for file(1)
 
 

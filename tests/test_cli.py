@@ -16,6 +16,7 @@ from slimwhisper.cli import COMMANDS, build_parser
 from slimwhisper.outputs import formats_of
 from tests.support.command import Run, RunCLI
 from tests.support.paths import ROOT
+from tests.support.refusals import TABLES
 from tests.support.sounds import noise_bursts
 
 # greedy, short, and no fallback: random weights fail every threshold
@@ -81,31 +82,7 @@ def bad(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("nowhere.wav", "nowhere.wav: no such file"),
-        ("BAD/empty.wav", "is empty"),
-        ("BAD/text.mp3", "not audio or video"),
-        ("BAD/cut.wav", "truncated: 0.5 of 1.0 s"),
-        ("BAD/dir", "no audio or video files"),
-        ("GOOD --model tinny", "did you mean tiny"),
-        ("GOOD --model BAD/foreign.pt", "not an OpenAI Whisper"),
-        ("GOOD --language Klingon", "Klingon"),
-        ("GOOD --temperature 1.5", "--temperature 1.5"),
-        ("GOOD --temperature_increment_on_fallback 0", "is not a positive number"),
-        ("GOOD --highlight_words True", "--word_timestamps"),
-        ("GOOD --threads -1", "--threads"),
-        ("GOOD -o GOOD/x", "cannot be written"),
-        ("GOOD --device cuda:99", "cannot be used"),
-        ("GOOD --cache fast", "'fast' is not one of baseline"),
-        ("GOOD --strict-cach --cache-dtpye fp8", "did you mean --cache_dtype?"),
-        ("GOOD --output_format srtt", "did you mean srt?"),
-        ("GOOD --colour red", "unrecognized arguments: --colour; see"),
-        ("GOOD --cache option1 --strict-cache", "not exact"),
-        ("GOOD --suppress_tokens a", "give token ids"),
-    ],
-)
+@pytest.mark.parametrize(("words", "says"), TABLES["command"])
 def test_bad_input_is_one_line(
     run_cli: RunCLI, model: str, bad: Path, tmp_path: Path, words: str, says: str
 ) -> None:

@@ -44,6 +44,7 @@ def hide_secrets() -> None:
     """Shorten the paths that Uvicorn logs, and drop what is no error of the server."""
     for name in ("uvicorn.access", "uvicorn.error"):  # requests, and websockets
         logging.getLogger(name).addFilter(_shorten)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs the addresses of webhooks
 
 
 def _shorten(record: logging.LogRecord) -> bool:
@@ -204,7 +205,7 @@ async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) ->
     supports that.
     """
     if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
-        await error.response()(scope, receive, send)
+        await error.response(scope["path"])(scope, receive, send)
     else:
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": str(error)})
 

@@ -30,7 +30,6 @@ from slimwhisper.longform.recording import Recording
 from slimwhisper.speakers.choice import BACKENDS, missing
 
 OUTPUTS = ("txt", "vtt", "srt", "tsv", "json")
-WRONG_METHOD = "send the recording by POST, in the field audio_file of a form (multipart/form-data)"
 BOUNDS = option_fields(
     "language", "task", "initial_prompt", "hotwords", "min_speakers", "max_speakers"
 )
@@ -66,12 +65,9 @@ def read_asr(form: FormData, models: Models) -> TranscriptionRequest:
             options["diarize"] = "embedding"
     if "diarize" not in options:
         options = {name: value for name, value in options.items() if "speakers" not in name}
+    about = (fields.audio_file, fields.output, model, served_by, {"on_failure": "best", **options})
     return TranscriptionRequest(
-        fields.audio_file,
-        fields.output,
-        model,
-        served_by,
-        {"on_failure": "best", **options},
+        *about,
         unknown=list(fields.model_extra or ()),
         warnings=warnings,
         accept="text/plain",
@@ -132,4 +128,4 @@ def add_asr(root: APIRouter, host: ServerHost) -> None:
     @root.get("/detect-language")
     async def wrong_method() -> str:
         """Say how to send a recording."""
-        return WRONG_METHOD
+        return "send the recording by POST, in the field audio_file of a form (multipart/form-data)"

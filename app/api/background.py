@@ -2,7 +2,7 @@
 
 The answer is 202, with the address of the result. A job is a folder with its form, the recording,
 and in the end the response; so jobs survive a restart of the server. All of it is removed after
-`--keep_results`.
+`--keep_results`. Other files and links in the folder of jobs are left alone.
 """
 
 import asyncio
@@ -16,7 +16,9 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, BinaryIO, cast
 
 import httpx
@@ -24,7 +26,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import FormData, UploadFile
 
-from slimwhisper.app.api.errors import STOPPING, APIError, as_api_error, internal_error
+from slimwhisper.app.api.errors import STOPPING, APIError, as_api_error
 from slimwhisper.app.api.fields import close_files, read_form, refused
 from slimwhisper.app.api.request import TranscriptionRequest
 from slimwhisper.app.api.respond import Client, PendingTranscription, transcribe
@@ -36,10 +38,20 @@ from slimwhisper.errors import SlimWhisperError
 ID = re.compile("[0-9a-f]{32}")
 FORM, UPLOAD, RESULT = "form.json", "upload", "result.json"
 BUSY, SWEEP = 5.0, 60.0  # seconds until the queue is tried again; between two removals
+FULL = 30.0  # seconds until a result is stored again that could not be
 STORING = 2.0  # seconds to store results at a shutdown
 PATIENCE = 10.0  # seconds for a webhook to answer
 
 logger = logging.getLogger("slimwhisper.serve")
+
+
+@dataclass(slots=True)
+class BackgroundJob:
+    """A job that is not done."""
+
+    created: int  # seconds
+    task: "asyncio.Task[None]"
+    pending: PendingTranscription | None = None  # once its form is read
 
 
 class Background:
@@ -51,140 +63,153 @@ class Background:
         """read: checks a form for a task, "transcribe" or "translate"."""
         assert host.settings.results is not None
         self._host, self._read, self._settings = host, read, host.settings
-        self._folder = host.settings.results
-        self._jobs: dict[str, asyncio.Task[None]] = {}  # that are not done, by their names
-        self._pending: dict[str, PendingTranscription] = {}  # those that are read
+        self._folder, self._most = host.settings.results, host.service.limits.queue
+        self._jobs: dict[str, BackgroundJob] = {}  # by their names
+        self._storing = Lock()  # or removing
+        self._room = asyncio.Semaphore(-(-self._most // 2))  # half of the queue is for who waits
 
     async def start(self) -> None:
         """Go on with the jobs of the last run, and remove old results now and then."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        for folder in self._folder.iterdir():
+        for folder in self._folders():
             if (folder / FORM).exists():
-                self._begin(folder.name)
-            elif ID.fullmatch(folder.name) and not (folder / RESULT).exists():
+                self._begin(folder)
+            elif not (folder / RESULT).exists():
                 shutil.rmtree(folder, ignore_errors=True)  # the server died while it was sent
         self._sweeping = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
         """Store the results that are here, and leave what is not done to the next run."""
         self._sweeping.cancel()
-        if tasks := list(self._jobs.values()):
+        if tasks := [job.task for job in self._jobs.values()]:
             _, rest = await asyncio.wait(tasks, timeout=STORING)
             for task in rest:
                 task.cancel()
 
     async def accept(self, request: Request, task: str) -> Response:
         """Store a request, and answer where its result will be. Raises APIError."""
-        if len(self._jobs) >= self._host.service.limits.queue:
+        if len(self._jobs) >= self._most:
             raise BusyError(f"{len(self._jobs)} jobs are waiting; try again in a minute")
         form = await read_form(request)
         try:
             self._check_webhook(str(form.get("webhook", "")))
             if self._read(form, task).stream:
                 raise refused("stream", "a job in the background is not streamed; leave stream out")
-            name = secrets.token_hex(16)
-            await asyncio.to_thread(self._store, name, form, task, request)
+            folder = self._folder / secrets.token_hex(16)
+            await asyncio.to_thread(self._store, folder, form, task, request)
         finally:
             await asyncio.to_thread(close_files, form)
-        self._begin(name)
-        where = f"{self._settings.root_path}/v1/audio/transcriptions/{name}"
+        self._begin(folder)
+        where = f"{self._settings.root_path}/v1/audio/transcriptions/{folder.name}"
         headers = {"Location": where, "Preference-Applied": "respond-async"}
-        return JSONResponse(self.state(name), 202, headers)
+        return JSONResponse(self.state(folder.name), 202, headers)
 
     def state(self, name: str) -> dict[str, Any]:
         """Return the state of a job in the background, with its result or its error."""
-        folder = self._folder_of(name)
-        result = folder / RESULT
-        state: dict[str, Any] = {"id": name, "object": "transcription.job"}
-        if not result.exists():
-            state["created_at"] = round((folder / FORM).stat().st_mtime)
-            pending = self._pending.get(name)
-            status = "queued" if pending is None else "in_progress"
-            progress = 0.0 if pending is None else round(pending.progress, 3)
-            return {**state, "status": status, "progress": progress}
-        expires = round(result.stat().st_mtime + self._settings.keep_results)
-        return {**state, "expires_at": expires, **json.loads(result.read_bytes())}
+        job = self._jobs.get(name)  # before its result is looked for: it may end meanwhile
+        result = self._folder_of(name) / RESULT
+        state = {"id": name, "object": "transcription.job"}
+        with suppress(FileNotFoundError):
+            expires = round(result.stat().st_mtime + self._settings.keep_results)
+            return {**state, "expires_at": expires, **json.loads(result.read_bytes())}
+        if job is None:  # removed just now
+            return self.state(name)
+        progress = 0.0 if job.pending is None else round(job.pending.progress, 3)
+        status = "queued" if job.pending is None else "in_progress"
+        return {**state, "created_at": job.created, "status": status, "progress": progress}
 
     async def delete(self, name: str) -> None:
         """Cancel a job in the background, or remove its result."""
         folder = self._folder_of(name)
-        if name in self._jobs:
-            self._jobs[name].cancel()
-            await asyncio.wait([self._jobs[name]])
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        if job := self._jobs.get(name):
+            job.task.cancel()
+            await asyncio.wait([job.task])
+        await asyncio.to_thread(self._remove, folder)
+
+    def _folders(self) -> list[Path]:
+        return [p for p in self._folder.iterdir() if ID.fullmatch(p.name) and not p.is_symlink()]
 
     def _folder_of(self, name: str) -> Path:
         folder = self._folder / name
-        if not ID.fullmatch(name) or not folder.is_dir():
+        known = name in self._jobs or (folder / RESULT).exists()
+        if not (known and ID.fullmatch(name)) or folder.is_symlink():
             raise APIError(404, "no such job, or its result was removed", "not_found")
         return folder
 
     def _check_webhook(self, url: str) -> None:
-        allowed = "|".join(map(re.escape, self._settings.allow_webhooks))
-        if url and not re.fullmatch(rf"https?://({allowed})(:\d+)?(/[!-~]*)?", url):
+        hosts = "|".join(map(re.escape, self._settings.allow_webhooks))
+        found = re.fullmatch(rf"https?://({hosts})(:[0-9]{{1,5}})?(/[!-~]*)?", url)
+        allowed = hosts and found and int((found[2] or ":0")[1:]) < 1 << 16
+        if url and not allowed:
             message = f"webhook {url[:100]!r} is not of a host that --allow_webhook names"
             raise refused("webhook", message)
 
-    def _store(self, name: str, form: FormData, task: str, request: Request) -> None:
-        folder = self._folder / name
+    def _store(self, folder: Path, form: FormData, task: str, request: Request) -> None:
+        """Store a request; nothing of it, if that fails."""
         folder.mkdir(mode=0o700, parents=True)
         upload = next(value for _, value in form.multi_items() if isinstance(value, UploadFile))
-        upload.file.seek(0)
-        with (folder / UPLOAD).open("wb") as file:
-            shutil.copyfileobj(upload.file, file)
         texts = [[key, value] for key, value in form.multi_items() if isinstance(value, str)]
         client = Client.of(request, 0.0)
         stored = {"task": task, "fields": texts, "filename": upload.filename, "client": client[:2]}
-        with atomic_write(folder / FORM, text=True) as file:
-            json.dump(stored, file)
+        try:
+            upload.file.seek(0)
+            with (folder / UPLOAD).open("wb") as file:
+                shutil.copyfileobj(upload.file, file)
+            with atomic_write(folder / FORM, text=True) as file:
+                json.dump(stored, file)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
-    def _begin(self, name: str) -> None:
-        self._jobs[name] = asyncio.create_task(self._run(name))
+    def _begin(self, folder: Path) -> None:
+        task = asyncio.create_task(self._run(folder))
+        self._jobs[folder.name] = BackgroundJob(round((folder / FORM).stat().st_mtime), task)
+        task.add_done_callback(lambda _: self._jobs.pop(folder.name, None))
 
-    async def _run(self, name: str) -> None:
+    async def _run(self, folder: Path) -> None:
         """Transcribe, store the response, and call the webhook."""
-        folder = self._folder / name
+        response, url = None, ""
         try:
             stored = json.loads((folder / FORM).read_text("utf-8"))
+            url = dict(stored["fields"]).get("webhook", "")
             if not (folder / RESULT).exists():
-                try:
-                    response = await self._respond(folder, stored)
-                except (APIError, SlimWhisperError) as error:
-                    api_error = as_api_error(error)
-                    if api_error.code == STOPPING:
-                        return  # the next run goes on with it
-                    response = api_error.response()
-                except Exception:
-                    logger.exception("job %s", name)
-                    response = internal_error().response()
+                response = await self._respond(folder, stored)
+        except Exception as error:
+            if not isinstance(error, APIError | SlimWhisperError):
+                logger.exception("job %s", folder.name)
+            api_error = as_api_error(error)
+            if api_error.code == STOPPING:
+                return  # the next run goes on with it
+            response = api_error.response()
+        while response is not None and folder.exists():
+            try:
                 await asyncio.to_thread(self._finish, folder, response)
-            (folder / FORM).unlink()  # has known speakers' voices, too
-            if url := dict(stored["fields"]).get("webhook"):
-                await self._call(url, name)
-        except OSError as error:
-            logger.error("job %s: %s", name, error)
-        finally:
-            del self._jobs[name]
-            self._pending.pop(name, None)
+                break
+            except OSError as error:  # a full disk, for example
+                logger.error("job %s is not stored: %s", folder.name, error.strerror)
+                await asyncio.sleep(FULL)
+        (folder / FORM).unlink(missing_ok=True)  # has known speakers' voices, too
+        if url:
+            await self._call(url, folder.name)
 
     async def _respond(self, folder: Path, stored: Any) -> Response:
         async def answer(pending: PendingTranscription) -> Response:
-            self._pending[folder.name] = pending
+            self._jobs[folder.name].pending = pending
             return await pending.full_response()
 
         while True:
-            file = cast(BinaryIO, (folder / UPLOAD).open("rb"))
-            upload = UploadFile(file, filename=stored["filename"])
-            fields = [(key, value) for key, value in stored["fields"] if key != "webhook"]
-            form = FormData([("file", upload), *fields])
             with suppress(BusyError):
-                return await transcribe(
-                    self._host,
-                    Client(*stored["client"]),
-                    form,
-                    lambda form: self._read(form, stored["task"]),
-                    answer,
-                )
+                async with self._room:
+                    file = cast(BinaryIO, (folder / UPLOAD).open("rb"))
+                    upload = UploadFile(file, filename=stored["filename"])
+                    fields = [(key, value) for key, value in stored["fields"] if key != "webhook"]
+                    return await transcribe(
+                        self._host,
+                        Client(*stored["client"]),
+                        FormData([("file", upload), *fields]),
+                        lambda form: self._read(form, stored["task"]),
+                        answer,
+                    )
             await asyncio.sleep(BUSY)
 
     def _finish(self, folder: Path, response: Response) -> None:
@@ -195,11 +220,12 @@ class Background:
         body: Any = json.loads(text) if is_json else text
         if response.status_code < 400:
             body = {"status": "completed", "progress": 1.0, "result": body}
-        created = round((folder / FORM).stat().st_mtime)
+        created = self._jobs[folder.name].created
         end = {"created_at": created, "status": "failed", "headers": headers, **body}
-        with atomic_write(folder / RESULT, text=True) as file:
-            json.dump(end, file)
-        (folder / UPLOAD).unlink(missing_ok=True)
+        with self._storing:
+            with atomic_write(folder / RESULT, text=True) as file:
+                json.dump(end, file)
+            (folder / UPLOAD).unlink(missing_ok=True)
 
     async def _call(self, url: str, name: str) -> None:
         """Call a webhook once, signed as standardwebhooks.com says, with the server's key."""
@@ -213,17 +239,27 @@ class Background:
             "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
         }
         try:
-            async with httpx.AsyncClient(timeout=PATIENCE) as client:
-                answer = await client.post(url, content=body, headers=headers)
-            answer.raise_for_status()
-        except httpx.HTTPError as error:
-            logger.warning("webhook of job %s: %s", name, error)
+            async with asyncio.timeout(PATIENCE), httpx.AsyncClient(timeout=PATIENCE) as client:
+                # an answer's content is not read: it may have no end
+                async with client.stream("POST", url, content=body, headers=headers) as answer:
+                    problem = None if answer.is_success else f"status {answer.status_code}"
+        except Exception as error:  # of the address, of its host, of what it answers
+            problem = type(error).__name__
+        if problem:  # without the address, which may have a key
+            logger.warning("webhook of job %s: %s", name, problem)
 
     async def _sweep(self) -> None:
         """Remove results that are older than `--keep_results`."""
         while True:
-            before = time.time() - self._settings.keep_results
-            for path in self._folder.glob(f"*/{RESULT}"):
-                if path.stat().st_mtime < before:
-                    await asyncio.to_thread(shutil.rmtree, path.parent, ignore_errors=True)
+            await asyncio.to_thread(self._remove_old, time.time() - self._settings.keep_results)
             await asyncio.sleep(SWEEP)
+
+    def _remove_old(self, before: float) -> None:
+        for folder in self._folders():
+            with suppress(OSError):  # it has no result, or is removed by a client
+                if (folder / RESULT).stat().st_mtime < before:
+                    self._remove(folder)
+
+    def _remove(self, folder: Path) -> None:
+        with self._storing:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -30,7 +30,7 @@ logger = logging.getLogger("slimwhisper.serve")
 
 
 class APIError(HTTPException):
-    """An error response in OpenAI's format; in Gradio's routes, in Gradio's format."""
+    """An error response in OpenAI's format, or in that of the API whose route it is."""
 
     def __init__(
         self,
@@ -53,9 +53,14 @@ class APIError(HTTPException):
         error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
 
-    def response(self) -> JSONResponse:
-        """The whole response."""
-        return JSONResponse(self.body(), self.status, self.headers)
+    def response(self, path: str = "") -> JSONResponse:
+        """The whole response, in the format of the API that has this path."""
+        body = self.body()
+        if path.endswith("/v1/listen"):
+            body = {"err_code": self.code, "err_msg": str(self)}
+        elif path.endswith(("/asr", "/detect-language")):
+            body = {"detail": str(self)}
+        return JSONResponse(body, self.status, self.headers)
 
 
 # the status, OpenAI's code, the form's field, and the seconds after which to try again
@@ -111,7 +116,7 @@ async def error_response(request: Request, error: Exception) -> JSONResponse:
         case _:
             logger.error("a request failed", exc_info=error)
             api_error = internal_error()
-    return api_error.response()
+    return api_error.response(request.url.path)
 
 
 def no_room() -> APIError:

@@ -71,7 +71,7 @@ class RecordingForm(ListenForm):
 
 async def read_body(request: Request) -> FormData:
     """The query, and the body as a file. Raises APIError."""
-    if request.headers.get("content-type", "").startswith("application/json"):
+    if request.headers.get("content-type", "").lower().startswith("application/json"):
         message = "recordings are not fetched from an address; send the file itself as the body"
         raise APIError(415, message, "not_supported", "url")
     spool = cast(BinaryIO, tempfile.SpooledTemporaryFile(IN_MEMORY))
@@ -95,6 +95,8 @@ def read_listen(form: FormData, models: Models) -> TranscriptionRequest:
     if by_voice and missing("embedding"):
         unknown, by_voice = [*unknown, "diarize"], False
     options: dict[str, Any] = {
+        "task": "transcribe",
+        "word_timestamps": True,
         "language": fields.spoken_language(),
         "multilingual": fields.language == "multi",
         "hotwords": fields.hotwords(),
@@ -109,16 +111,12 @@ def read_listen(form: FormData, models: Models) -> TranscriptionRequest:
         "json",
         model,
         served_by,
-        {
-            "task": "transcribe",
-            "on_failure": "best",
-            "word_timestamps": True,
-            **{name: value for name, value in options.items() if value},
-        },
+        {name: value for name, value in options.items() if value},
         unknown=unknown,
         warnings=warnings,
         convert=convert,
         render=partial(as_listen, fields),
+        mix_instead=True,
     )
 
 
@@ -126,11 +124,10 @@ def as_listen(fields: RecordingForm, finished: FinishedTranscript) -> dict[str, 
     """The answer: a result for each channel, and the utterances if they are asked for."""
     request, segments = finished.request, finished.transcript.segments
     of_channels = [segments]
-    if fields.multichannel:
-        numbers = [channel_number(segment.speaker or "") for segment in segments]
+    if request.channels > 1:
         of_channels = [
-            [s for s, n in zip(segments, numbers, strict=True) if n == channel]
-            for channel in range(max(numbers, default=0) + 1)
+            [s for s in segments if channel_number(s.speaker or "") == channel]
+            for channel in range(request.channels)
         ]
     channels = []
     for each in of_channels:
@@ -145,23 +142,28 @@ def as_listen(fields: RecordingForm, finished: FinishedTranscript) -> dict[str, 
             for segment in each
             if segment.text.strip()
         ]
-    metadata = {
-        "transaction_key": "deprecated",
-        "request_id": str(uuid4()),
-        "sha256": fields.digest,
-        "created": now(),
-        "duration": round(finished.seconds, 3),
-        "channels": len(channels),
+    about = {
+        **metadata(str(uuid4()), fields.digest, finished.seconds, len(channels)),
         "models": [request.served_by],
         "model_info": {request.served_by: model_info(request.served_by)},
-        "warnings": [{"parameter": name, "message": "ignored"} for name in request.unknown],
+        "warnings": [
+            *({"parameter": name, "message": "ignored"} for name in request.unknown),
+            *({"message": text} for text in request.warnings),
+        ],
     }
-    return {"metadata": metadata, "results": results}
+    return {"metadata": about, "results": results}
 
 
-def now() -> str:
-    """The time, in UTC."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+def metadata(request_id: str, digest: str, seconds: float, channels: int) -> dict[str, Any]:
+    """What an answer says of a recording, or of a stream."""
+    return {
+        "transaction_key": "deprecated",
+        "request_id": request_id,
+        "sha256": digest,
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "duration": round(seconds, 3),
+        "channels": channels,
+    }
 
 
 def model_info(name: str) -> dict[str, str]:

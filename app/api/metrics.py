@@ -11,10 +11,8 @@ from slimwhisper.app.service.service import Service
 from slimwhisper.metrics import HELP
 
 OUTCOMES = ("finished", "failed", "cancelled", "refused")  # fields of `RequestCounts`
-COUNTERS = (  # likewise
-    *("updates", "merged_updates", "audio_seconds", "busy_seconds", "steps", "filled_slots"),
-    "preemptions",
-)
+TIMES = ("audio_seconds", "busy_seconds")
+COUNTERS = ("updates", "merged_updates", *TIMES, "steps", "filled_slots", "preemptions")  # likewise
 
 
 class ServiceCollector(Collector):

@@ -5,6 +5,7 @@ in an unnamed file, which disappears when it is closed.
 """
 
 import base64
+import io
 import os
 import re
 import tempfile
@@ -14,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import numpy as np
+
 from slimwhisper.app.api.fields import refused
+from slimwhisper.app.api.raw_audio import wav_of
 from slimwhisper.audio.samples import Samples
 from slimwhisper.types import SAMPLE_RATE
 
@@ -73,8 +77,6 @@ def store_references(
     read: returns the samples of a file, from its path and a name for messages. Raises APIError,
     AudioError.
     """
-    import soundfile
-
     stored = []
     for reference in references:
         label = reference_label(reference.name)
@@ -87,10 +89,8 @@ def store_references(
             if not shortest <= seconds <= longest + SLACK:
                 message = f"{label}: {seconds:.1f} s long; send {shortest:g} to {longest:g} s"
                 raise refused(f"{REFERENCES}[]", message)
-            file = files.enter_context(tempfile.TemporaryFile())
-            audio = samples.read(0, len(samples))
-            soundfile.write(file, audio, SAMPLE_RATE, format="WAV", subtype="FLOAT")
-            file.flush()
+            pcm = np.round(samples.read(0, len(samples)) * 2**15).astype("<i2").tobytes()
+            file = files.enter_context(wav_of(io.BytesIO(pcm)))
         stored.append((reference.name, str(open_path(file))))
     return tuple(stored)
 

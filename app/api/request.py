@@ -76,6 +76,8 @@ class TranscriptionRequest:
     accept: str = ""  # the header: what the client wants
     convert: Callable[[BinaryIO], BinaryIO] | None = None  # the upload to a file with a header
     render: Callable[[Any], dict[str, Any]] | None = None  # `FinishedTranscript` -> another API's
+    mix_instead: bool = False  # as in `Job`
+    channels: int = 1  # as in `Job`, once the recording has been read
 
     def headers(self) -> dict[str, str]:
         """The response's headers: the model that served it, the ignored fields, and what is odd in

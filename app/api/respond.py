@@ -28,14 +28,9 @@ from slimwhisper.errors import OptionError
 from slimwhisper.service.source import Failed, Finished, Progress
 
 DISCONNECT_POLL = 0.5  # seconds between checks that the client is still connected
-PARAMS = {  # the form's field for an option
-    "language": "language",
-    "languages": "languages[]",
-    "initial_prompt": "prompt",
-    "temperature": "temperature",
-    "channels": "channels",
-    "channel_names": "channel_names[]",
-}
+LISTS = ("languages", "channel_names")
+# the form's field for an option, where its name is another
+PARAMS = {"initial_prompt": "prompt", "hotwords": "keywords[]", **{n: f"{n}[]" for n in LISTS}}
 STREAM_HEADERS = {"X-Accel-Buffering": "no"}  # a proxy passes on each event at once
 
 
@@ -74,6 +69,7 @@ class PendingTranscription:
         path, name = open_path(upload.file), display_name(upload.filename)
         model, options = transcription.model, transcription.options
         self.job = Job(path, name, model, options, client.name, listener)
+        self.job.mix_instead = transcription.mix_instead
         service.submit(self.job)
 
     async def next(self) -> Event:
@@ -145,7 +141,8 @@ def failure(transcription: TranscriptionRequest, error: Exception) -> APIError:
         if path in str(api_error):
             return refused(f"{REFERENCES}[]", str(api_error).replace(path, reference_label(name)))
     if isinstance(error, OptionError):  # it begins with the option's name
-        api_error.param = PARAMS.get(str(api_error).partition(" ")[0].rstrip(":"))
+        name = str(api_error).partition(" ")[0].rstrip(":")
+        api_error.param = PARAMS.get(name, name) if name in transcription.options else None
     return api_error
 
 
@@ -193,6 +190,7 @@ async def transcribe(
         pending = PendingTranscription(host.service, client, transcription)
         stack.callback(host.service.cancel, pending.job)
         await pending.next()  # the recording has been read
+        transcription.channels = pending.job.channels
         label = f"{pending.job.name}: "
         transcription.warnings += [w.removeprefix(label) for w in pending.job.warnings]
         if not transcription.stream:

@@ -6,6 +6,7 @@ its clients work unchanged. The other fields of `slimwhisper.Options` are not pa
 the command line or the page for them.
 """
 
+import re
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -48,7 +49,8 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter, Background | N
     background = Background(host, read) if host.settings.results else None
 
     async def answer(request: Request, task: str) -> Response:
-        if background and "respond-async" in request.headers.get("prefer", ""):
+        wishes = re.split("[,;]", ",".join(request.headers.getlist("prefer")).lower())
+        if background and "respond-async" in map(str.strip, wishes):
             return await background.accept(request, task)
         return await respond(host, request, lambda form: read(form, task))
 

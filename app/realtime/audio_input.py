@@ -13,14 +13,20 @@ from slimwhisper.types import SAMPLE_RATE
 
 Sound = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 MAX_CHANNELS = 8
-SAMPLE_BYTES = {"PCM_16": 2, "PCM_32": 4, "ULAW": 1, "ALAW": 1}  # by coding, as soundfile has it
+SAMPLE_BYTES = {
+    "PCM_16": 2,
+    "PCM_32": 4,
+    "FLOAT": 4,
+    "ULAW": 1,
+    "ALAW": 1,
+}  # by coding, as soundfile has it
 
 
 @dataclass(frozen=True, slots=True)
 class SoundFormat:
     """The format of the audio that a client sends; its channels are interleaved."""
 
-    coding: str = "PCM_16"  # of SAMPLE_BYTES; PCM is signed and little endian
+    coding: str = "PCM_16"  # of SAMPLE_BYTES; all are little endian, and PCM is signed
     rate: int = 24_000  # samples per second
     channels: int = 1
 
@@ -44,6 +50,8 @@ class SoundDecoder:
             raise AudioError(f"audio: {what}; send whole samples")
         if format.coding == "PCM_16":  # as soundfile, which takes 15 times as long for 0.1 s
             sound = np.frombuffer(data, "<i2") * np.float32(2**-15)
+        elif format.coding == "FLOAT":
+            sound = np.nan_to_num(np.frombuffer(data, "<f4")).clip(-1, 1)
         else:
             raw: dict[str, Any] = {"format": "RAW", "endian": "LITTLE", "subtype": format.coding}
             raw |= {"samplerate": format.rate, "channels": 1, "dtype": "float32"}

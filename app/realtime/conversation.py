@@ -209,11 +209,10 @@ class Conversation:
         return self._item_event(item, SEGMENT, **fields)
 
     def _failed(self, error: APIError) -> list[ServerEvent]:
-        """Failure events for every open item, and for the session."""
+        """Failure events for every open item; the session gets one at its end."""
         body = error.body()["error"]
         items = (*self._items.values(), *self._committed.values())
-        failed = [self._item_event(item, FAILED, error=body) for item in items if not item.cleared]
-        return [*failed, error_event(error)]
+        return [self._item_event(item, FAILED, error=body) for item in items if not item.cleared]
 
     def _item_event(self, item: Item, type: str, **fields: Any) -> ServerEvent:
         return server_event(type, item_id=item.id, content_index=0, **fields)

@@ -15,14 +15,14 @@ from starlette.websockets import WebSocket
 
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import check_form, json_object, one_of, refused
-from slimwhisper.app.api.listen import ListenForm, as_channel, as_words, model_info, now
+from slimwhisper.app.api.listen import ListenForm, as_channel, as_words, metadata, model_info
 from slimwhisper.app.api.request import choose_model, response_headers
 from slimwhisper.app.realtime.audio_input import SoundFormat
 from slimwhisper.app.realtime.stream_socket import NORMAL, POLICY, SessionEnd, StreamSocket
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
 
-CODINGS = {"linear16": "PCM_16", "linear32": "PCM_32", "mulaw": "ULAW", "alaw": "ALAW"}
+CODINGS = {"linear16": "PCM_16", "linear32": "FLOAT", "mulaw": "ULAW", "alaw": "ALAW"}
 LEAST_SILENCE = 150  # milliseconds that end an utterance: in shorter ones are words
 CHANNEL = [0, 1]  # the first of one
 
@@ -122,16 +122,10 @@ class ListenSocket(StreamSocket):
                     ended = {"channel": CHANNEL, "last_word_end": round(end, 3)}
                     self.emit({"type": "UtteranceEnd", **ended})
 
-    def _results(
-        self,
-        channel: dict[str, Any],
-        start: float,
-        end: float,
-        is_final: bool = False,
-        speech_final: bool = False,
-    ) -> None:
-        from_finalize = is_final and self._finalizing
-        self._finalizing = self._finalizing and not is_final
+    def _results(self, channel: dict[str, Any], start: float, end: float, **final: bool) -> None:
+        """Emit a result. final: "is_final", for an utterance "speech_final", too."""
+        from_finalize = bool(final) and self._finalizing
+        self._finalizing = self._finalizing and not final
         info = {"model_info": model_info(self._model), "model_uuid": self._model}
         self.emit(
             {
@@ -139,8 +133,9 @@ class ListenSocket(StreamSocket):
                 "channel_index": CHANNEL,
                 "duration": round(end - start, 3),
                 "start": round(start, 3),
-                "is_final": is_final,
-                "speech_final": speech_final,
+                "is_final": False,
+                "speech_final": False,
+                **final,
                 "from_finalize": from_finalize,
                 "channel": channel,
                 "metadata": {"request_id": self._id, **info},
@@ -154,13 +149,5 @@ class ListenSocket(StreamSocket):
 
     def last_events(self) -> list[dict[str, Any]]:
         """The metadata of the whole."""
-        metadata = {
-            "type": "Metadata",
-            "transaction_key": "deprecated",
-            "request_id": self._id,
-            "sha256": self._digest.hexdigest(),
-            "created": now(),
-            "duration": round(self._seconds, 3),
-            "channels": 1,
-        }
-        return [metadata]
+        about = metadata(self._id, self._digest.hexdigest(), self._seconds, 1)
+        return [{"type": "Metadata", **about}]

@@ -51,7 +51,6 @@ class StreamSocket:
         self._websocket, self._host, self._settings = websocket, host, host.settings
         self._deadline = time.monotonic() + host.settings.session_seconds
         self._idle_deadline = time.monotonic() + host.settings.idle_seconds
-        self._failed = False
         self._out: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()  # None: the last
         self._ending: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
         self._stream_ended = asyncio.Event()
@@ -111,7 +110,7 @@ class StreamSocket:
                 self._feed.finish()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._stream_ended.wait(), self._settings.patience)
-        if end.error is not None and not self._failed:  # else the stream's error was sent
+        if end.error is not None:
             self.refuse(end.error)
         for event in self.last_events():
             self.emit(event)
@@ -135,10 +134,9 @@ class StreamSocket:
             return
         self.translate(event)
         if isinstance(event, StreamFailed):
-            self._failed = True
             self._stream_ended.set()
             stopping = isinstance(event.error, StoppingError)
-            self.end(SessionEnd(GOING_AWAY if stopping else INTERNAL))
+            self.end(SessionEnd(GOING_AWAY if stopping else INTERNAL, as_api_error(event.error)))
 
     # -- to the client -----------------------------------------------------------------------
 

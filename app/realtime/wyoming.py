@@ -102,13 +102,8 @@ def info(host: ServerHost) -> dict[str, Any]:
         "version": None,
     }
     models = [
-        {
-            "name": name,
-            "description": f"Whisper model {name}",
-            "languages": _languages(name, host),
-            **common,
-        }
-        for name in host.models.installed()
+        {"name": n, "description": f"Whisper model {n}", "languages": _languages(n, host), **common}
+        for n in host.models.installed()
     ]
     program = {
         "name": "slimwhisper",
@@ -330,9 +325,8 @@ def _format(data: dict[str, Any]) -> SoundFormat:
 
 def _texts(value: object) -> list[str]:
     """Words to expect. Long lists and words are cut, as they are only hints."""
-    if not isinstance(value, list):
-        return []
-    return [text[:MAX_TERM] for text in value[:MAX_TERMS] if isinstance(text, str)]
+    texts = value[:MAX_TERMS] if isinstance(value, list) else ()
+    return [text[:MAX_TERM] for text in texts if isinstance(text, str)]
 
 
 class Wyoming:

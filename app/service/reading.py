@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Job, Limits
-from slimwhisper.audio.channels import Mix, stored_channels
+from slimwhisper.audio.channels import Mix, channels_of, named_channels
 from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.audio.readers import Readers
@@ -166,19 +166,34 @@ class Reading:
         )
         try:
             self.store.reserve(job, len(samples), whole=True)
-            if not split:
-                job_samples = _JobSamples(samples, job)
+            parts = channels_of(samples)
+            named = _split(parts, options.channel_names, job) if split else {}
+            if not named:
+                job_samples = _JobSamples(Mix(parts) if split else samples, job)
                 job.emit_samples(job_samples)
                 if job.script:
                     return aligned_recording(job_samples, model.network, options, job.script)
                 return make_recording(job_samples, model.network, options)
-            named = stored_channels(samples, options.channel_names, job.name)
+            job.channels = len(named)
             channels = {name: _JobSamples(channel, job) for name, channel in named.items()}
             job.emit_samples(Mix(list(channels.values())))
             return split_recording(channels, model.network, options)
         except BaseException:
             samples.close()
             raise
+
+
+def _split(parts: Sequence[Samples], names: Sequence[str], job: Job) -> dict[str, Samples]:
+    """The channels of a job's recording by their names; {}: they are to be mixed. Raises
+    AudioError.
+    """
+    try:
+        return named_channels(parts, names, job.name)
+    except AudioError as error:
+        if not job.mix_instead:
+            raise
+        job.warnings.append(str(error).partition(";")[0])
+        return {}
 
 
 class _JobSamples:

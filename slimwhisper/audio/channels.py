@@ -63,18 +63,9 @@ class Mix:
             channel.close()
 
 
-def stored_channels(
-    stored: StoredSamples, names: Sequence[str] = (), label: str = "audio data"
-) -> dict[str, Samples]:
-    """The channels of stored samples, by their names. Closes the samples if it raises AudioError,
-    as `named_channels`.
-    """
-    try:
-        parts = [Channel(stored, number) for number in range(stored.channels)]
-        return named_channels(parts, names, label)
-    except AudioError:
-        stored.close()
-        raise
+def channels_of(stored: StoredSamples) -> list[Channel]:
+    """The channels of stored samples."""
+    return [Channel(stored, number) for number in range(stored.channels)]
 
 
 def named_channels(

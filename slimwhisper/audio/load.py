@@ -142,7 +142,7 @@ def load_channels(
         AudioError: When the recording cannot be read, the disk is full, or the names do not fit.
         OptionError: When the rate is below 1, or given beside a file.
     """
-    from slimwhisper.audio.channels import named_channels, stored_channels
+    from slimwhisper.audio.channels import channels_of, named_channels
 
     if isinstance(source, (np.ndarray, torch.Tensor)):
         axis = _channel_axis(source.shape)
@@ -152,7 +152,7 @@ def load_channels(
     _check_rate(sample_rate, for_file=True)
     how = ReadOptions(allow_truncated, split=True, audio_track=audio_track)
     name, samples = _store(source, how, readers)
-    channels = stored_channels(samples, names, name)
+    channels = named_channels(channels_of(samples), names, name)
     return {speaker: _excerpt(source, channel) for speaker, channel in channels.items()}
 
 

@@ -122,18 +122,15 @@ class Readers:
         name = name_for_messages(path) if name is None else name
         how = replace(how, seconds=min(how.seconds, self.seconds))
         request = [path, name, asdict(how)]
+        how_told = (request, name, on_samples, on_warning)
         with suppress(ReaderKilledError):
-            return self._read_once(request, name, on_samples, on_warning)
-        return self._read_once(request, name, on_samples, on_warning)
+            return self._read_once(name, lambda worker: self._pieces(worker, *how_told))
+        return self._read_once(name, lambda worker: self._pieces(worker, *how_told))
 
     def _read_once(
-        self,
-        request: list[Any],
-        name: str,
-        on_samples: Callable[[int], None],
-        on_warning: Callable[[str], None],
+        self, name: str, pieces: Callable[[ReaderProcess], Iterator[NDArray[np.int16]]]
     ) -> StoredSamples:
-        """The result of `read`, by one worker."""
+        """The result of `read`, by one worker, which sends `pieces`."""
         worker = self._free.get()
         completed = False
         try:
@@ -141,8 +138,7 @@ class Readers:
                 self._drop(worker)
                 worker = None
             worker = worker or self._start()
-            pieces = self._pieces(worker, request, name, on_samples, on_warning)
-            samples = StoredSamples(name, pieces)
+            samples = StoredSamples(name, pieces(worker))
             completed = True
             return samples
         except UnreadableError as error:

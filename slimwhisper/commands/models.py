@@ -92,7 +92,7 @@ def print_models(models: Sequence[KnownModel]) -> None:
     headings = ("name", "installed", "languages", "weights", "per window", "source")
     cells = []
     for m in models:
-        sizes = map(_size, (m.weights_bytes, m.window_bytes))
+        sizes = ("-" if n is None else human_size(n) for n in (m.weights_bytes, m.window_bytes))
         cells.append((m.name, "yes" if m.path else "-", m.languages, *sizes, m.source))
     page = console()
     page.print(table(headings, cells, (*headings[:3], "source")))
@@ -101,7 +101,3 @@ def print_models(models: Sequence[KnownModel]) -> None:
         "in float16, computed from the dimensions; per window: the caches of one window with\n"
         f"preset {PRESET}. A Hugging Face id, folder or .pt file works too."
     )
-
-
-def _size(count: int | None) -> str:
-    return "-" if count is None else human_size(count)

@@ -112,11 +112,7 @@ def language_code(language: str, vocabulary: Vocabulary, any_model: bool = False
 
 
 # names that files of 2022 have, or other programs give
-OLD_NAMES = {
-    "<|nocaptions|>": "<|nospeech|>",
-    "<|iw|>": "<|he|>",
-    "<|jv|>": "<|jw|>",
-}
+OLD_NAMES = {"<|nocaptions|>": "<|nospeech|>", "<|iw|>": "<|he|>", "<|jv|>": "<|jw|>"}
 USED = ("startoftranscript", "translate", "transcribe", "startofprev", "nospeech", "notimestamps")
 
 

@@ -1,6 +1,7 @@
 """whisper-asr-webservice's addresses, as its clients call them."""
 
-import io
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,7 +9,7 @@ import pytest
 import soundfile
 from starlette.datastructures import FormData, UploadFile
 
-from slimwhisper.app.api import asr
+from slimwhisper.app.api import asr, raw_audio
 from slimwhisper.app.api.raw_audio import wav_of
 from slimwhisper.audio.load import load_audio
 from tests.support.forms import MODELS
@@ -35,15 +36,28 @@ def test_samples_without_a_header(live: Live) -> None:
         assert found == {"detected_language": "english", "language_code": "en", "confidence": 1.0}
     assert freed(live)
     answer = post(live, "/asr", PCM[:-1], encode="false")
-    assert answer.status_code == 400 and "bytes are not PCM" in answer.json()["error"]["message"]
+    assert answer.status_code == 400 and "bytes are not PCM" in answer.json()["detail"]
 
 
 def test_the_samples_are_the_same() -> None:
-    pcm = io.BytesIO(PCM)
+    pcm = BytesIO(PCM)
     with wav_of(pcm, rate=8_000, channels=2) as made:
         made.seek(0)
         samples, rate = soundfile.read(made, dtype="int16")
     assert (rate, samples.shape[1], samples.tobytes()) == (8_000, 2, PCM)
+
+
+def test_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a header of 32 bits can state; and more than fit on the disk, which is said."""
+    huge = BytesIO(PCM)
+    monkeypatch.setattr(huge, "seek", lambda at, end=0: 5 << 30 if end else BytesIO.seek(huge, at))
+    with wav_of(huge) as made:
+        made.seek(0)
+        assert (load_audio(made.read()) * 32768).astype("<i2").tobytes() == PCM
+    with Path("/dev/full").open("w+b", buffering=0) as full:
+        monkeypatch.setattr(raw_audio.tempfile, "TemporaryFile", lambda: full)
+        with pytest.raises(OSError, match="No space left"):
+            wav_of(BytesIO(PCM))
 
 
 def test_outputs(live: Live) -> None:
@@ -55,13 +69,13 @@ def test_outputs(live: Live) -> None:
         body = post(live, "/asr", data, output="json", word_timestamps=timed).json()
         assert body["text"].strip() == WORDS and body["language"] == "en"
         assert all(("words" in row) == (timed == "true") for row in body["segments"])
-    assert post(live, "/asr", data, output="mp3").json()["error"]["param"] == "output"
+    assert post(live, "/asr", data, output="mp3").json()["detail"].startswith("output 'mp3'")
     for path in ("/asr", "/detect-language"):
         assert "by POST" in httpx.get(f"{live.url}{path}").text
 
 
 def read(**query: str) -> Any:
-    upload = UploadFile(io.BytesIO(b"audio"), filename="a.wav")
+    upload = UploadFile(BytesIO(b"audio"), filename="a.wav")
     return asr.read_asr(FormData([("audio_file", upload), *query.items()]), MODELS)
 
 

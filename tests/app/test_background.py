@@ -1,12 +1,15 @@
 """Jobs for which no client waits: `Prefer: respond-async`."""
 
 import base64
+import errno
 import hmac
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import httpx
@@ -14,18 +17,23 @@ import pytest
 
 from slimwhisper.app.api import background
 from slimwhisper.app.command import claim_results
+from slimwhisper.app.service.jobs import Limits
 from slimwhisper.errors import OptionError
 from tests.support.live import Begin, Live, eventually, held_engines, stop
 from tests.support.paths import BROKEN, SAMPLES
+from tests.support.refusals import TABLES
 
 PHONE = SAMPLES / "phone-number.wav"
 ASYNC = {"Prefer": "respond-async", "Authorization": "Bearer k"}
 
 
 @pytest.fixture
-def calls() -> Iterator[tuple[str, list[tuple[dict[str, str], bytes]]]]:
-    """The address of a server that is told of jobs, and what it was told: headers and body."""
+def calls() -> Iterator[tuple[str, list[tuple[dict[str, str], bytes]], Event]]:
+    """The address of a server that is told of jobs, what it was told: headers and body, and whether
+    its answer was ended by the client.
+    """
     told: list[tuple[dict[str, str], bytes]] = []
+    ended = Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -34,12 +42,16 @@ def calls() -> Iterator[tuple[str, list[tuple[dict[str, str], bytes]]]]:
             self.send_response(302)  # is not followed
             self.send_header("location", "/other")
             self.end_headers()
+            with suppress(ConnectionError):  # the answer has no end
+                while self.wfile.write(bytes(1 << 16)):
+                    pass
+            ended.set()
 
         def log_message(self, *_: Any) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/done", told
+    yield f"http://127.0.0.1:{server.server_port}/done?key=secret", told, ended
     server.shutdown()
     server.server_close()
 
@@ -61,8 +73,10 @@ def ended(live: Live, job: str) -> dict[str, Any]:
     return dict(state(live, job).json())
 
 
-def test_a_job_is_as_a_request_that_waits(begin: Begin, tmp_path: Path, calls: Any) -> None:
-    address, told = calls
+def test_a_job_is_as_a_request_that_waits(
+    begin: Begin, tmp_path: Path, calls: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    address, told, gone = calls
     live = begin(results=tmp_path, api_key="k", allow_webhooks=("127.0.0.1",))
     for format in ("verbose_json", "srt"):
         given = {"response_format": format}
@@ -85,6 +99,8 @@ def test_a_job_is_as_a_request_that_waits(begin: Begin, tmp_path: Path, calls: A
         assert (identity, signature) == (job, f"v1,{base64.b64encode(digest).decode()}")
         assert state(live, job, "DELETE").status_code == 204 and not list(tmp_path.iterdir())
     assert not told, "told once each, and no other address"
+    assert gone.wait(5) and eventually(lambda: "webhook of job" in caplog.text)
+    assert "status 302" in caplog.text and "secret" not in caplog.text
 
 
 def test_jobs_survive_a_restart(
@@ -120,18 +136,65 @@ def test_what_ends_a_job(begin: Begin, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_refused(begin: Begin, tmp_path: Path) -> None:
     live = begin(results=tmp_path, api_key="k", allow_webhooks=("127.0.0.1",))
-    wrong = [({"stream": "true"}, "leave stream out"), ({"temperature": "7"}, "temperature")]
-    for url in (
-        *("http://other.example/", "ftp://127.0.0.1/", "http://127.0.0.1@other.example/"),
-        *("http://127.0.0.1.other.example", "http://[::1", "x"),
-    ):
-        wrong.append(({"webhook": url}, "--allow_webhook"))
-    for fields, message in wrong:
+    for fields, message in TABLES["background"]:
         answer = submit(live, **fields)
         assert answer.status_code == 400 and message in answer.json()["error"]["message"]
     assert not list(tmp_path.iterdir())
     late = ended(live, submit(live, language="klingon").json()["id"])  # once the file is read
     assert "klingon" in late["error"]["message"]
+
+
+def test_a_full_disk(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing stays of a request that is refused; a result is stored later."""
+    live, write, full = begin(results=tmp_path), background.atomic_write, [background.FORM]
+
+    def writes(path: Path, **how: Any) -> Any:
+        if path.name in full:
+            raise OSError(errno.ENOSPC, full.pop())
+        return write(path, **how)
+
+    monkeypatch.setattr(background, "atomic_write", writes)
+    monkeypatch.setattr(background, "FULL", 0.2)
+    assert submit(live).status_code == 507 and not list(tmp_path.iterdir())
+    full.append(background.RESULT)
+    assert ended(live, submit(live).json()["id"])["status"] == "completed" and not full
+
+
+def test_what_else_is_in_the_folder(begin: Begin, tmp_path: Path) -> None:
+    """It is left alone, and no link is followed. A job whose files are damaged fails."""
+    mine, results = tmp_path / "mine", tmp_path / "results"
+    for folder in (mine, results / "mine", results / ("a" * 32)):
+        folder.mkdir(parents=True)
+        (folder / background.FORM).write_text("{")
+    for folder in (mine, results / "mine"):
+        (folder / background.RESULT).write_text("{}")
+    (results / ("b" * 32)).symlink_to(mine)
+    (results / ("c" * 32)).mkdir()
+    live = begin(results=results, keep_results=0.5)
+    assert eventually(lambda: state(live, "a" * 32).json().get("status") == "failed")
+    assert eventually(lambda: not (results / ("c" * 32)).exists()), "it was never whole"
+    for name in ("b", "c"):
+        assert state(live, name * 32).status_code == state(live, name * 32, "DELETE").status_code
+    assert state(live, "b" * 32).status_code == 404
+    stop(live)
+    stop(begin(results=results, keep_results=1e-3))
+    assert [len(list(folder.iterdir())) for folder in (mine, results / "mine")] == [2, 2]
+
+
+def test_half_of_the_queue_is_for_who_waits(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = begin(limits=Limits(queue=2), results=tmp_path)
+    go = held_engines(monkeypatch)
+    jobs = [submit(live, prefer="wait=1, Respond-Async").json()["id"] for _ in range(2)]
+    assert submit(live).status_code == 429
+    assert eventually(lambda: state(live, jobs[0]).json()["status"] == "in_progress")
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(submit, live, prefer="")
+        assert eventually(lambda: live.service.in_flight == 2)
+        go.set()
+        assert waits.result().status_code == 200
+    assert [ended(live, job)["status"] for job in jobs] == ["completed"] * 2
 
 
 def test_one_server_a_folder(tmp_path: Path) -> None:

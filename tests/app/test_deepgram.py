@@ -1,5 +1,6 @@
 """Deepgram's API, by its own client: recordings, and live streams."""
 
+import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,13 +17,16 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from slimwhisper.audio.load import load_audio
+from slimwhisper.speakers.choice import missing
 from tests.support.live import Begin, Live, freed
 from tests.support.paths import SAMPLES
 from tests.support.realtime import WORDS, sample
+from tests.support.refusals import TABLES
 
 pytestmark = pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")  # its import
 PHONE = SAMPLES / "phone-number.wav"
 RATE = 16_000
+SPEECH = load_audio(str(PHONE))
 
 
 @contextmanager
@@ -66,24 +70,49 @@ def test_raw_samples_and_channels(live: Live, two_channels: bytes) -> None:
     texts = [c["alternatives"][0]["transcript"] for c in answer["results"]["channels"]]
     assert len(texts) == 2 and all(texts) and texts[0] != texts[1]
     assert {u["channel"] for u in answer["results"]["utterances"]} == {0, 1}
-    for body, query, message in (
-        (b"", {}, "is empty"),
-        (b"abc", {"encoding": "linear16"}, "3 bytes"),
-        (pcm, {"encoding": "linear16", "sample_rate": 1}, "sample_rate"),
-    ):
-        assert message in post(body, **query)["error"]["message"]
-    url = {"json": {"url": "http://a.example/b.wav"}}
-    assert httpx.post(f"{live.url}/v1/listen", **url).status_code == 415
+    for right in (SPEECH, np.zeros_like(SPEECH), None):  # the same, silent, none at all
+        wav = wave(SPEECH if right is None else np.stack([SPEECH, right], axis=1))
+        answer = post(wav, multichannel="true")
+        texts = [c["alternatives"][0]["transcript"] for c in answer["results"]["channels"]]
+        silent = right is not None and not right.any()
+        assert texts == ([WORDS, ""] if silent else [WORDS])
+        assert answer["metadata"]["channels"] == len(texts)
+        assert len(answer["metadata"]["warnings"]) == 2 - len(texts)
+
+
+def wave(samples: Any) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, RATE, format="WAV")
+    return file.getvalue()
 
 
 @pytest.fixture(scope="module")
-def two_channels(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def two_channels() -> bytes:
     """A recording of two channels with different words."""
-    path = tmp_path_factory.mktemp("stereo") / "two.wav"
-    speech = load_audio(str(PHONE))
-    other = np.concatenate([speech[len(speech) // 2 :], np.zeros(len(speech) // 2, np.float32)])
-    soundfile.write(path, np.stack([speech, other[: len(speech)]], axis=1), RATE)
-    return path.read_bytes()
+    other = np.concatenate([SPEECH[len(SPEECH) // 2 :], np.zeros(len(SPEECH) // 2, np.float32)])
+    return wave(np.stack([SPEECH, other[: len(SPEECH)]], axis=1))
+
+
+@pytest.mark.skipif(bool(missing("embedding")), reason="the extra diarize is not installed")
+@pytest.mark.parametrize("asked", [{"diarize": True}, {"diarize_model": "latest"}])
+def test_speakers(live: Live, asked: Any) -> None:
+    with deepgram(live) as client:
+        transcribe = client.listen.v1.media.transcribe_file
+        answer: Any = transcribe(request=PHONE.read_bytes(), utterances=True, **asked)
+    (best,) = answer.results.channels[0].alternatives
+    assert best.transcript == WORDS and not answer.metadata.warnings
+    assert {spoken.speaker for spoken in (*best.words, *answer.results.utterances)} == {0}
+
+
+@pytest.mark.parametrize(("query", "headers", "status", "message"), TABLES["deepgram_recordings"])
+def test_refused_recordings(
+    live: Live, query: dict[str, str], headers: dict[str, str], status: int, message: str
+) -> None:
+    """In Deepgram's own form."""
+    body = b'{"url": "http://127.0.0.1/b"}'
+    answer = httpx.post(f"{live.url}/v1/listen", params=query, headers=headers, content=body)
+    assert answer.status_code == status and set(answer.json()) == {"err_code", "err_msg"}
+    assert message in answer.json()["err_msg"]
 
 
 @contextmanager
@@ -135,27 +164,28 @@ def test_finalize(live: Live) -> None:
     assert first == "" and second and WORDS.startswith(second)
 
 
-@pytest.mark.parametrize(
-    ("query", "message", "expected"),
-    [
-        ("encoding=opus", None, "encoding 'opus': choose linear16"),
-        ("", None, "encoding: field required"),
-        ("encoding=linear16&endpointing=x", None, "endpointing"),
-        ("encoding=linear16", "{", "is not JSON"),
-        ("encoding=linear16", '{"type": "Other"}', "type 'Other'"),
-        ("encoding=linear16", b"abc", "3 bytes are not a whole number"),
-    ],
-)
-def test_refused(live: Live, query: str, message: Any, expected: str) -> None:
+def test_floating_point(live: Live) -> None:
+    """Deepgram's linear32; what is no number is silence."""
+    pcm = np.frombuffer(b"".join(sample(RATE, 1.0)), "<i2").astype("<f4") / 2**15
+    with streaming(live, encoding="linear32") as (stream, got):
+        stream.send_media(np.array([np.nan, np.inf, -np.inf] * 1000, "<f4").tobytes())
+        for start in range(0, len(pcm), RATE):
+            stream.send_media(pcm[start : start + RATE].tobytes())
+    finals = (m.channel.alternatives[0].transcript for m in got if m.type == "Results")
+    assert " ".join(filter(None, finals)) == WORDS
+
+
+@pytest.mark.parametrize(("query", "message", "expected"), TABLES["deepgram_streams"])
+def test_refused(live: Live, query: str, message: str, expected: str) -> None:
     url = f"{live.url.replace('http', 'ws')}/v1/listen?{query}"
     with pytest.raises((ConnectionClosed, Exception)) as caught, connect(url) as connection:
-        connection.send(message)
+        connection.send(message.encode() if message == "abc" else message)
         error = json.loads(connection.recv())
         assert error["type"] == "Error" and expected in error["err_msg"]
         connection.recv()
         connection.recv()
     if isinstance(caught.value, InvalidStatus):
-        assert expected in caught.value.response.body.decode()
+        assert expected in json.loads(caught.value.response.body)["err_msg"]
     assert freed(live)
 
 

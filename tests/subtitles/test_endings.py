@@ -1,31 +1,17 @@
 """Where sentences end, and where lines may."""
 
+import tomllib
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from slimwhisper.subtitles.lines import break_lines, columns, ends_sentence, may_break, units
 
+TABLES = tomllib.loads(Path(__file__).with_name("endings.toml").read_text(encoding="utf-8"))
 
-@pytest.mark.parametrize(
-    ("language", "text"),
-    [  # | is where a sentence ends
-        ("en", "Dr. Smith paid $3.50.| He left at 5 p.m. on Jan. 5th.| J. R. R. Tolkien, e.g."),
-        ("en", 'She said: "Is it so?"| He nodded.| "Yes!" she said.| And I.| Wait... what?| So.'),
-        ("en", "hello.| World (it is.)| New"),
-        ("en", "see example.com for 1.5 and so on.| The end"),
-        ("de", "Am 3. Oktober kam z. B. Dr. Müller.| Um 5 Uhr ging er.| Im Jahr 2020.| Dann"),
-        ("fr", "M. Dupont est là.| « Bonjour ! » dit-il.| C'est l'art. 5.| Voilà"),
-        ("ru", "А. С. Пушкин жил на ул. Мойка.| Да.| Нет"),
-        ("ja", "こんにちは。|今日は「いい天気ですね。」と言った。|「はい。」|そうです！|ね"),
-        ("zh", "你好。|今天很好！|“真的吗？”|他走了。|再见"),
-        ("hi", "यह एक वाक्य है।| यह दूसरा है।| क्या?| हाँ"),
-        ("ar", "كيف حالك؟| أنا بخير.| شكرا"),
-        ("my", "မင်္ဂလာပါ။| နေကောင်းလား"),
-        ("el", "Πώς είσαι;| Καλά"),
-        ("en", "first; second"),
-    ],
-)
+
+@pytest.mark.parametrize(("language", "text"), TABLES["ends"])
 def test_ends_of_sentences(language: str, text: str) -> None:
     plain = text.replace("|", "")
     result = plain
@@ -38,24 +24,7 @@ def test_ends_of_sentences(language: str, text: str) -> None:
     assert ends_sentence(plain + ".", "", language)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "allowed"),
-    [
-        ("one", " two", True),
-        ("(", "two", False),
-        ("well", "-known", False),
-        ("Chat", "GPT", False),
-        ("ました。", "」", False),
-        ("「", "は", False),
-        ("キ", "ャ", False),
-        ("今日は", "晴れ", True),
-        ("ก", "ำ", False),
-        ("เ", "ด", False),
-        ("ก", "็", False),
-        ("안녕", "하세요", False),
-        ("है", "।", False),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "allowed"), TABLES["breaks"])
 def test_where_a_line_may_end(before: str, after: str, allowed: bool) -> None:
     assert may_break(before, after) == allowed
 

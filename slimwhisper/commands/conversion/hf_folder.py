@@ -27,12 +27,7 @@ from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.option_group import TASKS, ModelFacts
 from slimwhisper.options import changed_settings
 from slimwhisper.tokens.tokenizer import byte_level_tokenizer
-from slimwhisper.tokens.vocabulary import (
-    openai_tokenizer,
-    spelled,
-    suppressed,
-    text_tokens,
-)
+from slimwhisper.tokens.vocabulary import openai_tokenizer, spelled, suppressed, text_tokens
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE, Dims
 
 if TYPE_CHECKING:
