@@ -60,7 +60,7 @@ def test_modules(tmp_path: Path) -> None:
     """Of one WAV on the command line."""
     script, wav = ROOT / "tests/support/one_wav.py", SAMPLES / "phone-number.wav"
     command = [sys.executable, str(script), str(wav), str(tmp_path)]
-    set_here = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TRITON_INTERPRET")  # by conftest.py, or users
+    set_here = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TRITON_INTERPRET")  # by conftest
     env = {name: value for name, value in os.environ.items() if name not in set_here}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
     *_, ran, in_vain = done.stdout.splitlines()
