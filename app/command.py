@@ -8,7 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,8 @@ def claim_results(folder: Path) -> None:
     """Make and lock the folder of jobs in the background, until this process ends. Raises
     OutputError; OptionError if another server uses it.
     """
+    with suppress(OSError):  # which the check reports
+        folder.mkdir(mode=0o700, parents=True)  # the names of jobs are secrets, too
     check_folder(folder, "--results")
     try:
         open_locked(folder / "lock")

@@ -103,9 +103,8 @@ def read_listen(form: FormData, models: Models) -> TranscriptionRequest:
         "channels": "split" if fields.multichannel else None,
         "diarize": "embedding" if by_voice and not fields.multichannel else None,
     }
-    convert = None
-    if fields.encoding == "linear16":
-        convert = partial(wav_of, rate=fields.sample_rate, channels=fields.channels)
+    unknown += ["encoding"] * (fields.encoding not in (None, "linear16"))
+    with_header = partial(wav_of, rate=fields.sample_rate, channels=fields.channels)
     return TranscriptionRequest(
         fields.file,
         "json",
@@ -114,7 +113,7 @@ def read_listen(form: FormData, models: Models) -> TranscriptionRequest:
         {name: value for name, value in options.items() if value},
         unknown=unknown,
         warnings=warnings,
-        convert=convert,
+        convert=with_header if fields.encoding == "linear16" else None,
         render=partial(as_listen, fields),
         mix_instead=True,
     )

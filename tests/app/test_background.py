@@ -184,8 +184,7 @@ def test_what_else_is_in_the_folder(begin: Begin, tmp_path: Path) -> None:
 def test_half_of_the_queue_is_for_who_waits(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = begin(limits=Limits(queue=2), results=tmp_path)
-    go = held_engines(monkeypatch)
+    live, go = begin(limits=Limits(queue=2), results=tmp_path), held_engines(monkeypatch)
     jobs = [submit(live, prefer="wait=1, Respond-Async").json()["id"] for _ in range(2)]
     assert submit(live).status_code == 429
     assert eventually(lambda: state(live, jobs[0]).json()["status"] == "in_progress")
@@ -198,9 +197,10 @@ def test_half_of_the_queue_is_for_who_waits(
 
 
 def test_one_server_a_folder(tmp_path: Path) -> None:
-    claim_results(tmp_path)
+    claim_results(results := tmp_path / "results")
+    assert results.stat().st_mode & 0o777 == 0o700, "the names of jobs are secrets"
     with pytest.raises(OptionError, match="another server uses it"):
-        claim_results(tmp_path)
+        claim_results(results)
 
 
 def test_unknown_jobs_and_servers_without(begin: Begin, live: Live, tmp_path: Path) -> None:

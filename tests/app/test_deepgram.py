@@ -47,6 +47,7 @@ def test_a_recording(live: Live) -> None:
             utterances=True,
             keyterm=["five", "nine"],
             numerals=True,
+            encoding="flac",
         )
     (channel,), metadata = answer.results.channels, answer.metadata
     (best,) = channel.alternatives
@@ -55,7 +56,7 @@ def test_a_recording(live: Live) -> None:
     assert best.words[0].start < best.words[0].end <= best.words[1].start
     assert " ".join(u.transcript for u in answer.results.utterances) == WORDS
     assert (metadata.channels, metadata.models) == (1, ["digits"])
-    assert [warning["parameter"] for warning in metadata.warnings] == ["numerals"]
+    assert [warning["parameter"] for warning in metadata.warnings] == ["numerals", "encoding"]
 
 
 def test_raw_samples_and_channels(live: Live, two_channels: bytes) -> None:
