@@ -71,8 +71,8 @@ def main() -> None:
                     turns = take_turns(list(compared), Path(folder), missing, args.rounds)
                     for case, number, result in turns:
                         forced = f", random weights, {case.tokens} tokens a file"
-                        title = {"of": case.model + forced * bool(case.tokens)}
-                        title |= {"peer": name_of(case), "round": number}
+                        weights = case.model + forced * bool(case.tokens)
+                        title = {"of": weights, "peer": name_of(case), "round": number}
                         values = {"error": result} if isinstance(result, str) else result
                         row = rows.add(**title, **settings[case], **values)
                         of = case.job or model
