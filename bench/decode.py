@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 from engines import (
+    decode,
     full_engine,
     make_engine,
     make_parser,
     models,
     only_replays,
-    run_seconds,
     window,
     without_encoder,
 )
@@ -57,7 +57,8 @@ def step_seconds(model: Model, windows: int, beams: int, steps: int) -> float:
 def window_seconds(model: Model, windows: int, beams: int, tokens: int, before: int) -> float:
     """The time of all windows of a full engine; the third run, when all graphs are recorded."""
     engine = make_engine(model, windows, beams)
-    return run_seconds(engine, [window(model, tokens, before)] * windows, 3)[-1] / windows
+    some = [window(model, tokens, before)] * windows
+    return [decode(engine, some)[0] for _ in range(3)][-1] / windows
 
 
 def profile(
@@ -150,7 +151,7 @@ def time_prompts(model: Model, case: dict[str, Any], args: argparse.Namespace, r
         for tokens in PROMPTS:
             for windows in args.together:
                 some = [window(model, 1, tokens - 4)] * windows
-                first, *later = (1000 * s for s in run_seconds(engine, some, 1 + args.repeats))
+                first, *later = (1000 * decode(engine, some)[0] for _ in range(1 + args.repeats))
                 usual = statistics.median(later)
                 times = {"first_ms": first, "milliseconds": usual}
                 rows.add(**case, what="start", batch=windows, prompt=tokens, **times)

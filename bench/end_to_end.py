@@ -7,22 +7,18 @@ with --serially, a last round waits for the encoder instead of decoding beside i
 Texts that differ from the first round's are counted: rounding depends on which windows are decoded
 together, and random weights have close calls, so a few may.
 
-
 Prints a line for each round; with --results, appends it to a file at once.
 """
 
 import argparse
-from collections.abc import Sequence
-from time import perf_counter
 from typing import Any
 
 import torch
-from engines import make_parser, models, serially, window
+from engines import decode, make_parser, models, serially, window
 from rows import Rows
-from timing import synchronize
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Decoded, Window
+from slimwhisper.engine.requests import Window
 from slimwhisper.model.model import Model
 from slimwhisper.types import CHUNK_SECONDS
 
@@ -37,16 +33,6 @@ def windows_of(model: Model, count: int, tokens: int, before: int, spread: int =
         length = tokens + (61 * i % (2 * spread + 1) - spread) * tokens // 100
         kinds.append(window(model, length, 37 * i % (before + 1), seed=i))
     return [kinds[i % len(kinds)] for i in range(count)]
-
-
-def decode(engine: Engine, windows: Sequence[Window]) -> tuple[float, list[tuple[int, ...]]]:
-    """Seconds, and each window's tokens."""
-    synchronize(engine.model.device)
-    since = perf_counter()
-    answers = engine.run(windows)
-    synchronize(engine.model.device)
-    seconds = perf_counter() - since
-    return seconds, [answer.tokens for answer in answers if isinstance(answer, Decoded)]
 
 
 def main() -> None:

@@ -14,14 +14,14 @@ from timing import synchronize
 from torch import Tensor
 
 from slimwhisper.cache.forms import PRESETS, choose_forms
+from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Search, Window
+from slimwhisper.engine.requests import Decoded, Rules, Search, Window
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
-from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 
 FORMS = (*PRESETS, "slim-fp8")
 CONTEXT = 160  # prompt tokens: a step's texts stay below 256 tokens, so one graph serves them
@@ -38,39 +38,45 @@ def make_parser(doc: str, shapes: Sequence[str], *forms: str) -> argparse.Argume
     parser.add_argument("--device", default="cuda" if gpu else "cpu")
     parser.add_argument("--dtype", default="float16" if gpu else "float32")
     parser.add_argument("--shapes", nargs="+", choices=list(OFFICIAL_DIMS), default=shapes)
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=forms)
+    if forms:
+        parser.add_argument("--forms", nargs="+", choices=FORMS, default=forms)
     add_results_flag(parser)
     return parser
 
 
 def models(args: argparse.Namespace) -> Iterator[tuple[Model, dict[str, Any]]]:
-    """The models of all shapes and forms, with the columns of their rows."""
-    for shape in args.shapes:
+    """The models of all shapes, or of a checkpoint, and all forms; with their rows' columns."""
+    trained = vars(args).get("model")
+    for shape in [trained] if trained else args.shapes:
         for form in args.forms:
-            model = load(shape, form, args)
+            model = load(shape, form, args, trained=bool(trained))
             print(f"== {shape}, {form}: {model.plan.kernels.describe()}", flush=True)
             yield model, {"model": shape, **preset_of(form), "dtype": args.dtype}
 
 
-def load(shape: str, form: str, args: argparse.Namespace) -> Model:
-    """Random weights, with caches such as "slim-fp8"."""
+def load(shape: str, form: str, args: argparse.Namespace, trained: bool = False) -> Model:
+    """Random weights of a shape, or a trained checkpoint, with caches such as "slim-fp8"."""
     preset, _, number = form.partition("-")
     forms = choose_forms(preset, cache_dtype=number or None)
     dtype = getattr(torch, args.dtype)
-    return Model(weights(OFFICIAL_DIMS[shape]), torch.device(args.device), dtype, forms)
+    checkpoint = load_checkpoint(shape) if trained else weights(OFFICIAL_DIMS[shape])
+    return Model(checkpoint, torch.device(args.device), dtype, forms)
+
+
+def rules(model: Model, tokens: int | None, most: int = 0) -> Rules:
+    """For texts of exactly `tokens` tokens; None: of as many as the model decides, `most`."""
+    banned = "-1" if tokens is None else f"-1,{model.vocabulary.eot}"
+    options = Options(sample_len=tokens or most, suppress_tokens=banned, without_timestamps=True)
+    return make_rules(model.dims, options, model.vocabulary)
 
 
 def window(model: Model, tokens: int, before: int, seed: int = 0) -> Window:
     """A window that samples exactly `tokens` tokens, after a prompt of `before`."""
-    dims, tokenizer = model.dims, get_tokenizer(model.dims)
-    vocabulary = get_vocabulary(dims)
-    options = Options(
-        sample_len=tokens, suppress_tokens=f"-1,{vocabulary.eot}", without_timestamps=True
-    )
-    mel = torch.randn(dims.n_mels, 3000, generator=torch.Generator().manual_seed(seed))
+    tokenizer = model.vocabulary.tokenizer()
+    mel = torch.randn(model.dims.n_mels, 3000, generator=torch.Generator().manual_seed(seed))
     previous = [tokenizer.sot_prev, *range(1000, 1000 + before)] if before else []
     prompt = (*previous, *tokenizer.sot_sequence)
-    return Window(mel, prompt, len(previous), make_rules(dims, options))
+    return Window(mel, prompt, len(previous), rules(model, tokens))
 
 
 def make_engine(model: Model, windows: int, beams: int, check_every: int | None = None) -> Engine:
@@ -79,18 +85,16 @@ def make_engine(model: Model, windows: int, beams: int, check_every: int | None 
     return Engine(model, windows, search, check_every)
 
 
-def run_seconds(engine: Engine, windows: Sequence[Window], rounds: int = 2) -> list[float]:
-    """The seconds of each round of decoding all windows; in the first, kernels are compiled, in the
-    second, graphs are recorded.
+def decode(engine: Engine, windows: Sequence[Window]) -> tuple[float, list[tuple[int, ...]]]:
+    """Seconds, and each window's tokens. The first time kernels are compiled, the second time
+    graphs are recorded.
     """
-    seconds = []
-    for _ in range(rounds):
-        synchronize(engine.model.device)
-        since = time.perf_counter()
-        engine.run(windows)
-        synchronize(engine.model.device)
-        seconds.append(time.perf_counter() - since)
-    return seconds
+    synchronize(engine.model.device)
+    since = time.perf_counter()
+    answers = engine.run(windows)
+    synchronize(engine.model.device)
+    seconds = time.perf_counter() - since
+    return seconds, [answer.tokens for answer in answers if isinstance(answer, Decoded)]
 
 
 @contextmanager

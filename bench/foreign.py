@@ -9,21 +9,19 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import torch
+from serve import started
 
 from slimwhisper.checkpoint.random_weights import random_state
 from slimwhisper.types import Dims
@@ -41,26 +39,6 @@ def random_model(path: Path, n_vocab: int) -> Path:
     dims = Dims(80, 1500, 8, 1, 1, n_vocab, 32, 8, 1, 1)
     torch.save({"dims": asdict(dims), "model_state_dict": random_state(dims, seed=3)}, path)
     return path
-
-
-@contextmanager
-def served(model: Path) -> Iterator[str]:
-    """The address of a server, until the end of the block."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "slimwhisper", "serve", "--no-page", "--port", str(port)]
-    with subprocess.Popen([*command, "--model", str(model)], stderr=subprocess.DEVNULL) as server:
-        try:
-            while server.poll() is None:
-                try:
-                    socket.create_connection(("127.0.0.1", port), 1).close()
-                    break
-                except OSError:
-                    time.sleep(0.2)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.terminate()
 
 
 def copied(checkouts: Path, work: Path, suite: dict[str, Any], names: dict[str, str]) -> Path:
@@ -120,7 +98,8 @@ def main(checkouts: Path, chosen: Sequence[str]) -> int:
         english, multilingual = (random_model(work / f"{n}.pt", n) for n in (51_864, 51_865))
         names = {"english": str(english), "multilingual": str(multilingual)}
         names["sound"] = str(ROOT / "samples" / "phone-number.wav")
-        with served(multilingual) as url:
+        server, url = started(["--no-page", "--model", str(multilingual)])
+        try:
             for suite in TABLE["suites"]:
                 label = suite["folder"]
                 if (chosen and label not in chosen) or not (checkouts / label).is_dir():
@@ -132,6 +111,9 @@ def main(checkouts: Path, chosen: Sequence[str]) -> int:
                     status, reason = explained(label, name, why) if why else ("passed", "")
                     counts[label, status] += 1
                     reasons[label, status, reason] += bool(reason)
+        finally:
+            server.terminate()
+            server.wait()
     print("| suite | passed | failed | not applicable |\n|---|---|---|---|")
     for label in dict.fromkeys(label for label, _ in counts):
         cells = (str(counts[label, status]) for status in ("passed", "failed", "not applicable"))

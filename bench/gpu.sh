@@ -55,9 +55,11 @@ call_steps() {
 
 # shellcheck disable=SC2046
 call_whole() {
-    step end-to-end 560 "$python" bench/end_to_end.py "${to[@]}" \
+    step end-to-end 360 "$python" bench/end_to_end.py "${to[@]}" \
         $(gpu --shapes large-v3 --slots 64 256 --windows 1024 --serially) \
         $(tiny --windows 2 --tokens 2 --rounds 1)
+    step mlperf 220 "$python" bench/mlperf.py "${to[@]}" \
+        $(gpu --shapes large-v3 --slots 64 256 --minutes 0.8) $(tiny --windows 2)
 }
 
 # shellcheck disable=SC2046

@@ -9,14 +9,14 @@ calls are replayed as one CUDA graph. Prints a table; with --results, appends ea
 file at once.
 """
 
-import argparse
 import math
 from collections.abc import Callable
 from functools import partial
 
 import torch
 import torch.nn.functional as F
-from rows import Rows, add_results_flag, preset_of
+from engines import make_parser
+from rows import Rows, preset_of
 from timing import FLUSHED, copy_rate, graphed, seconds_of
 from torch import Tensor
 
@@ -138,11 +138,8 @@ class Case:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     gpu = torch.cuda.is_available()
-    parser.add_argument("--device", default="cuda" if gpu else "cpu")
-    parser.add_argument("--dtype", default="float16" if gpu else "float32")
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=SHAPES if gpu else ["tiny"])
+    parser = make_parser(__doc__, SHAPES if gpu else ["tiny"])
     sizes = [1, 4, 16, 64, 128, 256] if gpu else [1, 4]
     parser.add_argument("--windows", type=int, nargs="+", default=sizes)
     parser.add_argument("--operations", nargs="+", choices=list(FORMS), default=list(FORMS))
@@ -150,7 +147,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20 if gpu else 3)
     parser.add_argument("--layers", type=int, default=32, help="at most, in layer order")
     parser.add_argument("--cold_mb", type=float, default=FLUSHED / 2**20)
-    add_results_flag(parser)
     args = parser.parse_args()
 
     device = torch.device(args.device)

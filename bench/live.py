@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from rows import Row, Rows, add_results_flag, listed, spread, stoppable
 from rows import table as markdown
 from serve import ROUTE, held, metrics, started
-from timing import children, machine
+from timing import children, print_machine
 
 import slimwhisper
 from slimwhisper.audio.vad import FRAME
@@ -189,7 +189,7 @@ def run(args: argparse.Namespace) -> None:
             for key, row in measured(args, missing):
                 done[key] = rows.add(**case, round=key[0], **row)
                 print(table([[row]]).splitlines()[-1], flush=True)
-    print(*(f"{key}: {value}" for key, value in machine(device).items()), sep="\n")
+    print_machine(device)
     print(table([[done[n, streams] for n in range(args.rounds)] for streams in args.streams]))
     results = [done[one] for one in cases]
     print(*map(json.dumps, results), sep="\n")

@@ -10,7 +10,7 @@ and those with int8, q8_0 or q5_0. Those that are compared, of one shape and bat
 in a process of its own: a round of one, a round of the next. On a GPU a first round is not counted.
 With --results, each round is written as soon as it is measured, and a round that is there, with the
 same settings, versions, machine and commit, is not measured again. Ends in tables, and one line of
-JSON; --table FILE only prints the tables of such a file, --plot writes a plot as PNG and SVG.
+JSON.
 
 docs/how/performance.md names the packages to install. Without --engines, those not installed are
 left out. One that fails is a row with its reason, and the exit status is 1.
@@ -27,12 +27,12 @@ from itertools import groupby, product
 from pathlib import Path
 
 import torch
-from peer_engines import OURS, PEERS, name_of
+from peer_engines import PEERS, name_of
 from peer_engines.case import GROUPS, Case
 from peer_jobs import JOBS
-from peers_processes import rounds_left, take_turns
-from peers_summary import Results, draw, found_in, round_of, summaries, tables
-from rows import Row, Rows, add_results_flag, installed, listed, read, stoppable
+from peers_processes import take_turns
+from peers_summary import Results, round_of, summaries, tables
+from rows import Row, Rows, add_results_flag, installed, listed, stoppable
 from timing import machine
 
 from slimwhisper.checkpoint.load import load_checkpoint
@@ -46,9 +46,6 @@ LONGEST = 29  # seconds of noise, unless it is a job
 
 def main() -> None:
     args = parsed()
-    if args.table:
-        print(tables(summaries(found_in(read([args.table])))))
-        return
     digest = weights_digest(load_checkpoint(args.model).state) if args.model else None
     cases = list(cases_of(args))
     if not cases:
@@ -62,7 +59,7 @@ def main() -> None:
     failed = list[str]()
 
     def missing(case: Case) -> list[int]:
-        return rounds_left(results[case], args.rounds)
+        return [number for number in range(args.rounds) if number not in results[case]]
 
     with stoppable(args.results):
         for model, group in groupby(cases, lambda case: case.model):
@@ -73,7 +70,9 @@ def main() -> None:
                 for _, compared in groupby(left, lambda case: (case.job or case.batch, case.group)):
                     turns = take_turns(list(compared), Path(folder), missing, args.rounds)
                     for case, number, result in turns:
-                        title = {"of": title_of(case), "peer": name_of(case), "round": number}
+                        forced = f", random weights, {case.tokens} tokens a file"
+                        weights = case.model + forced * bool(case.tokens)
+                        title = {"of": weights, "peer": name_of(case), "round": number}
                         values = {"error": result} if isinstance(result, str) else result
                         row = rows.add(**title, **settings[case], **values)
                         of = case.job or model
@@ -83,10 +82,8 @@ def main() -> None:
                         results[case][-1 if "error" in row else number] = row
     summary = summaries(results)
     print(tables(summary))
-    here = machine(torch.device(args.device))
-    if args.plot:
-        draw(summary, str(here.get("gpu", here["processor"])), args.plot)
-    print(json.dumps({"bench": "peers", "machine": here, "rows": summary}))
+    here = {"bench": "peers", "machine": machine(torch.device(args.device))}
+    print(json.dumps(here | {"rows": summary}))
     if failed:
         raise SystemExit(f"failed: {'; '.join(failed)}")
 
@@ -111,8 +108,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seconds", type=seconds, help="of each file's noise [29]")
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
-    parser.add_argument("--plot", type=Path, help="name of the PNG and SVG")
-    parser.add_argument("--table", type=Path, help="only print the tables of a file of results")
     add_results_flag(parser)
     args = parser.parse_args()
     if (args.model is None) != (args.folder is None):
@@ -133,11 +128,6 @@ def parsed() -> argparse.Namespace:
     return args
 
 
-def is_shortened(engine: str) -> bool:
-    """Whether it is slimwhisper with windows as long as their audio."""
-    return engine.startswith(OURS) and PEERS[engine].short_window
-
-
 def seconds(text: str) -> int:
     """Whole seconds of noise, 1 to 29: within one window."""
     value = positive(text)
@@ -154,7 +144,8 @@ def cases_of(args: argparse.Namespace) -> Iterator[Case]:
         for engine in args.engines
         for dtype in PEERS[engine].dtypes[args.device]
         if dtype in (args.dtypes or GROUPS)
-        and not (is_shortened(engine) and args.seconds in (None, LONGEST))  # it changes nothing
+        # with whole windows, short ones change nothing
+        and not (PEERS[engine].short_window and args.seconds in (None, LONGEST))
     ]
     groups, jobs = dict.fromkeys(GROUPS.values()), args.jobs or [None]
     for model in [args.model] if args.model else args.shapes:
@@ -193,11 +184,6 @@ def settings_of(case: Case, digest: str | None) -> Row:
     """What says that two rows measured the same. digest: of the trained weights."""
     versions = {name: installed(name) for name in PEERS[case.engine].distributions}
     return {**asdict(case), "versions": versions, "weights": digest}
-
-
-def title_of(case: Case) -> str:
-    of = f"{case.model}, random weights, {case.tokens} tokens a file"
-    return of if case.tokens else case.model
 
 
 if __name__ == "__main__":

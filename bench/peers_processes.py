@@ -5,7 +5,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -201,7 +201,3 @@ def inputs(case: Case, folder: Path) -> tuple[list[Any], list[Any]]:
         short = [audio for audio in loaded if len(audio) <= SECONDS * 16_000]
         audio = (short * (1 + case.files // len(short)))[: case.files]
     return audio, audio[: case.batch if PEERS[case.engine].compiles else 1]
-
-
-def rounds_left(results: Mapping[int, Row], rounds: int) -> list[int]:
-    return [number for number in range(rounds) if number not in results]

@@ -1,9 +1,8 @@
-"""The results of `peers.py` as tables and a plot."""
+"""The results of `peers.py` as tables."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from peer_engines import OURS, PEERS, name_of
 from peer_engines.case import Case
@@ -22,17 +21,6 @@ def round_of(row: Row) -> str:
     if "error" in row:
         return f"{row['peer']}: {row['error']}"
     return f"{row['peer']}: {row['seconds_spent']:.1f} s"
-
-
-def found_in(rows: Iterable[Row]) -> Results:
-    """The results in a file's rows; of a round that was measured several times, the last."""
-    known = fields(Case)
-    results: Results = {}
-    for row in rows:
-        if row.get("bench") == "peers" and row.get("engine") in PEERS and "seconds" in row:
-            case = Case(**{field.name: row[field.name] for field in known if field.name in row})
-            results.setdefault(case, {})[-1 if "error" in row else row["round"]] = row
-    return results
 
 
 def summaries(results: Results) -> list[Row]:
@@ -197,22 +185,3 @@ def means(rows: Sequence[Row]) -> str:
     head = ("group", "slimwhisper", "ratio to the best other engine, geometric mean", "rows")
     lines = [(r["group"], r["peer"], f"{r['ratio']:.2f}", r["rows"]) for r in geometric_means(rows)]
     return markdown(head, lines)
-
-
-def draw(rows: Sequence[Row], title: str, path: Path) -> None:
-    """Bars of audio hours per hour, as PNG and SVG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    rows = [row for row in rows if "error" not in row][::-1]
-    figure, axes = pyplot.subplots(figsize=(8, 1.2 + 0.45 * len(rows)), layout="constrained")
-    names = [f"{row['model']}, {row['peer']}, batch {row['batch']}" for row in rows]
-    colors = ["#c2410c" if row["peer"].startswith(OURS) else "#94a3b8" for row in rows]
-    bars = axes.barh(names, [row["hours_an_hour"] for row in rows], color=colors)
-    axes.bar_label(bars, fmt="%.1f", padding=3)
-    axes.set(title=title, xlabel="hours of audio in an hour")
-    axes.spines[["top", "right"]].set_visible(False)
-    for suffix in (".png", ".svg"):
-        figure.savefig(path.with_suffix(suffix), dpi=120)

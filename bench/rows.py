@@ -206,11 +206,11 @@ def main() -> None:
         print(*tables(read(args.tables)), sep="\n\n")
         return
     import torch
-    from timing import machine
+    from timing import machine, print_machine
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     Rows(args.results, "machine", device).add(machine=machine(device))
-    print(*(f"{key}: {value}" for key, value in machine(device).items()), sep="\n")
+    print_machine(device)
 
 
 if __name__ == "__main__":

@@ -28,18 +28,13 @@ from timing import children, machine, resident_bytes
 from slimwhisper.audio.headers import AUDIO_SUFFIXES
 
 ROUTE = "/v1/audio/transcriptions"
-FIELDS: dict[str, str] = {}  # of the form, beside the file
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def started(flags: Sequence[str]) -> "tuple[subprocess.Popen[bytes], str]":
     """Start a server; returns it and its address once it is ready."""
-    port = free_port()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     command = [sys.executable, "-m", "slimwhisper", "serve", "--port", str(port), *flags]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
@@ -63,7 +58,7 @@ async def sent(url: str, paths: Sequence[Path], at_once: int) -> tuple[list[str]
             async with gate:
                 since = time.perf_counter()
                 files = {"file": (path.name, path.read_bytes())}
-                response = await client.post(ROUTE, files=files, data=FIELDS)
+                response = await client.post(ROUTE, files=files)
                 response.raise_for_status()
                 return response.json()["text"], time.perf_counter() - since
 
@@ -111,15 +106,11 @@ def main() -> None:
     parser.add_argument("--model", default="digits")
     parser.add_argument("--at_once", type=int, default=64)
     parser.add_argument("--count", type=int, default=64, help="recordings of the folder")
-    parser.add_argument("--temperature", help="of the requests [fall back from 0]")
     parser.add_argument("--requests", type=int, default=1000, help="for what the server holds")
-    parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="of the server")
     args = parser.parse_args()
-    if args.temperature is not None:
-        FIELDS["temperature"] = args.temperature
     results = sorted(p for p in args.folder.iterdir() if p.suffix in AUDIO_SUFFIXES)
     paths = results[:: max(len(results) // args.count, 1)][: args.count]
-    process, url = started(["--model", args.model, "--queue", str(2 * args.at_once), *args.flags])
+    process, url = started(["--model", args.model, "--queue", str(2 * args.at_once)])
     try:
         asyncio.run(sent(url, paths[:2], 2))  # warm-up
         alone, one = measured(url, paths, 1)

@@ -96,6 +96,10 @@ def machine(device: torch.device) -> dict[str, object]:
     return match
 
 
+def print_machine(device: torch.device) -> None:
+    print(*(f"{key}: {value}" for key, value in machine(device).items()), sep="\n", flush=True)
+
+
 def _driver() -> str:
     """NVIDIA's driver, such as "570.86.15"; "" where nvidia-smi does not say."""
     if shutil.which("nvidia-smi") is None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from tests.support.bench import imported, last_line, output
 from tests.support.paths import ROOT, SAMPLES
+from tests.support.spoken import EXPECTED
 
 SCRIPT = ROOT / "bench" / "gpu.sh"
 TABLE = ROOT / "kernels" / "configurations.json"
@@ -137,6 +139,17 @@ def same(found: dict[str, Any]) -> bool:
 def test_a_script(command: str, check: Callable[[dict[str, Any]], bool]) -> None:
     found = last_line(*command.replace("SAMPLES", str(SAMPLES)).split())
     assert check(found), found
+
+
+def test_windows_as_mlperf_counts_them(tmp_path: Path) -> None:
+    """Of a chapter in LibriSpeech's layout, whose recordings are joined."""
+    said = EXPECTED["phone-number.wav"]["text"].upper()
+    for name in ("84-121123-0000", "84-121123-0001"):
+        shutil.copy(SAMPLES / "phone-number.wav", tmp_path / f"{name}.wav")
+        with (tmp_path / "84-121123.trans.txt").open("a") as file:
+            file.write(f"{name} {said}\n")
+    found = last_line("mlperf.py", "--model", "digits", "--audio", str(tmp_path), "--windows", "2")
+    assert (found["windows"], found["tokens"], found["word_errors"]) == (2, 2 * 20, 0)
 
 
 @pytest.mark.slow
