@@ -10,13 +10,12 @@ from slimwhisper.speakers.turns import FindTurns, Turn
 
 
 def find_speakers(samples: Samples, options: SpeakerOptions, name: str = "") -> list[Turn]:
-    """The turns of a recording, in order; none without `diarize`.
+    """The turns of a recording, in order.
 
     name: the recording's, without suffix, to find it in RTTM files. Raises AudioError,
     DependencyError, OptionError.
     """
-    if options.diarize is None:
-        return []
+    assert options.diarize is not None
     if options.diarize not in BACKENDS:
         return turns_of_recording(Path(options.diarize), name)
     find_turns: FindTurns = import_module(BACKENDS[options.diarize].module).find_turns
@@ -32,8 +31,7 @@ def prepare(options: SpeakerOptions) -> None:
     """Load what `find_speakers` needs, so that errors are reported once, before any recording is
     read. Raises as `find_speakers`.
     """
-    if options.diarize is None:
-        return
+    assert options.diarize is not None
     if options.diarize not in BACKENDS:
         if Path(options.diarize).is_file():
             read_rttm(Path(options.diarize))

@@ -187,20 +187,19 @@ def has_sound(mel: Tensor) -> Tensor:
     return torch.nn.functional.max_pool1d(loud[None], width, stride=1, padding=REACH)[0] > 0
 
 
-class WindowSound:
-    """How many seconds of a window have sound; computed at the first call."""
+def window_sound(mel: Callable[[], Tensor], offset: float) -> Callable[[float, float], float]:
+    """How many seconds between two times of the recording have sound, of those in a window.
 
-    def __init__(self, mel: Callable[[], Tensor], offset: float) -> None:
-        """mel: returns [n_mels, frames], without padding. offset: of its start, in seconds."""
-        self._mel, self._offset = mel, offset
-        self._has_sound: Tensor | None = None
+    mel: returns [n_mels, frames], without padding; it is called when this is first asked. offset:
+    of its start, in seconds.
+    """
+    frames = cache(lambda: has_sound(mel()))
 
-    def __call__(self, start: float, end: float) -> float:
-        """Seconds of sound between two times of the recording."""
-        if self._has_sound is None:
-            self._has_sound = has_sound(self._mel())
-        first, last = (max(round((t - self._offset) * FRAMES_PER_SECOND), 0) for t in (start, end))
-        return float(self._has_sound[first:last].sum()) / FRAMES_PER_SECOND
+    def seconds(start: float, end: float) -> float:
+        first, last = (max(round((t - offset) * FRAMES_PER_SECOND), 0) for t in (start, end))
+        return float(frames()[first:last].sum()) / FRAMES_PER_SECOND
+
+    return seconds
 
 
 COMPRESSION_RATIO = 2.4  # above: the window's text repeats itself; whisper's threshold

@@ -12,9 +12,9 @@ from slimwhisper.recordings.passes import in_seconds
 from slimwhisper.trust import REASONS
 from slimwhisper.trust.flags import (
     WindowEvidence,
-    WindowSound,
     flagged,
     has_sound,
+    window_sound,
     with_gaps,
     with_loops,
 )
@@ -134,7 +134,7 @@ def test_speech_sounds_and_silence_and_noise_do_not(gain: float) -> None:
     audio[16_000 : 16_000 + len(word)] += word
     for samples, expected in ((audio, len(word) / 16_000), (hiss, 0.0), (0 * hiss, 0.0)):
         mel = Spectrogram(ArraySamples(gain * samples), 80)
-        sound = WindowSound(lambda mel=mel: mel.window(0, 400)[:, :400], 60.0)  # type: ignore[misc]
+        sound = window_sound(lambda mel=mel: mel.window(0, 400)[:, :400], 60.0)  # type: ignore[misc]
         assert sound(60.0, 64.0) == pytest.approx(expected, abs=0.45)
         assert sound(62.0, 64.0) == sound(63.0, 900.0) == len(has_sound(torch.zeros(80, 0))) == 0
 

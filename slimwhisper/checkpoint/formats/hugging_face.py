@@ -106,37 +106,31 @@ def read_weights(folder: Path) -> Iterator[tuple[Path, str, Tensor]]:
     Raises CheckpointError for files that are missing, damaged or elsewhere, for a shard without a
     tensor that the index lists, and for a tensor in two shards.
     """
+    listed: dict[str, str] = {}  # tensor's name: its file's, where weights are in shards
     for weights in WHOLE:
         if inside(folder, weights).is_file():
-            file = folder / weights
-            for name, tensor in read_tensors(file).items():
-                yield file, name, tensor
-            return
-        index = inside(folder, index_of(weights))
-        if index.is_file():
-            yield from _read_shards(folder, index)
-            return
-    expected = " or ".join([WHOLE[0], index_of(WHOLE[0]), WHOLE[1]])
-    raise load_error(f"{folder}: has no weights ({expected}); {_AGAIN}")
-
-
-def _read_shards(folder: Path, index: Path) -> Iterator[tuple[Path, str, Tensor]]:
-    weight_map = shards(index)
-    read_from: dict[str, str] = {}  # tensor's name: its file's
-    for shard in sorted(set(weight_map.values())):
-        file = inside(folder, shard)
+            break
+        if (index := inside(folder, index_of(weights))).is_file():
+            listed = shards(index)
+            break
+    else:
+        expected = " or ".join([WHOLE[0], index_of(WHOLE[0]), WHOLE[1]])
+        raise load_error(f"{folder}: has no weights ({expected}); {_AGAIN}")
+    read_from: dict[str, str] = {}
+    for name in sorted(set(listed.values())) or [weights]:
+        file = inside(folder, name)
         if not file.is_file():
             raise load_error(f"{file}: this shard is missing; {_AGAIN}")
-        for name, tensor in read_tensors(file).items():
-            if name in read_from:
-                other = read_from[name]
-                raise load_error(f"{file}: has {name}, which is also in {other}; save it again")
-            read_from[name] = shard
-            yield file, name, tensor
-    for name, shard in weight_map.items():
-        if read_from.get(name) != shard:
-            listed = f"although {index.name} lists it"
-            raise load_error(f"{folder / shard}: tensor {name} is missing, {listed}; {_AGAIN}")
+        for tensor_name, tensor in read_tensors(file).items():
+            if tensor_name in read_from:
+                what = f"{tensor_name}, which is also in {read_from[tensor_name]}"
+                raise load_error(f"{file}: has {what}; save it again")
+            read_from[tensor_name] = name
+            yield file, tensor_name, tensor
+    for tensor_name, name in listed.items():
+        if read_from.get(tensor_name) != name:
+            what = f"tensor {tensor_name} is missing, although {index_of(weights)} lists it"
+            raise load_error(f"{folder / name}: {what}; {_AGAIN}")
 
 
 logger = logging.getLogger("slimwhisper")
