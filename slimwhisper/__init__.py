@@ -1,4 +1,4 @@
-"""Whisper speech-to-text with a decoder cache about twenty times smaller, and the same transcripts.
+"""Whisper speech-to-text with a decoder cache 5 to 20 times smaller, and the same transcripts.
 
 >>> import slimwhisper
 >>> model = slimwhisper.load_model("turbo")  # doctest: +SKIP

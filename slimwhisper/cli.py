@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NoReturn
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.text import SafeStream, StreamError, did_you_mean, escape_line, install_command
 
-DESCRIPTION = "Speech to text with Whisper, and a decoder cache about twenty times smaller."
+DESCRIPTION = "Speech to text with Whisper, and a decoder cache 5 to 20 times smaller."
 
 # of each command the functions that add its flags and that run it, imported when they are needed
 COMMANDS = {
@@ -143,10 +143,17 @@ class _Parser(argparse.ArgumentParser):
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
             error.message += did_you_mean(value, map(str, action.choices or ()))
+            if self._subparsers and os.path.exists(value):  # noqa: PTH110
+                error.message = (
+                    f"{value} is no command; did you mean slimwhisper transcribe {value}?"
+                )
             raise
 
     def error(self, message: str) -> NoReturn:
         """Print one line with the error and how to get help."""
+        flag = message.partition(": expected one argument")[0].rpartition("--")[2]
+        if isinstance(self.get_default(flag), bool):
+            message = f"--{flag} needs True or False"
         self.exit(2, f"{self.prog}: {escape_line(message)}; see {self.prog} --help\n")
 
 

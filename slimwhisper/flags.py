@@ -204,7 +204,7 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
     add(
         *("--dtype", "--compute_type"),
         choices=COMPUTE_TYPES,
-        help="auto: the fastest here that is as exact; int8: large matrices in int8, on a CPU "
+        help="auto: bfloat16 on CPUs that are fast in it; int8: large matrices in int8, on a CPU "
         "only; for arithmetic and caches [float16 on a GPU, float32 on a CPU]",
     )
     add(

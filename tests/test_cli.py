@@ -122,6 +122,21 @@ def test_a_mistyped_flag_or_command_gets_a_suggestion(
         assert f"did you mean {meant}?" in capsys.readouterr().err, line
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("samples/pi.opus", "did you mean slimwhisper transcribe samples/pi.opus?"),
+        ("transcribe a.wav --sentences", "--sentences needs True or False"),
+    ],
+)
+def test_first_mistakes(
+    run_cli: RunCLI, monkeypatch: pytest.MonkeyPatch, line: str, says: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+    run = run_cli(*line.split())
+    assert run.status == 2 and says in run.err
+
+
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_is_a_screen(run_cli: RunCLI, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """Of all commands, or of the flags that most people need; "all" has all flags."""

@@ -176,9 +176,11 @@ class Access:
             self._check_key(scope)
 
     def _check_key(self, scope: Scope) -> None:
-        if self._accepted and not _matches(" ".join(_authorization(scope)), self._accepted):
+        kind, given = _authorization(scope)
+        if self._accepted and not _matches(f"{kind} {given}", self._accepted):
             headers = {"WWW-Authenticate": self._challenge}
-            message = "send the server's key as 'Authorization: Bearer KEY'"
+            wrong = "this key is not the server's; " if given else ""
+            message = f"{wrong}send the server's key as 'Authorization: Bearer KEY'"
             raise APIError(401, message, "invalid_api_key", headers=headers)
 
 

@@ -50,9 +50,15 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter, Background | N
 
     async def answer(request: Request, task: str) -> Response:
         wishes = re.split("[,;]", ",".join(request.headers.getlist("prefer")).lower())
-        if background and "respond-async" in map(str.strip, wishes):
+        later = "respond-async" in map(str.strip, wishes)
+        if background and later:
             return await background.accept(request, task)
-        return await respond(host, request, lambda form: read(form, task))
+        response = await respond(host, request, lambda form: read(form, task))
+        if later:
+            ignored = "Prefer: respond-async was ignored; start the server with --results FOLDER"
+            warnings = filter(None, (response.headers.get("X-Slimwhisper-Warning"), ignored))
+            response.headers["X-Slimwhisper-Warning"] = "; ".join(warnings)
+        return response
 
     @root.post("/audio/transcriptions")
     @root.post(f"{AZURE}/audio/transcriptions")

@@ -179,7 +179,7 @@ def table(rows: list[tuple[str, str]]) -> Iterator[str]:
 
 def linked(text: str) -> str:
     """A text whose names of pages are links."""
-    return re.sub(r"\bdocs/([\w/-]+\.md)\b", r"[\1](../\1)", text)
+    return re.sub(r"\bdocs/([\w/-]*?)([\w-]+)\.md\b", r"[\2](../\1\2.md)", text)
 
 
 def escape(text: str) -> str:

@@ -1,5 +1,6 @@
 """The names of known speakers, by comparing voices with reference recordings."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +18,7 @@ from slimwhisper.speakers.embedding import embed_voice
 from slimwhisper.speakers.turns import Turn, by_first_speech
 from slimwhisper.types import SAMPLE_RATE
 
+logger = logging.getLogger("slimwhisper")
 SAME_VOICE = 0.5  # cosine at which two voices are the same; see docs/guides/speakers.md
 
 
@@ -40,6 +42,10 @@ def name_known(
     rows, columns = linear_sum_assignment(np.where(cosines >= SAME_VOICE, -cosines, 0))
     pairs = [(i, j) for i, j in zip(rows, columns, strict=True) if cosines[i, j] >= SAME_VOICE]
     names = {speakers[j]: known[i][0] for i, j in pairs}
+    if not names:
+        asked = " or ".join(name for name, _ in known)
+        remedy = "give 5 s or more of each, recorded like the conversation"
+        logger.warning("no speaker's voice is close to that of %s; %s", asked, remedy)
     named = [replace(turn, speaker=names.get(turn.speaker, turn.speaker)) for turn in turns]
     return by_first_speech(named, keep=list(names.values()))
 

@@ -107,7 +107,7 @@ def test_plain_files(run: Any, fake_model: FakeModel) -> None:
 def test_a_faster_dtype(run: Any, fake_model: FakeModel, flags: str) -> None:
     """The last line; not for who has chosen a dtype, nor where nothing was done."""
     fake_model.fastest_dtype = "bfloat16"
-    line = "1.5 x as fast, and as exact: --compute_type auto (bfloat16)"
+    line = "1.5 x as fast: --compute_type auto (bfloat16: some 3 of 1,000 words differ)"
     assert (run("in", *flags.split()).err.splitlines()[-1] == line) == (not flags)
     assert "--compute_type" not in run("in", *flags.split()).err
     fake_model.fastest_dtype = "float32"

@@ -89,13 +89,20 @@ def test_known_speakers_have_their_names(references: dict[str, str]) -> None:
     assert [t.speaker for t in turns] == [expected[voice] for voice, _, _ in SAID]
 
 
-def test_a_name_is_given_once(references: dict[str, str]) -> None:
+def test_a_name_is_given_once(references: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     turns = find_turns(conversation(), ANY)
     twice = [("Zoë", references["Zoë"]), ("Twin", references["Zoë"])]
     named = name_known(conversation(), turns, twice)
     assert len({t.speaker for t in named} & {"Zoë", "Twin"}) == 1
     assert len({t.speaker for t in named}) == 3
     assert name_known(conversation(), [], twice) == []
+    others = [turn for turn in turns if turn.speaker != "SPEAKER_01"]  # Zoë's, by first speech
+    caplog.clear()
+    assert {t.speaker for t in name_known(conversation(), others, twice)} <= {
+        "SPEAKER_00",
+        "SPEAKER_01",
+    }
+    assert "close to that of Zoë or Twin" in caplog.text
 
 
 def test_a_reference_without_speech(tmp_path: Path) -> None:
