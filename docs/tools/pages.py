@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from functools import cache
 from inspect import cleandoc
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -196,7 +196,8 @@ def http_page() -> str:
     from slimwhisper.app.api.routes import make_routers
     from slimwhisper.app.realtime.listen import LiveForm
 
-    host: Any = SimpleNamespace(settings=SimpleNamespace(results=ROOT), service=None, models=None)
+    host = MagicMock()  # whose routes are not called
+    host.service.limits.queue = 1
     openai, others, _ = make_routers(host)
     rows = []
     for prefix, router in (("/v1", openai), ("", others)):
