@@ -126,8 +126,7 @@ class JobSink(Protocol):
 def open_sink(location: str) -> JobSink:
     """The sink at a path or URI. Raises OptionError, DependencyError."""
     if protocol_of(location) not in LOCAL:
-        store: JobSink = edge("outputs")(location)
-        return store
+        return edge("outputs")(location)
     path = Path(location.partition("://")[2]).absolute() if is_uri(location) else Path(location)
     return Folder(path)
 

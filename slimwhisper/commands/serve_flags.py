@@ -109,6 +109,14 @@ NUMBERS: dict[str, tuple[tuple[str, Callable[[str], Any], float | None, str], ..
 }
 
 
+ALLOWED = {  # the help of flags that may be repeated
+    "host": "a host name by which clients or a proxy reach the server; may be repeated "
+    "[without a key on 127.0.0.1: only this machine's; else any]",
+    "origin": "a site whose pages may use the API in browsers; '*': all with the key; may repeat",
+    "webhook": "a host whose address may be called when a job in the background ends; may repeat",
+}
+
+
 def add_serve(commands: Any) -> None:
     """The parser of `serve`."""
     p = commands.add_parser(
@@ -138,31 +146,10 @@ def add_serve(commands: Any) -> None:
         variable = f"SLIMWHISPER_{name.upper()}"
         help = f"{use}; @FILE reads it from a file [{variable}, else none]"
         g.add_argument(f"--{name}", type=secrecy, default=os.environ.get(variable), help=help)
-    g.add_argument(
-        "--allow_host",
-        action="append",
-        type=host_name,
-        default=[],
-        metavar="NAME",
-        help="a host name by which clients or a proxy reach the server; may be repeated "
-        "[without a key on 127.0.0.1: only this machine's; else any]",
-    )
-    g.add_argument(
-        "--allow_origin",
-        action="append",
-        type=origin,
-        default=[],
-        metavar="URL",
-        help="a site whose pages may use the API in browsers; '*': all with the key; may repeat",
-    )
-    g.add_argument(
-        "--allow_webhook",
-        action="append",
-        type=host_name,
-        default=[],
-        metavar="NAME",
-        help="a host whose address may be called when a job in the background ends; may repeat",
-    )
+    for name, help in ALLOWED.items():
+        read, value = (origin, "URL") if name == "origin" else (host_name, "NAME")
+        option = f"--allow_{name}"
+        g.add_argument(option, action="append", default=[], type=read, metavar=value, help=help)
     g.add_argument("--no_page", dest="page", action="store_false", help="serve only the API")
     group = FlagGroup(p, "texts", "of recordings; live streams find speech by themselves")
     sections = {"decoding": group, "thresholds": group}

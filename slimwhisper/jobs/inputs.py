@@ -323,13 +323,11 @@ def are_stored(arguments: Sequence[str]) -> bool:
 
     Raises OptionError if only some are URIs.
     """
-    if all(is_uri(a) or container_kind(a) for a in arguments):
-        return True
-    for argument in arguments:
-        if is_uri(argument):
-            rule = "paths and URIs cannot be mixed in one job; run two jobs"
-            raise OptionError(f"{redact(argument)}: {rule}")
-    return False
+    stored = all(is_uri(a) or container_kind(a) for a in arguments)
+    if not stored and (uri := next(filter(is_uri, arguments), None)) is not None:
+        rule = "paths and URIs cannot be mixed in one job; run two jobs"
+        raise OptionError(f"{redact(uri)}: {rule}")
+    return stored
 
 
 def distinct(

@@ -63,7 +63,11 @@ class JobPlan:
         warnings = check_layout(layout, bool(with_words))
         if flags.skip_existing and flags.overwrite:
             raise OptionError("--skip_existing and --overwrite cannot be combined; choose one")
-        report = None if flags.report is None else _report(flags.report)
+        report = None
+        if flags.report is not None:
+            from slimwhisper.jobs.report import JobReport
+
+            report = JobReport(flags.report)
         is_table = flags.output_format == PARQUET
         formats = (PARQUET,) if is_table else formats_of(flags.output_format, layout)
         made: dict[str, Any] = {
@@ -91,8 +95,7 @@ class JobPlan:
     def read_inputs(self) -> JobSource:
         """The recordings to read, from their beginning."""
         if are_stored(self.audio):
-            stored: JobSource = edge("inputs")(self.audio, self.audio_column)
-            return stored
+            return edge("inputs")(self.audio, self.audio_column)
         return Inputs(self.audio, self.stdin)
 
     @cached_property
@@ -155,9 +158,3 @@ class JobPlan:
         quick = self.loaders is None and not self.inputs.is_job  # processes take a moment to start
         loaders = 0 if quick else self.loaders
         return self.options | {"loaders": loaders, "allow_truncated": self.allow_truncated}
-
-
-def _report(path: str) -> "JobReport":
-    from slimwhisper.jobs.report import JobReport
-
-    return JobReport(path)

