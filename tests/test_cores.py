@@ -1,15 +1,15 @@
 """How many cores a process may use, in trees that look like /proc and /sys; and torch's threads."""
 
 import os
-import sys
 from math import inf
 from pathlib import Path
 
 import pytest
 import torch
 
+from slimwhisper import cores
 from slimwhisper.audio import threads
-from slimwhisper.commands.processor import describe_threads
+from slimwhisper.commands import doctor
 from slimwhisper.cores import Cores, find_cores
 from slimwhisper.loading import load_model
 
@@ -137,13 +137,14 @@ def test_threads_of_a_loaded_model(
     monkeypatch.setattr(torch, "get_num_threads", lambda: numbers[-1])
     monkeypatch.setattr(torch, "set_num_threads", numbers.append)
     monkeypatch.setattr(threads, "_chosen", False)
-    for module in (threads, sys.modules[describe_threads.__module__]):
+    for module in (threads, cores):
         monkeypatch.setattr(module, "find_cores", lambda: Cores(16, 16, 8, 2.0))
-    value, advice = describe_threads(chosen)
-    assert value.startswith(
+    check = doctor._cpu(chosen)
+    assert check.value.startswith(
         f"{expected} threads, of 16 cores: 8 without hyper-threads, 2 by a quota of 2"
     )
-    assert value.endswith(", --threads" if chosen else f", {variable}=8" if variable else "of 2")
-    assert bool(advice) == (expected > 2)
+    end = ", --threads" if chosen else f", {variable}=8" if variable else "of 2"
+    assert check.value.endswith(end)
+    assert bool(check.advice) == (check.ok is None) == (expected > 2)
     load_model("digits", device="cpu")  # a chosen number is not lowered afterwards
     assert numbers[-1] == expected

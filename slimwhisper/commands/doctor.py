@@ -17,7 +17,7 @@ import warnings
 import wave
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
@@ -143,10 +143,23 @@ def _python() -> Check:
 
 
 def _cpu(threads: int = 0) -> Check:
-    from slimwhisper.commands.processor import describe_threads
+    """The threads, as `set_threads` sets them, and why they are as many."""
+    import torch
 
-    value, advice = describe_threads(threads)
-    return Check(value, None if advice else True, advice)
+    from slimwhisper.audio.threads import set_threads
+    from slimwhisper.cores import VARIABLES, find_cores
+
+    set_threads(threads)
+    count, found = torch.get_num_threads(), find_cores()
+    rules = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ][:1]
+    if threads:
+        rules = ["--threads"]
+    value = f"{count} thread{'s' * (count != 1)}, of {found.machine} cores"
+    if why := ", ".join(filter(None, (found.limits(), *rules))):
+        value += f": {why}"
+    if count <= found.threads:
+        return Check(value, True)
+    return Check(value, None, f"more threads than cores wait for each other; use {found.threads}")
 
 
 def _gpu() -> Check:
@@ -206,9 +219,24 @@ _TORCH_ONLY = "set SLIMWHISPER_KERNELS=torch, and report this as a bug"
 
 
 def _speed() -> Check:
-    from slimwhisper.commands.processor import measure_speeds
+    """How fast a small job is in each dtype, but those that are slow on this processor."""
+    from slimwhisper.commands.measurement import RECORDING_SECONDS, Case, measure
+    from slimwhisper.devices import INT8, choose_device, choose_dtype, is_slow
+    from slimwhisper.errors import OptionError
+    from slimwhisper.types import COMPUTE_TYPES
 
-    return Check(measure_speeds(), True)
+    job = Case(cache="slim", batch=1, windows=2, tokens=50, model="tiny", random=True)
+    device, speeds = choose_device(None), []
+    for name in COMPUTE_TYPES[1:]:
+        with suppress(OptionError):  # int8 is not for every device
+            if not is_slow(choose_dtype(name, device), device):
+                seconds = measure(replace(job, dtype=name))["seconds"]
+                kind = "inexact " if name == INT8 else ""
+                speeds.append(f"{kind}{name} {job.windows * RECORDING_SECONDS / seconds:.0f}")
+    auto = str(choose_dtype("auto", device)).removeprefix("torch.")
+    how = f"{job.model}'s shape, {job.tokens} tokens a window, one at a time"
+    value = f"{', '.join(speeds)} times real time ({how}); --compute_type auto is {auto}"
+    return Check(value, True)
 
 
 def _c_compiler() -> Check:

@@ -156,20 +156,15 @@ class GroupRunner:
         self.sampler.begin(first, len(tickets))
         batch = state.batch(first, len(tickets), tickets)
         if width > 1:
-            self._share_prompts(batch)
+            # the prompt of each window's first row, to its other rows
+            rows, lengths = batch.indices - batch.block.start, state.positions[batch.block] + 1
+            on_cpu = rows.device.type == "cpu"
+            self.cache.self_.copy_rows(batch.rows, rows - rows % width, lengths, on_cpu)
             logits = logits.repeat_interleave(width, dim=0)
         self.sampler.choose(batch, logits, fresh=True)
         _count(tickets)
         if self.speculation is not None:
             self.speculation.begin(batch, tickets, prompts)
-
-    def _share_prompts(self, batch: StepBatch) -> None:
-        """Copy the prompt of each window's first row to its other rows."""
-        rows = batch.indices - batch.block.start
-        lengths = self.state.positions[batch.block] + 1
-        self.cache.self_.copy_rows(
-            batch.rows, rows - rows % self.state.width, lengths, rows.device.type == "cpu"
-        )
 
     def step(self, tickets: Sequence[Ticket]) -> None:
         """Decode one more token of each ticket's text; several, with drafts."""
@@ -187,20 +182,15 @@ class GroupRunner:
                 speculation.record_last(batch)
             _count(tickets)
         else:
-            self._draft(speculation, batch, tickets, drafts)
+            unread = speculation.unread(tickets)
+            if unread > 2:  # after steps without drafts
+                speculation.guess(batch, self.state.before_next(batch), unread, 0)
+                unread = 1
+            self._run(batch, (unread, drafts), lambda batch: speculation.run(batch, unread, drafts))
+            speculation.record(tickets, drafts)
         if speculation is not None and speculation.draft_lengths.timed:
             seconds = time.perf_counter() - began
             speculation.draft_lengths.record(len(tickets), drafts, seconds)
-
-    def _draft(
-        self, speculation: "Speculation", batch: StepBatch, tickets: Sequence[Ticket], drafts: int
-    ) -> None:
-        unread = speculation.unread(tickets)
-        if unread > 2:  # after steps without drafts
-            speculation.guess(batch, self.state.before_next(batch), unread, 0)
-            unread = 1
-        self._run(batch, (unread, drafts), lambda batch: speculation.run(batch, unread, drafts))
-        speculation.record(tickets, drafts)
 
     def _step_one(self, batch: StepBatch, full: bool) -> None:
         """Decode one token of a batch's rows, entirely on the device."""

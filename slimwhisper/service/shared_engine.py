@@ -345,17 +345,20 @@ class SharedEngine:
         After a window, a recording gives up its slot if another one has none, or if no slot is to
         be used any more.
         """
-        submission = decoding.submission
+        submission, source = decoding.submission, decoding.submission.source
         if decoding not in submission.running:
             return None  # it has ended in the meantime
         try:
-            request = submission.source.accept(decoding.session, answer)
+            request = source.accept(decoding.session, answer)
             if isinstance(request, Window) and self._must_pause(submission, request):
                 submission.paused.append((decoding.session, request))
                 request = None
             if request is None:
                 submission.running.discard(decoding)
-            self._report(submission)
+            if (news := source.report()) is not None:
+                submission.call.emit(Progress(submission.tag, news))
+            if source.done:
+                self.end(submission, Finished(submission.tag, source.result()))
         except Exception as error:
             self.end(submission, Failed(submission.tag, error))
             return None
@@ -368,13 +371,6 @@ class SharedEngine:
         live_waits = self.engine.slots == 1 and any(s.source.due is not None for s in self.live)
         all_run = all(s.running for s in self.recordings)
         return live_waits or self.unused >= self.engine.slots or not all_run
-
-    def _report(self, submission: Submission) -> None:
-        source = submission.source
-        if (news := source.report()) is not None:
-            submission.call.emit(Progress(submission.tag, news))
-        if source.done:
-            self.end(submission, Finished(submission.tag, source.result()))
 
     # -- sources come and go -------------------------------------------------------------------
 
