@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.bench import imported, last_line, output
+from tests.support.bench import imported, output
 from tests.support.paths import ROOT, SAMPLES
 from tests.support.spoken import EXPECTED
 
@@ -137,7 +137,8 @@ def same(found: dict[str, Any]) -> bool:
     ids=lambda value: str(value).partition(" ")[0],
 )
 def test_a_script(command: str, check: Callable[[dict[str, Any]], bool]) -> None:
-    found = last_line(*command.replace("SAMPLES", str(SAMPLES)).split())
+    said = output(*command.replace("SAMPLES", str(SAMPLES)).split())
+    found = json.loads(said.splitlines()[-1])
     assert check(found), found
 
 

@@ -230,23 +230,17 @@ def test_what_may_draft(model: Model) -> None:
 # -- how many tokens are drafted ------------------------------------------------------------------
 
 
-def chosen_lengths(seconds: dict[int, float], rate: float, steps: int = 200) -> list[int]:
-    """The lengths chosen for one text, whose steps take so long by the length of the draft."""
-    lengths, chosen = DraftLengthController(0.1, timed=True), []
-    for _ in range(steps):
-        length = lengths.choose(np.array([rate]), 7)
-        lengths.record(1, length, seconds[length])
-        chosen.append(length)
-    return chosen
-
-
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.8, 0.95])
 @pytest.mark.parametrize("cost", [0.3, 1.0])
 def test_it_finds_the_best_length(rate: float, cost: float) -> None:
     """From the measured times of steps alone; none, where drafts do not pay."""
     seconds = {k: 1 + cost * k for k in (0, 1, 2, 3, 5, 7)}
     speed = {k: float(expected_tokens(np.array([rate]), k) / seconds[k]) for k in seconds}
-    chosen = chosen_lengths(seconds, rate)
+    lengths, chosen = DraftLengthController(0.1, timed=True), []
+    for _ in range(200):
+        length = lengths.choose(np.array([rate]), 7)
+        lengths.record(1, length, seconds[length])
+        chosen.append(length)
     assert chosen[: len(TIMED_FIRST)] == list(TIMED_FIRST)
     assert np.mean([speed[k] for k in chosen[50:]]) > 0.95 * max(speed.values())
 

@@ -20,6 +20,7 @@ FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
 SCALE = 0.3
 READS = st.sets(st.sampled_from(["slots", "lengths", "bias"]))
 POSITIONS = st.sampled_from([1, 2, 49, 63, 64, 131, 257])
+CALLS = st.tuples(st.integers(1, 5), POSITIONS, THREADS)  # windows, positions, threads
 
 
 def reads_of(kinds: set[str], windows: int, positions: int) -> Reads:
@@ -51,21 +52,14 @@ def by_pytorch(q: Tensor, k: Tensor, v: Tensor, reads: Reads) -> Tensor:
 @examples(60)
 @given(
     kinds=READS,
-    windows=st.integers(1, 5),
+    how=CALLS,
     queries=st.sampled_from([1, 6, 7, 13, 20]),
     width=st.sampled_from([16, 48, 64, 128, 384]),
-    positions=POSITIONS,
-    threads=THREADS,
 )
 def test_to_a_latent(
-    any_c: Library,
-    kinds: set[str],
-    windows: int,
-    queries: int,
-    width: int,
-    positions: int,
-    threads: int,
+    any_c: Library, kinds: set[str], how: tuple[int, int, int], queries: int, width: int
 ) -> None:
+    windows, positions, threads = how
     dtype, reads = any_c.dtype, reads_of(kinds, windows, positions)
     width = -(-width // DEPTHS[dtype]) * DEPTHS[dtype]
     q = (noise(windows, queries, width) * (2 if dtype == FLOAT32 else 1)).to(dtype)
@@ -85,23 +79,15 @@ def test_to_a_latent(
 @examples(40)
 @given(
     kinds=READS.map(lambda kinds: kinds - {"bias"}),
-    windows=st.integers(1, 5),
+    how=CALLS,
     count=st.sampled_from([1, 2, 3, 6]),
     queries=st.sampled_from([1, 4, 7, 32]),
     width=st.sampled_from([16, 48, 64]),
-    positions=POSITIONS,
-    threads=THREADS,
 )
 def test_by_heads(
-    c: Library,
-    kinds: set[str],
-    windows: int,
-    count: int,
-    queries: int,
-    width: int,
-    positions: int,
-    threads: int,
+    c: Library, kinds: set[str], how: tuple[int, int, int], count: int, queries: int, width: int
 ) -> None:
+    windows, positions, threads = how
     reads = reads_of(kinds, windows, positions)
     q = 2 * noise(windows, queries, count, width).transpose(1, 2)
     shape = windows + 2, count, positions + 5, width  # of which a part is read

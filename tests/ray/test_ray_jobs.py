@@ -62,10 +62,16 @@ def statuses(out: Path) -> Counter[str]:
     return Counter(line["status"] for line in lines)
 
 
-def test_two_workers_write_what_one_process_writes(folder: Path, one: Path, tmp_path: Path) -> None:
-    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2") as run:
+def events_of(*arguments: Any, status: int = 1) -> list[dict[str, Any]]:
+    """What a job of two workers tells until its end."""
+    with ray_run(*arguments, *FLAGS, "--workers", "2") as run:
         events = list(run.events())
-        assert run.wait() == 1
+        assert run.wait() == status
+    return events
+
+
+def test_two_workers_write_what_one_process_writes(folder: Path, one: Path, tmp_path: Path) -> None:
+    events = events_of(folder, "-o", tmp_path)
     assert whole_tree(tmp_path) == whole_tree(one)
     assert statuses(tmp_path) == statuses(one) == {"done": 12, "failed": 1}
     options = [{json.dumps(line["options"]) for line in journal_lines(o)} for o in (one, tmp_path)]
@@ -88,12 +94,10 @@ def test_stored_inputs(tmp_path: Path, format: str) -> None:
     (tmp_path / "in" / "m.jsonl").write_text(json.dumps(excerpt))
     inputs = [f"file://{tmp_path}/in/{name}" for name in ("0", "a.tar", "m.jsonl")]
     one, two = tmp_path / "one", tmp_path / "two"
-    flags = (*FLAGS, "-f", format, "--verbose", "False")
-    assert main(["transcribe", *inputs, "-o", str(one), *flags]) == 1
+    flags = ("-f", format, "--verbose", "False")
+    assert main(["transcribe", *inputs, "-o", str(one), *FLAGS, *flags]) == 1
     for _ in range(1 if format == "txt" else 2):  # the second run has nothing to do
-        with ray_run(*inputs, "-o", two, *flags, "--workers", "2") as run:
-            events = list(run.events())
-            assert run.wait() == 1
+        events = events_of(*inputs, "-o", two, *flags)
     assert statuses(two) == statuses(one) == {"done": 7, "failed": 1}
     if format == "txt":
         assert whole_tree(two) == whole_tree(one) and len(whole_tree(one)) == 7
@@ -171,9 +175,7 @@ def test_a_stopped_driver_resumes(folder: Path, one: Path, tmp_path: Path, numbe
             assert 2 <= events[-1]["done"] <= 12 and not list(tmp_path.rglob("*.part"))
         run.wait()
     before = len(journal_lines(tmp_path))
-    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2") as run:
-        events = list(run.events())
-        assert run.wait() == 1
+    events = events_of(folder, "-o", tmp_path)
     assert events[-1]["done"] + events[-1]["failed"] == 13 - before
     assert statuses(tmp_path) == {"done": 12, "failed": 1}
     assert whole_tree(tmp_path) == whole_tree(one)
@@ -187,9 +189,7 @@ def test_a_raylet_dies(folder: Path, one: Path, tmp_path: Path) -> None:
         errors = [event["message"] for event in run.events() if event["event"] == "error"]
         assert run.wait() == 1
         assert "Ray stopped unexpectedly" in errors[-1] if errors else statuses(tmp_path)["done"]
-    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2") as run:
-        list(run.events())
-        assert run.wait() == 1
+    events_of(folder, "-o", tmp_path)
     assert statuses(tmp_path) == {"done": 12, "failed": 1}
     assert whole_tree(tmp_path) == whole_tree(one)
 
@@ -277,9 +277,7 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     one, out = tmp_path / "one", small_disk / "out"
     quiet = ("--verbose", "False")
     assert main(["transcribe", str(recordings), "-o", str(one), *FLAGS, *quiet]) == 0
-    with ray_run(recordings, "-o", out, *FLAGS, *quiet, "--workers", "2") as run:
-        events = list(run.events())
-        assert run.wait() == 1
+    events = events_of(recordings, "-o", out, *quiet)
     assert not list(out.rglob("*.part"))
     ended = {Path(e["path"]).stem: e for e in events if e["event"] == "file"}
     whole = {name for name, event in ended.items() if event["status"] == "done"}
@@ -294,9 +292,7 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     )
     assert marked.keys() <= whole and set(marked.values()) == {1}
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
-    with ray_run(recordings, "-o", out, *FLAGS, *quiet, "--workers", "2") as run:
-        list(run.events())
-        assert run.wait() == 0
+    events_of(recordings, "-o", out, *quiet, status=0)
     assert whole_tree(out) == expected
     done = [line["path"] for line in journal_lines(out) if line["status"] == "done"]
     assert len(done) == len(set(done)) == 16

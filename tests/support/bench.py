@@ -1,7 +1,6 @@
 """Runs and imports the scripts of bench/."""
 
 import importlib
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,12 +20,6 @@ def output(script: str, *arguments: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
-
-
-def last_line(script: str, *arguments: str) -> dict[str, Any]:
-    """The JSON in the last line that a script prints."""
-    found: dict[str, Any] = json.loads(output(script, *arguments).splitlines()[-1])
-    return found
 
 
 @contextmanager

@@ -40,9 +40,7 @@ def whisper_logits(model, tokens: Sequence[int], features: Tensor) -> Tensor:
     return (x @ decoder.token_embedding.weight.to(x.dtype).T)[0].double()
 
 
-def set_spectrum(
-    state: dict[str, Tensor], dims: Dims, condition: float, names: Sequence[str] = ("key", "value")
-) -> dict[str, Tensor]:
+def set_spectrum(state: dict[str, Tensor], dims: Dims, condition: float) -> dict[str, Tensor]:
     """Give the decoder's W_K and W_V log-spaced singular values with this condition number.
 
     Their singular vectors and Frobenius norms stay as they are.
@@ -50,7 +48,7 @@ def set_spectrum(
     changed = dict(state)
     for layer in range(dims.n_text_layer):
         for block in ("attn", "cross_attn"):
-            for name in names:
+            for name in ("key", "value"):
                 key = f"decoder.blocks.{layer}.{block}.{name}.weight"
                 u, s, vh = torch.linalg.svd(state[key].double())
                 exponent = -torch.log10(torch.tensor(condition, dtype=torch.float64))
