@@ -68,7 +68,5 @@ def choose_cut(
         offset = int(torch.argmin(means))
         return float(means[offset]), start + offset + QUIET_FRAMES // 2
 
-    if sentences:
-        return BufferCut(ends[sentences[-1]], quietest(sentences[-1])[1])
-    chosen = min(candidates, key=lambda i: quietest(i)[0])
+    chosen = sentences[-1] if sentences else min(candidates, key=lambda i: quietest(i)[0])
     return BufferCut(ends[chosen], quietest(chosen)[1])

@@ -16,16 +16,11 @@ from slimwhisper.live.update import UpdateDecoding, words_of
 from slimwhisper.live.utterance import BufferText, Utterance
 from slimwhisper.live.voice_activity import SHORT_SILENCE
 from slimwhisper.longform.words import attention
-from slimwhisper.types import (
-    FRAMES_PER_SECOND,
-    HOP_SAMPLES,
-    MEL_FRAMES_PER_POSITION,
-    SAMPLE_RATE,
-    Word,
-)
+from slimwhisper.types import HOP_SAMPLES, POSITIONS_PER_SECOND, SAMPLE_RATE, Word
 
 END_MARGIN = SAMPLE_RATE // 10  # samples after the speech that its last update must include
 TAIL = SAMPLE_RATE // 2  # samples after the speech that its last update decodes
+UNWRITTEN = SAMPLE_RATE  # samples of speech after committed text, of which there must be more text
 
 
 @dataclass(slots=True)
@@ -48,7 +43,7 @@ class BufferAudio:
     @property
     def undecoded_seconds(self) -> float:
         """Seconds of audio that no update has decoded."""
-        return (self.mel.frames - self.decoded_frames) / FRAMES_PER_SECOND
+        return (self.mel.frames - self.decoded_frames) * HOP_SAMPLES / SAMPLE_RATE
 
     @property
     def end(self) -> int:
@@ -108,6 +103,7 @@ class SpeechBuffer:
         raw: list[NDArray[np.float32]] | None = None if utterance.speakers is None else []
         self.audio = BufferAudio(mel, start, speech_start, speech_end=speech_start, raw=raw)
         self.text = BufferText()
+        self._text_end = start  # the last sample that committed text attends to
         self.ends_utterance = False
         self.done = False  # all text is committed
         self.answered = False  # an update is decoded but not committed yet
@@ -156,6 +152,7 @@ class SpeechBuffer:
         most = setup.dims.n_text_ctx * (2 if setup.live.turns else 3) // 8  # committed tokens
         full = audio.decoded_frames >= setup.full_frames or len(self.text.committed) > most
         mel, window = audio.mel.window(audio.decoded_frames), setup.options.audio_window
+        unwritten = min(audio.speech_end, audio.decoded_end) - self._text_end
         self._update = UpdateDecoding(
             self.utterance,
             self.text,
@@ -164,6 +161,7 @@ class SpeechBuffer:
             new_frames=max(audio.decoded_frames - previous_frames, 0),
             final=final,
             full=full and not final,
+            may_be_empty=bool(self.text.committed) and unwritten < UNWRITTEN,
             seed=(setup.options.seed, self.utterance.number, audio.start, audio.decoded_frames),
         )
         assert isinstance(self._update.request, Window)
@@ -197,18 +195,19 @@ class SpeechBuffer:
         if update.alignment is None:
             return 0
         weights = attention(update.alignment, update.frames)
-        attended = weights[len(self.text.committed) : -1].argmax(dim=-1).tolist()
-        positions = update.frames // MEL_FRAMES_PER_POSITION
-        count = committable(update.words, previous, attended, positions)
+        attended = weights[:-1].argmax(dim=-1).tolist()
+        new = attended[len(self.text.committed) :]
+        count = committable(update.words, previous, new, positions=weights.shape[-1])
         incomplete = (i for i, piece in enumerate(update.words) if "\ufffd" in piece.text)
-        return min(count, next(incomplete, count))  # not a character of which bytes are missing
+        count = min(count, next(incomplete, count))  # not a character of which bytes are missing
+        latest = max(attended[: self.text.tokens_with(count)], default=0)
+        self._text_end = self.audio.start + latest * SAMPLE_RATE // POSITIONS_PER_SECOND
+        return count
 
     def finalize(self) -> TextUpdate | None:
         """Commit all text without another update, if the last one decoded all of the speech."""
+        self.done |= self.audio.closed and self.audio.mel.frames == 0
         if not self.audio.closed or self.done:
-            return None
-        if self.audio.mel.frames == 0:
-            self.done = True
             return None
         if self._last_result is None or not self.audio.all_speech_decoded:
             return None
@@ -249,8 +248,7 @@ class SpeechBuffer:
 
     def _choose_cut(self, update: UpdateDecoding, count: int) -> BufferCut:
         """The cut of a full buffer of which `count` tentative words will be committed."""
-        new_tokens = sum(len(piece.tokens) for piece in self.text.words[:count])
-        committed, tokenizer = len(self.text.committed) + new_tokens, self.utterance.tokenizer
+        committed, tokenizer = self.text.tokens_with(count), self.utterance.tokenizer
         return choose_cut(update.alignment, committed, self.audio.mel, update.frames, tokenizer)
 
     def _words(self, texts: Sequence[Sequence[int]]) -> list[list[Word]]:

@@ -46,12 +46,14 @@ class UpdateDecoding:
         new_frames: int,
         final: bool,
         full: bool,
+        may_be_empty: bool,
         seed: tuple[int, ...],
     ) -> None:
         """text: of the buffer so far. mel: [n_mels, width]; its first `frames` frames are audio, of
         which `new_frames` are new. final: no more audio follows. full: the buffer will be cut.
+        may_be_empty: no words may follow the committed ones.
         """
-        self.utterance, self.text = utterance, text
+        self.utterance, self.text, self._may_be_empty = utterance, text, may_be_empty
         self.frames, self.final, self.full = frames, final, full
         # a text that is too long for its audio is a loop, which would take seconds to end
         setup = utterance.setup
@@ -91,7 +93,8 @@ class UpdateDecoding:
             answer = yield request
             assert isinstance(answer, Decoded)
             text = utterance.tokenizer.decode(list(answer.tokens))
-            if not self.text.committed and utterance.copies_prompt(text):
+            if not self._may_be_empty and utterance.copies_prompt(self.text.committed, text):
+                self._may_be_empty = bool(self.text.committed)
                 request = self._window(None, attempt, ())
                 continue
             candidate, cut_off = self._as_candidate(answer, text), self._cut_off(answer)
@@ -122,7 +125,7 @@ class UpdateDecoding:
     def _window(self, mel: Tensor | None, attempt: Attempt, draft: tuple[int, ...]) -> Window:
         setup = self.utterance.setup
         prompt, index = self.utterance.prompt(self.text.committed)
-        rules = setup.later_rules if self.text.committed else setup.first_rules
+        rules = setup.later_rules if self._may_be_empty else setup.first_rules
         rules = replace(rules, sample_len=min(rules.sample_len, self._max_tokens))
         return Window(mel, prompt, index, rules, attempt, logprobs=True, draft=draft)
 

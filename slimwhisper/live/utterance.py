@@ -37,13 +37,14 @@ class BufferText:
         self.logprobs += [p for word in committed for p in word.logprobs]
         return "".join(word.text for word in committed), tokens
 
+    def tokens_with(self, count: int) -> int:
+        """How many tokens are committed since the cut once the first words are."""
+        return len(self.committed) + sum(len(word.tokens) for word in self.words[:count])
+
     def words_within(self, tokens: int) -> int:
         """How many words must be committed for this many committed tokens since the cut."""
-        total, count = len(self.committed), 0
-        while total < tokens and count < len(self.words):
-            total += len(self.words[count].tokens)
-            count += 1
-        return count
+        most = len(self.words)
+        return next((n for n in range(most) if self.tokens_with(n) >= tokens), most)
 
     def cut(self, tokens: int) -> None:
         """Remove the first tokens, which became part of a segment."""
@@ -87,13 +88,16 @@ class Utterance:
         prompt, index = prompts.of_window(self.tokenizer)
         return (*prompt, *since), index
 
-    def copies_prompt(self, text: str) -> bool:
-        """Whether a text begins with two or more words that end the prompt. The model copies them
-        where it hears little, so the text before is no prompt any more.
+    def copies_prompt(self, since: Sequence[int], text: str) -> bool:
+        """Whether a text begins with two or more words that end the prompt, which the model copies
+        where it hears little. since: the committed tokens since the cut. After them, it may also be
+        three words from anywhere in the prompt; without them, there is no prompt any more.
         """
-        before = list(map(letters_of, self.tokenizer.decode(self._history).split()))
+        before = list(map(letters_of, self.tokenizer.decode([*self._history, *since]).split()))
         words = list(map(letters_of, text.split()))
         copied = any(words[:n] == before[-n:] for n in range(2, min(len(before), len(words)) + 1))
+        if since:
+            return copied or any(before[i : i + 3] == words[:3] for i in range(len(before) - 2))
         if copied:
             self._history.clear()
         return copied

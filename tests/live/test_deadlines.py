@@ -1,7 +1,7 @@
 """When a stream's updates are due, by a made clock; which run side by side; how long they take."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,9 +30,8 @@ from tests.support.tones import (
 LONG = "The quick brown fox jumps over a lazy dog while five wizards judge my vow of black quartz."
 
 
-@dataclass
 class Clock:
-    now: float = 0.0
+    now = 0.0
 
     def monotonic(self) -> float:
         return self.now

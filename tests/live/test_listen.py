@@ -6,13 +6,13 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
@@ -76,10 +76,10 @@ def test_drafts_save_steps_and_change_nothing(
     step = decoder.step
     monkeypatch.setattr(decoder, "step", lambda self, *a: (steps.append(1), step(self, *a))[1])
     drafted = texts_of(list(digits.live([audio[:44_000]], **SHORT)))
-    count = len(steps)
+    made = len(steps)
     monkeypatch.setattr(UpdateDecoding, "_window", lambda *a: replace(window(*a), draft=()))
     assert texts_of(list(digits.live([audio[:44_000]], **SHORT))) == drafted
-    assert count < len(steps) - count
+    assert made < len(steps) - made
 
 
 @pytest.mark.slow
@@ -100,12 +100,8 @@ def test_updates_as_long_as_their_audio(
 ) -> None:
     model = slimwhisper.load_model(digits_path, device="cpu", audio_window="auto")
     seconds, encode = list[float](), model.network.encoder
-
-    def recorded(mel: Tensor) -> Tensor:
-        seconds.append(mel.shape[2] / 100)
-        return encode(mel)
-
-    monkeypatch.setattr(model.network, "encoder", recorded)
+    watched = lambda mel: (seconds.append(mel.shape[2] / 100), encode(mel))[1]  # noqa: E731
+    monkeypatch.setattr(model.network, "encoder", watched)
     events = list(model.live(np.split(audio[:48_000], 6), update=0.5))
     assert len(seconds) >= sum(isinstance(e, TextUpdate) for e in events) > 2
     assert all(s == math.ceil(s) for s in seconds) and sorted(set(seconds)) == [1, 2, 3]
@@ -241,16 +237,11 @@ def test_recordings_beside_a_stream_are_read_as_slots_come_free(
 ) -> None:
     stream = digits.live([audio, audio], language="en")
     next(stream)
-    taken = []
-
-    def sources() -> Iterator[np.ndarray]:
-        for number in range(40):
-            taken.append(number)
-            yield audio[:16_000]
-
-    results = digits.transcribe_many(sources(), batch_size=4, temperature=0, language="en")
+    taken = count()
+    sources = (audio[:16_000] for _ in zip(range(40), taken, strict=False))
+    results = digits.transcribe_many(sources, batch_size=4, temperature=0, language="en")
     next(results)
-    assert len(taken) < 20
+    assert next(taken) < 20
     results.close()  # type: ignore[attr-defined]
     stream.close()  # type: ignore[attr-defined]
     assert not digits.transcriber.used

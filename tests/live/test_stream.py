@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.live.segmenter import SampleQueue
 from slimwhisper.live.stream import Stream
@@ -102,6 +103,21 @@ def test_what_is_tentative_is_the_next_draft() -> None:
         assert event.tentative.split() == now[len(committed) :]
         before = now
     assert texts(events) == [text(phrase)]
+
+
+def test_a_text_that_seems_to_end_too_early() -> None:
+    """As after a full stop. A second of speech without text is never taken for the end."""
+    stream, reader = begin()
+    decoded = reader._decoded
+
+    def ends_early(window: Window, temperature: float) -> Decoded:
+        found, rules = decoded(window, temperature), window.rules
+        may_end = rules is not None and reader.tokenizer.eot not in rules.suppress_first
+        ends = may_end and len(found.tokens) > 2
+        return replace(found, tokens=(), logprobs=found.logprobs[:1]) if ends else found
+
+    reader._decoded = ends_early  # type: ignore[method-assign]
+    assert texts(play(stream, reader, [speech([[*range(8)]], 0.3)])) == [text(range(8))]
 
 
 def test_an_update_that_is_late_takes_the_newest_audio() -> None:

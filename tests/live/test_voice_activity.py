@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import slimwhisper
+from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.audio.vad import SpeechStream, speech_regions
 from slimwhisper.live import voice_activity
 from slimwhisper.live.voice_activity import BLOCK, SpeechChange, VoiceActivity
@@ -31,22 +32,13 @@ def test_streams_are_processed_in_one_batch(speech: np.ndarray) -> None:
 
 def changes_of(samples: np.ndarray, threshold: float, silence_ms: int) -> list[SpeechChange]:
     activity = VoiceActivity(threshold, silence_ms)
-    return [
-        change
-        for start in range(0, len(samples), BLOCK)
-        for change in activity.process(samples[start : start + BLOCK])
-    ]
+    blocks = np.split(samples, range(BLOCK, len(samples), BLOCK))
+    return [change for block in blocks for change in activity.process(block)]
 
 
 def test_speech_begins_and_ends_where_it_does_offline(speech: np.ndarray) -> None:
-    class Whole:
-        def __len__(self) -> int:
-            return len(speech)
-
-        def read(self, start: int, stop: int) -> np.ndarray:
-            return speech[start:stop]
-
-    expected = speech_regions(Whole(), min_silence_duration_ms=500, speech_pad_ms=0)
+    whole = ArraySamples(speech)
+    expected = speech_regions(whole, min_silence_duration_ms=500, speech_pad_ms=0)
     changes = changes_of(speech, 0.5, 500)
     assert len(expected) > 3
     assert [c.at for c in changes if c.speech] == [start for start, _ in expected]
@@ -60,14 +52,8 @@ def test_hysteresis(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Scripted:
         def probabilities(self, block: np.ndarray) -> np.ndarray:
-            count = -(-len(block) // 512)
-            probabilities, script[:count] = script[:count], []
-            return np.array(probabilities)
+            return np.array([script.pop(0) for _ in range(0, len(block), 512)])
 
     monkeypatch.setattr(voice_activity, "SpeechStream", Scripted)
     changes = changes_of(np.zeros(len(script) * 512, np.float32), 0.5, 96)
-    assert changes == [
-        SpeechChange(True, 512),
-        SpeechChange(False, 9 * 512),
-        SpeechChange(True, 10 * 512),
-    ]
+    assert [(c.speech, c.at / 512) for c in changes] == [(True, 1), (False, 9), (True, 10)]

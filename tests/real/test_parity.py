@@ -10,6 +10,7 @@ import whisper
 
 import slimwhisper
 from slimwhisper.cache.forms import PRESETS
+from slimwhisper.live.types import UtteranceEnded
 from slimwhisper.types import SAMPLE_RATE
 from tests.support.parity import differences, transcribe_each, whisper_transcribe
 from tests.support.real_models import real_model
@@ -104,3 +105,12 @@ def test_every_exact_form(recordings: Recordings) -> None:
         wrong = [differences(a, b) for a, b in zip(found, baseline, strict=True)]
         assert not any(wrong), (preset, wrong)
     assert sum(map(len, audio)) > 20 * SAMPLE_RATE
+
+
+def test_live_speech_right_after_a_sentence(recordings: Recordings) -> None:
+    """base takes the sentence for the end of the text."""
+    model = slimwhisper.load_model(real_model("base"), device="cpu", dtype="int8")
+    sound = np.concatenate([recordings["LJ050-0131"], recordings["jfk"]])[99_200:204_800]
+    events = model.live(np.array_split(sound, 200), language="en")
+    ended = [event for event in events if isinstance(event, UtteranceEnded)]
+    assert "regard. And so my fellow Americans" in ended[0].text
