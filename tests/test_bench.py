@@ -149,7 +149,8 @@ def test_windows_as_mlperf_counts_them(tmp_path: Path) -> None:
         shutil.copy(SAMPLES / "phone-number.wav", tmp_path / f"{name}.wav")
         with (tmp_path / "84-121123.trans.txt").open("a") as file:
             file.write(f"{name} {said}\n")
-    found = last_line("mlperf.py", "--model", "digits", "--audio", str(tmp_path), "--windows", "2")
+    printed = output("mlperf.py", "--model=digits", f"--audio={tmp_path}", "--windows=2")
+    found = json.loads(printed.splitlines()[-1])
     assert (found["windows"], found["tokens"], found["word_errors"]) == (2, 2 * 20, 0)
 
 
