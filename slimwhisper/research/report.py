@@ -31,17 +31,11 @@ MAX_BATCH = 1_000_000  # above any machine, below the overflow of 64-bit sizes
 MAX_NAME = 17  # characters, printed
 TEXTS = (328, 104, 24)  # tokens: a full prompt and 100; 30 s of speech; a command
 NOTES = """\
-Predicted: from the dimensions alone. Source: slim attention, arXiv 2503.05840, Whisper table (its
-large is large-v2). Reads are values per token, parameters / batch + cache, E not counted: the
-paper assumes that E stays on the chip. A predicted speed-up is the ratio of reads. If E is too
-large for the chip, as on a GPU with many windows, every layer reads it, and option 2 gains no
-more than option 1. Cross-phase: operations that make the keys and values of a window's E before
-its first token; slim has none. Nothing was timed.
-
-Allocated: the engine's own buffers, E counted once for all layers. In brackets: the forms of the
-cross- and the self-attention cache. A text takes pages of 16 tokens as it grows; where no length
-is given, it has its whole context. Options 1 and 2 need an inverse, which is too inaccurate for
-OpenAI's base and tiny.en in every dtype: they get slim. `--guard` shows what a checkpoint gets."""
+Predicted: values read per token, from the dimensions alone, as slim attention does (arXiv
+2503.05840; its large is large-v2). Cross-phase: operations before a window's first token.
+Allocated: the engine's buffers, E once for all layers; in brackets the forms of both attentions.
+Texts take pages of 16 tokens; where no length is given, the whole context. Where options 1 and 2
+are inexact (--guard), slim takes their place. Nothing was timed. docs/internals/caches.md."""
 GUARD_NOTES = f"""\
 condition: number of the matrix that the form inverts, else of W_K; max folded: largest folded
 weight; error: relative error of keys and values against float64, on bursts of noise; baseline: the
