@@ -39,11 +39,9 @@ transcribe:
   live         transcribe a microphone, a pipe or a stream in real time
   serve        a web page, and OpenAI's audio API over HTTP
 
-models:
+models and this machine:
   models       list the models that have a name: size, languages, presence
   convert      write a model as an OpenAI .pt file or as a Hugging Face folder
-
-this machine:
   doctor       check the installation, and how to fix it
   bench        measure the speed and memory of each cache
   report       compute the memory that each cache takes
@@ -55,7 +53,6 @@ caches that are not exact:
 first steps:
   slimwhisper transcribe talk.mp3 --model turbo
   slimwhisper transcribe TALKS -o TEXTS --model turbo
-  slimwhisper doctor
 
 slimwhisper COMMAND --help has a command's flags, --help all has the others too.
 """
@@ -102,8 +99,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments, add_help=False)
-        for name in (None, "store"):
-            self.register("action", name, _Store)
+        self.register("action", None, _Store)
         help = "show this help; all: with all flags"
         names, quiet = ("-h", "--help"), argparse.SUPPRESS
         self.add_argument(*names, action=_Help, nargs="?", metavar="all", default=quiet, help=help)

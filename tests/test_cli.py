@@ -122,19 +122,10 @@ def test_a_mistyped_flag_or_command_gets_a_suggestion(
         assert f"did you mean {meant}?" in capsys.readouterr().err, line
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("samples/pi.opus", "did you mean slimwhisper transcribe samples/pi.opus?"),
-        ("transcribe a.wav --sentences", "--sentences needs True or False"),
-    ],
-)
-def test_first_mistakes(
-    run_cli: RunCLI, monkeypatch: pytest.MonkeyPatch, line: str, says: str
-) -> None:
+def test_first_mistakes(run_cli: RunCLI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    run = run_cli(*line.split())
-    assert run.status == 2 and says in run.err
+    assert "mean slimwhisper transcribe samples/pi.opus?" in run_cli("samples/pi.opus").err
+    assert "--sentences needs True or False" in run_cli("transcribe", "a", "--sentences").err
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

@@ -25,8 +25,7 @@ from slimwhisper.errors import AudioError, DependencyError, OptionError, SlimWhi
 from slimwhisper.files import Fingerprint, InputFile, container_kind, edge
 from slimwhisper.jobs.inputs import longest_first
 from slimwhisper.jobs.members import MAX_MEMBER, HeldFile
-from slimwhisper.storage.listing import MAGIC, Location
-from slimwhisper.storage.stores import StoredFile, storage_errors
+from slimwhisper.storage.stores import MAGIC, Location, StoredFile, storage_errors
 from slimwhisper.text import install_command, text_encoding
 
 OUTSIDE = "outside"  # folder for the outputs of recordings that are not named relatively
@@ -183,7 +182,7 @@ class Container:
         if start is None:
             return seconds, partial(_find, address, output)
         end = None if seconds is None else start + seconds
-        excerpt = format_seconds(start) + ("" if end is None else f"-{format_seconds(end)}")
+        excerpt = "-".join(format_times(start, end))
         return seconds, partial(_find, address, f"{output}-{excerpt}", (start, end))
 
     def _resolved(self, path: str) -> tuple[str, str]:
@@ -240,18 +239,14 @@ def _find(
         fingerprint = Fingerprint("", None, None) if stored is None else stored.fingerprint
         fingerprint = replace(fingerprint, path=redact(address))
     if excerpt is not None:
-        fingerprint = replace(fingerprint, path=f"{fingerprint.path}#{media_fragment(*excerpt)}")
+        fragment = f"t={','.join(format_times(*excerpt))}"
+        fingerprint = replace(fingerprint, path=f"{fingerprint.path}#{fragment}")
     return InputFile(StoredFile(address, path, fingerprint, excerpt), output, fingerprint)
 
 
-def media_fragment(start: float, end: float | None) -> str:
-    """`t=12.5,15`, or `t=12.5` to the end."""
-    return f"t={format_seconds(start)}" + ("" if end is None else f",{format_seconds(end)}")
-
-
-def format_seconds(seconds: float) -> str:
-    """Seconds without an exponent or trailing zeros, to the microsecond."""
-    return f"{seconds:.6f}".rstrip("0").rstrip(".")
+def format_times(*times: float | None) -> list[str]:
+    """Those in seconds that are known, to the microsecond, without trailing zeros."""
+    return [f"{t:.6f}".rstrip("0").rstrip(".") for t in times if t is not None]
 
 
 class StoredInputs:

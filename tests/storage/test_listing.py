@@ -11,8 +11,7 @@ from slimwhisper.errors import DependencyError, OptionError, StorageError
 from slimwhisper.files import Fingerprint
 from slimwhisper.jobs.inputs import are_stored
 from slimwhisper.storage.containers import StoredInputs
-from slimwhisper.storage.listing import Location
-from slimwhisper.storage.stores import StoredFile, open_filesystem
+from slimwhisper.storage.stores import Location, StoredFile, open_filesystem
 from tests.support.memory_store import contents, fill, found, listed, problems, stored, tar_of
 
 

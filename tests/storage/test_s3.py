@@ -12,7 +12,7 @@ import pytest
 from slimwhisper.errors import OutputError, StorageError
 from slimwhisper.files import open_sink
 from slimwhisper.storage.containers import StoredInputs
-from slimwhisper.storage.listing import Location
+from slimwhisper.storage.stores import Location
 from tests.support.kills import forking
 from tests.support.s3_server import Faults, bucket_marks, s3_server
 
