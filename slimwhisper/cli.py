@@ -50,10 +50,7 @@ caches that are not exact:
   tradeoff     measure what they cost and save, on your recordings
   calibrate    find the smallest one within a loss, for --cache FILE
 
-first steps:
-  slimwhisper transcribe talk.mp3 --model turbo
-  slimwhisper transcribe TALKS -o TEXTS --model turbo
-
+For example: slimwhisper transcribe TALKS -o TEXTS --model turbo
 slimwhisper COMMAND --help has a command's flags, --help all has the others too.
 """
 # the flags that most people need, of any command
@@ -84,11 +81,8 @@ class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]
 class _Store(argparse.Action):
     """Stores the value. `shtab` completes it as the name of a file."""
 
-    complete: ClassVar = {
-        "bash": "_shtab_compgen_files",
-        "zsh": "_files",
-        "fish": "(__fish_complete_path (commandline -ct))",
-    }
+    complete: ClassVar = {"bash": "_shtab_compgen_files", "zsh": "_files"}
+    complete["fish"] = "(__fish_complete_path (commandline -ct))"
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         setattr(namespace, self.dest, values)

@@ -53,8 +53,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
             print(f"Problems that prevent transcription: {', '.join(bad)}.")
             print(f"Next: {results[bad[0]].advice}")
         else:
-            model = "turbo" if results["GPU"].ok else "small"
-            print(f"No problems. Next: slimwhisper transcribe YOUR_RECORDING --model {model}")
+            print("No problems. Next: slimwhisper transcribe YOUR_RECORDING --model small")
     return 1 if bad else 0
 
 

@@ -52,9 +52,8 @@ def add_align(commands: Any) -> None:
     """The parser of `align`."""
     p = commands.add_parser(
         "align",
-        description="Writes each line of a text, or each cue of a subtitle file, with the times at "
-        "which it is spoken. Lines that are not in the audio, and speech that is not in the text, "
-        "are listed. See docs/guides/alignment.md.",
+        description="Writes the lines of a text, or the cues of a subtitle file, with their times. "
+        "Lists lines that are not in the audio, and speech that is not in the text.",
     )
     p.add_argument("audio", metavar="AUDIO", help="recording of any length; - for standard input")
     p.add_argument("text", metavar="TEXT", help=".txt, .srt, .vtt or .lrc, whose times are ignored")
@@ -81,8 +80,7 @@ def add_convert(commands: Any) -> None:
     p = commands.add_parser(
         "convert",
         description="Writes a model as a .pt file for openai-whisper, or as a folder for "
-        "transformers with tokenizer and settings; reads it back and compares. See "
-        "docs/guides/models.md.",
+        "transformers with tokenizer and settings; reads it back and compares.",
     )
     p.add_argument("input", metavar="IN", help=f"{MODEL}; also faster-whisper's and whisper.cpp's")
     p.add_argument("output", metavar="OUT", help="NAME.pt, or a folder")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from slimwhisper.audio.samples import Samples
 from slimwhisper.audio.threads import use_threads
-from slimwhisper.speakers.clusters import find_centres, unit
+from slimwhisper.speakers.choice import MOST_SPEAKERS
 from slimwhisper.speakers.networks import (
     FIELD,
     FRAME,
@@ -41,6 +41,12 @@ LEAST = 12  # frames of the spectrogram, 10 ms each, that an embedding needs
 SURE = 60  # of them, from which on an embedding tells how many speak
 SHARED = 0.5  # weight of the voice of all pieces of a speaker's in a window, in each of them
 MAX_VOICE = 20 * SAMPLE_RATE  # samples that a voice is told by
+
+# Chosen on recordings that the tables of docs/guides/speakers.md name.
+CLUSTER_DISTANCE = 0.75  # cosine distance of the farthest embeddings of one speaker
+MIN_SHARE = 0.02  # of all weights: a smaller cluster is not counted
+MAX_LINKED = 2000  # embeddings to link, evenly chosen: memory grows with the square
+JOIN_DISTANCE = 0.25  # cosine distance of two centres, from which on down they are one speaker
 
 Region = tuple[int, int]  # samples [start, stop)
 Vector = NDArray[np.float32]
@@ -164,3 +170,46 @@ def embed_voice(samples: Samples, regions: Sequence[Region]) -> Vector:
         return np.zeros(voices.SIZE, np.float32)
     with ThreadPoolExecutor(1, initializer=use_threads) as pool:
         return pool.submit(voices, features).result()
+
+
+def find_centres(vectors: Vector, weights: Vector, between: Between) -> Vector:
+    """Unit vectors [n, d], n at least 1, and their weights [n], above 0 -> the speakers' unit
+    vectors [k, d]. between: how many, if there are as many embeddings; counted if the two differ.
+
+    Complete linkage; then, if they are counted, speakers whose centres are near are joined (average
+    linkage): the more embeddings one has, the farther are some of them apart.
+    """
+    from scipy.cluster.hierarchy import fcluster, linkage
+
+    least, most = between
+    sample = slice(None, None, -(-len(vectors) // MAX_LINKED))
+    labels = np.zeros(1, np.int64)
+    if len(vectors[sample]) > 1:
+        tree = linkage(vectors[sample], "complete", "cosine")
+        labels = fcluster(tree, CLUSTER_DISTANCE, "distance") - 1
+        if least == most or labels.max() >= MOST_SPEAKERS:
+            number = most if least == most else MOST_SPEAKERS
+            labels = fcluster(tree, number, "maxclust") - 1
+    centres = _centres(vectors[sample], weights[sample], labels)
+    if least < most:
+        shares = np.bincount(labels, weights[sample])
+        counted = shares >= min(MIN_SHARE * shares.sum(), shares.max())
+        centres = centres[counted]
+        if len(centres) > 1:
+            near = fcluster(linkage(centres, "average", "cosine"), JOIN_DISTANCE, "distance") - 1
+            centres = _centres(centres, shares[counted], near)
+        if not least <= len(centres) <= most:
+            number = least if len(centres) < least else most
+            return find_centres(vectors, weights, (number, number))
+    return centres
+
+
+def _centres(vectors: Vector, weights: Vector, labels: NDArray[np.int64]) -> Vector:
+    members = labels == np.arange(labels.max() + 1)[:, None]  # [k, n]
+    return unit((members * weights) @ vectors)
+
+
+def unit(vectors: Vector) -> Vector:
+    """Vector [..., d] scaled to length 1; zeros stay."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return (vectors / np.maximum(lengths, 1e-9)).astype(np.float32)

@@ -43,9 +43,10 @@ def name_known(
     pairs = [(i, j) for i, j in zip(rows, columns, strict=True) if cosines[i, j] >= SAME_VOICE]
     names = {speakers[j]: known[i][0] for i, j in pairs}
     if not names:
-        asked = " or ".join(name for name, _ in known)
-        remedy = "give 5 s or more of each, recorded like the conversation"
-        logger.warning("no speaker's voice is close to that of %s; %s", asked, remedy)
+        asked = (
+            " or ".join(name for name, _ in known) + "; give 5 s, recorded like the conversation"
+        )
+        logger.warning("no speaker's voice is close to that of %s", asked)
     named = [replace(turn, speaker=names.get(turn.speaker, turn.speaker)) for turn in turns]
     return by_first_speech(named, keep=list(names.values()))
 

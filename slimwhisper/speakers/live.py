@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.speakers.choice import UNNAMED
-from slimwhisper.speakers.clusters import unit
-from slimwhisper.speakers.embedding import embed_voice
+from slimwhisper.speakers.embedding import embed_voice, unit
 from slimwhisper.speakers.known import voice_of
 from slimwhisper.types import SAMPLE_RATE
 

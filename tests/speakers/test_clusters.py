@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from slimwhisper.speakers import clusters
-from slimwhisper.speakers.clusters import find_centres, unit
+from slimwhisper.speakers import embedding
+from slimwhisper.speakers.embedding import find_centres, unit
 
 pytest.importorskip("scipy", reason="the extra `diarize`, or `dev`, has scipy")
 
@@ -38,8 +38,8 @@ def test_stray_many_and_few_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
         1,
     ]
     assert [len(centres([30, 30, 30], b)) for b in ((1, 2), (4, 9), (2, 4))] == [2, 4, 3]
-    assert len(centres([3] * 30)) <= clusters.MOST_SPEAKERS
-    monkeypatch.setattr(clusters, "MAX_LINKED", 50)
+    assert len(centres([3] * 30)) <= embedding.MOST_SPEAKERS
+    monkeypatch.setattr(embedding, "MAX_LINKED", 50)
     assert len(centres([300, 200, 100])) == 3, "many are counted by a part"
 
 

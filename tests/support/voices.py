@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.speakers import clusters, networks
+from slimwhisper.speakers import embedding, networks
 from slimwhisper.types import SAMPLE_RATE
 
 BANDS = 16
@@ -53,7 +53,7 @@ class BandVoices:
         power = np.bincount(
             ((hertz - 500) / 1000).astype(int).clip(0, self.SIZE - 1), mean, self.SIZE
         )
-        return clusters.unit(power.astype(np.float32))
+        return embedding.unit(power.astype(np.float32))
 
 
 def loud_regions(samples: Samples, **_: object) -> list[tuple[int, int]]:
