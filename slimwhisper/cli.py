@@ -56,8 +56,7 @@ slimwhisper COMMAND --help has a command's flags, --help all has the others too.
 # the flags that most people need, of any command
 COMMON = """audio text source model device dtype batch_size language task initial_prompt prompt
 hotwords beam_size vad_filter output_dir output_format output word_timestamps sentences diarize
-allow_url allow_download host port auth api_key allow_origin max_upload max_minutes queue batch
-rounds against_whisper specs target_loss json""".split()
+allow_url allow_download host port auth api_key allow_origin max_upload max_minutes batch""".split()
 RAY = "ray.job:run_transcribe_on_ray"
 # commands whose result is what they print
 PRINTED = ("live", "models", "report", "bench", "tradeoff", "doctor")

@@ -68,8 +68,7 @@ def add_align(commands: Any) -> None:
 def add_models(commands: Any) -> None:
     """The parser of `models`."""
     p = commands.add_parser(
-        "models",
-        description="Lists the names that --model knows. Nothing is downloaded.",
+        "models", description="Lists the names that --model knows. Nothing is downloaded."
     )
     p.add_argument("--model_dir", **MODEL_DIR)
     p.add_argument("--json", action="store_true", help="print JSON")

@@ -43,9 +43,7 @@ class LanguageOptions(OptionGroup):
     """
 
     task: str = decoding(
-        "transcribe",
-        "transcribe in the language spoken, or translate into English",
-        choices=TASKS,
+        "transcribe", "transcribe in the language spoken, or translate into English", choices=TASKS
     )
     language: str | None = decoding(None, "language code or name [detected for each file]")
     languages: tuple[str, ...] = decoding((), "languages to choose from, such as de,en [all]")

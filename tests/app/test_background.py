@@ -204,8 +204,7 @@ def test_one_server_a_folder(tmp_path: Path) -> None:
 
 
 def test_unknown_jobs_and_servers_without(begin: Begin, live: Live, tmp_path: Path) -> None:
-    waited = submit(live)
-    assert waited.json()["text"], "a preference may be ignored"
+    assert (waited := submit(live)).json()["text"], "a preference may be ignored"
     assert "respond-async was ignored" in waited.headers["X-Slimwhisper-Warning"]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / background.FORM).touch()

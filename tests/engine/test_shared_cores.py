@@ -15,15 +15,7 @@ from slimwhisper.engine.engine import LIVE_PREFETCH, Engine
 from slimwhisper.engine.requests import Decoded
 from slimwhisper.engine.scheduler import Results
 from slimwhisper.model.model import Model
-from tests.support.windows import (
-    Asker,
-    assert_same,
-    decode,
-    run,
-    short_model,
-    short_windows,
-    step,
-)
+from tests.support.windows import Asker, assert_same, decode, run, short_model, short_windows, step
 
 Result = TypeVar("Result")
 

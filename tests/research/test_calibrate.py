@@ -90,11 +90,7 @@ def test_from_recordings_to_a_model(tmp_path: Path, run_cli: RunCLI) -> None:
     ("speech", "reason"), [(True, "within a loss of 1 %"), (False, "no words")]
 )
 def test_no_file(
-    speech: bool,
-    reason: str,
-    tmp_path: Path,
-    run_cli: RunCLI,
-    monkeypatch: pytest.MonkeyPatch,
+    speech: bool, reason: str, tmp_path: Path, run_cli: RunCLI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing is within the target, and where there is nothing to measure on."""
     use_ladders(monkeypatch, cross=[["first:frames=60"]])

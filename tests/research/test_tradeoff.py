@@ -168,12 +168,7 @@ def test_a_table_or_lines(audio: Path, run_cli: RunCLI, monkeypatch: pytest.Monk
     ],
 )
 def test_mistakes(
-    command: str,
-    status: int,
-    reason: str,
-    audio: Path,
-    tmp_path: Path,
-    run_cli: RunCLI,
+    command: str, status: int, reason: str, audio: Path, tmp_path: Path, run_cli: RunCLI
 ) -> None:
     name, *words = command.replace("AUDIO", str(audio)).replace("EMPTY", str(tmp_path)).split()
     out = ["-o", str(tmp_path / "out.safetensors")] if name == "calibrate" else []
