@@ -45,10 +45,8 @@ models and this machine:
   doctor       check the installation, and how to fix it
   bench        measure the speed and memory of each cache
   report       compute the memory that each cache takes
-
-caches that are not exact:
-  tradeoff     measure what they cost and save, on your recordings
-  calibrate    find the smallest one within a loss, for --cache FILE
+  tradeoff     measure what inexact caches cost and save, on your recordings
+  calibrate    find the smallest cache within a loss, for --cache FILE
 
 For example: slimwhisper transcribe TALKS -o TEXTS --model turbo
 slimwhisper COMMAND --help has a command's flags, --help all has the others too.

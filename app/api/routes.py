@@ -55,9 +55,9 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter, Background | N
             return await background.accept(request, task)
         response = await respond(host, request, lambda form: read(form, task))
         if later:
-            ignored = "Prefer: respond-async was ignored; start the server with --results FOLDER"
-            warnings = filter(None, (response.headers.get("X-Slimwhisper-Warning"), ignored))
-            response.headers["X-Slimwhisper-Warning"] = "; ".join(warnings)
+            response.headers.append(
+                "X-Slimwhisper-Warning", "respond-async was ignored: no --results"
+            )
         return response
 
     @root.post("/audio/transcriptions")

@@ -25,7 +25,6 @@ from slimwhisper.speakers.choice import BACKENDS
 from slimwhisper.tokens.texts import hot_word_lines
 
 EXAMPLES = Path(__file__).with_name("samples")
-EXAMPLES_MODEL = "digits"  # bundled; for all others there is a folder of speech
 MOST_BEAMS = 10
 
 RunUpdate = tuple[str, dict[str, Any]]  # a run's text, and its view
@@ -93,7 +92,7 @@ class Handlers:
         assert settings.page is not None
         self.service, self.models, self.results = service, models, results
         self.runs: dict[Run, str] = {}  # active runs, with their browsers' sessions
-        files = EXAMPLES.glob("*.*" if models.default == EXAMPLES_MODEL else "speech/*.*")
+        files = EXAMPLES.glob("*.*" if models.default == "digits" else "speech/*.*")
         self.examples = {path.stem.replace("-", " ").capitalize(): path for path in sorted(files)}
         self._preset = settings.cache
         self._uploads = (settings.page / FILES).resolve()

@@ -1,14 +1,12 @@
 """The tokenizer of faster-whisper."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from slimwhisper.tokens.languages import LANGUAGES
 from slimwhisper.tokens.texts import encode_text
+from slimwhisper.tokens.vocabulary import Tokenizer as WhisperTokenizer
 from slimwhisper.tokens.vocabulary import Vocabulary, language_code
-
-if TYPE_CHECKING:
-    from slimwhisper.tokens.encoding import Tokenizer as WhisperTokenizer
 
 _LANGUAGE_CODES = tuple(LANGUAGES)
 

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,11 +9,8 @@ from slimwhisper.engine.requests import Alignment
 from slimwhisper.live.mel import LiveMel
 from slimwhisper.longform.words import time_words
 from slimwhisper.subtitles.lines import ends_sentence
+from slimwhisper.tokens.vocabulary import Tokenizer
 from slimwhisper.types import FRAMES_PER_SECOND
-
-if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
-    from slimwhisper.tokens.encoding import Tokenizer
-
 
 HALF_WORD = 0.2  # seconds, at most
 QUIET_FRAMES = 5  # successive mel frames whose loudness is averaged
@@ -29,7 +25,7 @@ class BufferCut:
 
 
 def choose_cut(
-    alignment: Alignment | None, committed: int, mel: LiveMel, frames: int, tokenizer: "Tokenizer"
+    alignment: Alignment | None, committed: int, mel: LiveMel, frames: int, tokenizer: Tokenizer
 ) -> BufferCut:
     """Where to cut a buffer of which an update decoded `frames` mel frames.
 

@@ -7,7 +7,6 @@ for the engine and receives the answers.
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -28,10 +27,8 @@ from slimwhisper.live.utterance import BufferText, Utterance
 from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.requests import Candidate, attempts_of, choose
 from slimwhisper.longform.words import attach_words
+from slimwhisper.tokens.vocabulary import Tokenizer
 from slimwhisper.types import FRAMES_PER_SECOND, Segment, Word
-
-if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
-    from slimwhisper.tokens.encoding import Tokenizer
 
 
 class UpdateDecoding:
@@ -157,7 +154,7 @@ class UpdateDecoding:
 def words_of(
     texts: Sequence[Sequence[int]],
     alignment: Alignment,
-    tokenizer: "Tokenizer",
+    tokenizer: Tokenizer,
     frames: int,
     offset: float,
 ) -> list[list[Word]]:

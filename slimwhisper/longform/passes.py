@@ -1,6 +1,6 @@
 """What others do with a recording's segments: as windows are decoded, and once all is there.
 
-Those that there are stand in `slimwhisper.recordings.passes`.
+The table of the passes that there are is `slimwhisper.recordings.passes`.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The passes over a recording's segments: words' times, flags, speakers, sentences.
+"""The table of passes over a recording's segments: words' times, flags, speakers, sentences.
 
 What a pass needs is imported where an option asks for it.
 """
@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TypeVar
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.longform.passes import DecodedWindow, Pass, Passes, TranscriptContext, Voice
+from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext, Voice
 from slimwhisper.longform.segments import WindowSpan
 from slimwhisper.options import Options
 from slimwhisper.trust.flags import (
@@ -28,7 +28,7 @@ ELSEWHERE = 0.2  # seconds of speech outside all segments
 
 
 def passes_of(samples: Samples, options: Options, name: str) -> Passes:
-    """The passes that the options ask for.
+    """The passes that the options ask for, in the order of `TABLE`.
 
     Arguments:
         samples: of the recording; some passes read them.
@@ -37,24 +37,8 @@ def passes_of(samples: Samples, options: Options, name: str) -> Passes:
         AudioError, DependencyError, OptionError.
     """
     passes = Passes()
-    if options.word_times == "fine":
-        from slimwhisper.recordings.fine_words import with_fine_times
-
-        passes.times.append(with_fine_times)
-    # windows without speech are not decoded; pieces of speech alone need no such map
-    if options.speech_only and not (options.vad_filter or options.parallel):
-        from slimwhisper.recordings.voice import SpeechFrames
-
-        passes.voice = SpeechFrames(samples)
-    passes.windows.append(partial(flag, voice=passes.voice))
-    if options.diarize is not None:
-        passes.transcript.append(speaker_pass(samples, options, name))
-    passes.transcript.append(partial(flag_all, passes.voice))
-    if options.drop:
-        passes.dropped = frozenset(options.drop)
-        passes.transcript.append(partial(drop, passes))
-    if options.sentences:
-        passes.transcript.append(cut_sentences)
+    for add in TABLE:
+        add(passes, samples, options, name)
     return passes
 
 
@@ -100,8 +84,30 @@ def in_seconds(of_frames: Callable[[int, int], T]) -> Callable[[float, float], T
     return lambda start, end: of_frames(round(start * rate), round(end * rate))
 
 
-def speaker_pass(samples: Samples, options: Options, name: str) -> Pass:
+def add_fine_times(passes: Passes, samples: Samples, options: Options, name: str) -> None:
+    """Words begin and end where the sound does."""
+    if options.word_times == "fine":
+        from slimwhisper.recordings.fine_words import with_fine_times
+
+        passes.times.append(with_fine_times)
+
+
+def add_flags(passes: Passes, samples: Samples, options: Options, name: str) -> None:
+    """What is doubtful in a window; and where there is speech, as other windows are not decoded.
+
+    Pieces of speech alone need no such map.
+    """
+    if options.speech_only and not (options.vad_filter or options.parallel):
+        from slimwhisper.recordings.voice import SpeechFrames
+
+        passes.voice = SpeechFrames(samples)
+    passes.windows.append(partial(flag, voice=passes.voice))
+
+
+def add_speakers(passes: Passes, samples: Samples, options: Options, name: str) -> None:
     """Find the turns of the speakers, to assign one to each word, and to cut segments there."""
+    if options.diarize is None:
+        return
     from slimwhisper.speakers.assign import assign_speakers
     from slimwhisper.speakers.diarize import find_speakers
 
@@ -111,7 +117,17 @@ def speaker_pass(samples: Samples, options: Options, name: str) -> Pass:
         segments = assign_speakers(transcript.segments, turns, context.spell)
         return replace(transcript, segments=with_logprobs(segments, transcript.segments))
 
-    return assign
+    passes.transcript.append(assign)
+
+
+def add_the_rest(passes: Passes, samples: Samples, options: Options, name: str) -> None:
+    """Loops across windows, what is dropped, and sentences."""
+    passes.transcript.append(partial(flag_all, passes.voice))
+    if options.drop:
+        passes.dropped = frozenset(options.drop)
+        passes.transcript.append(partial(drop, passes))
+    if options.sentences:
+        passes.transcript.append(cut_sentences)
 
 
 def flag_all(voice: Voice | None, transcript: Transcript, context: TranscriptContext) -> Transcript:
@@ -149,3 +165,12 @@ def with_logprobs(segments: Sequence[Segment], before: Sequence[Segment]) -> lis
         return list(segments)
     rest = iter([logprob for s in before for logprob in s.token_logprobs or ()])
     return [replace(s, token_logprobs=list(islice(rest, len(s.tokens)))) for s in segments]
+
+
+# each adds its passes, if the options ask for them
+TABLE: list[Callable[[Passes, Samples, Options, str], None]] = [
+    add_fine_times,
+    add_flags,
+    add_speakers,
+    add_the_rest,
+]

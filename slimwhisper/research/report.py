@@ -37,9 +37,8 @@ Allocated: the engine's buffers, E once for all layers; in brackets the forms of
 Texts take pages of 16 tokens; where no length is given, the whole context. Where options 1 and 2
 are inexact (--guard), slim takes their place. Nothing was timed. docs/internals/caches.md."""
 GUARD_NOTES = f"""\
-condition: number of the matrix that the form inverts, else of W_K; max folded: largest folded
-weight; error: relative error of keys and values against float64, on bursts of noise; baseline: the
-same for form kv. A form is exact if its error is at most {MARGIN:g} times baseline."""
+condition: of the inverted matrix, else of W_K; max folded: largest folded weight; error: of keys
+and values against float64, on noise; baseline: of form kv. Exact: up to {MARGIN:g} x baseline."""
 Row = tuple[str, str]  # a label, and a model's cell
 
 
