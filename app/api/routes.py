@@ -55,9 +55,7 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter, Background | N
             return await background.accept(request, task)
         response = await respond(host, request, lambda form: read(form, task))
         if later:
-            response.headers.append(
-                "X-Slimwhisper-Warning", "respond-async was ignored: no --results"
-            )
+            response.headers.append("X-Slimwhisper-Warning", "respond-async was ignored")
         return response
 
     @root.post("/audio/transcriptions")
