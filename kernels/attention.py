@@ -121,6 +121,16 @@ ALL = Reads()
 FP8 = torch.float8_e4m3fn
 
 
+def round_rows(x: Tensor, gelu: bool = False) -> tuple[Tensor, Tensor]:
+    """x [..., d], or GELU(x) by the formula with tanh, in float8: each row's largest value becomes
+    448. Returns e4m3 [..., d] and the rows' factors [..., 1] float32.
+    """
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    wide = F.gelu(wide, approximate="tanh") if gelu else wide
+    factors = wide.abs().amax(dim=-1, keepdim=True).clamp_(min=1e-30) / torch.finfo(FP8).max
+    return (wide / factors).to(FP8), factors.float()
+
+
 @dataclass(frozen=True, slots=True)
 class Latent:
     """A stored latent: in the model's dtype, or as float8 with a factor for each position."""
@@ -159,10 +169,9 @@ class Latent:
         if self.factors is None:
             self.values[index] = x
             return
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        factors = wide.abs().amax(dim=-1).clamp_(min=1e-30) / torch.finfo(FP8).max
-        self.values.view(torch.uint8)[index] = (wide / factors[..., None]).to(FP8).view(torch.uint8)
-        self.factors[index] = factors.float()
+        values, factors = round_rows(x)
+        self.values.view(torch.uint8)[index] = values.view(torch.uint8)
+        self.factors[index] = factors[..., 0]
 
     def dequantized(self, dtype: torch.dtype) -> Tensor:
         """The values [S, T, d] in `dtype`, which is the model's."""
@@ -211,15 +220,18 @@ def add_norm(
     """The sum and its layer norm.
 
     Arguments:
-        x, addend: [R, d] or [B, T, d], one dtype; None: nothing is added. The addend
-            is overwritten: its memory, which is still in a CPU's caches, may hold the sum.
+        x, addend: [R, d] or [B, T, d]; None: nothing is added. An addend of x's dtype is
+            overwritten: its memory, which is still in a CPU's caches, may hold the sum.
         weight, bias: [d], at least float32.
         write: where to store the normed rows as well.
         shift: [d], at least float32, added to every row before the norm, but not to the sum.
     Returns:
         total and normed, like x.
     """
-    total = x if addend is None else addend.add_(x)
+    total = x
+    if addend is not None:  # a product of float8 is bfloat16, and the sum is rounded once
+        same = addend.dtype == x.dtype
+        total = torch.add(x, addend, out=addend if same else torch.empty_like(x))
     wide = total.to(weight.dtype)
     wide = wide if shift is None else wide + shift
     normed = F.layer_norm(wide, wide.shape[-1:], weight, bias).to(x.dtype)

@@ -23,14 +23,15 @@ import torch
 from torch import Tensor
 
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels.attention import ALL, CacheWrite, Latent, Reads, add_norm, head_attention
+from slimwhisper.kernels import attention
+from slimwhisper.kernels.attention import ALL, CacheWrite, Latent, Reads
 from slimwhisper.kernels.blocks import LatentBlock
 from slimwhisper.kernels.configurations import TritonDevice, find_triton_device
 from slimwhisper.kernels.cpu.library import Library, library, multiply_heads
 
 logger = logging.getLogger("slimwhisper.kernels")
 
-OPERATIONS = ("latent", "heads", "add_norm", "choose_token")
+OPERATIONS = ("latent", "heads", "add_norm", "round_rows", "choose_token")
 CHOICES = ("auto", "torch", "triton")
 PATHS = {"cuda": "CUDA", "triton": "Triton"}  # of a GPU
 
@@ -51,7 +52,8 @@ class ByTorch:
     """The operations as `Kernels` describes them, without kernels of our own."""
 
     path = "torch"
-    add_norm = staticmethod(add_norm)
+    add_norm = staticmethod(attention.add_norm)
+    round_rows = staticmethod(attention.round_rows)
 
     def __init__(self, library: Library | None) -> None:
         self.library = library  # for the maps of the heads
@@ -76,7 +78,8 @@ class ByTorch:
             slots = slice(None) if reads.slots is None else reads.slots
             position_bias = reads.position_bias[slots][:, None, None].to(queries.dtype)
             bias = position_bias if bias is None else bias + position_bias
-        output = head_attention(grouped, values, values, bias, scale=scale).view(queries.shape)
+        output = attention.head_attention(grouped, values, values, bias, scale=scale)
+        output = output.view(queries.shape)
         return output if maps is None else multiply_heads(self.library, output, maps, True)
 
     def heads(self, queries: Tensor, keys: Tensor, values: Tensor, reads: Reads) -> Tensor:
@@ -88,7 +91,7 @@ class ByTorch:
             keys, values = reads.gathered(keys, 2), reads.gathered(values, 2)
         mask = None if reads.bias is None else reads.bias().view(windows, 1, -1, keys.shape[2])
         grouped = queries.unflatten(0, (windows, -1)).transpose(1, 2)
-        output = head_attention(grouped, keys, values, mask)
+        output = attention.head_attention(grouped, keys, values, mask)
         return output.transpose(1, 2).reshape(queries.shape)
 
 
@@ -203,6 +206,12 @@ class Kernels:
         x, addend: [R, d] or [B, T, d]; weight, bias, shift: [d]. Returns total and normed, like x.
         """
         return self._run("add_norm", x, addend, weight, bias, write, shift)
+
+    def round_rows(self, x: Tensor, gelu: bool = False) -> tuple[Tensor, Tensor]:
+        """x [R, d], or GELU(x), in float8: e4m3 [R, d] and the rows' factors [R, 1] float32; see
+        `attention.round_rows`.
+        """
+        return self._run("round_rows", x, gelu)
 
     def choose_token(
         self,

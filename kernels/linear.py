@@ -1,10 +1,11 @@
 """x W^T + b: each weight in the form in which its device multiplies fastest, chosen once.
 
-`prepare` and `pack` choose the form: in C (`kernels.cpu`), packed by oneDNN, in int8, or PyTorch's
-own.
+`prepare` and `pack` choose the form: in C (`kernels.cpu`), packed by oneDNN, in int8 or float8, or
+PyTorch's own.
 """
 
 import platform
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from slimwhisper.kernels.attention import FP8, round_rows
 from slimwhisper.kernels.cpu.library import FINE_ROWS, Library, intercepted, library, processor_has
 
 Vector = Tensor | None  # a bias [out], or an addend [..., out]
+Rounding = Callable[[Tensor, bool], tuple[Tensor, Tensor]]  # `attention.round_rows`
 X86 = ("x86_64", "AMD64")
 INT8_PRODUCTS = "onednn" in torch.backends.quantized.supported_engines  # on x86
 PACKED_DEPTH = 384  # products that oneDNN sums in one pass
@@ -109,6 +112,35 @@ class HalfOnGPU(Plain):
         flat = x.flatten(0, -2)
         y: Tensor = torch.ops.aten._addmm_activation(bias, flat, self.matrix.T, use_gelu=True)
         return y.unflatten(0, x.shape[:-1])
+
+
+@dataclass(frozen=True)
+class Float8(Matrix):
+    """A weight in float8 (e4m3) with a factor per output, for GPUs that multiply it, of at least
+    capability 8.9. Each row of x is rounded with a factor of its own. Sums are float32. Products
+    are bfloat16, as are biases: the CUTLASS kernels by which PyTorch multiplies where cuBLAS does
+    not, without a bias, write bfloat16 whatever they are asked for (torch 2.13; #187569).
+    """
+
+    values: Tensor  # [out, in] e4m3, multiples of 16
+    factors: Tensor  # [1, out] float32
+    round_rows: Rounding
+
+    @staticmethod
+    def of(weight: Tensor, rounding: Rounding) -> "Float8":
+        """Of a weight [out, in], with zeros up to multiples of 16, which have no bias."""
+        depth, width = (-size % 16 for size in weight.shape)
+        values, factors = round_rows(F.pad(weight, (0, width, 0, depth)))
+        return Float8(values, factors.view(1, -1), rounding)
+
+    def multiply(self, x: Tensor, bias: Vector, addend: Vector, gelu: bool) -> Tensor:
+        return finish(self.product(x, bias), addend, gelu)
+
+    def product(self, x: Tensor, bias: Vector, gelu: bool = False) -> Tensor:
+        """x W^T + b, or GELU(x) W^T + b: x [..., in], any dtype -> [..., out] bfloat16."""
+        values, factors = self.round_rows(x.flatten(0, -2), gelu)
+        operands = values, self.values.T, factors, self.factors, bias
+        return torch._scaled_mm(*operands, out_dtype=torch.bfloat16).unflatten(0, x.shape[:-1])
 
 
 @dataclass(frozen=True)
@@ -257,8 +289,24 @@ def half_on_gpu(tensor: Tensor) -> bool:
     return tensor.device.type == "cuda" and tensor.dtype in (torch.float16, torch.bfloat16)
 
 
+def joined(weights: Sequence[Matrix]) -> Matrix | None:
+    """Weights [out, in] that multiply the same x as one, [n out, in], if that product is faster."""
+    halves = [w.matrix for w in weights if isinstance(w, HalfOnGPU)]
+    if len(halves) == len(weights):
+        return HalfOnGPU(torch.cat(halves))
+    rounded = [w for w in weights if isinstance(w, Float8)]
+    if len(rounded) < len(weights):
+        return None
+    values = torch.cat([w.values.view(torch.uint8) for w in rounded]).view(FP8)
+    return Float8(values, torch.cat([w.factors for w in rounded], 1), rounded[0].round_rows)
+
+
 def prepare(
-    weight: Tensor, small_batches: bool = False, int8: bool = False, tiled: bool = False
+    weight: Tensor,
+    small_batches: bool = False,
+    int8: bool = False,
+    tiled: bool = False,
+    fp8: Rounding | None = None,
 ) -> Matrix:
     """A model's weight [out, in] in the form fastest for it here.
 
@@ -267,7 +315,10 @@ def prepare(
         small_batches: it is also used with few rows, as a decoder's is.
         int8: it is rounded to 8 bits; only on a CPU, in float32.
         tiled: it is laid out for `encoder_rows`.
+        fp8: it is rounded to float8, and this is how inputs are.
     """
+    if fp8 is not None:
+        return Float8.of(weight, fp8)
     # tiles of bfloat16 are multiplied faster than int8 in C with a factor for each row
     if int8 and not small_batches and processor_has("amx_bf16"):
         return Rounded(pack(weight.bfloat16()))

@@ -14,9 +14,10 @@ from slimwhisper.kernels.cpu.library import library, processor_has
 from slimwhisper.kernels.dispatch import indexed
 from slimwhisper.kernels.linear import INT8_PRODUCTS
 from slimwhisper.text import not_one_of
-from slimwhisper.types import COMPUTE_TYPES, DTYPES, UNNAMED_DTYPES
+from slimwhisper.types import COMPUTE_TYPES, DTYPES, FP8_TYPES, UNNAMED_DTYPES
 
 INT8 = "int8"
+FP8_CAPABILITY = (8, 9)  # tensor cores for float8
 NVIDIA = Path("/dev/nvidia0")  # there if the driver has a GPU
 
 CPU_BATCH = 16
@@ -70,7 +71,8 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
     """A dtype, given as such or by name; None: float16 on a GPU, float32 on a CPU; "auto": the
     fastest here that keeps the rule of docs/internals/numerics.md.
 
-    "int8" computes in float32 except for the products, and needs a CPU. Raises OptionError.
+    "int8" computes in float32 except for the products, and needs a CPU; "fp8_float16" in float16
+    except for the encoder's products, and needs a GPU. Raises OptionError.
     """
     if dtype == INT8:
         if device.type != "cpu":
@@ -78,10 +80,21 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
         if not (INT8_PRODUCTS or library()):
             raise OptionError("int8 needs an x86 CPU, or compiled kernels: slimwhisper doctor")
         return torch.float32
+    if dtype in FP8_TYPES:
+        nvidia = device.type == "cuda" and not torch.version.hip
+        if not nvidia or torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
+            needs = "needs an NVIDIA GPU of compute capability 8.9 or later"
+            raise OptionError(f"{dtype} {needs}; use float16 on other GPUs, int8 on a CPU")
+        return as_dtype(str(dtype).removeprefix("fp8_"))
     if dtype is not None and dtype != "auto":
         return as_dtype(dtype, COMPUTE_TYPES)
     names = UNNAMED_DTYPES[dtype]["cpu" if device.type == "cpu" else "gpu"]
     return next(d for d in map(as_dtype, names) if not is_slow(d, device))
+
+
+def rounded(dtype: object) -> str:
+    """What the numbers of products are rounded to: "int8", "fp8", or "" for most dtypes."""
+    return INT8 if dtype == INT8 else "fp8" if dtype in FP8_TYPES else ""
 
 
 def is_slow(dtype: torch.dtype, device: torch.device) -> bool:

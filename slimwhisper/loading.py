@@ -14,7 +14,7 @@ from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import PRESETS, choose_forms, research
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.devices import INT8, choose_device, choose_dtype, device_warning, is_slow
+from slimwhisper.devices import choose_device, choose_dtype, device_warning, is_slow, rounded
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.loaded_model import ModelOrigin
@@ -63,7 +63,8 @@ def load_model(
             GPU and float32 on a CPU. "auto" means the fastest of them on this machine that keeps
             the rule of docs/internals/numerics.md: bfloat16 on CPUs that have instructions for it.
             "int8" means float32 with the large matrices in int8, which is faster on a CPU, but not
-            exact.
+            exact; "fp8_float16" means float16 with the encoder's matrices in float8, on a GPU of
+            compute capability 8.9 or later.
         cache: The forms of the decoder's cache: "slim", "option1", "option2" or "baseline". It may
             also be the path of a file that `slimwhisper calibrate` wrote for this checkpoint; see
             docs/internals/caches.md.
@@ -145,8 +146,7 @@ def load_model(
         dims = checkpoint.dims
         mel = first_window(as_waveform(guard_audio), dims.n_mels, dims.window_frames)
         guard = Guard(strict_cache, mel)
-    int8 = dtype == INT8
-    model = Model(checkpoint, device, compute_dtype, forms, guard, int8)
+    model = Model(checkpoint, device, compute_dtype, forms, guard, rounded(dtype))
     model.check_audio_window(audio_window)
     model.cache_memory = memory
     if draft is not None:

@@ -22,7 +22,8 @@ WINDOW_FRAMES = CHUNK_SECONDS * FRAMES_PER_SECOND
 WHOLE = (None, "full")  # audio windows that always have 30 s
 TIMESTAMPS = 1501  # tokens: <|0.00|> ... <|30.00|>
 DTYPES = ("float32", "float16", "bfloat16")  # to compute in
-COMPUTE_TYPES = ("auto", *DTYPES, "int8")  # of a model, by name
+FP8_TYPES = ("fp8_float16", "fp8_bfloat16")
+COMPUTE_TYPES = ("auto", *DTYPES, "int8", *FP8_TYPES)  # of a model, by name
 # those that the default and "auto" may be, by the kind of device, the fastest first
 UNNAMED_DTYPES: dict[object, dict[str, tuple[str, ...]]] = {
     None: {"cpu": ("float32",), "gpu": ("float16",)},

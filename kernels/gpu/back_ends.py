@@ -92,6 +92,10 @@ class ByTriton:
             return None
         return norm.add_norm_by_triton(x, addend, weight, *others)
 
+    def round_rows(self, x: Tensor, gelu: bool) -> tuple[Tensor, Tensor]:
+        """As `Kernels.round_rows`."""
+        return norm.round_rows_by_triton(x, gelu)
+
     def choose_token(self, logits: Tensor, *others: Any) -> tuple[Tensor, Tensor] | None:
         """As `Kernels.choose_token`."""
         return choose_token.choose_token(logits, *others) if logits.dtype == torch.float32 else None

@@ -1,21 +1,25 @@
-"""Add and layer norm in one launch on a GPU, with the normed row stored in its cache: Triton."""
+"""Add and layer norm in one launch on a GPU, with the normed row stored in its cache, and rows in
+float8 for products: Triton."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from slimwhisper.kernels.attention import CacheWrite
+from slimwhisper.kernels.attention import FP8, CacheWrite
 
 EPSILON = 1e-5  # as in `torch.nn.LayerNorm`
 
 
 @triton.jit
-def e4m3_of(value):
+def e4m3_of(value, NATIVE: tl.constexpr = False):
     """float32 within float8's range -> the byte of the nearest e4m3, ties to even.
 
-    In integers, as compute capability 8.0 has no instruction for it.
+    NATIVE: by the instruction that capability 8.9 and later has. Else in integers, as 8.0 has none,
+    and Triton's interpreter rounds wrongly.
     """
+    if NATIVE:
+        return value.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
     bits = value.to(tl.uint32, bitcast=True)
     magnitude = bits & 0x7FFFFFFF
     normal = ((magnitude + 0x7FFFF + ((magnitude >> 20) & 1)) >> 20) - (120 << 3)
@@ -136,3 +140,36 @@ def add_norm_by_triton(
         num_warps=4,
     )
     return total, normed
+
+
+@triton.jit
+def round_rows_kernel(
+    x,  # [R, d], contiguous, as are the values
+    values,  # [R, d], bytes of e4m3
+    factors,  # [R] float32
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    GELU: tl.constexpr,
+    NATIVE: tl.constexpr,
+):
+    """Grid: rows."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK_D)
+    valid = column < D
+    wide = tl.load(x + row * D + column, mask=valid, other=0.0).to(tl.float32)
+    if GELU:  # 2 sqrt(2 / pi) (x + 0.044715 x^3) is what the sigmoid is of
+        wide *= tl.sigmoid(wide * (1.5957691216057308 + 0.07135481282052684 * wide * wide))
+    largest = tl.maximum(tl.max(tl.abs(wide), 0), 1e-30)
+    byte = e4m3_of(wide * tl.div_rn(448.0, largest), NATIVE)
+    tl.store(values + row * D + column, byte, mask=valid)
+    tl.store(factors + row, tl.div_rn(largest, 448.0))
+
+
+def round_rows_by_triton(x: Tensor, gelu: bool = False) -> tuple[Tensor, Tensor]:
+    """`kernels.attention.round_rows` on the device: x [R, d], same results but for rounding."""
+    rows, width = x.shape
+    values, factors = torch.empty_like(x, dtype=FP8), x.new_empty(rows, 1, dtype=torch.float32)
+    constants = {"D": width, "BLOCK_D": triton.next_power_of_2(width)}
+    constants |= {"GELU": gelu, "NATIVE": x.is_cuda, "num_warps": 8 if width > 2048 else 4}
+    round_rows_kernel[(rows,)](x.contiguous(), values.view(torch.uint8), factors, **constants)
+    return values, factors

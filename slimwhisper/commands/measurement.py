@@ -26,7 +26,7 @@ from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.commands.costs import OFFICIAL_DIMS
-from slimwhisper.devices import INT8, choose_device, choose_dtype
+from slimwhisper.devices import choose_device, choose_dtype, rounded
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.model.model import Model
 from slimwhisper.text import install_command
@@ -235,7 +235,7 @@ def measure(case: Case) -> dict[str, Any]:
         run = _whisper_run(checkpoint, device, dtype, clock)
     else:
         chosen = choose_forms(case.cache)
-        network = Model(checkpoint, device, dtype, chosen, int8=case.dtype == INT8)
+        network = Model(checkpoint, device, dtype, chosen, rounded=rounded(case.dtype))
         forms, fallbacks = "+".join(map(str, chosen)), network.fallbacks
         model = SlimWhisper(network)
         run = _slimwhisper_run(case, model, clock)
@@ -264,7 +264,7 @@ def measure(case: Case) -> dict[str, Any]:
         "fallbacks": fallbacks,  # forms that the guard rejected, so that others were measured
         "place": {
             "device": str(device),
-            "dtype": INT8 if case.dtype == INT8 else str(dtype).removeprefix("torch."),
+            "dtype": case.dtype if rounded(case.dtype) else str(dtype).removeprefix("torch."),
             "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
             "threads": torch.get_num_threads(),
         },

@@ -8,7 +8,7 @@ import torch
 
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.cores import VARIABLES, find_cores
-from slimwhisper.devices import INT8, choose_device, choose_dtype, is_slow
+from slimwhisper.devices import choose_device, choose_dtype, is_slow, rounded
 from slimwhisper.errors import OptionError
 from slimwhisper.types import COMPUTE_TYPES
 
@@ -35,10 +35,10 @@ def measure_speeds() -> str:
     job = Case(cache="slim", batch=1, windows=2, tokens=50, model="tiny", random=True)
     device, speeds = choose_device(None), []
     for name in COMPUTE_TYPES[1:]:
-        with suppress(OptionError):  # int8 is not for every device
+        with suppress(OptionError):  # int8 and float8 are not for every device
             if not is_slow(choose_dtype(name, device), device):
                 seconds = measure(replace(job, dtype=name))["seconds"]
-                kind = "inexact " if name == INT8 else ""
+                kind = "inexact " if rounded(name) else ""
                 speeds.append(f"{kind}{name} {job.windows * RECORDING_SECONDS / seconds:.0f}")
     auto = str(choose_dtype("auto", device)).removeprefix("torch.")
     how = f"{job.model}'s shape, {job.tokens} tokens a window, one at a time"

@@ -243,8 +243,8 @@ def load_draft(draft: Checkpoint, target: Checkpoint, model: Model) -> Model:
             if other is None or not torch.equal(other.float(), tensor.float()):
                 raise OptionError(f"{prefix}: its {name} differs; {remedy}")
     # on a CPU in int8, as drafts need not be exact
-    int8 = model.device.type == "cpu" and model.dtype == torch.float32
-    return Model(draft, model.device, model.dtype, ("e", "x"), int8=int8, encoder=model.encoder)
+    int8 = "int8" if model.device.type == "cpu" and model.dtype == torch.float32 else ""
+    return Model(draft, model.device, model.dtype, ("e", "x"), rounded=int8, encoder=model.encoder)
 
 
 DECAY = 0.9  # factor of the earlier counts after each step

@@ -113,19 +113,20 @@ class Encoder:
         dims: Dims,
         device: torch.device,
         dtype: torch.dtype,
-        int8: bool = False,
+        rounded: str = "",
         kernels: Kernels | None = None,
     ) -> None:
-        """state: OpenAI's names; matrices [out, in], convolutions [out, in, 3]. int8: the weights
-        of linear maps, on a CPU in float32; see `kernels.linear.quantize`. On a CPU that multiplies
-        bfloat16 twice as fast as float32, convolutions and attention are then in bfloat16. kernels:
-        to share those of a model.
+        """state: OpenAI's names; matrices [out, in], convolutions [out, in, 3]. rounded: of linear
+        maps, the weights: "int8", on a CPU in float32, see `kernels.linear.quantize`; or "fp8", see
+        `kernels.linear.Float8`. On a CPU that multiplies bfloat16 twice as fast as float32,
+        convolutions and attention are in bfloat16 with int8. kernels: to share those of a model.
         """
         self.kernels = kernels or Kernels(device, dtype)
         whole = not factored_layers(state)  # its layers are one matrix each
-        whole &= device.type == "cpu"
-        tiled = whole and not int8 and reads_tiles(dims.n_audio_state, dtype)
-        source = Source(state, "encoder.", device, dtype, int8=int8, tiled=tiled)
+        whole &= device.type == "cpu" and rounded != "fp8"
+        tiled = whole and not rounded and reads_tiles(dims.n_audio_state, dtype)
+        fp8, int8 = self.kernels.round_rows if rounded == "fp8" else None, rounded == "int8"
+        source = Source(state, "encoder.", device, dtype, int8=int8, tiled=tiled, fp8=fp8)
         self.dims, self.device, self.dtype = dims, device, dtype
         self.conv1 = _Convolution.read(source / "conv1", stride=1)
         self.conv2 = _Convolution.read(source / "conv2", stride=2)

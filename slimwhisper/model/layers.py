@@ -11,7 +11,16 @@ from slimwhisper.kernels.attention import CacheWrite, add_norm
 from slimwhisper.kernels.blocks import MLPBlock
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.linear import HalfOnGPU, Matrix, at_least_float32, packed_width, prepare
+from slimwhisper.kernels.linear import (
+    Float8,
+    HalfOnGPU,
+    Matrix,
+    Rounding,
+    at_least_float32,
+    joined,
+    packed_width,
+    prepare,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +35,7 @@ class Source:
     small_batches: bool = False
     int8: bool = False
     tiled: bool = False
+    fp8: Rounding | None = None
 
     def __truediv__(self, name: str) -> "Source":
         return replace(self, prefix=f"{self.prefix}{name}.")
@@ -44,7 +54,11 @@ class Source:
 
     def prepared(self, weight: Tensor) -> Matrix:
         """One of the `matrices`, as it is multiplied by."""
-        return prepare(weight, self.small_batches, self.int8, self.tiled)
+        return prepare(weight, self.small_batches, self.int8, self.tiled, self.fp8)
+
+    def bias(self) -> Tensor:
+        """A linear layer's [out], in the dtype of its product."""
+        return self.tensor("bias", None if self.fp8 is None else torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +72,18 @@ class Linear:
     @staticmethod
     def read(source: Source, bias: bool = True) -> "Linear":
         *first, weight = map(source.prepared, source.matrices())
-        return Linear(weight, source.tensor("bias") if bias else None, *first)
+        return Linear(weight, source.bias() if bias else None, *first)
 
     @staticmethod
     def joined(*layers: "Linear") -> "Sequence[Linear]":
-        """Layers [out, in] that read the same x as one, [n out, in], where its larger product is
-        faster; else as they are.
+        """Layers [d, d] that read the same x, the first with a bias, as one, [n d, d], where its
+        larger product is faster; else as they are.
         """
-        weights = [w.matrix for w in (layer.on_gpu for layer in layers) if w is not None]
-        if len(weights) < len(layers):
+        weight, first = joined([layer.weight for layer in layers]), layers[0].bias
+        if weight is None or first is None or any(layer.first for layer in layers):
             return layers
-        pairs = zip(weights, (layer.bias for layer in layers), strict=True)
-        biases = [w.new_zeros(len(w)) if b is None else b for w, b in pairs]
-        return [Linear(HalfOnGPU(torch.cat(weights)), torch.cat(biases))]
+        biases = [torch.zeros_like(first) if x.bias is None else x.bias for x in layers]
+        return [Linear(weight, torch.cat(biases))]
 
     @property
     def on_gpu(self) -> HalfOnGPU | None:
@@ -183,10 +196,11 @@ class MLP:
         up, down, prepared = source / "mlp" / "0", source / "mlp" / "2", source.prepared
         *inner, wide = up.matrices()
         narrow, *outer = down.matrices()
-        bias, down_bias = up.tensor("bias"), down.tensor("bias")
+        bias, down_bias = up.bias(), down.bias()
         first = Linear(prepared(inner[0])) if inner else None
         last = Linear(prepared(outer[0]), down_bias) if outer else None
-        width = None if source.int8 or source.tiled else packed_width(narrow, source.small_batches)
+        whole = source.int8 or source.tiled or source.fp8
+        width = None if whole else packed_width(narrow, source.small_batches)
         width, parts = width or narrow.shape[1], list[tuple[Linear, Linear]]()
         pieces = zip(wide.split(width), bias.split(width), narrow.split(width, dim=1), strict=True)
         for piece, its_bias, lower in pieces:
@@ -204,6 +218,9 @@ class MLP:
             return whole
         x, y = x if self.first is None else self.first(x), None
         for up, down in self.parts:
-            y = down(up(x, gelu=True), addend=y)
+            if isinstance(down.weight, Float8):  # applies GELU where it rounds, in one pass
+                y = down.weight.product(up(x), down.bias, gelu=True)
+            else:
+                y = down(up(x, gelu=True), addend=y)
         assert y is not None
         return y if self.last is None else self.last(y)

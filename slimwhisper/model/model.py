@@ -41,12 +41,13 @@ class Model:
         dtype: torch.dtype,
         forms: tuple[str | Form, str | Form] = ("e", "x"),
         guard: Guard | None = None,
-        int8: bool = False,
+        rounded: str = "",
         encoder: Encoder | None = None,
     ) -> None:
         """forms: (cross, self), or their specs; those that have learned nothing yet learn from the
-        guard's mel. guard: None means `Guard()`. int8: weights of the encoder, the MLPs and the
-        logits; on a CPU, with float32. encoder: of another model with the same weights.
+        guard's mel. guard: None means `Guard()`. rounded: weights; "int8": of the encoder, the
+        MLPs and the logits, on a CPU, with float32; "fp8": of the encoder. encoder: of another
+        model with the same weights.
 
         Raises `CacheError` if a form is not exact and the guard is strict.
         """
@@ -57,7 +58,7 @@ class Model:
         self.name, self.dims = checkpoint.name, checkpoint.dims
         self.vocabulary, self.settings = checkpoint.tokens, checkpoint.settings
         self.forms = parse_form(forms[0]), parse_form(forms[1])  # as requested
-        self.int8 = int8
+        self.rounded = rounded
         self.alignment_heads = checkpoint.alignment_heads or default_heads(self.dims)
         guard = guard or Guard()
         if any(form.inverse or form.learns for form in self.forms):
@@ -78,8 +79,9 @@ class Model:
         if not self.plan.exact_cross:  # others hold whole windows
             self.settings = replace(self.settings, audio_window=None)
         kernels = self.plan.kernels
-        self.encoder = encoder or Encoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
-        self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
+        of = checkpoint.state, self.dims, device, dtype
+        self.encoder = encoder or Encoder(*of, rounded, kernels)
+        self.decoder = Decoder(*of, rounded == "int8", kernels)
         self.draft: Model | None = None  # a smaller one with the same encoder
         self.cache_memory: int | None = None  # bytes for the text's pages of an engine
 
@@ -120,8 +122,11 @@ class Model:
 
     @property
     def compute_type(self) -> str:
-        """The type of its numbers, such as "float16"; "int8" means float32 with int8 products."""
-        return "int8" if self.int8 else str(self.dtype).removeprefix("torch.")
+        """The type of its numbers, such as "float16"; "int8" means float32 with int8 products, and
+        "fp8_float16" float16 with float8 products in the encoder.
+        """
+        name = str(self.dtype).removeprefix("torch.")
+        return {"": name, "int8": "int8"}.get(self.rounded, f"{self.rounded}_{name}")
 
     def allocate_cross(self, slots: int, device: torch.device | None = None) -> CrossCache:
         """A cache for the audio of `slots` windows; `device` as in `CrossCache`."""

@@ -29,7 +29,7 @@ from slimwhisper.cache.forms import Form, parse_form
 from slimwhisper.cache.guard import Activations
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.devices import INT8, choose_device, choose_dtype
+from slimwhisper.devices import choose_device, choose_dtype, rounded
 from slimwhisper.errors import AudioError
 from slimwhisper.flags import load_weights
 from slimwhisper.model.calibration import record_activations
@@ -148,7 +148,7 @@ class Comparison:
         """
         self.checkpoint, self.recordings = checkpoint, recordings
         self.device = choose_device(device)
-        self.dtype, self.int8 = choose_dtype(dtype, self.device), dtype == INT8
+        self.dtype, self.rounded = choose_dtype(dtype, self.device), rounded(dtype)
         self.language = language_code(language, checkpoint.tokens)
         self.batch_size, self.most_windows = batch_size, windows
         self.on_recording: Callable[[], object] = lambda: None  # called after each recording
@@ -275,7 +275,7 @@ class Comparison:
 
     def _model(self, pair: FormPair) -> SlimWhisper:
         forms, where = self.forms(pair), (self.device, self.dtype)
-        return SlimWhisper(Model(self.checkpoint, *where, forms, int8=self.int8))
+        return SlimWhisper(Model(self.checkpoint, *where, forms, rounded=self.rounded))
 
     def _sizes(self, plan: CachePlan) -> tuple[int, int]:
         dims, meta = self.checkpoint.dims, torch.device("meta")

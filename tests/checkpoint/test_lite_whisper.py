@@ -90,7 +90,7 @@ def test_the_form_of_the_factors(checkpoint: Checkpoint, monkeypatch: pytest.Mon
     """Factors stay factors, in float32 as any matrix; in int8 all are rounded."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)  # without AMX
     for int8, kinds in ((False, Packed | Plain), (True, Quantized)):
-        encoder = Encoder(checkpoint.state, DIMS, CPU, torch.float32, int8)
+        encoder = Encoder(checkpoint.state, DIMS, CPU, torch.float32, "int8" if int8 else "")
         assert not encoder.rows, "C reads no factors"
         first, last = encoder.blocks
         for layer in (*first.projections, first.out, last.projections[2]):
@@ -102,8 +102,8 @@ def test_the_form_of_the_factors(checkpoint: Checkpoint, monkeypatch: pytest.Mon
 
 def test_int8(checkpoint: Checkpoint, true: Tensor) -> None:
     """Two roundings in a row instead of one: below twice the error of the rounded products."""
-    error = relative(encode(checkpoint.state, torch.float32, int8=True), true)
-    product = relative(encode(multiply_factors(checkpoint.state), torch.float32, int8=True), true)
+    error = relative(encode(checkpoint.state, torch.float32, "int8"), true)
+    product = relative(encode(multiply_factors(checkpoint.state), torch.float32, "int8"), true)
     assert 0 < product < 0.05  # 0.03 with inputs of 7 bits
     assert product / 2 < error < 2.5 * product
 

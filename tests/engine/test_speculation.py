@@ -212,7 +212,7 @@ def test_what_may_draft(model: Model) -> None:
     draft = Checkpoint("small.pt", fewer, kept)
     drafter_model = load_draft(draft, target, model)
     assert drafter_model.encoder is model.encoder and drafter_model.dims.n_text_layer == 1
-    assert drafter_model.int8 and not model.int8, "guesses need not be exact"
+    assert drafter_model.rounded == "int8" and not model.rounded, "guesses need not be exact"
     other = load_draft(draft, target, short_model(forms=("kv", "x")))
     assert [*map(str, other.forms)] == ["e", "x"]
     name = "encoder.ln_post.weight"

@@ -133,7 +133,7 @@ def test_encoders_use_them(compiled: Library, int8: bool, monkeypatch: pytest.Mo
     name = "encoder_rows_integers" if int8 else "encoder_rows"
     calls, run = [], compiled.functions[name]
     monkeypatch.setitem(compiled.functions, name, lambda *a: (calls.append(a), run(*a)))
-    encoder = Encoder(random_state(DIMS, seed=0), DIMS, CPU, torch.float32, int8)
+    encoder = Encoder(random_state(DIMS, seed=0), DIMS, CPU, torch.float32, "int8" if int8 else "")
     mel, blocks = noise(2, 80, 400), DIMS.n_audio_layer
     found = encoder(mel)
     assert len(calls) == blocks + 1
@@ -151,4 +151,4 @@ def test_which_encoders_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     for user in (blocks_module, linear_module):
         monkeypatch.setattr(user, "library", lambda *_: None)
     assert not Encoder(state, DIMS, CPU, torch.float32).rows
-    assert not Encoder(state, DIMS, CPU, torch.float32, int8=True).rows
+    assert not Encoder(state, DIMS, CPU, torch.float32, "int8").rows

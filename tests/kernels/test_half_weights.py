@@ -90,7 +90,7 @@ def test_integers() -> None:
     found, expected = (quantize(w) for w in (weight.half(), weight))
     for name in ("integers", "factors", "sums"):
         assert torch.equal(getattr(found, name), getattr(expected, name))
-    model = Model(random_checkpoint(DIMS), CPU, torch.float32, int8=True)
+    model = Model(random_checkpoint(DIMS), CPU, torch.float32, rounded="int8")
     assert model.decoder.embedding.dtype == torch.float16
     assert all(answer.tokens for answer in decode(model, windows(3), 2))
 

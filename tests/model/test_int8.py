@@ -80,7 +80,7 @@ def test_rows_of_zeros_and_huge_rows_are_kept_and_what_is_not_finite() -> None:
 def test_which_matrices_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)  # without AMX
     state = random_state(DIMS, seed=0)
-    encoder = Encoder(state, DIMS, CPU, torch.float32, int8=True)
+    encoder = Encoder(state, DIMS, CPU, torch.float32, "int8")
     decoder = Decoder(state, DIMS, CPU, torch.float32, int8=True)
     for block in encoder.blocks:
         assert all(isinstance(one.weight, Quantized) for one in (*block.projections, block.out))
@@ -111,7 +111,7 @@ def test_the_encoder_is_near(amx: bool, compiled: bool, monkeypatch: pytest.Monk
             monkeypatch.setattr(user, "library", lambda *_: None)
     state = random_state(DIMS, seed=0)
     mel = torch.randn(1, 80, 3000)
-    encoder = Encoder(state, DIMS, CPU, torch.float32, int8=True)
+    encoder = Encoder(state, DIMS, CPU, torch.float32, "int8")
     ((_, down),) = encoder.blocks[0].mlp.parts
     assert isinstance(down.weight, Quantized) != amx
     exact, near = Encoder(state, DIMS, CPU, torch.float32)(mel), encoder(mel)

@@ -49,7 +49,7 @@ def random_model(
 ) -> Model:
     checkpoint = Checkpoint("random", dims, random_state(dims, seed))
     guard = None if dims == DIMS else Guard(mel=mel(0, dims))
-    return Model(checkpoint, device, dtype, forms, guard, int8=int8)
+    return Model(checkpoint, device, dtype, forms, guard, "int8" if int8 else "")
 
 
 SEED = 3  # whose texts are long, and differ
