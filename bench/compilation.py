@@ -47,15 +47,16 @@ from slimwhisper.kernels.gpu.combine import (
 )
 from slimwhisper.kernels.gpu.heads import split_heads_kernel
 from slimwhisper.kernels.gpu.latent import split_latent_kernel
-from slimwhisper.kernels.gpu.norm import add_norm_kernel
+from slimwhisper.kernels.gpu.norm import add_norm_kernel, round_rows_kernel
 
 KERNELS = {"latent": split_latent_kernel, "heads": split_heads_kernel}
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 # capability: bytes of shared memory a block may have
 SHARED = {80: 166_912, 89: 101_376, 90: 232_448}
+FP8_SHARED = {89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}  # those with float8 products
 ROCM_SHARED, ROCM_WARP = 65_536, 64  # of gfx9
 STRIDED = ("query_", "latent_", "out_", "cache_")
-NAMED = ("FP8", "RULES")
+NAMED = ("FP8", "RULES", "GELU", "BFLOAT16")
 HALVES = ("float16", "bfloat16")
 WIDEST, HEAD = 1280, 64  # d and d_k of the largest model
 
@@ -81,8 +82,9 @@ class Variant:
 
     Of the others: `combine` and `combine_mapped` end a split attention, here of the widest model
     and of the most parts; `add_norm` follows a block or is the first, before self-attention it
-    keeps the row, as it is or in float8, and in the encoder it adds biases that the stream lacks;
-    `choose_token` has rules of timestamps or has none.
+    keeps the row, as it is or in float8, and in the encoder it adds biases that the stream lacks,
+    or products of float8, which are bfloat16; `round_rows` rounds to float8, of hidden values
+    after GELU; `choose_token` has rules of timestamps or has none.
     """
 
     kernel: str
@@ -118,6 +120,9 @@ def other_variants() -> Iterator[Variant]:
             yield Variant("add_norm", dtype, None, (*addend, *write))
         if dtype in HALVES:
             yield Variant("add_norm", dtype, None, ("HAS_SHIFT",))
+            yield Variant("round_rows", dtype)
+    yield Variant("round_rows", "bfloat16", None, ("GELU",))
+    yield Variant("add_norm", "float16", None, ("HAS_ADDEND", "BFLOAT16"))
     yield Variant("choose_token", "float32")
     yield Variant("choose_token", "float32", None, ("RULES",))
 
@@ -184,7 +189,15 @@ def _launch(
             pointers |= {"ids": "*i64", "positions": "*i64"}
         if "FP8" in variant.flags:
             pointers |= {"cache": "*u8", "factors": "*fp32"}
+        if "BFLOAT16" in variant.flags:
+            pointers["addend"] = "*bf16"
         return add_norm_kernel, constants, pointers, 4, 3
+    if variant.kernel == "round_rows":
+        wide = "GELU" in variant.flags
+        constants = {"D": 4 * WIDEST, "BLOCK_D": 8192} if wide else constants
+        constants["NATIVE"] = True
+        pointers = {"x": kind, "values": "*u8", "factors": "*fp32"}
+        return round_rows_kernel, constants, pointers, 8 if wide else 4, 3
     pointers = {"logits": "*fp32", "logprobs": "*fp32", "tokens": "*i64"}
     pointers |= dict.fromkeys(("initial_limit", "latest", "count"), "*i64")
     pointers |= dict.fromkeys(("enabled", "last", "before_last"), "*u8")
@@ -216,7 +229,9 @@ def jobs(every: bool = True) -> list[tuple[int, Variant]]:
         if c.fits(capability, limit)
         for variant in variants(c, capability)
     ]
-    all_jobs += [(capability, v) for v in other_variants() for capability in SHARED]
+    for v in other_variants():
+        fp8 = v.kernel == "round_rows" or "BFLOAT16" in v.flags
+        all_jobs += [(capability, v) for capability in (FP8_SHARED if fp8 else SHARED)]
     if every:
         return all_jobs
     ways: dict[tuple[str, str, tuple[str, ...]], list[tuple[int, Variant]]] = {}
@@ -240,14 +255,14 @@ def _line(job: tuple[int, Variant], rocm: str | None) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--some", action="store_true", help="a part of the variants")
-    parser.add_argument("--capabilities", type=int, nargs="+", default=list(SHARED))
+    parser.add_argument("--capabilities", type=int, nargs="+", default=list(SHARED | FP8_SHARED))
     parser.add_argument("--rocm", help="a processor, such as gfx942")
     parser.add_argument("--jobs", type=int, help="processes [one for each core]")
     args = parser.parse_args()
     lines = []
     todo = [job for job in jobs(every=not args.some) if job[0] in args.capabilities]
     if args.rocm:  # runs what a device of compute capability 8.0 does (`dispatch`)
-        todo = [(80, variant) for variant in other_variants()]
+        todo = [(80, variant) for variant in other_variants() if variant.kernel != "round_rows"]
         held = [c for c in configurations() if c.fits(80, ROCM_SHARED)]
         todo += [(80, variant) for c in held for variant in variants(c, 80)]
         todo = todo[:: 16 if args.some else 1]

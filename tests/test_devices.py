@@ -127,6 +127,24 @@ def test_the_fastest_dtype(
     assert ("bfloat16 is very slow on this CPU; use auto" in caplog.text) == (not feature)
 
 
+def test_float8_needs_a_gpu_that_multiplies_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for device, capability, hip in (
+        (GPU, (8, 9), None),
+        (GPU, (12, 0), None),
+        (GPU, (8, 6), None),
+        (GPU, (9, 4), "7.2"),
+        (torch.device("cpu"), (9, 0), None),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
+        monkeypatch.setattr(torch.version, "hip", hip)
+        if device is GPU and capability >= (8, 9) and hip is None:
+            assert choose_dtype("fp8_float16", device) == torch.float16
+            assert choose_dtype("fp8_bfloat16", device) == torch.bfloat16
+            continue
+        with pytest.raises(OptionError, match="8.9 or later; use float16 on other GPUs, int8 on"):
+            choose_dtype("fp8_float16", device)
+
+
 def test_an_unused_gpu_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

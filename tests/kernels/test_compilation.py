@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from bench.compilation import ROCM_SHARED, SHARED, Variant, jobs
+from bench.compilation import FP8_SHARED, ROCM_SHARED, SHARED, Variant, jobs
 from slimwhisper.kernels.configurations import configurations
 from tests.support.paths import ROOT
 
@@ -33,7 +33,7 @@ def test_it_compiles_without_spills() -> None:
     made = compiled()
     assert len(made) == len(jobs(every=False))
     for one in made:
-        row, limit = one["configuration"] or {}, SHARED[one["capability"]]
+        row, limit = one["configuration"] or {}, (SHARED | FP8_SHARED)[one["capability"]]
         assert one["stack"] == 0, one
         bias = 8 * row["block_t"] if "HAS_BIAS" in one["flags"] else 0  # passes through it
         assert one["shared"] <= min(row.get("shared", limit) + bias, limit), one
@@ -65,7 +65,7 @@ def test_each_way_of_launching_is_compiled() -> None:
         if c.shared <= limit and c.capability <= capability
     }
     assert {v.kernel for _, v in jobs()} == {
-        *("latent", "heads", "combine", "combine_mapped", "add_norm", "choose_token")
+        *("latent", "heads", "combine", "combine_mapped", "add_norm", "choose_token", "round_rows")
     }
 
 
@@ -74,4 +74,5 @@ def test_some_are_of_every_kind() -> None:
     some = jobs(every=False)
     assert ways(some) == ways(jobs())
     assert {at for at, v in some if v.kernel == "latent"} == set(SHARED)
+    assert {at for at, v in jobs() if v.kernel == "round_rows"} == set(FP8_SHARED)
     assert set(some) < set(jobs()) and 6 * len(some) < len(jobs())

@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.kernels.attention import CacheWrite, Latent, add_norm
+from slimwhisper.kernels.attention import CacheWrite, Latent, add_norm, round_rows
 
 pytest.importorskip("triton")
 
-from slimwhisper.kernels.gpu.norm import add_norm_by_triton, e4m3_of
+from slimwhisper.kernels.gpu.norm import add_norm_by_triton, e4m3_of, round_rows_by_triton
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -74,6 +74,34 @@ def test_the_row_is_stored_in_the_cache(width: int, dtype: torch.dtype, fp8: boo
     theirs.write(normed)
     for found, expected in zip(ours.latent.tensors(), theirs.latent.tensors(), strict=True):
         assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("gelu", [False, True])
+@pytest.mark.parametrize("width", [64, 384, 5120])
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_rows_in_float8(width: int, gelu: bool, dtype: torch.dtype) -> None:
+    """Against float64: no number is off by more than half a step of float8; and zeros are kept."""
+    x = normal(5, width, dtype=dtype) * torch.tensor([0, 1e-4, 0.1, 1, 9], device=DEVICE)[:, None]
+    x = x.to(dtype)
+    values, factors = round_rows_by_triton(x, gelu)
+    exact = F.gelu(x.double(), approximate="tanh") if gelu else x.double()
+    largest = exact.abs().amax(1, keepdim=True)
+    torch.testing.assert_close(448 * factors.double(), largest, rtol=1e-6, atol=2e-30)
+    scaled = exact / factors
+    step = (scaled.abs().clamp(min=2**-6).log2().floor() - 3).exp2()
+    assert ((values.double() - scaled).abs() <= 0.5001 * step + 1e-4).all()
+    assert (values.double().abs().amax(1) == torch.tensor([0, *[448] * 4], device=DEVICE)).all()
+    same = values.view(torch.uint8) == round_rows(x, gelu)[0].view(torch.uint8)
+    assert same.float().mean() > 0.99, "but where it is half way between two"
+
+
+def test_a_product_of_float8_is_added() -> None:
+    """It is bfloat16: the sum is rounded once, to the stream's dtype."""
+    x, addend = normal(5, 384, dtype=torch.float16), normal(5, 384, seed=1, dtype=torch.bfloat16)
+    expected = (x.double() + addend.double()).half()
+    for add in (add_norm, add_norm_by_triton):
+        assert torch.equal(add(x, addend, *affine(384))[0], expected)
 
 
 def test_float8_is_rounded_as_pytorch_does() -> None:

@@ -45,7 +45,7 @@ def test_on_a_gpu(dtype: torch.dtype) -> None:
     assert_as_near(CUDA, dtype)
 
 
-def test_the_product_that_applies_gelu() -> None:
-    """It is private to PyTorch."""
-    gone = f"torch {torch.__version__} has no _addmm_activation: kernels/linear.py must do without"
-    assert hasattr(torch.ops.aten, "_addmm_activation"), gone
+@pytest.mark.parametrize("name", ["_addmm_activation", "_scaled_mm"])
+def test_products_that_are_private_to_pytorch(name: str) -> None:
+    gone = f"torch {torch.__version__} has no {name}: kernels/linear.py must do without"
+    assert hasattr(torch.ops.aten, name), gone
