@@ -228,10 +228,9 @@ def add_norm(
     Returns:
         total and normed, like x.
     """
-    total = x
-    if addend is not None:  # a product of float8 is bfloat16, and the sum is rounded once
-        same = addend.dtype == x.dtype
-        total = torch.add(x, addend, out=addend if same else torch.empty_like(x))
+    # an addend may be bfloat16, as products of float8 are: the sum is rounded once
+    out = addend if addend is None or addend.dtype == x.dtype else torch.empty_like(x)
+    total = x if addend is None else torch.add(x, addend, out=out)
     wide = total.to(weight.dtype)
     wide = wide if shift is None else wide + shift
     normed = F.layer_norm(wide, wide.shape[-1:], weight, bias).to(x.dtype)

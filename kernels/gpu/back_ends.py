@@ -45,6 +45,7 @@ class ByTriton:
     """Triton, for the widths, dtypes and numbers of queries in the table of configurations."""
 
     path = "triton"
+    round_rows = staticmethod(norm.round_rows_by_triton)
 
     def __init__(self, device: TritonDevice, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, str(dtype).removeprefix("torch.")
@@ -91,10 +92,6 @@ class ByTriton:
         if weight.dtype != torch.float32:
             return None
         return norm.add_norm_by_triton(x, addend, weight, *others)
-
-    def round_rows(self, x: Tensor, gelu: bool) -> tuple[Tensor, Tensor]:
-        """As `Kernels.round_rows`."""
-        return norm.round_rows_by_triton(x, gelu)
 
     def choose_token(self, logits: Tensor, *others: Any) -> tuple[Tensor, Tensor] | None:
         """As `Kernels.choose_token`."""

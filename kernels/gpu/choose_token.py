@@ -129,16 +129,6 @@ def choose_token(
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     logprobs = torch.empty(rows, dtype=torch.float32, device=logits.device)
     flags = [t.view(torch.uint8) if t.dtype == torch.bool else t for t in state]
-    choose_token_kernel[(rows,)](
-        logits,
-        *flags,
-        tokens,
-        logprobs,
-        logits.stride(0),
-        size,
-        *boundaries,
-        RULES=rules,
-        BLOCK=BLOCK,
-        num_warps=8,
-    )
+    operands = logits, *flags, tokens, logprobs, logits.stride(0), size, *boundaries
+    choose_token_kernel[(rows,)](*operands, RULES=rules, BLOCK=BLOCK, num_warps=8)
     return tokens, logprobs

@@ -55,30 +55,15 @@ def launch_arguments(
     """What the kernels of split attentions have in common, by name. cache: [S, ..., T, d]."""
     windows, length = reads.windows(len(cache)), cache.shape[-2]
     slots, block_table, lengths = reads.tensors(queries)
-    each = reads.lengths_per_window(windows)
-    return {
-        "slots": slots,
-        "block_table": block_table,
-        "lengths": lengths,
-        "heads": queries.shape[1],
-        "group": len(queries) // windows,
-        "positions": reads.positions(length),
-        "splits": splits,
-        "has_slots": int(reads.slots is not None),
-        "lengths_per_window": each,
-        "query_row_stride": queries.stride(0),
-        "query_head_stride": queries.stride(1),
-        "block_table_stride": 0 if reads.block_table is None else block_table.stride(0),
-        "D": queries.shape[2],
-        "BLOCK_Q": c.block_q,
-        "BLOCK_T": c.block_t,
-        "STAGES": c.stages,
-        "PAGE": 0 if reads.block_table is None else length,
-        "HAS_ROW_LENGTHS": each > 1,
-        "PRECISION": c.precision,
-        "num_warps": c.warps,
-        "num_stages": c.stages,
-    }
+    each, paged = reads.lengths_per_window(windows), reads.block_table is not None
+    common: dict[str, Any] = {"slots": slots, "block_table": block_table, "lengths": lengths}
+    common |= {"heads": queries.shape[1], "group": len(queries) // windows, "splits": splits}
+    common |= {"positions": reads.positions(length), "has_slots": int(reads.slots is not None)}
+    common |= {"query_row_stride": queries.stride(0), "query_head_stride": queries.stride(1)}
+    common |= {"block_table_stride": block_table.stride(0) if paged else 0, "D": queries.shape[2]}
+    common |= {"PAGE": length if paged else 0, "BLOCK_Q": c.block_q, "BLOCK_T": c.block_t}
+    common |= {"lengths_per_window": each, "HAS_ROW_LENGTHS": each > 1, "PRECISION": c.precision}
+    return common | {"STAGES": c.stages, "num_stages": c.stages, "num_warps": c.warps}
 
 
 # Arguments that are used outside the loops only. Triton would compile a kernel again where one of
@@ -273,42 +258,22 @@ def combine_mapped(parts: PartialSums, maps: Tensor, out: Tensor) -> Tensor:
     """
     rows, heads, width = out.shape
     d = maps.shape[2]
-    combine_mapped_kernel[triton.cdiv(rows, ROWS), heads](
-        parts.sums,
-        parts.stats,
-        maps,
-        out,
-        rows,
-        heads,
-        parts.splits,
-        *out.stride()[:2],
-        D=d,
-        WIDTH=width,
-        BLOCK_N=ROWS,
-        BLOCK_D=min(d & -d, BLOCK_D),
-        MAX_SPLITS=triton.next_power_of_2(parts.splits),
-        PRECISION="ieee" if out.dtype == torch.float32 else "tf32",
-        num_warps=4,
-        num_stages=3,
-    )
+    operands = parts.sums, parts.stats, maps, out, rows, heads, parts.splits, *out.stride()[:2]
+    constants: dict[str, Any] = {"D": d, "WIDTH": width, "BLOCK_N": ROWS}
+    constants |= {"BLOCK_D": min(d & -d, BLOCK_D), "num_warps": 4, "num_stages": 3}
+    constants["MAX_SPLITS"] = triton.next_power_of_2(parts.splits)
+    constants["PRECISION"] = "ieee" if out.dtype == torch.float32 else "tf32"
+    combine_mapped_kernel[triton.cdiv(rows, ROWS), heads](*operands, **constants)
     return out
 
 
 def combine(parts: PartialSums, out: Tensor) -> Tensor:
     """Fill `out` [N, h, d] from the parts of N h queries; zeros where no part has a position."""
     _, heads, width = out.shape
-    combine_kernel[(parts.sums.shape[0],)](
-        parts.sums,
-        parts.stats,
-        out,
-        heads,
-        parts.splits,
-        *out.stride()[:2],
-        D=width,
-        BLOCK_D=triton.next_power_of_2(width),
-        MAX_SPLITS=triton.next_power_of_2(parts.splits),
-        num_warps=4,
-    )
+    operands = parts.sums, parts.stats, out, heads, parts.splits, *out.stride()[:2]
+    block, most = triton.next_power_of_2(width), triton.next_power_of_2(parts.splits)
+    constants = {"D": width, "BLOCK_D": block, "MAX_SPLITS": most, "num_warps": 4}
+    combine_kernel[(len(parts.sums),)](*operands, **constants)
     return out
 
 

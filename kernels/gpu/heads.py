@@ -133,19 +133,12 @@ def split_heads(
     windows, c = reads.windows(len(keys)), configuration
     out = torch.empty((rows, heads, width), dtype=queries.dtype, device=queries.device)
     parts = PartialSums.allocate(rows * heads, splits, width, queries.device)
-    split_heads_kernel[triton.cdiv(rows // windows, c.block_q), windows * heads, splits](
-        queries=queries,
-        keys=keys,
-        values=values,
-        out=out,
-        sums=parts.sums,
-        stats=parts.stats,
-        scale_log2=width**-0.5 * math.log2(math.e),
-        out_row_stride=out.stride(0),
-        out_head_stride=out.stride(1),
-        cache_slot_stride=keys.stride(0),
-        cache_head_stride=keys.stride(1),
-        cache_position_stride=keys.stride(2),
-        **launch_arguments(c, reads, queries, keys, splits),
-    )
+    arguments = launch_arguments(c, reads, queries, keys, splits)
+    arguments |= {"queries": queries, "keys": keys, "values": values, "out": out}
+    arguments |= {"sums": parts.sums, "stats": parts.stats}
+    arguments |= {"out_row_stride": out.stride(0), "out_head_stride": out.stride(1)}
+    for name, stride in zip(("slot", "head", "position"), keys.stride(), strict=False):
+        arguments[f"cache_{name}_stride"] = stride
+    grid = triton.cdiv(rows // windows, c.block_q), windows * heads, splits
+    split_heads_kernel[grid](scale_log2=width**-0.5 * math.log2(math.e), **arguments)
     return combine(parts, out) if splits > 1 else out

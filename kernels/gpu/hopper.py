@@ -83,19 +83,10 @@ class Variant:
 
     def source(self) -> str:
         """The CUDA code."""
-        numbers = {
-            "TEAM": TEAM,
-            "TILE": TILE,
-            "COLUMNS": COLUMNS,
-            "WIDTH": self.width,
-            "QUERIES": self.queries,
-            "GROUP": self.group,
-            "RING": self.ring,
-            "PAGE": self.page,
-            "BFLOAT16": int(self.bfloat16),
-            "FLOAT8": int(self.float8),
-            "CLUSTER": self.cluster,
-        }
+        numbers = {"TEAM": TEAM, "TILE": TILE, "COLUMNS": COLUMNS, "WIDTH": self.width}
+        numbers |= {"QUERIES": self.queries, "GROUP": self.group, "RING": self.ring}
+        numbers |= {"PAGE": self.page, "BFLOAT16": int(self.bfloat16)}
+        numbers |= {"FLOAT8": int(self.float8), "CLUSTER": self.cluster}
         defined = "".join(f"#define {name} {number}\n" for name, number in numbers.items())
         products = self._product("add_scores", 0) + self._product("add_sums", 1)
         path = Path(__file__).with_name("hopper_latent.cu")
@@ -177,18 +168,10 @@ def attend(
     out, part = empty_by_head(queries), 0 if variant.cluster else rows * heads
     parts = PartialSums.allocate(part, splits, width, queries.device, store_one=True)
     buffers = (queries, values, factors, *reads.tensors(queries), parts.sums, parts.stats, out)
-    numbers = (
-        *queries.stride()[:2],
-        *out.stride()[:2],
-        *values.stride()[:2],
-        0 if factors is None else factors.stride(0),
-        0 if table is None else table.stride(0),
-        scale * math.log2(math.e),
-        heads,
-        rows // windows,
-        reads.positions(values.shape[1]),
-        splits,
-    )
+    strides = *queries.stride()[:2], *out.stride()[:2], *values.stride()[:2]
+    others = (0 if tensor is None else tensor.stride(0) for tensor in (factors, table))
+    counts = heads, rows // windows, reads.positions(values.shape[1]), splits
+    numbers = *strides, *others, scale * math.log2(math.e), *counts
     launch(variant, (windows, splits), buffers, numbers)
     return combine_and_map(parts, out, maps)
 

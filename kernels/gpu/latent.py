@@ -166,20 +166,14 @@ def split_latent(
     rows, heads, width = queries.shape
     windows, c = reads.windows(len(latent)), configuration
     parts = PartialSums.allocate(rows * heads, splits, width, queries.device, store_one=True)
-    position_bias = reads.position_bias_tensor(queries)
-    split_latent_kernel[triton.cdiv(rows // windows * heads, c.block_q), windows, splits](
-        queries=queries,
-        latent=latent,
-        bias=position_bias,
-        sums=parts.sums,
-        stats=parts.stats,
-        scale_log2=scale * math.log2(math.e),
-        latent_slot_stride=latent.stride(0),
-        latent_position_stride=latent.stride(1),
-        bias_stride=position_bias.stride(0),
-        BLOCK_D=c.block_d,
-        SLICES=c.slices,
-        HAS_BIAS=reads.position_bias is not None,
-        **launch_arguments(c, reads, queries, latent, splits),
-    )
+    bias = reads.position_bias_tensor(queries)
+    arguments = launch_arguments(c, reads, queries, latent, splits)
+    arguments |= {"queries": queries, "latent": latent, "bias": bias, "sums": parts.sums}
+    arguments |= {"stats": parts.stats, "scale_log2": scale * math.log2(math.e)}
+    arguments |= {
+        f"latent_{n}_stride": latent.stride(i) for i, n in enumerate(("slot", "position"))
+    }
+    arguments |= {"bias_stride": bias.stride(0), "BLOCK_D": c.block_d, "SLICES": c.slices}
+    grid = triton.cdiv(rows // windows * heads, c.block_q), windows, splits
+    split_latent_kernel[grid](HAS_BIAS=reads.position_bias is not None, **arguments)
     return combine_and_map(parts, empty_by_head(queries), maps)

@@ -115,44 +115,26 @@ def add_norm_by_triton(
         column_scales = x if write.column_scales is None else write.column_scales
         offset = x if write.offset is None else write.offset
         strides = *cache.stride()[:2], factors.stride(0) if fp8 else 0
-    add_norm_kernel[(x.numel() // width,)](
-        x,
-        x if addend is None else addend.contiguous(),
-        total,
-        normed,
-        weight,
-        bias,
-        x if shift is None else shift,
-        cache,
-        factors,
-        ids,
-        positions,
-        column_scales,
-        offset,
-        *strides,
-        EPSILON,
-        D=width,
-        BLOCK_D=triton.next_power_of_2(width),
-        HAS_ADDEND=addend is not None,
-        HAS_SHIFT=shift is not None,
-        HAS_WRITE=write is not None,
-        FP8=fp8,
-        num_warps=4,
-    )
+    summed = x, x if addend is None else addend.contiguous(), total, normed, weight, bias
+    stored = x if shift is None else shift, cache, factors, ids, positions, column_scales, offset
+    constants = {"D": width, "BLOCK_D": triton.next_power_of_2(width), "FP8": fp8, "num_warps": 4}
+    constants |= {"HAS_ADDEND": addend is not None, "HAS_SHIFT": shift is not None}
+    constants["HAS_WRITE"] = write is not None
+    add_norm_kernel[(x.numel() // width,)](*summed, *stored, *strides, EPSILON, **constants)
     return total, normed
 
 
 @triton.jit
 def round_rows_kernel(
-    x,  # [R, d], contiguous, as are the values
-    values,  # [R, d], bytes of e4m3
-    factors,  # [R] float32
+    x,
+    values,
+    factors,
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
     GELU: tl.constexpr,
     NATIVE: tl.constexpr,
 ):
-    """Grid: rows."""
+    """Grid: rows of x [R, D] -> values [R, D], bytes of e4m3, and factors [R] float32."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK_D)
     valid = column < D

@@ -303,19 +303,10 @@ class RowState:
 
     def by_row(self) -> Sequence[Tensor]:
         """All tensors [rows, ...]."""
-        return (
-            self.texts.last,
-            self.texts.sampled,
-            self.texts.logprobs,
-            self.texts.token_logprobs,
-            self.positions,
-            self.counts,
-            self.temperatures,
-            self.keys,
-            self.locations.ids,
-            self.table,
-            *self.filters.tensors(),
-        )
+        texts, locations = self.texts, self.locations
+        said = texts.last, texts.sampled, texts.logprobs, texts.token_logprobs
+        numbers = self.positions, self.counts, self.temperatures, self.keys
+        return *said, *numbers, locations.ids, self.table, *self.filters.tensors()
 
     def by_window(self) -> Sequence[Tensor]:
         """All tensors [windows, ...]."""

@@ -1,9 +1,14 @@
-"""The encoder on a GPU in half precision: products that add in place, and apply GELU."""
+"""The encoder on a GPU: products in half precision that add in place, and apply GELU, and products
+in float8, which PyTorch emulates on a CPU.
+"""
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from slimwhisper.kernels.attention import round_rows
+from slimwhisper.kernels.linear import Float8, Plain, prepare
 from slimwhisper.model.encoder import Encoder
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.pretend.cuda import pretend_cuda
@@ -43,6 +48,35 @@ def test_as_near_as_layer_by_layer() -> None:
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_on_a_gpu(dtype: torch.dtype) -> None:
     assert_as_near(CUDA, dtype)
+
+
+def test_a_product_of_float8_is_that_of_rounded_numbers() -> None:
+    """Against float64, but for the last rounding, to bfloat16. A row keeps its precision."""
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(48, 32), torch.randn(48).bfloat16(), torch.randn(3, 5, 32)
+    weight[7], x = 1e4 * weight[7], x * 10 ** torch.arange(-7.0, 8).view(3, 5, 1)
+    matrix, curved = prepare(weight, fp8=round_rows), F.gelu(x, approximate="tanh")
+    assert isinstance(matrix, Float8)
+    rounded, near, hidden = (q.double() * f for q, f in map(round_rows, (weight, x, curved)))
+    assert ((rounded - weight).norm(dim=1) < 0.04 * weight.norm(dim=1)).all()
+    for gelu, exact in ((False, near @ rounded.T + bias), (True, hidden @ rounded.T + bias)):
+        found = matrix.product(x, bias, gelu=gelu)
+        assert found.dtype == torch.bfloat16
+        torch.testing.assert_close(found.double(), exact, rtol=0.02, atol=0.05)
+    assert matrix.multiply(torch.full((1, 32), torch.nan), bias, None, False).isnan().all()
+
+
+def test_in_float8_it_is_near() -> None:
+    """Where three maps are one product."""
+    state, mel = random_state(DIMS, seed=0), torch.randn(2, 80, 3000)
+    exact = Encoder(state, DIMS, CPU, torch.float64)(mel)
+    with pretend_cuda() as gpu:
+        encoder = Encoder(state, DIMS, CUDA, torch.float16, "fp8")
+        with gpu.counting() as counts:
+            found = encoder(mel).cpu()
+    assert counts.kernels["_scaled_mm"] == 4 * DIMS.n_audio_layer
+    assert isinstance(encoder.conv1.weight, Plain) and found.dtype == torch.float16
+    assert 0.01 < (found.double() - exact).norm() / exact.norm() < 0.06
 
 
 @pytest.mark.parametrize("name", ["_addmm_activation", "_scaled_mm"])
