@@ -16,6 +16,7 @@ from torch import Tensor
 from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
+from slimwhisper.devices import choose_dtype, rounded
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search, Window
 from slimwhisper.longform.requests import make_rules
@@ -56,8 +57,10 @@ def load(shape: str, form: str, args: argparse.Namespace) -> Model:
     """Random weights, with caches such as "slim-fp8"."""
     preset, _, number = form.partition("-")
     forms = choose_forms(preset, cache_dtype=number or None)
-    dtype = getattr(torch, args.dtype)
-    return Model(weights(OFFICIAL_DIMS[shape]), torch.device(args.device), dtype, forms)
+    device = torch.device(args.device)
+    dtype = choose_dtype(args.dtype, device)
+    made = weights(OFFICIAL_DIMS[shape])
+    return Model(made, device, dtype, forms, rounded=rounded(args.dtype))
 
 
 def window(model: Model, tokens: int, before: int, seed: int = 0) -> Window:

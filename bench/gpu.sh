@@ -27,7 +27,7 @@ call_kernels() {
     step digits 40 "$python" -m slimwhisper transcribe samples/countdown.flac --model digits \
         --output_dir "$work/texts"
     step triton 120 "${pytest[@]}" -m 'not slow' tests/kernels/test_triton_kernels.py \
-        tests/kernels/test_dispatch.py $(gpu $xdist) $(tiny -k test_combine)
+        tests/kernels/test_norm.py tests/kernels/test_dispatch.py $(gpu $xdist) $(tiny -k test_combine)
     step hopper 60 "${pytest[@]}" -m 'not slow' tests/kernels/test_hopper.py $(gpu $xdist)
     step graphs 90 "${pytest[@]}" -m gpu tests/kernels/test_graphs.py
     step marked 40 "${pytest[@]}" -m gpu --continue-on-collection-errors \
@@ -55,9 +55,10 @@ call_steps() {
 
 # shellcheck disable=SC2046
 call_whole() {
-    step end-to-end 560 "$python" bench/end_to_end.py "${to[@]}" \
-        $(gpu --shapes large-v3 --slots 64 256 --windows 1024 --serially) \
-        $(tiny --windows 2 --tokens 2 --rounds 1)
+    local whole=("$python" bench/end_to_end.py "${to[@]}" $(gpu --shapes large-v3 --windows 1024 --serially))
+    whole+=($(tiny --windows 2 --tokens 2 --rounds 1))
+    step end-to-end 440 "${whole[@]}" $(gpu --slots 64 256)
+    step end-to-end-fp8 150 "${whole[@]}" --workloads speech $(gpu --slots 64 --dtype fp8_float16)
 }
 
 # shellcheck disable=SC2046

@@ -205,7 +205,8 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
         *("--dtype", "--compute_type"),
         choices=COMPUTE_TYPES,
         help="auto: the fastest here that is as exact; int8: large matrices in int8, on a CPU "
-        "only; for arithmetic and caches [float16 on a GPU, float32 on a CPU]",
+        "only; fp8_float16: the encoder's in float8, on NVIDIA GPUs from 8.9 on; for arithmetic "
+        "and caches [float16 on a GPU, float32 on a CPU]",
     )
     add(
         "--audio_window",

@@ -78,7 +78,9 @@ class LoadedModel:
 
     @property
     def compute_type(self) -> str:
-        """The name of the dtype, such as "float16", or "int8" for float32 with int8 products."""
+        """The name of the dtype, such as "float16", "int8" for float32 with int8 products, or
+        "fp8_float16" for float16 with float8 products in the encoder.
+        """
         return self.network.compute_type
 
     @property
