@@ -81,9 +81,10 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
             raise OptionError("int8 needs an x86 CPU, or compiled kernels: slimwhisper doctor")
         return torch.float32
     if dtype in FP8_TYPES:
-        nvidia = device.type == "cuda" and not torch.version.hip
+        # PyTorch has not all of these products on Windows
+        nvidia = device.type == "cuda" and not torch.version.hip and os.name != "nt"
         if not nvidia or torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
-            needs = "needs an NVIDIA GPU of compute capability 8.9 or later"
+            needs = "needs Linux and an NVIDIA GPU of compute capability 8.9 or later"
             raise OptionError(f"{dtype} {needs}; use float16 on other GPUs, int8 on a CPU")
         return as_dtype(str(dtype).removeprefix("fp8_"))
     if dtype is not None and dtype != "auto":

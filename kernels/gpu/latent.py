@@ -170,10 +170,9 @@ def split_latent(
     arguments = launch_arguments(c, reads, queries, latent, splits)
     arguments |= {"queries": queries, "latent": latent, "bias": bias, "sums": parts.sums}
     arguments |= {"stats": parts.stats, "scale_log2": scale * math.log2(math.e)}
-    arguments |= {
-        f"latent_{n}_stride": latent.stride(i) for i, n in enumerate(("slot", "position"))
-    }
-    arguments |= {"bias_stride": bias.stride(0), "BLOCK_D": c.block_d, "SLICES": c.slices}
+    arguments |= {"latent_slot_stride": latent.stride(0), "bias_stride": bias.stride(0)}
+    arguments |= {"latent_position_stride": latent.stride(1), "BLOCK_D": c.block_d}
+    arguments |= {"SLICES": c.slices, "HAS_BIAS": reads.position_bias is not None}
     grid = triton.cdiv(rows // windows * heads, c.block_q), windows, splits
-    split_latent_kernel[grid](HAS_BIAS=reads.position_bias is not None, **arguments)
+    split_latent_kernel[grid](**arguments)
     return combine_and_map(parts, empty_by_head(queries), maps)

@@ -1,5 +1,6 @@
-"""Add and layer norm in one launch on a GPU, with the normed row stored in its cache, and rows in
-float8 for products: Triton."""
+"""Add and layer norm in one launch on a GPU, with the normed row stored in its cache; and rows in
+float8, for products: Triton.
+"""
 
 import torch
 import triton
@@ -149,9 +150,9 @@ def round_rows_kernel(
 
 def round_rows_by_triton(x: Tensor, gelu: bool = False) -> tuple[Tensor, Tensor]:
     """`kernels.attention.round_rows` on the device: x [R, d], same results but for rounding."""
-    rows, width = x.shape
+    x, (rows, width) = x.contiguous(), x.shape
     values, factors = torch.empty_like(x, dtype=FP8), x.new_empty(rows, 1, dtype=torch.float32)
     constants = {"D": width, "BLOCK_D": triton.next_power_of_2(width)}
     constants |= {"GELU": gelu, "NATIVE": x.is_cuda, "num_warps": 8 if width > 2048 else 4}
-    round_rows_kernel[(rows,)](x.contiguous(), values.view(torch.uint8), factors, **constants)
+    round_rows_kernel[(rows,)](x, values.view(torch.uint8), factors, **constants)
     return values, factors

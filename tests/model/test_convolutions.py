@@ -12,19 +12,19 @@ from tests.support.checkpoints import random_state, tiny_dims
 
 CPU = torch.device("cpu")
 DIMS = tiny_dims(width=128, heads=2)
-KINDS = [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False)]
+KINDS = [(torch.float32, ""), (torch.float32, "int8"), (torch.bfloat16, "")]
 
 
-@pytest.mark.parametrize(("dtype", "int8"), KINDS)
-def test_convolutions(dtype: torch.dtype, int8: bool) -> None:
+@pytest.mark.parametrize(("dtype", "rounded"), KINDS)
+def test_convolutions(dtype: torch.dtype, rounded: str) -> None:
     """As products in bfloat16 with packed weights, they are no further off than PyTorch's own in
     bfloat16; in float32 they are PyTorch's.
     """
-    narrow = int8 or dtype == torch.bfloat16
+    narrow = bool(rounded) or dtype == torch.bfloat16
     if narrow and not processor_has("avx512_bf16"):
         pytest.skip("a processor without AVX512-BF16")
     state, x = random_state(DIMS, seed=0), torch.randn(2, 400, 80)
-    encoder = Encoder(state, DIMS, CPU, dtype, int8)
+    encoder = Encoder(state, DIMS, CPU, dtype, rounded)
     found = encoder.conv2(encoder.conv1(x.to(dtype)))
 
     def by_pytorch(dtype: torch.dtype) -> torch.Tensor:
@@ -43,16 +43,16 @@ def test_convolutions(dtype: torch.dtype, int8: bool) -> None:
         assert isinstance(convolution.weight, Packed) == narrow
 
 
-@pytest.mark.parametrize(("dtype", "int8"), KINDS)
+@pytest.mark.parametrize(("dtype", "rounded"), KINDS)
 @pytest.mark.parametrize("length", [3000, 1000])
 def test_silence_is_convolved_once(
-    dtype: torch.dtype, int8: bool, length: int, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, rounded: str, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever it begins, in the longest of the windows, the result is that of all frames."""
     if dtype == torch.bfloat16 and not processor_has("avx512_bf16"):
         pytest.skip("a processor without AVX512-BF16")
     torch.manual_seed(0)
-    encoder, seen = Encoder(random_state(DIMS, seed=0), DIMS, CPU, dtype, int8), []
+    encoder, seen = Encoder(random_state(DIMS, seed=0), DIMS, CPU, dtype, rounded), []
     until = encoder_module._until_silence
     monkeypatch.setattr(
         encoder_module, "_until_silence", lambda x: seen.append(until(x)) or seen[-1]
