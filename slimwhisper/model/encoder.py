@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -117,9 +117,10 @@ class Encoder:
         kernels: Kernels | None = None,
     ) -> None:
         """state: OpenAI's names; matrices [out, in], convolutions [out, in, 3]. rounded: of linear
-        maps, the weights: "int8", on a CPU in float32, see `kernels.linear.quantize`; or "fp8", see
-        `kernels.linear.Float8`. On a CPU that multiplies bfloat16 twice as fast as float32,
-        convolutions and attention are in bfloat16 with int8. kernels: to share those of a model.
+        maps, the weights: "int8", on a CPU in float32, see `kernels.linear.quantize`; or "fp8", but
+        for the first block's, see `kernels.linear.Float8`. On a CPU that multiplies bfloat16 twice
+        as fast as float32, convolutions and attention are in bfloat16 with int8. kernels: to share
+        those of a model.
         """
         self.kernels = kernels or Kernels(device, dtype)
         whole = not factored_layers(state)  # its layers are one matrix each
@@ -132,9 +133,10 @@ class Encoder:
         self.conv2 = _Convolution.read(source / "conv2", stride=2)
         self.positions = source.tensor("positional_embedding", at_least_float32(dtype))
         blocks = source / "blocks"
+        # the first one's rounding to float8 would err as much as that of all others together
+        sources = replace(blocks, fp8=None), *[blocks] * (dims.n_audio_layer - 1)
         self.blocks = [
-            _EncoderBlock.read(blocks / str(i), dims.n_audio_head)
-            for i in range(dims.n_audio_layer)
+            _EncoderBlock.read(s / str(i), dims.n_audio_head) for i, s in enumerate(sources)
         ]
         self.norm = LayerNorm.read(source / "ln_post")
         self.rows = (

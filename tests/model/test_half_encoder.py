@@ -26,7 +26,7 @@ def encoded(device: torch.device, dtype: torch.dtype, mel: Tensor, rounded: str 
             state[name] = tensor + 0.3
     encoder = Encoder(state, DIMS, device, dtype, rounded)
     products = 3 if device.type == "cpu" and not rounded else 1
-    assert all(len(b.projections) == products for b in encoder.blocks)
+    assert all(len(b.projections) == products for b in encoder.blocks[1:])
     return encoder(mel).cpu().double()
 
 
@@ -80,7 +80,7 @@ def assert_float8_is_near(dtype: torch.dtype) -> None:
 def test_float8_is_near() -> None:
     with pretend_cuda() as gpu:
         assert_float8_is_near(torch.float16)
-        assert gpu.counts.kernels["_scaled_mm"] == 4 * DIMS.n_audio_layer
+        assert gpu.counts.kernels["_scaled_mm"] == 4 * (DIMS.n_audio_layer - 1)
 
 
 @pytest.mark.parametrize("name", ["_addmm_activation", "_scaled_mm"])
