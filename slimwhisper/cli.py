@@ -54,7 +54,8 @@ slimwhisper COMMAND --help has a command's flags, --help all has the others too.
 # the flags that most people need, of any command
 COMMON = """audio text source model device dtype batch_size language task initial_prompt prompt
 hotwords beam_size vad_filter output_dir output_format output word_timestamps sentences diarize
-allow_url allow_download host port auth api_key allow_origin max_upload max_minutes batch""".split()
+allow_url allow_download host port auth api_key allow_origin max_upload max_minutes batch
+rounds against_whisper specs target_loss json""".split()
 RAY = "ray.job:run_transcribe_on_ray"
 # commands whose result is what they print
 PRINTED = ("live", "models", "report", "bench", "tradeoff", "doctor")
@@ -96,9 +97,11 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument(*names, action=_Help, nargs="?", metavar="all", default=quiet, help=help)
 
     def help_text(self, whole: bool) -> str:
-        """The help; unless `whole`, of the flags that most people need, at most a screen."""
-        if whole or self._subparsers:
-            return OVERVIEW if self._subparsers else self.format_help()
+        """The help; unless `whole`, where there are many, of the flags that most people need."""
+        if self._subparsers:
+            return OVERVIEW
+        if whole or len(self._actions) <= 10:
+            return self.format_help()
         names = " ".join(action.dest.upper() for action in self._get_positional_actions())
         text = argparse.HelpFormatter(self.prog, max_help_position=26)
         text.add_usage(f"{self.prog} [flags] {names}".strip(), (), ())
@@ -131,16 +134,14 @@ class _Parser(argparse.ArgumentParser):
         except argparse.ArgumentError as error:
             error.message += did_you_mean(value, map(str, action.choices or ()))
             if self._subparsers and os.path.exists(value):  # noqa: PTH110
-                error.message = (
-                    f"{value} is no command; did you mean slimwhisper transcribe {value}?"
-                )
+                error.message = f"no command; did you mean slimwhisper transcribe {value}?"
             raise
 
     def error(self, message: str) -> NoReturn:
         """Print one line with the error and how to get help."""
-        flag = message.partition(": expected one argument")[0].rpartition("--")[2]
-        if isinstance(self.get_default(flag), bool):
-            message = f"--{flag} needs True or False"
+        found = re.search(r"--(\w+): expected one argument$", message)
+        if found and isinstance(self.get_default(found[1]), bool):
+            message = f"--{found[1]} needs True or False"
         self.exit(2, f"{self.prog}: {escape_line(message)}; see {self.prog} --help\n")
 
 
@@ -182,10 +183,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: success, or help; 1: something failed; 2: wrong usage; 130, 143: stopped by a signal.
     """
     words = sys.argv[1:] if argv is None else argv
-    parser = build_parser(words[0] if words and words[0] in COMMANDS else None)
     if not words:
         print(OVERVIEW, end="")
         return 0
+    parser = build_parser(words[0] if words[0] in COMMANDS else None)
     arguments = parser.parse_args(words)
     command = arguments.command
     on_ray = command == "transcribe" and arguments.engine == "ray"

@@ -126,6 +126,7 @@ def test_first_mistakes(run_cli: RunCLI, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(ROOT)
     assert "mean slimwhisper transcribe samples/pi.opus?" in run_cli("samples/pi.opus").err
     assert "--sentences needs True or False" in run_cli("transcribe", "a", "--sentences").err
+    assert "could match" in run_cli("transcribe", "a", "--f").err
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

@@ -65,9 +65,12 @@ def read_asr(form: FormData, models: Models) -> TranscriptionRequest:
             options["diarize"] = "embedding"
     if "diarize" not in options:
         options = {name: value for name, value in options.items() if "speakers" not in name}
-    about = (fields.audio_file, fields.output, model, served_by, {"on_failure": "best", **options})
     return TranscriptionRequest(
-        *about,
+        fields.audio_file,
+        fields.output,
+        model,
+        served_by,
+        {"on_failure": "best", **options},
         unknown=list(fields.model_extra or ()),
         warnings=warnings,
         accept="text/plain",

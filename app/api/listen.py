@@ -96,6 +96,7 @@ def read_listen(form: FormData, models: Models) -> TranscriptionRequest:
         unknown, by_voice = [*unknown, "diarize"], False
     options: dict[str, Any] = {
         "task": "transcribe",
+        "on_failure": "best",
         "word_timestamps": True,
         "language": fields.spoken_language(),
         "multilingual": fields.language == "multi",

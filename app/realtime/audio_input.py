@@ -13,13 +13,8 @@ from slimwhisper.types import SAMPLE_RATE
 
 Sound = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 MAX_CHANNELS = 8
-SAMPLE_BYTES = {
-    "PCM_16": 2,
-    "PCM_32": 4,
-    "FLOAT": 4,
-    "ULAW": 1,
-    "ALAW": 1,
-}  # by coding, as soundfile has it
+# by coding, as soundfile has it
+SAMPLE_BYTES = {"PCM_16": 2, "PCM_32": 4, "FLOAT": 4, "ULAW": 1, "ALAW": 1}
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,11 @@ PROJECT = {  # pages of the repository that the site has too
     "SECURITY.md": "project/security.md",
     "THIRD_PARTY.md": "project/third-party.md",
 }
-OTHERS = {  # flags of other programs
-    *("--batched", "--build-arg", "--extra-index-url", "--gpus", "--list", "--model_directory"),
-    *("--read-only", "--suppress_numerals"),
-}
+# flags of other programs
+OTHERS = set(
+    "--batched --build-arg --extra-index-url --gpus --list --model_directory --read-only "
+    "--suppress_numerals --tmpfs".split()
+)
 logger = logging.getLogger("mkdocs.hooks.pages")
 # each public object, and where its docstring is
 PYTHON = {
@@ -106,9 +107,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     Flags that no command has are warned of, which ends a strict build.
     """
-    for flag in re.findall(r"`(--[a-z][\w-]*)", markdown) + re.findall(
-        r"^slimwhisper .* (--[a-z][\w-]*)", markdown, re.M
-    ):
+    named = " ".join(re.findall(r"^slimwhisper .*|`--[^`]*`", markdown, re.M))
+    for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", named):
         if page.file.src_uri not in PROJECT.values() and flag not in known_flags():
             logger.warning("%s: no command has the flag %s", page.file.src_uri, flag)
     here = DOCS / page.file.src_uri

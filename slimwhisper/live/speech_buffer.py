@@ -191,7 +191,9 @@ class SpeechBuffer:
         return self._commit(update.result, count)
 
     def _committable(self, update: UpdateDecoding, previous: Sequence[TextPiece]) -> int:
-        """How many words of an update, which is not the last, can be committed."""
+        """How many words of an update, which is not the last, can be committed. Notes where the
+        committed text ends then.
+        """
         if update.alignment is None:
             return 0
         weights = attention(update.alignment, update.frames)
