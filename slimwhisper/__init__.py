@@ -46,6 +46,7 @@ __all__ = [
     "load_model",
     "log_mel_spectrogram",
     "pad_or_trim",
+    "save_transcript",
     "transcribe",
 ]
 
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from slimwhisper.checkpoint.load import available_models
     from slimwhisper.decoding import DecodingOptions, DecodingResult, decode, detect_language
     from slimwhisper.loading import load_model
+    from slimwhisper.outputs import save_transcript
     from slimwhisper.transcribe import transcribe
     from slimwhisper.version import __version__ as __version__
 else:  # hidden from type checkers, which would then accept any name
@@ -90,6 +92,7 @@ else:  # hidden from type checkers, which would then accept any name
             "__version__": "slimwhisper.version",
             "available_models": "slimwhisper.checkpoint.load",
             "load_model": "slimwhisper.loading",
+            "save_transcript": "slimwhisper.outputs",
             "transcribe": "slimwhisper.transcribe:transcribe",
             "version": "slimwhisper.version",
         },

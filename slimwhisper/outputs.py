@@ -17,12 +17,15 @@ from functools import partial
 from html import escape
 from io import StringIO
 from itertools import groupby
+from os import PathLike
+from pathlib import Path
 from typing import Any, TextIO
 
-from slimwhisper.errors import OptionError
+from slimwhisper.disk import atomic_write
+from slimwhisper.errors import OptionError, OutputError
 from slimwhisper.option_group import OptionGroup, option
 from slimwhisper.subtitles.cues import Cue, label, shown, to_cues
-from slimwhisper.text import format_timestamp
+from slimwhisper.text import error_line, format_timestamp
 from slimwhisper.types import Segment, Transcript, Word
 
 Layout = Mapping[str, Any]
@@ -432,6 +435,36 @@ def formats_for(transcript: Transcript) -> list[OutputFormat]:
     """The formats for this transcript: RTTM only if it has speakers."""
     speakers = has_speakers(transcript)
     return [row for row in FORMATS.values() if speakers or not row.speakers]
+
+
+def save_transcript(transcript: Transcript, path: str | PathLike[str], **layout: Any) -> None:
+    """Write a transcript to a file, in the format that the file's suffix names.
+
+    An existing file is replaced, as a whole or not at all.
+
+    Args:
+        transcript: The transcript, as it was heard.
+        path: The file, such as "talk.srt". Its folder has to exist.
+        **layout: The fields of `LayoutOptions`, which need word timestamps, and `sentences=True`
+            for a transcript of sentences.
+
+    Raises:
+        OptionError: When no format has the path's suffix, or the layout does not fit.
+        OutputError: When the file cannot be written.
+    """
+    file = Path(path)
+    row = FORMATS.get(file.suffix.lower().removeprefix("."))
+    if row is None:
+        raise OptionError(f"{file}: its name has to end in one of .{', .'.join(FORMATS)}")
+    unknown = [name for name in layout if name not in (*LAYOUT, SENTENCES)]
+    if unknown:
+        raise OptionError(f"{unknown[0]}: not one of {', '.join((*LAYOUT, SENTENCES))}")
+    check_layout(layout, any(segment.words for segment in transcript.segments))
+    try:
+        with atomic_write(file) as target:
+            target.write(row.render(transcript, layout))
+    except OSError as error:
+        raise OutputError(f"{file}: cannot be written ({error_line(error)})") from error
 
 
 def register(row: OutputFormat) -> None:

@@ -64,7 +64,7 @@ def test_transcribe_writes_what_the_library_says(
     assert written == json.loads(json.dumps(alone))
     assert run.out.count(" --> ") == len(alone["segments"]) > 0
     assert "1 of 1 file transcribed, 0 failed" in run.err
-    assert "cache e+x" in run.err
+    assert "cache (e+x)" in run.err
 
 
 @pytest.fixture

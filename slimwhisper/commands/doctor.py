@@ -53,7 +53,10 @@ def run_doctor(arguments: argparse.Namespace) -> int:
             print(f"Problems that prevent transcription: {', '.join(bad)}.")
             print(f"Next: {results[bad[0]].advice}")
         else:
-            print("No problems. Next: slimwhisper transcribe YOUR_RECORDING --model small")
+            missing = any(check.ok is None for check in results.values())
+            legend = " (-: optional, and missing)" if missing else ""
+            print(f"No problems{legend}.")
+            print("Next: slimwhisper transcribe YOUR_RECORDING --model small")
     return 1 if bad else 0
 
 

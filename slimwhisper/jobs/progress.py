@@ -156,7 +156,8 @@ def summary_lines(facts: dict[str, Any], model: dict[str, Any] | None) -> list[s
     lines = [_counts_line(facts)]
     if flagged := facts["to_check"]:
         of = "1 segment" if facts["segments"] == 1 else f"{facts['segments']} segments"
-        lines.append(f"{flagged} of {of} to check")
+        where = "" if "report" in facts else "; --report FILE.html lists them"
+        lines.append(f"{flagged} of {of} to check{where}")
     if dropped := facts.get("dropped"):
         lines.append(f"{dropped} segment{'s' * (dropped > 1)} dropped")
     if left_out := facts.get("left_out"):
@@ -184,10 +185,10 @@ def _model_line(model: dict[str, Any]) -> str:
     """The model, its device, and how much smaller its cache is."""
     size, baseline = model["bytes_per_window"], model["baseline_bytes_per_window"]
     line = f"{model['model']} on {model['device']}, {model['dtype']}, batch {model['batch_size']}"
-    line += f"; cache {model['cache']}: {human_size(size)} per window"
+    line += f"; cache ({model['cache']}): {human_size(size)} per window"
     if size != baseline:
         times = f"{baseline / size:.1f} times smaller"
-        line += f", {times} than the baseline's {human_size(baseline)}"
+        line += f", {times} than Whisper's own {human_size(baseline)}"
     return line + "".join(f"; {note}" for note in _text_memory(model))
 
 

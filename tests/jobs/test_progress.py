@@ -29,7 +29,7 @@ def test_summary() -> None:
         "1 of 1 file transcribed, 0 failed, 2 already done, 1 failed in an earlier run; 0.0 s of",
         *("3 of 412 segments", "2 segments dropped", ": 9 .9, 8 .8, 7 .7, 6 .6, 5 .5, 4 .4, 3 .3"),
         *("run the same command again", "--retry_failed", "out/j.jsonl", "r.html"),
-        *("float32, batch 16; cache e+x: 1.0 MB per window, 8.0 times", "fell back", "auto (x"),
+        *("float32, batch 16; cache (e+x): 1.0 MB per window, 8.0 times", "fell back", "auto (x"),
     )
     for line, part in zip(summary_lines(facts, model), parts, strict=True):
         assert part in line

@@ -180,7 +180,7 @@ def test_another_checkpoint_is_refused(digits_path: Path, path: Path, run_cli: R
     own = weights_digest(load_checkpoint(digits_path).state)
     raw(path, checkpoint=own, cross="e8", self="x")
     run = run_cli(*command)
-    assert run.status == 0 and "cache e8+x:" in run.err
+    assert run.status == 0 and "cache (e8+x):" in run.err
     text = (path.parent / "door-code.txt").read_text()
     assert text.split() == "four zero seven seven".split()
 

@@ -6,12 +6,15 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import slimwhisper
+from slimwhisper.errors import OptionError, OutputError
 from slimwhisper.outputs import FORMATS
 from slimwhisper.subtitles.cues import to_cues
 from slimwhisper.subtitles.sentences import to_sentences
@@ -231,3 +234,20 @@ def test_words_that_disagree_with_their_segment_stay_within_it() -> None:
     odd = one(" a b c", (" a", 0.5, 0.9), (" b", 3.0, 2.0), (" c", 2.5, 9.0))
     cue = next(to_cues(odd, broken=False))
     assert [(w.start, w.end) for w in cue.words] == [(1.0, 1.0), (3.0, 3.05), (3.05, 4.0)]
+
+
+def test_a_transcript_is_saved_in_the_format_of_the_suffix(tmp_path: Path) -> None:
+    for name in ("a.srt", "b.VTT", "c.txt"):
+        slimwhisper.save_transcript(HELLO, tmp_path / name, sentences=True)
+        format = name[2:].lower()
+        assert (tmp_path / name).read_text() == written(HELLO, format, sentences=True)
+    refused: tuple[tuple[str, dict[str, Any], type[Exception], str], ...] = (
+        ("a.docx", {}, OptionError, "a.docx: its name has to end in one of .txt, .vtt"),
+        ("a.srt", {"max_lines": 2}, OptionError, "max_lines: not one of highlight_words"),
+        ("gone/a.srt", {}, OutputError, "a.srt: cannot be written"),
+    )
+    for name, layout, error, message in refused:
+        with pytest.raises(error, match=message):
+            slimwhisper.save_transcript(HELLO, tmp_path / name, **layout)
+    with pytest.raises(OptionError, match="highlight_words"):
+        slimwhisper.save_transcript(one("no words"), tmp_path / "a.srt", highlight_words=True)
