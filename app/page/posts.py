@@ -20,9 +20,14 @@ from starlette.exceptions import HTTPException
 
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import check_size
-from slimwhisper.app.page.transcripts.edits import Changed, ConflictError, Edits
-from slimwhisper.app.page.transcripts.results import GONE, PRIVATE, PageResults, download
-from slimwhisper.app.page.transcripts.views import segment_view
+from slimwhisper.app.page.edits import Changed, ConflictError, Edits
+from slimwhisper.app.page.results import (
+    GONE,
+    PRIVATE,
+    PageResults,
+    download,
+    segment_view,
+)
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.requests import compression_ratio
 from slimwhisper.outputs import FORMATS, SENTENCES, OutputFormat

@@ -1,9 +1,12 @@
-"""The page's results: recordings to play and transcripts to download, stored for some hours.
+"""The page's results: recordings to play and transcripts to download, stored for some hours; and
+segments and the outlines of waveforms, as the browser gets them.
 
-Each has a random token as its address, known only to the page that made the request.
+Each result has a random token as its address, known only to the page that made the request.
 """
 
+import base64
 import io
+import json
 import mimetypes
 import os
 import secrets
@@ -12,17 +15,23 @@ import time
 import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 from fastapi import APIRouter
 from fastapi.responses import FileResponse, Response
+from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
+from slimwhisper.app.page.edits import Edits
 from slimwhisper.app.page.tempdir import Store, TempFiles
-from slimwhisper.app.page.transcripts.edits import Edits
+from slimwhisper.audio.samples import Samples
 from slimwhisper.outputs import SENTENCES, OutputFormat, formats_for
+from slimwhisper.types import Segment
 
 GONE = "no longer available; transcribe the recording again"
 PRIVATE = {"Cache-Control": "private"}
@@ -133,3 +142,37 @@ def download(content: bytes, name: str, media_type: str) -> Response:
     """A file that the browser saves instead of showing it."""
     headers = {**PRIVATE, "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}"}
     return Response(content, media_type=media_type, headers=headers)
+
+
+COLUMNS = 1000
+
+
+def segment_view(segment: Segment) -> list[Any]:
+    """[start, end, text, words, speaker, flags]; times in seconds.
+
+    words: the JSON text of a list of [start, end, word, probability], or None; as text, because
+    Gradio copies nested values one by one, which takes seconds for the words of three hours.
+    speaker: None if unknown. flags: names, whose reasons are in the run's view.
+    """
+    words = None
+    if segment.words is not None:
+        fields = [[w.start, w.end, w.word, round(w.probability, 3)] for w in segment.words]
+        words = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    text = segment.text.strip()
+    return [segment.start, segment.end, text, words, segment.speaker, list(segment.flags)]
+
+
+def outline(samples: Samples, columns: int = COLUMNS) -> str:
+    """The lowest and the highest sample in each of `columns` stretches of equal length.
+
+    samples: float32 [n] in [-1, 1] at 16 kHz. Returns int8 [columns, 2] in base64: -127 to 127
+    for -1 to 1. With fewer than `columns` samples, the stretches without any are 0.
+    """
+    extremes = np.zeros((columns, 2), np.float32)  # lowest (at most 0), highest (at least 0)
+    edges = np.linspace(0, len(samples), columns + 1).round().astype(np.int64)
+    for column, (start, stop) in enumerate(pairwise(edges.tolist())):
+        if start < stop:
+            piece: NDArray[np.float32] = samples.read(start, stop)
+            extremes[column] = min(piece.min(), 0), max(piece.max(), 0)
+    packed = (extremes * 127).round().clip(-127, 127).astype(np.int8)
+    return base64.b64encode(packed.tobytes()).decode()
