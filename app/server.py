@@ -20,8 +20,7 @@ from slimwhisper.app.api.errors import disk_is_full, error_response
 from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.api.request import TranscriptionForm
 from slimwhisper.app.api.routes import make_routers
-from slimwhisper.app.connections import Connections, Http, listen, log_exhaustion
-from slimwhisper.app.framing import WebSocket
+from slimwhisper.app.connections import Connections, Http, WebSocket, listen, log_exhaustion
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
 from slimwhisper.app.realtime.stream_socket import MAX_MESSAGE
 from slimwhisper.app.realtime.wyoming import Wyoming

@@ -17,7 +17,7 @@ from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import check_form, json_object, one_of, refused
 from slimwhisper.app.api.listen import ListenForm, as_channel, as_words, metadata, model_info
 from slimwhisper.app.api.request import choose_model, response_headers
-from slimwhisper.app.realtime.audio_input import SoundFormat
+from slimwhisper.app.realtime.stream_feed import SoundFormat
 from slimwhisper.app.realtime.stream_socket import NORMAL, POLICY, SessionEnd, StreamSocket
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
@@ -92,7 +92,7 @@ class ListenSocket(StreamSocket):
         self._feed.stream.commit()
         await self.heard_all(lambda: bool(self._starts))
         if self._finalizing:
-            self._results(as_channel("", []), self._seconds, self._seconds, is_final=True)
+            self._results(as_channel("", []), self._seconds, self._seconds, final=True)
 
     def translate(self, event: LiveEvent) -> None:
         """Emit the results of an utterance."""
@@ -117,14 +117,21 @@ class ListenSocket(StreamSocket):
                 end = max((s.end for s in event.segments), default=start)
                 words = [word for segment in event.segments for word in as_words(segment)]
                 channel = as_channel(event.text.strip(), words)
-                self._results(channel, start, end, is_final=True, speech_final=True)
+                self._results(channel, start, end, final=True, speech_final=True)
                 if self._fields.utterance_end_ms and event.text:
                     ended = {"channel": CHANNEL, "last_word_end": round(end, 3)}
                     self.emit({"type": "UtteranceEnd", **ended})
 
-    def _results(self, channel: dict[str, Any], start: float, end: float, **final: bool) -> None:
-        """Emit a result. final: "is_final", for an utterance "speech_final", too."""
-        from_finalize = bool(final) and self._finalizing
+    def _results(
+        self,
+        channel: dict[str, Any],
+        start: float,
+        end: float,
+        final: bool = False,
+        speech_final: bool = False,
+    ) -> None:
+        """Emit a result. speech_final: of a whole utterance."""
+        from_finalize = final and self._finalizing
         self._finalizing = self._finalizing and not final
         info = {"model_info": model_info(self._model), "model_uuid": self._model}
         self.emit(
@@ -133,9 +140,8 @@ class ListenSocket(StreamSocket):
                 "channel_index": CHANNEL,
                 "duration": round(end - start, 3),
                 "start": round(start, 3),
-                "is_final": False,
-                "speech_final": False,
-                **final,
+                "is_final": final,
+                "speech_final": speech_final,
                 "from_finalize": from_finalize,
                 "channel": channel,
                 "metadata": {"request_id": self._id, **info},

@@ -28,7 +28,7 @@ from slimwhisper.app.api.fields import (
     unsupported_if,
 )
 from slimwhisper.app.api.request import choose_model
-from slimwhisper.app.realtime.audio_input import SoundFormat
+from slimwhisper.app.realtime.stream_feed import SoundFormat
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.live.types import LiveOptions

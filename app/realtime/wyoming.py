@@ -21,8 +21,7 @@ from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import NULL_IS_DEFAULT, LenientModel, check, json_object, one_of
 from slimwhisper.app.api.request import choose_model
 from slimwhisper.app.connections import listen
-from slimwhisper.app.realtime.audio_input import MAX_CHANNELS, SoundFormat
-from slimwhisper.app.realtime.stream_feed import StreamFeed
+from slimwhisper.app.realtime.stream_feed import MAX_CHANNELS, SoundFormat, StreamFeed
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.jobs import StoppingError
 from slimwhisper.checkpoint.names import BUNDLED, HUB_MODELS
