@@ -21,13 +21,12 @@ from slimwhisper.app.api.fields import (
     read_form,
 )
 from slimwhisper.app.api.raw_audio import wav_of
-from slimwhisper.app.api.request import TranscriptionRequest, choose_model
+from slimwhisper.app.api.request import TranscriptionRequest, choose_model, lacking_speakers
 from slimwhisper.app.api.respond import PendingTranscription, respond
 from slimwhisper.app.api.response import FinishedTranscript
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.models import Models
 from slimwhisper.longform.recording import Recording
-from slimwhisper.speakers.choice import BACKENDS, missing
 
 OUTPUTS = ("txt", "vtt", "srt", "tsv", "json")
 BOUNDS = option_fields(
@@ -57,8 +56,8 @@ def read_asr(form: FormData, models: Models) -> TranscriptionRequest:
     options = {name: value for name, value in options.items() if value}
     task = options.setdefault("task", "transcribe")
     if fields.diarize or fields.enable_diarization:
-        if lacking := missing("embedding"):
-            warnings.append(f"no speakers without {lacking[0]}: {BACKENDS['embedding'].install}")
+        if lacking := lacking_speakers("diarize"):
+            warnings.append(lacking)
         elif task == "translate":
             warnings.append("translations have no speakers")
         else:

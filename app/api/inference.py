@@ -109,5 +109,12 @@ def read_inference(form: FormData, models: Models) -> TranscriptionRequest:
     model, served_by, _ = choose_model(None, models)
     task = "translate" if fields.translate else "transcribe"
     options = {"task": task, "on_failure": "best", **fields.options()}
-    about = (fields.file, fields.response_format, model, served_by, options)
-    return TranscriptionRequest(*about, words_inside=True, unknown=list(fields.model_extra or ()))
+    return TranscriptionRequest(
+        fields.file,
+        fields.response_format,
+        model,
+        served_by,
+        options,
+        words_inside=True,
+        unknown=list(fields.model_extra or ()),
+    )

@@ -21,13 +21,12 @@ from starlette.datastructures import FormData, UploadFile
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import Text, TextForm, Texts, Upload, check_form
 from slimwhisper.app.api.raw_audio import wav_of
-from slimwhisper.app.api.request import TranscriptionRequest, choose_model
+from slimwhisper.app.api.request import TranscriptionRequest, choose_model, lacking_speakers
 from slimwhisper.app.api.respond import respond
 from slimwhisper.app.api.response import FinishedTranscript
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.models import Models
 from slimwhisper.audio.channels import STEREO
-from slimwhisper.speakers.choice import missing
 from slimwhisper.types import Segment, Word
 
 AROUND = re.compile(r"^\W+|\W+$")  # punctuation at a word
@@ -92,8 +91,8 @@ def read_listen(form: FormData, models: Models) -> TranscriptionRequest:
     fields = check_form(RecordingForm, form)
     model, served_by, warnings = choose_model(fields.model, models)
     unknown, by_voice = list(fields.model_extra or ()), bool(fields.diarize or fields.diarize_model)
-    if by_voice and missing("embedding"):
-        unknown, by_voice = [*unknown, "diarize"], False
+    if by_voice and (lacking := lacking_speakers("diarize")):
+        warnings, by_voice = [*warnings, lacking], False
     options: dict[str, Any] = {
         "task": "transcribe",
         "on_failure": "best",

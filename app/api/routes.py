@@ -21,6 +21,7 @@ from slimwhisper.app.api.request import TranscriptionRequest, read_request
 from slimwhisper.app.api.respond import respond
 from slimwhisper.app.service.host import ServerHost
 
+NO_RESULTS = "respond-async was ignored: start the server with --results DIR"
 AZURE = "/openai/deployments/{name}"  # before the paths of Azure's clients
 
 
@@ -53,10 +54,14 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter, Background | N
         later = "respond-async" in map(str.strip, wishes)
         if background and later:
             return await background.accept(request, task)
-        response = await respond(host, request, lambda form: read(form, task))
-        if later:
-            response.headers.append("X-Slimwhisper-Warning", "respond-async was ignored")
-        return response
+
+        def read_now(form: FormData) -> TranscriptionRequest:
+            transcription = read(form, task)
+            if later:
+                transcription.warnings.append(NO_RESULTS)
+            return transcription
+
+        return await respond(host, request, read_now)
 
     @root.post("/audio/transcriptions")
     @root.post(f"{AZURE}/audio/transcriptions")
@@ -80,8 +85,8 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter, Background | N
     add_asr(root, host)
     add_listen(router, host)
     if background:
-        router.add_api_route("/audio/transcriptions/{name}", background.state, methods=["GET"])
-        router.add_api_route(
-            "/audio/transcriptions/{name}", background.delete, methods=["DELETE"], status_code=204
-        )
+        job = "/audio/transcriptions/{name}"
+        router.add_api_route(job, background.state, methods=["HEAD"], include_in_schema=False)
+        router.add_api_route(job, background.state, methods=["GET"])
+        router.add_api_route(job, background.delete, methods=["DELETE"], status_code=204)
     return router, root, background
