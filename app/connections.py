@@ -29,8 +29,8 @@ from websockets.frames import Frame
 from websockets.http11 import MAX_LINE_LENGTH, MAX_NUM_HEADERS
 from websockets.server import ServerProtocol
 
+from slimwhisper.app.api.access import is_loopback, network_of
 from slimwhisper.app.api.errors import RETRY_AFTER, APIError
-from slimwhisper.app.api.origins import is_loopback, network_of
 
 PIECES = 500  # at once, of any size
 PER_SECOND = 100  # that may follow, of any size

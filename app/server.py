@@ -24,9 +24,8 @@ from slimwhisper.app.connections import Connections, Http, WebSocket, listen, lo
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
 from slimwhisper.app.realtime.stream_socket import MAX_MESSAGE
 from slimwhisper.app.realtime.wyoming import Wyoming
-from slimwhisper.app.service.host import ServerHost, ServerSettings
+from slimwhisper.app.service.host import Models, ServerHost, ServerSettings
 from slimwhisper.app.service.jobs import ModelChoice
-from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.version import __version__

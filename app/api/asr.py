@@ -20,12 +20,10 @@ from slimwhisper.app.api.fields import (
     option_fields,
     read_form,
 )
-from slimwhisper.app.api.raw_audio import wav_of
+from slimwhisper.app.api.recordings import wav_of
 from slimwhisper.app.api.request import TranscriptionRequest, choose_model, lacking_speakers
-from slimwhisper.app.api.respond import PendingTranscription, respond
-from slimwhisper.app.api.response import FinishedTranscript
-from slimwhisper.app.service.host import ServerHost
-from slimwhisper.app.service.models import Models
+from slimwhisper.app.api.respond import FinishedTranscript, PendingTranscription, respond
+from slimwhisper.app.service.host import Models, ServerHost
 from slimwhisper.longform.recording import Recording
 
 OUTPUTS = ("txt", "vtt", "srt", "tsv", "json")

@@ -10,7 +10,7 @@ from starlette.datastructures import FormData
 
 from slimwhisper.app.api.fields import Text, UploadForm, check_form, invalid, one_of, only
 from slimwhisper.app.api.request import TranscriptionRequest, choose_model
-from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.host import Models
 from slimwhisper.jobs.flags import temperatures
 from slimwhisper.option_group import asks_detection
 

@@ -20,12 +20,10 @@ from starlette.datastructures import FormData, UploadFile
 
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import Text, TextForm, Texts, Upload, check_form
-from slimwhisper.app.api.raw_audio import wav_of
+from slimwhisper.app.api.recordings import wav_of
 from slimwhisper.app.api.request import TranscriptionRequest, choose_model, lacking_speakers
-from slimwhisper.app.api.respond import respond
-from slimwhisper.app.api.response import FinishedTranscript
-from slimwhisper.app.service.host import ServerHost
-from slimwhisper.app.service.models import Models
+from slimwhisper.app.api.respond import FinishedTranscript, respond
+from slimwhisper.app.service.host import Models, ServerHost
 from slimwhisper.audio.channels import STEREO
 from slimwhisper.types import Segment, Word
 

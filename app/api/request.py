@@ -34,9 +34,9 @@ from slimwhisper.app.api.fields import (
     option_fields,
     refused,
 )
-from slimwhisper.app.api.references import SpeakerReference, read_references
+from slimwhisper.app.api.recordings import SpeakerReference, read_references
+from slimwhisper.app.service.host import Models, openai_model
 from slimwhisper.app.service.jobs import ModelChoice
-from slimwhisper.app.service.models import Models, openai_model
 from slimwhisper.errors import CheckpointError, DependencyError, OptionError
 from slimwhisper.option_group import asks_detection
 from slimwhisper.outputs import FORMATS

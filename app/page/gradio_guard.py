@@ -26,9 +26,9 @@ from starlette.formparsers import MultiPartException
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from slimwhisper.app.api.access import network_of
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import check_size
-from slimwhisper.app.api.origins import network_of
 from slimwhisper.app.page.tempdir import Store, TempFiles
 from slimwhisper.app.service.host import ServerSettings
 

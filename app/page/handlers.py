@@ -296,20 +296,17 @@ class Handlers:
             values = {name: arguments[name] for name in CallOptions.model_fields}
             options = CallOptions.model_validate(values)
             name = self.models.resolve(options.model)
+            recordings = [self._upload(file, str(file.get("orig_name"))) for file in files or []]
+            if recording:
+                recordings.append(self._upload(recording, "recording.wav"))
+            if not recordings:
+                raise OptionError("Add a file or record something first.")
+            lines = options.script_lines(len(recordings))
         except ValidationError as error:
             raise _error(first_problem(error)) from None
         except SlimWhisperError as error:
             raise _error(str(error)) from error
         choice = ModelChoice(name, None if options.cache == self._preset else options.cache)
-        recordings = [self._upload(file, str(file.get("orig_name"))) for file in files or []]
-        if recording:
-            recordings.append(self._upload(recording, "recording.wav"))
-        if not recordings:
-            raise _error("Add a file or record something first.")
-        try:
-            lines = options.script_lines(len(recordings))
-        except OptionError as error:
-            raise _error(str(error)) from None
         async for update in self._run(request, recordings, choice, options.options(), lines):
             yield update
 

@@ -35,8 +35,7 @@ from slimwhisper.app.page.posts import MakeKey, live_formats, make_edit_router, 
 from slimwhisper.app.page.results import PageResults, make_results_router
 from slimwhisper.app.page.tempdir import FILES
 from slimwhisper.app.service.engines import Engines
-from slimwhisper.app.service.host import ServerHost
-from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.host import Models, ServerHost
 from slimwhisper.audio.headers import AUDIO_SUFFIXES
 from slimwhisper.cache.forms import PRESETS, brief
 from slimwhisper.devices import free_bytes
@@ -48,7 +47,7 @@ ASSETS = Path(__file__).with_name("assets")
 SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."
 MEMORY = Path("/proc/meminfo")
 TEMPERATURES = ("0", "0.2", "0.4", "0.6", "0.8", "1")
-QUICK: dict[str, Any] = {  # through Gradio's queue, the only route for calls in `api.paths`
+QUICK: dict[str, Any] = {  # through Gradio's queue, the only route for calls in `api.access`
     "api_visibility": "private",
     "show_progress": "hidden",
     "concurrency_limit": None,

@@ -4,7 +4,7 @@
 /page/live/key gives a key for the Live tab's websocket, and /page/live/transcript.FORMAT a file:
 only the page stores a live transcript, so it posts the text.
 
-Users and sizes are limited in `api.paths`.
+Users and sizes are limited in `api.access`.
 """
 
 import re

@@ -9,10 +9,10 @@ import pytest
 import soundfile
 from starlette.datastructures import FormData, UploadFile
 
-from slimwhisper.app.api import asr, raw_audio
+from slimwhisper.app.api import asr, recordings
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.listen import read_listen
-from slimwhisper.app.api.raw_audio import wav_of
+from slimwhisper.app.api.recordings import wav_of
 from slimwhisper.audio.load import load_audio
 from slimwhisper.speakers import choice
 from tests.support.forms import MODELS, form_of, wanted
@@ -58,7 +58,7 @@ def test_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
         made.seek(0)
         assert (load_audio(made.read()) * 32768).astype("<i2").tobytes() == PCM
     with Path("/dev/full").open("w+b", buffering=0) as full:
-        monkeypatch.setattr(raw_audio.tempfile, "TemporaryFile", lambda: full)
+        monkeypatch.setattr(recordings.tempfile, "TemporaryFile", lambda: full)
         with pytest.raises(OSError, match="No space left"):
             wav_of(BytesIO(PCM))
 

@@ -23,7 +23,7 @@ from slimwhisper.app.realtime.session import (
     update_session,
 )
 from slimwhisper.app.realtime.stream_feed import SoundDecoder, SoundFormat
-from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.host import Models
 from slimwhisper.errors import AudioError, CheckpointError, OptionError
 from slimwhisper.live import types as live
 from slimwhisper.types import Segment, Word

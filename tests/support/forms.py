@@ -12,7 +12,7 @@ from starlette.requests import Request
 from slimwhisper.app.api.fields import read_form
 from slimwhisper.app.api.inference import read_inference
 from slimwhisper.app.api.request import TranscriptionRequest, read_request
-from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.host import Models
 
 MODELS = Models("digits")
 
