@@ -300,8 +300,7 @@ class Access:
             raise APIError(404, f"{scope['method']} {scope['path']}: Not Found")
         check_charset(scope)
         limit = self.max_upload if rule.max_body is UPLOAD else rule.max_body
-        check_length(scope, limit)
-        return limit_body(receive, limit, to_disk=rule.max_body is UPLOAD)
+        return limit_body(scope, receive, limit, to_disk=rule.max_body is UPLOAD)
 
     def _check_site(self, scope: Scope, rule: PathRule) -> None:
         """Raise APIError for a request that a page of another site makes a browser send."""
@@ -385,23 +384,20 @@ def bearer_key(scope: Scope) -> str:
     return next((p.removeprefix(KEY_PROTOCOL) for p in offered if p.startswith(KEY_PROTOCOL)), "")
 
 
-def check_length(scope: Scope, limit: int) -> None:
-    """Raise APIError if Content-Length is more than `limit` bytes."""
+def limit_body(scope: Scope, receive: Receive, limit: int, to_disk: bool) -> Receive:
+    """`receive`, but it raises APIError once more than `limit` bytes of a body have arrived, and so
+    does this function if Content-Length is more.
+
+    to_disk: the body is written to disk, so APIError is raised when the disk is full, too.
+
+    Starlette's RequestBodyLimitMiddleware does the same, but cannot answer in OpenAI's format.
+    """
     try:
         length = int(Headers(scope=scope).get("content-length", "0"))
     except ValueError:
         raise APIError(400, "Content-Length is not a number") from None
     if length > limit:
         raise too_large(limit)
-
-
-def limit_body(receive: Receive, limit: int, to_disk: bool) -> Receive:
-    """`receive`, but it raises APIError once more than `limit` bytes of a body have arrived.
-
-    to_disk: the body is written to disk, so APIError is raised when the disk is full, too.
-
-    Starlette's RequestBodyLimitMiddleware does the same, but cannot answer in OpenAI's format.
-    """
     remaining = limit
 
     async def receive_limited() -> Message:

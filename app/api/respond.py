@@ -69,7 +69,11 @@ class FinishedTranscript:
             case "text":
                 return PlainTextResponse(self.text + "\n", headers=headers)
             case format:
-                file = FORMATS[format].render(self.transcript, self._layout())
+                # two lines for sentences, karaoke for words with times
+                karaoke = format == "ass" and "word" in self.request.granularities
+                sentences = bool(self.request.options.get("sentences"))
+                layout = {SENTENCES: sentences, "highlight_words": karaoke}
+                file = FORMATS[format].render(self.transcript, layout)
                 default, plain = FORMATS[format].media_type, "text/plain"
                 media_type = f"{plain if plain in self.request.accept else default}; charset=utf-8"
                 return Response(file, media_type=media_type, headers=headers)
@@ -82,12 +86,6 @@ class FinishedTranscript:
         text = self.transcript.text.strip()  # without speakers, as the deltas
         done = {"type": "transcript.text.done", "text": text, **self._optional_fields()}
         yield {**done, "usage": self._tokens()}
-
-    def _layout(self) -> dict[str, bool]:
-        """The layout of subtitles: two lines for sentences, karaoke for words with times."""
-        karaoke = self.request.format == "ass" and "word" in self.request.granularities
-        sentences = bool(self.request.options.get("sentences"))
-        return {SENTENCES: sentences, "highlight_words": karaoke}
 
     def _optional_fields(self) -> dict[str, Any]:
         """The fields of JSON and of the last event that are there only on request."""

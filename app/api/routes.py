@@ -1,5 +1,5 @@
 """The addresses of the HTTP APIs: OpenAI's /v1/audio/transcriptions, /v1/audio/translations and
-/v1/models; whisper.cpp's /inference; whisper-asr-webservice's /asr; Deepgram's /v1/listen.
+/v1/models; whisper.cpp's /inference; whisper-asr-webservice's /asr.
 
 Requests and responses follow OpenAI's reference (platform.openai.com/docs/api-reference/audio), so
 its clients work unchanged. The other fields of `slimwhisper.Options` are not part of the API; use
@@ -16,7 +16,6 @@ from starlette.datastructures import FormData
 from slimwhisper.app.api.asr import add_asr
 from slimwhisper.app.api.background import Background
 from slimwhisper.app.api.inference import read_inference
-from slimwhisper.app.api.listen import add_listen
 from slimwhisper.app.api.request import TranscriptionRequest, read_request
 from slimwhisper.app.api.respond import respond
 from slimwhisper.app.service.host import ServerHost
@@ -83,7 +82,6 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter, Background | N
         return await respond(host, request, lambda form: read_inference(form, models))
 
     add_asr(root, host)
-    add_listen(router, host)
     if background:
         job = "/audio/transcriptions/{name}"
         router.add_api_route(job, background.state, methods=["HEAD"], include_in_schema=False)

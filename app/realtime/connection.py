@@ -280,7 +280,9 @@ class Connection(StreamSocket):
         """Handle one event. Raises APIError, SlimWhisperError."""
         self._event_id = None
         event = parse_event(message)
-        self._event_id = event_id_of(event)
+        given = event.get("event_id")
+        if isinstance(given, str) and len(given) <= MAX_ID:
+            self._event_id = given
         await self._handle(event)
         self._event_id = None
 
@@ -351,12 +353,6 @@ def parse_event(message: dict[str, Any]) -> dict[str, Any]:
         reason = "an event is a JSON object with a type"
         raise refused("type", reason, "missing_required_parameter")
     return event
-
-
-def event_id_of(event: dict[str, Any]) -> str | None:
-    """The id that the client gave an event."""
-    event_id = event.get("event_id")
-    return event_id if isinstance(event_id, str) and len(event_id) <= MAX_ID else None
 
 
 def audio_of(event: dict[str, Any]) -> bytes:

@@ -1,5 +1,5 @@
 """`/v1/realtime`: OpenAI's Realtime API, for transcription; its client secrets; and Deepgram's
-websocket, `/v1/listen`.
+`/v1/listen`.
 
 The websocket's events are those of openai-python 3.54 (types/realtime); docs/connect/realtime.md
 has the differences. Client secrets are short-lived keys for browsers, which permit realtime
@@ -13,6 +13,7 @@ import secrets
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, WebSocket
@@ -30,7 +31,7 @@ from slimwhisper.app.api.fields import (
     unsupported,
 )
 from slimwhisper.app.realtime.connection import Connection, make_id
-from slimwhisper.app.realtime.listen import ListenSocket
+from slimwhisper.app.realtime.listen import ListenSocket, add_listen
 from slimwhisper.app.realtime.session import START, SessionConfig, session_object, update_session
 from slimwhisper.app.realtime.stream_socket import GOING_AWAY, SessionEnd, StreamSocket
 from slimwhisper.app.service.host import ServerHost
@@ -111,7 +112,7 @@ class Realtime:
 
     def __init__(self, host: ServerHost) -> None:
         self.client_secrets = ClientSecrets()
-        self._host = host
+        self.host = host
         self._open: dict[StreamSocket, asyncio.Task[Any] | None] = {}
 
     def __len__(self) -> int:
@@ -124,11 +125,16 @@ class Realtime:
 
     def connect(self, websocket: WebSocket) -> StreamSocket:
         """A session of OpenAI's API. Raises APIError, SlimWhisperError."""
-        return Connection(websocket, self._config(websocket), self._host)
-
-    def listen(self, websocket: WebSocket) -> StreamSocket:
-        """A session of Deepgram's API. Raises APIError, SlimWhisperError."""
-        return ListenSocket(websocket, self._host)
+        config = self.client_secrets.session(bearer_key(websocket.scope)) or START
+        query = websocket.query_params
+        if query.get("intent", "transcription") != "transcription":
+            raise unsupported("intent", "this server only transcribes; send intent=transcription")
+        if "call_id" in query:
+            raise unsupported("call_id", "this server has no calls; leave call_id out")
+        if model := query.get("model"):
+            sound = {"input": {"transcription": {"model": model}}}
+            config, _ = update_session(config, {"type": "transcription", "audio": sound})
+        return Connection(websocket, config, self.host)
 
     async def serve(self, websocket: WebSocket, make: Callable[[WebSocket], StreamSocket]) -> None:
         """Serve a session, from the request to its end."""
@@ -155,22 +161,11 @@ class Realtime:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _config(self, websocket: WebSocket) -> SessionConfig:
-        """The configuration of a session at its start. Raises APIError."""
-        config = self.client_secrets.session(bearer_key(websocket.scope)) or START
-        query = websocket.query_params
-        if query.get("intent", "transcription") != "transcription":
-            raise unsupported("intent", "this server only transcribes; send intent=transcription")
-        if "call_id" in query:
-            raise unsupported("call_id", "this server has no calls; leave call_id out")
-        input_fields = {"input": {"transcription": {"model": query.get("model")}}}
-        session = {"type": "transcription", "audio": input_fields}
-        return update_session(config, session)[0] if query.get("model") else config
-
 
 def make_realtime_router(realtime: Realtime) -> APIRouter:
     """The routes to be mounted at /v1."""
-    router = APIRouter()
+    router, host = APIRouter(), realtime.host
+    add_listen(router, host)
 
     @router.websocket("/realtime")
     async def connect(websocket: WebSocket) -> None:
@@ -180,7 +175,7 @@ def make_realtime_router(realtime: Realtime) -> APIRouter:
     @router.websocket("/listen")
     async def listen(websocket: WebSocket) -> None:
         """Transcribe a live stream, as Deepgram's API does."""
-        await realtime.serve(websocket, realtime.listen)
+        await realtime.serve(websocket, partial(ListenSocket, host=host))
 
     @router.post("/realtime/client_secrets")
     async def client_secrets(request: Request) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from starlette.datastructures import FormData, UploadFile
 
 from slimwhisper.app.api import asr, recordings
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.api.listen import read_listen
 from slimwhisper.app.api.recordings import wav_of
+from slimwhisper.app.realtime.listen import read_listen
 from slimwhisper.audio.load import load_audio
 from slimwhisper.speakers import choice
 from tests.support.forms import MODELS, form_of, wanted
