@@ -15,7 +15,7 @@ from typing import Any
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.access import is_loopback
-from slimwhisper.app.page.tempdir import page_folder
+from slimwhisper.app.page.files import page_folder
 from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.host import Models, ServerSettings
 from slimwhisper.app.service.jobs import Limits, ModelChoice

@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from slimwhisper.app.api.access import network_of
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import check_size
-from slimwhisper.app.page.tempdir import Store, TempFiles
+from slimwhisper.app.page.files import Store, TempFiles
 from slimwhisper.app.service.host import ServerSettings
 
 MAX_USERS = 10_000  # logged-in users

@@ -20,9 +20,8 @@ from slimwhisper.app.api.errors import as_api_error
 from slimwhisper.app.api.fields import option_fields
 from slimwhisper.app.api.request import display_name
 from slimwhisper.app.page.edits import Edits
+from slimwhisper.app.page.files import FILES, PageResult, PageResults, outline, segment_view
 from slimwhisper.app.page.posts import first_problem
-from slimwhisper.app.page.results import PageResult, PageResults, outline, segment_view
-from slimwhisper.app.page.tempdir import FILES
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.jobs import Event, Job, JobStarted, ModelChoice
 from slimwhisper.app.service.service import Service

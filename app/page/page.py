@@ -19,6 +19,7 @@ from gradio.components import Component
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from slimwhisper.app.page.files import FILES, PageResults, make_results_router
 from slimwhisper.app.page.gradio_guard import (
     MAX_TEXT,
     Blocks,
@@ -32,8 +33,6 @@ from slimwhisper.app.page.gradio_guard import (
 )
 from slimwhisper.app.page.handlers import MOST_BEAMS, Handlers
 from slimwhisper.app.page.posts import MakeKey, live_formats, make_edit_router, make_live_router
-from slimwhisper.app.page.results import PageResults, make_results_router
-from slimwhisper.app.page.tempdir import FILES
 from slimwhisper.app.service.engines import Engines
 from slimwhisper.app.service.host import Models, ServerHost
 from slimwhisper.audio.headers import AUDIO_SUFFIXES

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import check_size
 from slimwhisper.app.page.edits import Changed, ConflictError, Edits
-from slimwhisper.app.page.results import (
+from slimwhisper.app.page.files import (
     GONE,
     PRIVATE,
     PageResults,

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.page import gradio_guard, tempdir
+from slimwhisper.app.page import gradio_guard
+from slimwhisper.app.page.files import FILES, TempFiles, page_folder
 from slimwhisper.app.page.gradio_guard import Uploads
-from slimwhisper.app.page.tempdir import FILES, TempFiles, page_folder
 from tests.support.fuzz import examples
 from tests.support.live import Live, connected, eventually
 from tests.support.page_calls import PHONE, call, clear_page, upload
@@ -129,7 +129,7 @@ def test_what_is_stored_is_bounded(sent: list[tuple[int, int, bool]], small: boo
         found = Uploads(Path(folder) / "files", max_bytes=100, max_count=3)
         disk = 120 if small else 10**6
         free = lambda _: SimpleNamespace(free=disk - found.size)  # noqa: E731
-        patched.setattr(tempdir.shutil, "disk_usage", free)
+        patched.setattr("shutil.disk_usage", free)
         most, arriving, ended = min(100, disk // 2), list[TempFiles](), list[TempFiles]()
         for size, files, ends in sent:
             arriving.append(found.begin())
