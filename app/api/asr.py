@@ -111,18 +111,15 @@ async def language_response(pending: PendingTranscription) -> Response:
 def add_asr(root: APIRouter, host: ServerHost) -> None:
     """The routes of the service."""
 
-    def read(form: FormData) -> TranscriptionRequest:
-        return read_asr(form, host.models)
-
     @root.post("/asr")
     async def asr(request: Request) -> Response:
         """Transcribe a recording, as whisper-asr-webservice does."""
-        return await respond(host, request, read, read_query)
+        return await respond(host, request, read_asr, read_query)
 
     @root.post("/detect-language")
     async def detect_language(request: Request) -> Response:
         """Detect the language of a recording."""
-        return await respond(host, request, read, read_query, language_response)
+        return await respond(host, request, read_asr, read_query, language_response)
 
     @root.get("/asr")
     @root.get("/detect-language")

@@ -242,7 +242,7 @@ class TranscriptionForm(create_model("Extensions", __base__=UploadForm, **EXTENS
         return options | extensions
 
 
-def read_request(form: FormData, task: str, models: Models) -> TranscriptionRequest:
+def read_request(form: FormData, models: Models, task: str) -> TranscriptionRequest:
     """The request of a form. task: "transcribe" or "translate".
 
     Raises APIError for a field that is invalid or not supported, CheckpointError for the model.

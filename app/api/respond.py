@@ -25,7 +25,7 @@ from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import close_files, read_form, refused
 from slimwhisper.app.api.recordings import REFERENCES, open_path, reference_label, store_references
 from slimwhisper.app.api.request import TranscriptionRequest, display_name
-from slimwhisper.app.service.host import ServerHost
+from slimwhisper.app.service.host import Models, ServerHost
 from slimwhisper.app.service.jobs import Event, Job
 from slimwhisper.app.service.service import Service
 from slimwhisper.errors import OptionError
@@ -321,7 +321,7 @@ def failure(transcription: TranscriptionRequest, error: Exception) -> APIError:
     return api_error
 
 
-Read = Callable[[FormData], TranscriptionRequest]
+Read = Callable[[FormData, Models], TranscriptionRequest]
 MakeAnswer = Callable[[PendingTranscription], Awaitable[Response]]
 
 
@@ -350,7 +350,7 @@ async def transcribe(
     with ExitStack() as stack:
         # not awaited: once the client has left, Starlette cancels whatever waits
         stack.callback(asyncio.get_running_loop().run_in_executor, None, close_files, form)
-        transcription = read(form)
+        transcription = read(form, host.models)
         transcription.accept = transcription.accept or client.accept
         if transcription.references:
             store = partial(

@@ -18,7 +18,7 @@ from slimwhisper.app.api.background import Background
 from slimwhisper.app.api.inference import read_inference
 from slimwhisper.app.api.request import TranscriptionRequest, read_request
 from slimwhisper.app.api.respond import respond
-from slimwhisper.app.service.host import ServerHost
+from slimwhisper.app.service.host import Models, ServerHost
 
 NO_RESULTS = "respond-async was ignored: start the server with --results DIR"
 AZURE = "/openai/deployments/{name}"  # before the paths of Azure's clients
@@ -43,10 +43,7 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter, Background | N
         made = {"id": name, "object": "model", "created": 0, "owned_by": "slimwhisper"}
         return {**made, "aliases": models.aliases(name)}
 
-    def read(form: FormData, task: str) -> TranscriptionRequest:
-        return read_request(form, task, models)
-
-    background = Background(host, read) if host.settings.results else None
+    background = Background(host) if host.settings.results else None
 
     async def answer(request: Request, task: str) -> Response:
         wishes = re.split("[,;]", ",".join(request.headers.getlist("prefer")).lower())
@@ -54,8 +51,8 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter, Background | N
         if background and later:
             return await background.accept(request, task)
 
-        def read_now(form: FormData) -> TranscriptionRequest:
-            transcription = read(form, task)
+        def read_now(form: FormData, models: Models) -> TranscriptionRequest:
+            transcription = read_request(form, models, task)
             if later:
                 transcription.warnings.append(NO_RESULTS)
             return transcription
@@ -79,7 +76,7 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter, Background | N
     @root.post("/inference")
     async def inference(request: Request) -> Response:
         """Transcribe a recording, as the server of whisper.cpp does."""
-        return await respond(host, request, lambda form: read_inference(form, models))
+        return await respond(host, request, read_inference)
 
     add_asr(root, host)
     if background:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from slimwhisper.app.api.errors import APIError, as_api_error
+from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import check_size
 from slimwhisper.app.page.edits import Changed, ConflictError, Edits
 from slimwhisper.app.page.files import (
@@ -28,7 +28,6 @@ from slimwhisper.app.page.files import (
     download,
     segment_view,
 )
-from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.requests import compression_ratio
 from slimwhisper.outputs import FORMATS, SENTENCES, OutputFormat
 from slimwhisper.subtitles.sentences import to_sentences
@@ -241,11 +240,7 @@ def make_live_router(make_key: MakeKey) -> APIRouter:
     @router.post("/key")
     async def key(request: Request) -> Response:
         await read_posted(request, RequestBody)
-        try:
-            value = await run_in_threadpool(make_key)
-        except SlimWhisperError as error:
-            raise as_api_error(error) from None
-        return JSONResponse({"value": value})
+        return JSONResponse({"value": await run_in_threadpool(make_key)})
 
     @router.post("/transcript.{format}")
     async def file(format: str, request: Request) -> Response:

@@ -247,7 +247,7 @@ def add_listen(router: APIRouter, host: ServerHost) -> None:
     @router.post("/listen")
     async def listen(request: Request) -> Response:
         """Transcribe a recording, as Deepgram's API does."""
-        return await respond(host, request, lambda form: read_listen(form, host.models), read_body)
+        return await respond(host, request, read_listen, read_body)
 
 
 CODINGS = {"linear16": "PCM_16", "linear32": "FLOAT", "mulaw": "ULAW", "alaw": "ALAW"}

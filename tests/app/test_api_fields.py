@@ -38,7 +38,7 @@ def expected(options: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("given", "options"), FIELDS, ids=lambda v: ",".join(v))
 def test_fields_as_openais_client_sends(given: dict[str, Any], options: dict[str, Any]) -> None:
-    found = read_request(sent_by_openai(**given), "transcribe", MODELS)
+    found = read_request(sent_by_openai(**given), MODELS, "transcribe")
     assert found.options == expected(options)
     assert found.unknown == []
     assert found.stream == given.get("stream", False)

@@ -23,7 +23,7 @@ def form_of(*fields: tuple[str, str]) -> FormData:
 
 
 def wanted(*fields: tuple[str, str], task: str = "transcribe") -> TranscriptionRequest:
-    return read_request(form_of(*fields), task, MODELS)
+    return read_request(form_of(*fields), MODELS, task)
 
 
 def wanted_by_whisper_cpp(*fields: tuple[str, str]) -> TranscriptionRequest:
