@@ -50,8 +50,8 @@ def read_asr(form: FormData, models: Models) -> TranscriptionRequest:
     """The request of a form. Raises APIError, CheckpointError."""
     fields = check_form(AsrForm, form)
     model, served_by, warnings = choose_model(fields.model, models)
-    options = fields.model_dump(include={*BOUNDS, "vad_filter", "word_timestamps"})
-    options = {name: value for name, value in options.items() if value}
+    own = {*BOUNDS, "vad_filter", "word_timestamps"}
+    options: dict[str, Any] = fields.model_dump(include=own, exclude_defaults=True)
     task = options.setdefault("task", "transcribe")
     if fields.diarize or fields.enable_diarization:
         if lacking := lacking_speakers("diarize"):

@@ -228,14 +228,10 @@ class CallOptions(create_model("Own", **OWN)):  # type: ignore[misc]
 
     def options(self) -> dict[str, Any]:
         """The fields of `slimwhisper.Options`."""
-        options: dict[str, Any] = self.model_dump(by_alias=True, exclude_none=True)
-        if self.beams == 1:  # greedy
-            del options["beam_size"]
+        # some defaults of `Options` depend on others
+        options: dict[str, Any] = self.model_dump(by_alias=True, exclude_defaults=True)
         if self.diarize is None:
             options.pop("speakers", None)
-        for name in ("vad_filter", "word_timestamps"):
-            if not options[name]:  # as by default, which depends on `channels`
-                del options[name]
         if self.hot_words is not None:
             options["hot_words"] = hot_word_lines(self.hot_words)
         return options

@@ -111,18 +111,16 @@ class EditRequest(RequestBody, strict=True):
         """Change a transcript. Raises ConflictError, IndexError, and ValueError unless the body has
         exactly one change.
         """
-        if len(self.model_fields_set) != 1:
-            raise ValueError
-        match self:
-            case EditRequest(texts=[*texts]):
+        match list(self.model_dump(exclude_unset=True).items()):
+            case [("texts", [*texts])]:
                 return edits.correct({i: (was, clean(text)) for i, was, text in texts})
-            case EditRequest(speaker=(speaker, name)) if clean(name):
+            case [("speaker", (speaker, name))] if clean(name):
                 return edits.rename(speaker, clean(name))
-            case EditRequest(approve=int(index)):
+            case [("approve", int(index))]:
                 return edits.approve(index)
-            case EditRequest(undo=int(revision)):
+            case [("undo", int(revision))]:
                 return edits.undo(revision)
-            case EditRequest(redo=int(revision)):
+            case [("redo", int(revision))]:
                 return edits.redo(revision)
         raise ValueError
 

@@ -312,16 +312,10 @@ class Connection(StreamSocket):
         self._conversation.commit()
         self._feed.stream.commit()
         if self._conversation.config.has_turns:
-            await self._check_committed(before)
-
-    async def _check_committed(self, before: str | None) -> None:
-        """With server_vad: raises APIError if there was no speech to commit, else a client would
-        wait for an item that never comes. before: the id of the item committed before.
-        """
-        await self.heard_all(lambda: self._conversation.speaking)
-        if self._conversation.last_committed == before:
-            message = "the input audio buffer has no speech to commit; send audio with speech"
-            raise refused("input_audio_buffer", message, "input_audio_buffer_commit_empty")
+            await self.heard_all(lambda: self._conversation.speaking)
+            if self._conversation.last_committed == before:  # a client waits for an item
+                message = "the input audio buffer has no speech to commit; send audio with speech"
+                raise refused(BUFFER, message, "input_audio_buffer_commit_empty")
 
     async def _update(self, changes: object, reply_type: str) -> None:
         before = self._conversation.config

@@ -332,10 +332,8 @@ class ListenSocket(StreamSocket):
                     started = {"channel": CHANNEL, "timestamp": round(event.start, 3)}
                     self.emit({"type": "SpeechStarted", **started})
             case TextUpdate():
-                committed = self._text[event.utterance] = (
-                    self._text[event.utterance] + event.committed
-                )
-                text = (committed + event.tentative).strip()
+                self._text[event.utterance] += event.committed
+                text = (self._text[event.utterance] + event.tentative).strip()
                 if text and self._fields.interim_results:
                     start = self._starts[event.utterance]
                     self._results(as_channel(text, []), start, event.heard)
