@@ -32,6 +32,10 @@ from websockets.server import ServerProtocol
 from slimwhisper.app.api.access import is_loopback, network_of
 from slimwhisper.app.api.errors import RETRY_AFTER, APIError
 
+logger = logging.getLogger("slimwhisper.serve")
+
+# -- pieces --------------------------------------------------------------------------------------
+
 PIECES = 500  # at once, of any size
 PER_SECOND = 100  # that may follow, of any size
 PIECE = 256  # bytes of each one more
@@ -97,7 +101,7 @@ class WebSocket(WebSocketsSansIOProtocol):
         self.conn = FrameParser(max_size=self.config.ws_max_size, logger=self.logger)
 
 
-logger = logging.getLogger("slimwhisper.serve")
+# -- their number and their progress -------------------------------------------------------------
 
 MAX_FILES = 65_536  # open files and connections that the server requests of the system
 MAX_CONNECTIONS = 4096

@@ -25,6 +25,8 @@ from slimwhisper.app.api.fields import refused
 from slimwhisper.audio.samples import Samples
 from slimwhisper.types import SAMPLE_RATE
 
+# -- samples without a header --------------------------------------------------------------------
+
 HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
 MOST = 0xFFFFFFFF  # the largest size that a header can state; more is read up to the file's end
 
@@ -51,6 +53,8 @@ def wav_of(pcm: BinaryIO, rate: int = SAMPLE_RATE, channels: int = 1) -> BinaryI
     made.flush()  # a full disk is noticed here
     return made
 
+
+# -- known speakers ------------------------------------------------------------------------------
 
 NAMES, REFERENCES = "known_speaker_names", "known_speaker_references"
 MAX_SPEAKERS = 4  # speakers, as at OpenAI

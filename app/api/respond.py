@@ -35,6 +35,8 @@ from slimwhisper.tokens.texts import prompt_tokens
 from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, byte_letters
 from slimwhisper.types import POSITIONS_PER_SECOND, Segment, Transcript
 
+# -- the response --------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
 class FinishedTranscript:
@@ -191,6 +193,8 @@ def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
         return bytes.fromhex(piece[3:5])
     return piece.replace("▁", " ").encode()
 
+
+# -- from the request to the response ------------------------------------------------------------
 
 DISCONNECT_POLL = 0.5  # seconds between checks that the client is still connected
 LISTS = ("languages", "channel_names")

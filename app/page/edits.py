@@ -20,6 +20,8 @@ from itertools import accumulate
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.types import Segment, Transcript, Word
 
+# -- times of words ------------------------------------------------------------------------------
+
 TYPED = 1.0  # the probability of a word that a person wrote
 
 
@@ -85,6 +87,8 @@ def _spaced(words: Sequence[Word]) -> bool:
     after = words[1:]
     return 2 * sum(word.word[:1].isspace() for word in after) >= len(after)
 
+
+# -- corrections ---------------------------------------------------------------------------------
 
 STEPS = 100  # that can be undone
 

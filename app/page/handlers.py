@@ -34,6 +34,8 @@ from slimwhisper.speakers.choice import BACKENDS
 from slimwhisper.tokens.texts import hot_word_lines
 from slimwhisper.trust import REASONS
 
+# -- runs ----------------------------------------------------------------------------------------
+
 UPDATE = 0.3  # seconds between two updates
 ENDED = ("done", "failed", "stopped")
 
@@ -194,6 +196,8 @@ class Run:
         """Called in the service's thread."""
         self._loop.call_soon_threadsafe(part.update, event)
 
+
+# -- buttons -------------------------------------------------------------------------------------
 
 EXAMPLES = Path(__file__).with_name("samples")
 MOST_BEAMS = 10

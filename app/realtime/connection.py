@@ -241,6 +241,8 @@ def _word(word: Word) -> dict[str, Any]:
     return {"word": word.word, **times, "probability": round(word.probability, 4)}
 
 
+# -- the websocket -------------------------------------------------------------------------------
+
 MAX_ID = 512  # characters of an event's id
 
 # Events of the API for conversations, which a transcription session does not support

@@ -75,6 +75,9 @@ class ListenForm(TextForm):
         return ", ".join([*self.keyterm, *(word.partition(":")[0] for word in self.keywords)])
 
 
+# -- recordings ----------------------------------------------------------------------------------
+
+
 class RecordingForm(ListenForm):
     """The fields of a query for a recording, and the recording."""
 
@@ -249,6 +252,8 @@ def add_listen(router: APIRouter, host: ServerHost) -> None:
         """Transcribe a recording, as Deepgram's API does."""
         return await respond(host, request, read_listen, read_body)
 
+
+# -- live streams --------------------------------------------------------------------------------
 
 CODINGS = {"linear16": "PCM_16", "linear32": "FLOAT", "mulaw": "ULAW", "alaw": "ALAW"}
 LEAST_SILENCE = 150  # milliseconds that end an utterance: in shorter ones are words

@@ -37,6 +37,8 @@ from slimwhisper.app.realtime.stream_socket import GOING_AWAY, SessionEnd, Strea
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.errors import SlimWhisperError
 
+# -- client secrets ------------------------------------------------------------------------------
+
 DEFAULT_SECONDS, MIN_SECONDS, MAX_SECONDS = 600, 10, 7200
 MAX_LENGTH = 6000  # characters: browsers send it in a header's line, of which 8 kB are read
 
@@ -103,6 +105,8 @@ def read_request(data: dict[str, Any]) -> tuple[SessionConfig, int, list[str]]:
     body = check(SecretRequest, data)
     return body.session, body.expires_after.seconds, body.unknown(data, "")
 
+
+# -- sessions ------------------------------------------------------------------------------------
 
 SUBPROTOCOLS = ("realtime", "token")  # OpenAI's, Deepgram's
 

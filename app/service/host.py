@@ -14,6 +14,8 @@ from slimwhisper.checkpoint.names import BUNDLED
 from slimwhisper.errors import CheckpointError
 from slimwhisper.live.types import LiveOptions
 
+# -- models --------------------------------------------------------------------------------------
+
 DIARIZE = "gpt-4o-transcribe-diarize"
 MODEL_NAMES = "whisper-1 gpt-transcribe gpt-4o-transcribe gpt-4o-mini-transcribe"
 OPENAI_MODELS = (*MODEL_NAMES.split(), DIARIZE)  # OpenAI's names, for the server's default
@@ -77,6 +79,9 @@ class Models:
             return self.default if found[0] == self.display_name else found[0]
         choices = ", ".join(names)
         raise CheckpointError(f"model {str(name)[:100]!r} is not available here; choose: {choices}")
+
+
+# -- settings ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
