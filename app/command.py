@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.api.origins import is_loopback
-from slimwhisper.app.page.tempdir import page_folder
+from slimwhisper.app.api.access import is_loopback
+from slimwhisper.app.page.files import page_folder
 from slimwhisper.app.server import Server, make_app
-from slimwhisper.app.service.host import ServerSettings
+from slimwhisper.app.service.host import Models, ServerSettings
 from slimwhisper.app.service.jobs import Limits, ModelChoice
-from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import PRESETS, choose_forms

@@ -20,20 +20,18 @@ from slimwhisper.app.api.errors import disk_is_full, error_response
 from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.api.request import TranscriptionForm
 from slimwhisper.app.api.routes import make_routers
-from slimwhisper.app.connections import Connections, Http, listen, log_exhaustion
-from slimwhisper.app.framing import WebSocket
+from slimwhisper.app.connections import Connections, Http, WebSocket, listen, log_exhaustion
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
 from slimwhisper.app.realtime.stream_socket import MAX_MESSAGE
 from slimwhisper.app.realtime.wyoming import Wyoming
-from slimwhisper.app.service.host import ServerHost, ServerSettings
+from slimwhisper.app.service.host import Models, ServerHost, ServerSettings
 from slimwhisper.app.service.jobs import ModelChoice
-from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.version import __version__
 
 if TYPE_CHECKING:
-    from slimwhisper.app.page.mount import Page
+    from slimwhisper.app.page.page import Page
 
 SWEEP = 10  # ticks, of a tenth of a second, between checks of the connections
 # Seconds for which a thread keeps Python's lock while another waits for it. The engine releases it
@@ -85,7 +83,7 @@ def make_app(service: Service, models: Models, settings: ServerSettings) -> Fast
     add_error_handlers(app)
     app.state.host, app.state.page = host, None
     if settings.page is not None:
-        from slimwhisper.app.page.mount import mount_page  # Gradio takes seconds to import
+        from slimwhisper.app.page.page import mount_page  # Gradio takes seconds to import
 
         def make_key() -> str:
             """A key for a stream of the page. Opening a stream first makes errors visible here: a
@@ -96,7 +94,7 @@ def make_app(service: Service, models: Models, settings: ServerSettings) -> Fast
             return realtime.client_secrets.issue(seconds=PAGE_KEY)[0]
 
         live = make_key if service.limits.streams else None
-        app.state.page = mount_page(app, service, models, settings, live)
+        app.state.page = mount_page(app, host, live)
     page = app.state.page
     signed_in = page and page.signed_in
     app.add_middleware(Access, settings, is_secret=realtime.is_secret, signed_in=signed_in)

@@ -19,7 +19,7 @@ from openai import OpenAI
 import slimwhisper
 from recipes.digits.catalogue import WORDS
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.page.tempdir import page_folder
+from slimwhisper.app.page.files import page_folder
 from slimwhisper.cli import build_parser
 from slimwhisper.loading import load_model
 from tests.support.command import RunCLI

@@ -1,35 +1,194 @@
-"""Access control, before any of a request's body is read.
+"""Access control, before any of a request's body is read: who may use which path, from which host
+and from the pages of which sites, and how large a body may be. Forms must be in UTF-8.
 
-http        `paths` defines who may use a path, and how large a body may be; `origins` defines
-            the hosts and the sites whose pages may call. Forms must be in UTF-8.
+http        RULES and PAGE_RULES. A path without a rule needs the key and gets 404. A new route
+            needs a rule here.
 websocket   refused, unless the path is in WEBSOCKETS; then it needs the key, or a client
             secret. The page of another site needs one of them even if no key is set, because
             a browser lets it connect, and sends a saved login along.
 lifespan    the start and the end of the server: passed on
 any other   an error
 
-Its log keeps secrets out: readers of the log must not gain access by it.
+A browser sends most requests that a page makes, whatever the page's site, and with them the cookies
+and passwords that it has stored for this server. It names the site in Sec-Fetch-Site (W3C, "Fetch
+Metadata Request Headers"; only over HTTPS and to this machine) and in Origin.
+
+The log keeps secrets out: readers of the log must not gain access by it.
 """
 
 import asyncio
 import base64
+import ipaddress
 import logging
 import re
 import secrets
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from enum import Enum
+from typing import NamedTuple
+from urllib.parse import unquote
 
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slimwhisper.app.api.errors import APIError, as_api_error, disk_is_full, no_room, too_large
-from slimwhisper.app.api.origins import SAFE_METHODS, AllowedOrigins, is_navigation
-from slimwhisper.app.api.paths import UNKNOWN, UPLOAD, AllowedUsers, PathRule, route_path, rule_for
 from slimwhisper.app.service.host import ServerSettings
 from slimwhisper.app.service.jobs import STOPPING, StoppingError
+
+# -- hosts and sites -----------------------------------------------------------------------------
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+NAME_AND_PORT = re.compile(r"(\[[0-9a-f:.]+\]|[^@:/?#\[\]\s]+)(?::[0-9]*)?")
+DEFAULT_PORT = re.compile(r":(80|443)\Z")  # of HTTP and HTTPS
+
+
+class AllowedOrigins:
+    """The hosts and the sites that may use a server."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._hosts = frozenset(host.lower() for host in settings.allow_hosts)
+        self._origins = frozenset(settings.allow_origins)
+        keyless = settings.api_key is None and settings.login is None
+        self._known_hosts_only = bool(self._hosts) or (keyless and is_loopback(settings.host))
+
+    def check_host(self, scope: Scope) -> None:
+        """Raise APIError if the request is for an unknown host.
+
+        A site may resolve its name to the address of this machine, so that the browser takes it for
+        the same site as this server ("DNS rebinding").
+        """
+        host = _hostname(Headers(scope=scope).get("host", ""))
+        if self._known_hosts_only and not (is_loopback(host) or host in self._hosts):
+            message = "this server does not accept this name; start it with --allow_host NAME"
+            raise APIError(403, f"Host {host[:100]!r}: {message}", "unknown_host")
+
+    def may_call(self, scope: Scope) -> bool:
+        """Whether the caller is a program, this server's page or an allowed site."""
+        return Headers(scope=scope).get("origin") in self._origins or not self.is_foreign(scope)
+
+    def is_foreign(self, scope: Scope) -> bool:
+        """Whether a browser sends this for the page of another site; False for programs."""
+        headers = Headers(scope=scope)
+        origin, site = headers.get("origin", ""), headers.get("sec-fetch-site")
+        if site is not None and scope["type"] == "http":  # websockets: browsers differ
+            return site not in ("same-origin", "none")
+        return bool(origin) and not self._is_this_server(origin, headers.get("host", ""))
+
+    def _is_this_server(self, origin: str, host: str) -> bool:
+        netloc = origin.partition("://")[2].lower()
+        same = DEFAULT_PORT.sub("", netloc) == DEFAULT_PORT.sub("", host.lower())
+        return bool(netloc) and (same or _hostname(netloc) in self._hosts)
+
+
+def is_navigation(scope: Scope) -> bool:
+    """Whether a user follows a link: the browser shows the response, and no page can read it."""
+    headers = Headers(scope=scope)
+    names = ("sec-fetch-mode", "sec-fetch-dest")
+    return scope["method"] == "GET" and [*map(headers.get, names)] == ["navigate", "document"]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _hostname(netloc: str) -> str:
+    """The name without its port, in lower case; "" if there is none, or more than both."""
+    found = NAME_AND_PORT.fullmatch(netloc.lower())
+    return found[1].strip("[]") if found else ""
+
+
+def network_of(connection: HTTPConnection) -> str:
+    """A client's address; of IPv6 the network, because a client has 2**64 addresses there."""
+    host = connection.client.host if connection.client else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 4:
+        return host
+    return str(ipaddress.ip_network((int(address), 64), strict=False))
+
+
+# -- paths ---------------------------------------------------------------------------------------
+
+LOGIN = 10**4  # bytes of a body: a user and a password
+SMALL = 10**6  # bytes: forms without files, and JSON
+TEXTS = 8 * 10**6  # bytes: all texts of a day of speech
+UPLOAD = None  # the limit of uploads
+
+
+class AllowedUsers(Enum):
+    """Who may use a path, if the server has a key or a login."""
+
+    ANYONE = "anyone"
+    KEY = "requests with the key, or with user and password"
+    PAGE = "users who are logged in to the page"
+
+
+class PathRule(NamedTuple):
+    """The rule for the paths that a pattern matches as a whole."""
+
+    pattern: str  # lower case
+    users: AllowedUsers
+    max_body: int | None  # bytes; None: the limit of uploads
+    page: bool = False  # whether it belongs to the page: requests of other sites are refused
+
+
+UNKNOWN = PathRule("", AllowedUsers.KEY, SMALL)
+RULES = (
+    PathRule("/health|/status", AllowedUsers.ANYONE, SMALL),
+    PathRule("(/v1|/openai/deployments/[^/]*)?/audio/.*", AllowedUsers.KEY, UPLOAD),
+    PathRule("/inference|/asr|/detect-language|/v1/listen", AllowedUsers.KEY, UPLOAD),
+    PathRule(r"/v1(/.*)?|/metrics|/openapi\.json", AllowedUsers.KEY, SMALL),
+)
+# The routes of Gradio that its page uses. Others fetch arbitrary addresses, or store files.
+GRADIO = "user|login_check|token|app_id|info|startup-events|queue/(join|data|status)|cancel|reset"
+ICONS = r"favicon\.ico|manifest\.json|robots\.txt|(gradio_api/)?theme\.css"
+PAGE_RULES = tuple(
+    PathRule(pattern, users, max_body, page=True)
+    for pattern, users, max_body in (
+        ("/login/?", AllowedUsers.ANYONE, LOGIN),
+        (f"/|/logout/?|/({ICONS})", AllowedUsers.ANYONE, SMALL),
+        ("/(assets|static|svelte|page/assets)/.*", AllowedUsers.ANYONE, SMALL),
+        ("/page/(audio|results?)/.*", AllowedUsers.ANYONE, SMALL),  # their addresses are secrets
+        ("/page/(edit|live)/.*", AllowedUsers.PAGE, TEXTS),
+        (f"/config/?|/gradio_api/({GRADIO})/?", AllowedUsers.PAGE, SMALL),
+        ("/gradio_api/(call/(?!v2/)|heartbeat/|file=(?!https?:)).*", AllowedUsers.PAGE, SMALL),
+        ("/gradio_api/upload_progress", AllowedUsers.PAGE, SMALL),
+        ("/gradio_api/upload", AllowedUsers.PAGE, UPLOAD),
+    )
+)
+COMPILED = {rule: re.compile(rule.pattern, re.DOTALL) for rule in (*RULES, *PAGE_RULES)}
+
+
+def rule_for(path: str, page: bool) -> PathRule:
+    """The rule for a path; UNKNOWN if there is none. page: whether the server has the page.
+
+    A path that a lenient router could take for another, such as //v1, /V1 and /%76%31, must have
+    the same rule in both spellings, else UNKNOWN.
+    """
+    spellings = (path, re.sub("/{2,}", "/", unquote(path)).lower())
+    rules = (*RULES, *PAGE_RULES) if page else RULES
+    found = {next((r for r in rules if COMPILED[r].fullmatch(s)), UNKNOWN) for s in spellings}
+    return found.pop() if len(found) == 1 else UNKNOWN
+
+
+def route_path(scope: Scope) -> str:
+    """The path without `root_path`, exactly as Starlette's router computes it."""
+    path: str = scope.get("path", "")
+    root: str = scope.get("root_path", "")
+    rest = path.removeprefix(root)
+    return rest if path.startswith(root) and rest[:1] in ("", "/") else path
+
+
+# -- requests ------------------------------------------------------------------------------------
 
 # the page's paths after their first two parts have the secret addresses of results and uploads
 PATH = re.compile(r"(/+(?:page|gradio_api|v1/audio)/+[^/?=%]*)[/=%][^?]*")
@@ -141,8 +300,7 @@ class Access:
             raise APIError(404, f"{scope['method']} {scope['path']}: Not Found")
         check_charset(scope)
         limit = self.max_upload if rule.max_body is UPLOAD else rule.max_body
-        check_length(scope, limit)
-        return limit_body(receive, limit, to_disk=rule.max_body is UPLOAD)
+        return limit_body(scope, receive, limit, to_disk=rule.max_body is UPLOAD)
 
     def _check_site(self, scope: Scope, rule: PathRule) -> None:
         """Raise APIError for a request that a page of another site makes a browser send."""
@@ -226,23 +384,20 @@ def bearer_key(scope: Scope) -> str:
     return next((p.removeprefix(KEY_PROTOCOL) for p in offered if p.startswith(KEY_PROTOCOL)), "")
 
 
-def check_length(scope: Scope, limit: int) -> None:
-    """Raise APIError if Content-Length is more than `limit` bytes."""
+def limit_body(scope: Scope, receive: Receive, limit: int, to_disk: bool) -> Receive:
+    """`receive`, but it raises APIError once more than `limit` bytes of a body have arrived, and so
+    does this function if Content-Length is more.
+
+    to_disk: the body is written to disk, so APIError is raised when the disk is full, too.
+
+    Starlette's RequestBodyLimitMiddleware does the same, but cannot answer in OpenAI's format.
+    """
     try:
         length = int(Headers(scope=scope).get("content-length", "0"))
     except ValueError:
         raise APIError(400, "Content-Length is not a number") from None
     if length > limit:
         raise too_large(limit)
-
-
-def limit_body(receive: Receive, limit: int, to_disk: bool) -> Receive:
-    """`receive`, but it raises APIError once more than `limit` bytes of a body have arrived.
-
-    to_disk: the body is written to disk, so APIError is raised when the disk is full, too.
-
-    Starlette's RequestBodyLimitMiddleware does the same, but cannot answer in OpenAI's format.
-    """
     remaining = limit
 
     async def receive_limited() -> Message:

@@ -20,14 +20,11 @@ from slimwhisper.app.api.fields import (
     option_fields,
     read_form,
 )
-from slimwhisper.app.api.raw_audio import wav_of
-from slimwhisper.app.api.request import TranscriptionRequest, choose_model
-from slimwhisper.app.api.respond import PendingTranscription, respond
-from slimwhisper.app.api.response import FinishedTranscript
-from slimwhisper.app.service.host import ServerHost
-from slimwhisper.app.service.models import Models
+from slimwhisper.app.api.recordings import wav_of
+from slimwhisper.app.api.request import TranscriptionRequest, choose_model, lacking_speakers
+from slimwhisper.app.api.respond import FinishedTranscript, PendingTranscription, respond
+from slimwhisper.app.service.host import Models, ServerHost
 from slimwhisper.longform.recording import Recording
-from slimwhisper.speakers.choice import BACKENDS, missing
 
 OUTPUTS = ("txt", "vtt", "srt", "tsv", "json")
 BOUNDS = option_fields(
@@ -53,12 +50,12 @@ def read_asr(form: FormData, models: Models) -> TranscriptionRequest:
     """The request of a form. Raises APIError, CheckpointError."""
     fields = check_form(AsrForm, form)
     model, served_by, warnings = choose_model(fields.model, models)
-    options = fields.model_dump(include={*BOUNDS, "vad_filter", "word_timestamps"})
-    options = {name: value for name, value in options.items() if value}
+    own = {*BOUNDS, "vad_filter", "word_timestamps"}
+    options: dict[str, Any] = fields.model_dump(include=own, exclude_defaults=True)
     task = options.setdefault("task", "transcribe")
     if fields.diarize or fields.enable_diarization:
-        if lacking := missing("embedding"):
-            warnings.append(f"no speakers without {lacking[0]}: {BACKENDS['embedding'].install}")
+        if lacking := lacking_speakers("diarize"):
+            warnings.append(lacking)
         elif task == "translate":
             warnings.append("translations have no speakers")
         else:
@@ -114,18 +111,15 @@ async def language_response(pending: PendingTranscription) -> Response:
 def add_asr(root: APIRouter, host: ServerHost) -> None:
     """The routes of the service."""
 
-    def read(form: FormData) -> TranscriptionRequest:
-        return read_asr(form, host.models)
-
     @root.post("/asr")
     async def asr(request: Request) -> Response:
         """Transcribe a recording, as whisper-asr-webservice does."""
-        return await respond(host, request, read, read_query)
+        return await respond(host, request, read_asr, read_query)
 
     @root.post("/detect-language")
     async def detect_language(request: Request) -> Response:
         """Detect the language of a recording."""
-        return await respond(host, request, read, read_query, language_response)
+        return await respond(host, request, read_asr, read_query, language_response)
 
     @root.get("/asr")
     @root.get("/detect-language")

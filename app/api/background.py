@@ -14,9 +14,9 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, cast
@@ -28,7 +28,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from slimwhisper.app.api.errors import STOPPING, APIError, as_api_error
 from slimwhisper.app.api.fields import close_files, read_form, refused
-from slimwhisper.app.api.request import TranscriptionRequest
+from slimwhisper.app.api.request import read_request
 from slimwhisper.app.api.respond import Client, PendingTranscription, transcribe
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.jobs import BusyError
@@ -57,12 +57,9 @@ class BackgroundJob:
 class Background:
     """The jobs of a server, and their folder."""
 
-    def __init__(
-        self, host: ServerHost, read: Callable[[FormData, str], TranscriptionRequest]
-    ) -> None:
-        """read: checks a form for a task, "transcribe" or "translate"."""
+    def __init__(self, host: ServerHost) -> None:
         assert host.settings.results is not None
-        self._host, self._read, self._settings = host, read, host.settings
+        self._host, self._settings = host, host.settings
         self._folder, self._most = host.settings.results, host.service.limits.queue
         self._jobs: dict[str, BackgroundJob] = {}  # by their names
         self._storing = Lock()  # or removing
@@ -93,7 +90,7 @@ class Background:
         form = await read_form(request)
         try:
             self._check_webhook(str(form.get("webhook", "")))
-            if self._read(form, task).stream:
+            if read_request(form, self._host.models, task).stream:
                 raise refused("stream", "a job in the background is not streamed; leave stream out")
             folder = self._folder / secrets.token_hex(16)
             await asyncio.to_thread(self._store, folder, form, task, request)
@@ -207,7 +204,7 @@ class Background:
                         self._host,
                         Client(*stored["client"]),
                         FormData([("file", upload), *fields]),
-                        lambda form: self._read(form, stored["task"]),
+                        partial(read_request, task=stored["task"]),
                         answer,
                     )
             await asyncio.sleep(BUSY)

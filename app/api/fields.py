@@ -93,11 +93,10 @@ def check_form(kind: type[F], form: FormData) -> F:
         elif value:
             values[name] = value
     try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        api_error = _first_error(error, "")
-        api_error.param = (api_error.param or "").partition(".")[0]  # the field, without the rest
-        raise api_error from None
+        return check(kind, values)
+    except APIError as error:
+        error.param = (error.param or "").partition(".")[0]  # the field, without the rest
+        raise
 
 
 async def read_form(request: Request) -> FormData:

@@ -10,7 +10,7 @@ from starlette.datastructures import FormData
 
 from slimwhisper.app.api.fields import Text, UploadForm, check_form, invalid, one_of, only
 from slimwhisper.app.api.request import TranscriptionRequest, choose_model
-from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.host import Models
 from slimwhisper.jobs.flags import temperatures
 from slimwhisper.option_group import asks_detection
 
@@ -109,5 +109,12 @@ def read_inference(form: FormData, models: Models) -> TranscriptionRequest:
     model, served_by, _ = choose_model(None, models)
     task = "translate" if fields.translate else "transcribe"
     options = {"task": task, "on_failure": "best", **fields.options()}
-    about = (fields.file, fields.response_format, model, served_by, options)
-    return TranscriptionRequest(*about, words_inside=True, unknown=list(fields.model_extra or ()))
+    return TranscriptionRequest(
+        fields.file,
+        fields.response_format,
+        model,
+        served_by,
+        options,
+        words_inside=True,
+        unknown=list(fields.model_extra or ()),
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from math import inf
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -61,6 +61,4 @@ def _labelled(family: Family, name: str, label: str, values: Mapping[str, float]
 
 def metrics_text(service: Service) -> bytes:
     """One service's metrics in Prometheus' text format."""
-    registry = CollectorRegistry()
-    registry.register(ServiceCollector(service))
-    return generate_latest(registry)
+    return generate_latest(ServiceCollector(service))

@@ -22,7 +22,6 @@ from pydantic import (
 from pydantic_core import from_json
 from starlette.datastructures import FormData, UploadFile
 
-from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import (
     LenientModel,
     Text,
@@ -35,9 +34,9 @@ from slimwhisper.app.api.fields import (
     option_fields,
     refused,
 )
-from slimwhisper.app.api.references import SpeakerReference, read_references
+from slimwhisper.app.api.recordings import SpeakerReference, read_references
+from slimwhisper.app.service.host import Models, openai_model
 from slimwhisper.app.service.jobs import ModelChoice
-from slimwhisper.app.service.models import Models, openai_model
 from slimwhisper.errors import CheckpointError, DependencyError, OptionError
 from slimwhisper.option_group import asks_detection
 from slimwhisper.outputs import FORMATS
@@ -105,6 +104,15 @@ def display_name(filename: str | None) -> str:
     name = PurePath((filename or "").replace("\\", "/")).name
     printable = "".join(c for c in name if c.isprintable())
     return printable[-MAX_NAME_LENGTH:] or "audio"
+
+
+def lacking_speakers(use: str) -> str:
+    """What a server without the packages that find speakers says of `use`; "": it has them."""
+    try:
+        require("embedding", use)
+    except DependencyError as error:
+        return f"{error}, on the server"
+    return ""
 
 
 def choose_model(name: str | None, models: Models) -> tuple[ModelChoice, str, list[str]]:
@@ -234,7 +242,7 @@ class TranscriptionForm(create_model("Extensions", __base__=UploadForm, **EXTENS
         return options | extensions
 
 
-def read_request(form: FormData, task: str, models: Models) -> TranscriptionRequest:
+def read_request(form: FormData, models: Models, task: str) -> TranscriptionRequest:
     """The request of a form. task: "transcribe" or "translate".
 
     Raises APIError for a field that is invalid or not supported, CheckpointError for the model.
@@ -286,8 +294,5 @@ def _refuse_combinations(request: TranscriptionRequest) -> None:
         if options["task"] == "translate":
             message = "translations cannot be diarized; use /v1/audio/transcriptions"
             raise refused("response_format", message)
-        try:
-            require("embedding", f"response_format {format}")
-        except DependencyError as error:
-            message = f"{error}, on the server"
-            raise APIError(400, message, "not_installed", "response_format") from error
+        if lacking := lacking_speakers(f"response_format {format}"):
+            raise refused("response_format", lacking, "not_installed")

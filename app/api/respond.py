@@ -1,31 +1,200 @@
-"""Answers a request for a transcript: reads it, submits the recording as a job, waits for its end.
+"""Answers a request for a transcript: reads it, submits the recording as a job, waits for its end,
+and formats the transcript as OpenAI's API does: each response format, and the events of a stream.
 
 All HTTP APIs do so here. They differ in how a request is read, and in what is made of the result.
+The shapes are those of openai-python 3.54 (types/audio/transcription*.py).
 """
 
 import asyncio
 import json
+import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
+from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 from fastapi import Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.datastructures import FormData, UploadFile
 from starlette.types import Receive, Scope, Send
 
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import close_files, read_form, refused
-from slimwhisper.app.api.references import REFERENCES, open_path, reference_label, store_references
+from slimwhisper.app.api.recordings import REFERENCES, open_path, reference_label, store_references
 from slimwhisper.app.api.request import TranscriptionRequest, display_name
-from slimwhisper.app.api.response import Deltas, FinishedTranscript
-from slimwhisper.app.service.host import ServerHost
+from slimwhisper.app.service.host import Models, ServerHost
 from slimwhisper.app.service.jobs import Event, Job
 from slimwhisper.app.service.service import Service
 from slimwhisper.errors import OptionError
+from slimwhisper.outputs import FORMATS, SENTENCES
 from slimwhisper.service.source import Failed, Finished, Progress
+from slimwhisper.tokens.texts import prompt_tokens
+from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, byte_letters
+from slimwhisper.types import POSITIONS_PER_SECOND, Segment, Transcript
+
+# -- the response --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedTranscript:
+    """A finished transcript, and its responses."""
+
+    request: TranscriptionRequest
+    transcript: Transcript
+    seconds: float  # of audio
+    vocabulary: Vocabulary
+
+    @property
+    def text(self) -> str:
+        """The text, with speakers where the format has no other place for them."""
+        told = {"channels", "diarize"} & self.request.options.keys()
+        if told and (self.request.words_inside or self.request.format == "text"):
+            return FORMATS["txt"].render(self.transcript, {}).decode().strip()
+        return self.transcript.text.strip()
+
+    def response(self) -> Response:
+        """The whole response, in the requested format."""
+        headers = self.request.headers()
+        if self.request.render is not None:
+            return JSONResponse(self.request.render(self), headers=headers)
+        match self.request.format:
+            case "json":
+                body = {"text": self.text, **self._optional_fields(), "usage": self._usage()}
+            case "verbose_json":
+                body = self._verbose_json()
+            case "diarized_json":
+                segments = list(self._speaker_segments())
+                body = {**self._common_fields(), "segments": segments, "usage": self._usage()}
+            case "text":
+                return PlainTextResponse(self.text + "\n", headers=headers)
+            case format:
+                # two lines for sentences, karaoke for words with times
+                karaoke = format == "ass" and "word" in self.request.granularities
+                sentences = bool(self.request.options.get("sentences"))
+                layout = {SENTENCES: sentences, "highlight_words": karaoke}
+                file = FORMATS[format].render(self.transcript, layout)
+                default, plain = FORMATS[format].media_type, "text/plain"
+                media_type = f"{plain if plain in self.request.accept else default}; charset=utf-8"
+                return Response(file, media_type=media_type, headers=headers)
+        return JSONResponse(body, headers=headers)
+
+    def last_events(self) -> Iterator[dict[str, Any]]:
+        """The last events of a stream: the speakers' segments, then the whole text."""
+        if self.request.format == "diarized_json":
+            yield from self._speaker_segments()
+        text = self.transcript.text.strip()  # without speakers, as the deltas
+        done = {"type": "transcript.text.done", "text": text, **self._optional_fields()}
+        yield {**done, "usage": self._tokens()}
+
+    def _optional_fields(self) -> dict[str, Any]:
+        """The fields of JSON and of the last event that are there only on request."""
+        details: dict[str, Any] = {}
+        if "token_logprobs" in self.request.options:
+            details["logprobs"] = logprobs(self.transcript.segments, self.vocabulary)
+        if self.request.openai_model == "gpt-transcribe":
+            details["languages"] = [{"code": self.transcript.language}]
+        return details
+
+    def _verbose_json(self) -> dict[str, Any]:
+        from slimwhisper.tokens.languages import LANGUAGES
+
+        request, transcript = self.request, self.transcript
+        language = LANGUAGES.get(transcript.language, transcript.language)
+        language = "english" if request.options["task"] == "translate" else language
+        body = {**self._common_fields(), "language": language}
+        if "segment" in request.granularities:
+            hidden = () if request.words_inside else ("words",)
+            segments = transcript.segment_rows()
+            body["segments"] = [{k: v for k, v in s.items() if k not in hidden} for s in segments]
+            body |= transcript.dropped_rows()
+        if "word" in request.granularities:
+            words = [word for s in transcript.segments for word in s.words or ()]
+            body["words"] = [
+                {"word": w.word.strip(), "start": w.start, "end": w.end} for w in words
+            ]
+        body["usage"] = self._duration()
+        return body
+
+    def _common_fields(self) -> dict[str, Any]:
+        """The first fields of both formats with segments."""
+        seconds = round(self.seconds, 3)
+        return {"task": self.request.options["task"], "duration": seconds, "text": self.text}
+
+    def _speaker_segments(self) -> Iterator[dict[str, Any]]:
+        """The segments with text, and their speakers: unknown voices are named A, B, ..."""
+        names = {reference.name for reference in self.request.references}
+        letters: dict[str | None, str] = {}  # enough for `MOST_SPEAKERS`
+        for segment in self.transcript.segments:
+            if not segment.text.strip():
+                continue
+            speaker = segment.speaker
+            if speaker not in names and "channels" not in self.request.options:
+                speaker = letters.setdefault(speaker, ascii_uppercase[len(letters)])
+            yield {
+                "type": "transcript.text.segment",
+                "id": f"seg_{segment.id:03}",
+                "start": segment.start,
+                "end": segment.end,
+                "text": segment.text.strip(),
+                "speaker": speaker,
+            }
+
+    def _usage(self) -> dict[str, Any]:
+        """In tokens where OpenAI bills by them: for its models named "gpt...". Else, in seconds."""
+        return self._tokens() if self.request.openai_model.startswith("gpt") else self._duration()
+
+    def _duration(self) -> dict[str, Any]:
+        """In whole seconds."""
+        return {"type": "duration", "seconds": round(self.seconds)}
+
+    def _tokens(self) -> dict[str, Any]:
+        """Tokens of this model: encoder positions, the prompt, and the decoded tokens."""
+        options, tokenizer = self.request.options, self.vocabulary.tokenizer()
+        prompts = (options.get("initial_prompt"), options.get("hotwords"))
+        text = sum(len(prompt_tokens(tokenizer, p)) for p in prompts)
+        audio = math.ceil(self.seconds * POSITIONS_PER_SECOND)
+        sampled = sum(len(s.tokens) for s in self.transcript.segments)
+        return {
+            "type": "tokens",
+            "input_tokens": audio + text,
+            "input_token_details": {"audio_tokens": audio, "text_tokens": text},
+            "output_tokens": sampled,
+            "total_tokens": audio + text + sampled,
+        }
+
+
+def logprobs(segments: Iterable[Segment], vocabulary: Vocabulary) -> list[dict[str, Any]]:
+    """The text's tokens, without timestamps: as text, as bytes, and their log-probabilities."""
+    tokenizer = vocabulary.tokenizer()
+    tokens = []
+    for segment in segments:
+        for token, logprob in zip(segment.tokens, segment.token_logprobs or (), strict=True):
+            if vocabulary.is_text(token):
+                data = token_bytes(tokenizer, token)
+                text = data.decode(errors="replace")  # a token may end within a character
+                tokens.append({"token": text, "bytes": list(data), "logprob": logprob})
+    return tokens
+
+
+def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
+    """The UTF-8 bytes of a text token."""
+    encoding: Any = tokenizer.encoding
+    if hasattr(encoding, "decode_single_token_bytes"):  # tiktoken's
+        return bytes(encoding.decode_single_token_bytes(token))
+    piece = str(encoding.fast.id_to_token(token) or "")
+    if type(encoding.fast.decoder).__name__ == "ByteLevel":
+        byte = {letter: i for i, letter in enumerate(byte_letters())}
+        if all(letter in byte for letter in piece):
+            return bytes(byte[letter] for letter in piece)
+    elif piece.startswith("<0x") and len(piece) == 6:  # SentencePiece's single bytes
+        return bytes.fromhex(piece[3:5])
+    return piece.replace("▁", " ").encode()
+
+
+# -- from the request to the response ------------------------------------------------------------
 
 DISCONNECT_POLL = 0.5  # seconds between checks that the client is still connected
 LISTS = ("languages", "channel_names")
@@ -98,17 +267,27 @@ class PendingTranscription:
 
     async def event_stream(self) -> AsyncIterator[str]:
         """OpenAI's server-sent events: one delta per segment, then the whole text."""
-        deltas = Deltas(self.transcription)
+        heard = ""
         try:
             while not isinstance(event := await self.next(), Finished):
                 for segment in event.news[0] if isinstance(event, Progress) else ():
-                    assert self.job.recording is not None
-                    yield _sse(deltas.next(segment, self.job.recording.vocabulary))
+                    before, heard = heard.strip(), heard + segment.text
+                    yield _sse(self._delta(heard.strip()[len(before) :], segment))
             for content in self._result(event).last_events():
                 yield _sse(content)
         except APIError as error:
             yield _sse(error.body())
         yield "data: [DONE]\n\n"
+
+    def _delta(self, text: str, segment: Segment) -> dict[str, Any]:
+        """The event of a segment. text: all that it adds to the text before, without spaces around
+        the whole.
+        """
+        event: dict[str, Any] = {"type": "transcript.text.delta", "delta": text}
+        if "token_logprobs" in self.transcription.options:
+            assert self.job.recording is not None
+            event["logprobs"] = logprobs([segment], self.job.recording.vocabulary)
+        return event
 
     def _result(self, event: Finished) -> FinishedTranscript:
         recording = self.job.recording
@@ -146,7 +325,7 @@ def failure(transcription: TranscriptionRequest, error: Exception) -> APIError:
     return api_error
 
 
-Read = Callable[[FormData], TranscriptionRequest]
+Read = Callable[[FormData, Models], TranscriptionRequest]
 MakeAnswer = Callable[[PendingTranscription], Awaitable[Response]]
 
 
@@ -175,7 +354,7 @@ async def transcribe(
     with ExitStack() as stack:
         # not awaited: once the client has left, Starlette cancels whatever waits
         stack.callback(asyncio.get_running_loop().run_in_executor, None, close_files, form)
-        transcription = read(form)
+        transcription = read(form, host.models)
         transcription.accept = transcription.accept or client.accept
         if transcription.references:
             store = partial(

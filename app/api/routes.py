@@ -1,5 +1,5 @@
 """The addresses of the HTTP APIs: OpenAI's /v1/audio/transcriptions, /v1/audio/translations and
-/v1/models; whisper.cpp's /inference; whisper-asr-webservice's /asr; Deepgram's /v1/listen.
+/v1/models; whisper.cpp's /inference; whisper-asr-webservice's /asr.
 
 Requests and responses follow OpenAI's reference (platform.openai.com/docs/api-reference/audio), so
 its clients work unchanged. The other fields of `slimwhisper.Options` are not part of the API; use
@@ -16,11 +16,11 @@ from starlette.datastructures import FormData
 from slimwhisper.app.api.asr import add_asr
 from slimwhisper.app.api.background import Background
 from slimwhisper.app.api.inference import read_inference
-from slimwhisper.app.api.listen import add_listen
 from slimwhisper.app.api.request import TranscriptionRequest, read_request
 from slimwhisper.app.api.respond import respond
-from slimwhisper.app.service.host import ServerHost
+from slimwhisper.app.service.host import Models, ServerHost
 
+NO_RESULTS = "respond-async was ignored: start the server with --results DIR"
 AZURE = "/openai/deployments/{name}"  # before the paths of Azure's clients
 
 
@@ -43,20 +43,21 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter, Background | N
         made = {"id": name, "object": "model", "created": 0, "owned_by": "slimwhisper"}
         return {**made, "aliases": models.aliases(name)}
 
-    def read(form: FormData, task: str) -> TranscriptionRequest:
-        return read_request(form, task, models)
-
-    background = Background(host, read) if host.settings.results else None
+    background = Background(host) if host.settings.results else None
 
     async def answer(request: Request, task: str) -> Response:
         wishes = re.split("[,;]", ",".join(request.headers.getlist("prefer")).lower())
         later = "respond-async" in map(str.strip, wishes)
         if background and later:
             return await background.accept(request, task)
-        response = await respond(host, request, lambda form: read(form, task))
-        if later:
-            response.headers.append("X-Slimwhisper-Warning", "respond-async was ignored")
-        return response
+
+        def read_now(form: FormData, models: Models) -> TranscriptionRequest:
+            transcription = read_request(form, models, task)
+            if later:
+                transcription.warnings.append(NO_RESULTS)
+            return transcription
+
+        return await respond(host, request, read_now)
 
     @root.post("/audio/transcriptions")
     @root.post(f"{AZURE}/audio/transcriptions")
@@ -75,13 +76,12 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter, Background | N
     @root.post("/inference")
     async def inference(request: Request) -> Response:
         """Transcribe a recording, as the server of whisper.cpp does."""
-        return await respond(host, request, lambda form: read_inference(form, models))
+        return await respond(host, request, read_inference)
 
     add_asr(root, host)
-    add_listen(router, host)
     if background:
-        router.add_api_route("/audio/transcriptions/{name}", background.state, methods=["GET"])
-        router.add_api_route(
-            "/audio/transcriptions/{name}", background.delete, methods=["DELETE"], status_code=204
-        )
+        job = "/audio/transcriptions/{name}"
+        router.add_api_route(job, background.state, methods=["HEAD"], include_in_schema=False)
+        router.add_api_route(job, background.state, methods=["GET"])
+        router.add_api_route(job, background.delete, methods=["DELETE"], status_code=204)
     return router, root, background

@@ -1,28 +1,203 @@
-"""The handlers of the page's buttons."""
+"""The handlers of the page's buttons, and the runs that they start.
 
+A run is the recordings of one press of the button. Its view is a dictionary, sent to the browser at
+each update and drawn by `assets/player.js`:
+{"run": an id, "files": [...], "zip": address or None, "running": bool, "reasons": {flag: text}}.
+`RunPart.view` describes a file.
+"""
+
+import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import gradio as gr
 from pydantic import Field, ValidationError, create_model, model_validator
 
+from slimwhisper.app.api.errors import as_api_error
 from slimwhisper.app.api.fields import option_fields
 from slimwhisper.app.api.request import display_name
+from slimwhisper.app.page.edits import Edits
+from slimwhisper.app.page.files import FILES, PageResult, PageResults, outline, segment_view
 from slimwhisper.app.page.posts import first_problem
-from slimwhisper.app.page.run import Run
-from slimwhisper.app.page.tempdir import FILES
-from slimwhisper.app.page.transcripts.results import PageResults
-from slimwhisper.app.service.host import ServerSettings
-from slimwhisper.app.service.jobs import ModelChoice
-from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.host import ServerHost
+from slimwhisper.app.service.jobs import Event, Job, JobStarted, ModelChoice
 from slimwhisper.app.service.service import Service
+from slimwhisper.audio.samples import Samples
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.forced_alignment.script import as_lines
+from slimwhisper.service.source import Failed, Finished, Progress
 from slimwhisper.speakers.choice import BACKENDS
 from slimwhisper.tokens.texts import hot_word_lines
+from slimwhisper.trust import REASONS
+
+# -- runs ----------------------------------------------------------------------------------------
+
+UPDATE = 0.3  # seconds between two updates
+ENDED = ("done", "failed", "stopped")
+
+
+class RunPart:
+    """One recording of a run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state = "waiting"  # then "working", then one of ENDED
+        self.message = ""  # the error, if it failed
+        self.done = 0.0  # seconds of audio
+        self.seconds = 0.0  # of audio
+        self.segments: list[list[Any]] = []
+        self.text = ""
+        self.language = ""
+        self.unscripted: list[list[Any]] = []
+        self.peaks = ""
+        self.job: Job | None = None
+        self.result: PageResult | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is done, has failed or was stopped."""
+        return self.state in ENDED
+
+    def fail(self, error: Exception) -> None:
+        """Show an error's message, without the recording's name."""
+        message = str(as_api_error(error)).removeprefix(f"{self.name}: ")
+        self.state, self.message = "failed", message[:1].upper() + message[1:]
+
+    def draw(self, samples: Samples) -> None:
+        """Compute the outline of samples, float32 [n] at 16 kHz. Called in a reading thread."""
+        self.peaks = outline(samples)
+
+    def update(self, event: Event) -> None:
+        """Apply an event of the job, unless the part has ended."""
+        match event:
+            case _ if self.ended:
+                pass
+            case JobStarted(seconds=seconds):
+                self.state, self.seconds = "working", seconds
+            case Progress(_, (segments, done)):
+                self.done = done
+                self.segments += map(segment_view, segments)
+                self.text += "".join(segment.text for segment in segments)
+            case Finished(_, transcript):
+                self.state, self.done = "done", self.seconds
+                self.language, self.text = transcript.language, transcript.text
+                spans = transcript.unscripted
+                self.unscripted = [[span.start, span.end, span.text] for span in spans]
+                self.segments = [segment_view(segment) for segment in transcript.segments]
+                assert self.job is not None and self.result is not None
+                self.result.edits = Edits(transcript)
+                self.result.sentences = bool(self.job.options.get("sentences"))
+            case Failed(_, error):
+                self.fail(error)
+
+    def view(self, service: Service) -> dict[str, Any]:
+        """The view of the recording.
+
+        segments: see `segment_view`. peaks: see `outline`. position: in the queue, from 1; 0: not
+        waiting. edit: the address for corrections, once it is done; from then on the browser's text
+        is newer. downloads: addresses by format. Addresses are relative to the server's root.
+        unscripted: [start, end, text] of speech that is not in the text that was aligned.
+        """
+        token = self.result.token if self.result is not None else None
+        formats = self.result.formats() if self.result is not None else []
+        waits = self.state == "waiting"
+        shown = ("name", "state", "message", "language", "segments", "unscripted", "peaks")
+        return {
+            **{name: getattr(self, name) for name in shown},
+            "position": service.jobs.position(self.job) if waits and self.job is not None else 0,
+            "loading": waits and service.engines.loading,
+            "done": round(self.done, 2),
+            "seconds": round(self.seconds, 2),
+            "text": self.text.strip(),
+            "edit": f"page/edit/{token}" if self.state == "done" else None,
+            "audio": f"page/audio/{token}" if token and self.peaks else None,
+            "downloads": {f.name: f"page/result/{token}.{f.name}" for f in formats},
+        }
+
+
+class Run:
+    """The recordings of one press of the button."""
+
+    def __init__(
+        self,
+        service: Service,
+        results: PageResults,
+        recordings: Sequence[tuple[Path, str]],
+        model: ModelChoice,
+        options: dict[str, Any],
+        user: str,
+        script: Sequence[str] = (),
+    ) -> None:
+        """Submit all recordings. recordings: (path, the user's name for the file).
+
+        options: fields of `slimwhisper.Options`. script: as in `Job`. Needs a running event loop.
+        """
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self.parts = [RunPart(name) for _, name in recordings]
+        self._group = secrets.token_urlsafe(24)
+        for part, (path, name) in zip(self.parts, recordings, strict=True):
+            try:
+                part.result = results.add(path, name, self._group)
+            except OSError:
+                part.state, part.message = "failed", "No longer on the server; add it again"
+                continue
+            stored, listener = part.result.path, partial(self._listen, part)
+            part.job = Job(stored, name, model, options, user, listener, part.draw, script)
+            try:
+                service.submit(part.job)
+            except SlimWhisperError as error:
+                part.fail(error)
+
+    def stop(self) -> None:
+        """Cancel the parts that have not ended. A second call does nothing."""
+        for part in self.parts:
+            if not part.ended:
+                part.state = "stopped"
+            if part.job is not None:
+                self._service.cancel(part.job)
+
+    @property
+    def running(self) -> bool:
+        """Whether a part has not ended."""
+        return not all(part.ended for part in self.parts)
+
+    async def updates(self) -> AsyncGenerator[dict[str, Any], None]:
+        """The view every `UPDATE` seconds, and at the end. Who leaves it early stops the run."""
+        while self.running:
+            yield self.view()
+            await asyncio.sleep(UPDATE)
+        yield self.view()
+
+    def view(self) -> dict[str, Any]:
+        """The view of the run; see the top of this file."""
+        files = [part.view(self._service) for part in self.parts]
+        several = sum(part.state == "done" for part in self.parts) > 1 and not self.running
+        return {
+            "run": self._group[:8],
+            "files": files,
+            "zip": f"page/results/{self._group}.zip" if several else None,
+            "running": self.running,
+            "reasons": REASONS,
+        }
+
+    @property
+    def text(self) -> str:
+        """The text; with several recordings, each text follows its file's name."""
+        if len(self.parts) == 1:
+            return self.parts[0].text.strip()
+        return "\n\n".join(f"{part.name}\n{part.text.strip()}" for part in self.parts)
+
+    def _listen(self, part: RunPart, event: Event) -> None:
+        """Called in the service's thread."""
+        self._loop.call_soon_threadsafe(part.update, event)
+
+
+# -- buttons -------------------------------------------------------------------------------------
 
 EXAMPLES = Path(__file__).with_name("samples")
 MOST_BEAMS = 10
@@ -57,14 +232,10 @@ class CallOptions(create_model("Own", **OWN)):  # type: ignore[misc]
 
     def options(self) -> dict[str, Any]:
         """The fields of `slimwhisper.Options`."""
-        options: dict[str, Any] = self.model_dump(by_alias=True, exclude_none=True)
-        if self.beams == 1:  # greedy
-            del options["beam_size"]
+        # some defaults of `Options` depend on others
+        options: dict[str, Any] = self.model_dump(by_alias=True, exclude_defaults=True)
         if self.diarize is None:
             options.pop("speakers", None)
-        for name in ("vad_filter", "word_timestamps"):
-            if not options[name]:  # as by default, which depends on `channels`
-                del options[name]
         if self.hot_words is not None:
             options["hot_words"] = hot_word_lines(self.hot_words)
         return options
@@ -86,13 +257,12 @@ class CallOptions(create_model("Own", **OWN)):  # type: ignore[misc]
 class Handlers:
     """The functions behind the page's events."""
 
-    def __init__(
-        self, service: Service, models: Models, results: PageResults, settings: ServerSettings
-    ) -> None:
+    def __init__(self, host: ServerHost, results: PageResults) -> None:
+        self.service, self.models, settings = host
         assert settings.page is not None
-        self.service, self.models, self.results = service, models, results
+        self.results = results
         self.runs: dict[Run, str] = {}  # active runs, with their browsers' sessions
-        files = EXAMPLES.glob("*.*" if models.default == "digits" else "speech/*.*")
+        files = EXAMPLES.glob("*.*" if self.models.default == "digits" else "speech/*.*")
         self.examples = {path.stem.replace("-", " ").capitalize(): path for path in sorted(files)}
         self._preset = settings.cache
         self._uploads = (settings.page / FILES).resolve()
@@ -125,20 +295,17 @@ class Handlers:
             values = {name: arguments[name] for name in CallOptions.model_fields}
             options = CallOptions.model_validate(values)
             name = self.models.resolve(options.model)
+            recordings = [self._upload(file, str(file.get("orig_name"))) for file in files or []]
+            if recording:
+                recordings.append(self._upload(recording, "recording.wav"))
+            if not recordings:
+                raise OptionError("Add a file or record something first.")
+            lines = options.script_lines(len(recordings))
         except ValidationError as error:
             raise _error(first_problem(error)) from None
         except SlimWhisperError as error:
             raise _error(str(error)) from error
         choice = ModelChoice(name, None if options.cache == self._preset else options.cache)
-        recordings = [self._upload(file, str(file.get("orig_name"))) for file in files or []]
-        if recording:
-            recordings.append(self._upload(recording, "recording.wav"))
-        if not recordings:
-            raise _error("Add a file or record something first.")
-        try:
-            lines = options.script_lines(len(recordings))
-        except OptionError as error:
-            raise _error(str(error)) from None
         async for update in self._run(request, recordings, choice, options.options(), lines):
             yield update
 

@@ -1,31 +1,52 @@
-"""Lays out the page at "/": its components in order, and their events.
+"""The page at "/": its components in order, their events, and a table of the caches' costs; and how
+it is mounted on a server, with its login, its files and its shutdown.
 
 Importing this module imports Gradio, which takes seconds; only a server with a page does so.
 """
 
+import asyncio
 import inspect
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+import torch
+from fastapi import FastAPI
+from fastapi.responses import Response
 from gradio.components import Component
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
-from slimwhisper.app.page.body_check import MAX_TEXT
-from slimwhisper.app.page.cache_costs import cost_table
-from slimwhisper.app.page.gradio_internals import Blocks
+from slimwhisper.app.page.files import FILES, PageResults, make_results_router
+from slimwhisper.app.page.gradio_guard import (
+    MAX_TEXT,
+    Blocks,
+    Gradio,
+    GradioBodyCheck,
+    Uploads,
+    login_check,
+    login_message,
+    make_login_router,
+    make_uploads_router,
+)
 from slimwhisper.app.page.handlers import MOST_BEAMS, Handlers
-from slimwhisper.app.page.posts import live_formats
-from slimwhisper.app.service.models import Models
+from slimwhisper.app.page.posts import MakeKey, live_formats, make_edit_router, make_live_router
+from slimwhisper.app.service.engines import Engines
+from slimwhisper.app.service.host import Models, ServerHost
 from slimwhisper.audio.headers import AUDIO_SUFFIXES
-from slimwhisper.cache.forms import PRESETS
+from slimwhisper.cache.forms import PRESETS, brief
+from slimwhisper.devices import free_bytes
 from slimwhisper.speakers.choice import BACKENDS, MOST_SPEAKERS, missing
+from slimwhisper.text import human_size
 from slimwhisper.tokens.languages import LANGUAGES
 
 ASSETS = Path(__file__).with_name("assets")
 SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."
+MEMORY = Path("/proc/meminfo")
 TEMPERATURES = ("0", "0.2", "0.4", "0.6", "0.8", "1")
-QUICK: dict[str, Any] = {  # through Gradio's queue, the only route for calls in `api.paths`
+QUICK: dict[str, Any] = {  # through Gradio's queue, the only route for calls in `api.access`
     "api_visibility": "private",
     "show_progress": "hidden",
     "concurrency_limit": None,
@@ -207,3 +228,129 @@ def _scripted(elem_id: str, name: str, html: str) -> gr.HTML:
     return gr.HTML(
         None, html_template=html, js_on_load=script, apply_default_css=False, elem_id=elem_id
     )
+
+
+def cost_table(engines: Engines) -> str:
+    """The table for the loaded model, in Markdown."""
+    model, loaded = engines.model, engines.loaded
+    if model is None or loaded is None:
+        return "No model is loaded. The next recording loads one."
+    presets = {pair: preset for preset, pair in PRESETS.items()}
+    form = presets.get(model.forms, "+".join(map(brief, model.forms)))
+    slim, baseline = model.bytes_per_window(), model.baseline_bytes_per_window()
+    allocated, free = engines.cache_bytes(), free_memory(model.device)
+    baseline_bytes = allocated * baseline // slim
+    return f"""Model `{loaded.display_name}`: {baseline / slim:.1f} times smaller than the baseline.
+
+| | {form} | baseline |
+|---|--:|--:|
+| One window, 30 s of audio | {human_size(slim)} | {human_size(baseline)} |
+| Allocated now | {human_size(allocated)} | {human_size(baseline_bytes)} |
+| Windows that fit in the {human_size(free)} free | {free // slim:,} | {free // baseline:,} |
+"""
+
+
+def free_memory(device: torch.device) -> int:
+    """Free bytes on a device."""
+    if device.type == "cuda":
+        return free_bytes(device)
+    lines = (line.split() for line in MEMORY.read_text().splitlines())
+    return next(1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:")
+
+
+# -- on a server ---------------------------------------------------------------------------------
+
+STYLES = ("page.css", "player.css", "editing.css", "live.css")
+SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif")
+MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
+OFF = ("show_error", "run_history", "enable_monitoring", "ssr_mode", "mcp_server", "pwa")
+TIDY_SECONDS = 600.0  # between two removals of old results
+LAST_UPDATES = 5.0  # seconds for browsers to receive the end of their runs
+
+
+class Page:
+    """The page, from the server's side."""
+
+    def __init__(self, handlers: Handlers, uploads: Uploads, gradio: Gradio) -> None:
+        self.results, self.uploads = handlers.results, uploads
+        self.signed_in = gradio.signed_in
+        self._runs, self._gradio = handlers.runs, gradio
+
+    async def tidy(self) -> None:
+        """Remove old results and uploads from time to time. Runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(TIDY_SECONDS)
+            self.results.remove_old()
+            self.uploads.remove_old()
+            self._gradio.discard_files()
+
+    async def shutdown(self) -> None:
+        """Wait until browsers have received the end of their runs, then disconnect them."""
+        deadline = time.monotonic() + LAST_UPDATES
+        while self._runs and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
+        self._gradio.disconnect()
+
+
+def mount_page(app: FastAPI, host: ServerHost, make_key: MakeKey | None = None) -> Page:
+    """Mount the page on a server's app. Routes added before take precedence.
+
+    `settings.page` is a `page_folder`. make_key: makes the key of a live stream's websocket; None:
+    the server has no live streams. Must not be called in a running event loop.
+    """
+    settings = host.settings
+    assert settings.page is not None
+    total = 16 * settings.max_bytes
+    results = PageResults(settings.page / "results", total)
+    uploads = Uploads(settings.page / FILES, total)
+    check = login_check(settings)
+    handlers = Handlers(host, results)
+
+    async def mount() -> Blocks:  # without a running loop, Gradio makes loops and leaks them
+        page = make_page(handlers, settings.cache, live=make_key is not None)
+        gr.mount_gradio_app(
+            app,
+            page,
+            "/",
+            auth=check,
+            auth_message=login_message(settings),
+            root_path=settings.root_path or None,
+            favicon_path=str(ASSETS / "icon.svg"),
+            max_file_size=settings.max_bytes,
+            footer_links=[],
+            **dict.fromkeys(OFF, False),
+            theme=gr.themes.Base(
+                primary_hue="indigo",
+                neutral_hue="slate",
+                font=SANS,
+                font_mono=MONO,
+                radius_size="lg",
+            ),
+            # passed as `css`, Gradio would rewrite it and break some selectors
+            head=f"<style>{''.join(map(asset, STYLES))}</style>",
+        )
+        return page
+
+    functions, gradio = asyncio.run(mount()).fns, Gradio(app)
+    gradio.app.add_middleware(GradioBodyCheck, functions=functions, is_stored=uploads.has)
+    routers = [make_results_router(results), make_edit_router(results)]
+    routers.append(make_uploads_router(uploads, settings.max_bytes))
+    if check is not None:
+        routers.append(make_login_router(gradio, check))
+    if make_key is not None:
+        routers.append(make_live_router(make_key))
+    for router in routers:
+        app.include_router(router)
+    app.mount("/page/assets", Assets(directory=ASSETS))
+    app.routes.append(gradio.route)  # last: it matches all other paths
+    return Page(handlers, uploads, gradio)
+
+
+class Assets(StaticFiles):
+    """GET /page/assets/NAME, without a login: the assets hold no secrets."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """A file, which the browser must revalidate at each use."""
+        response = await super().get_response(path, scope)
+        response.headers["Cache-Control"] = "no-cache"
+        return response

@@ -4,7 +4,7 @@
 /page/live/key gives a key for the Live tab's websocket, and /page/live/transcript.FORMAT a file:
 only the page stores a live transcript, so it posts the text.
 
-Users and sizes are limited in `api.paths`.
+Users and sizes are limited in `api.access`.
 """
 
 import re
@@ -18,12 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from slimwhisper.app.api.errors import APIError, as_api_error
+from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import check_size
-from slimwhisper.app.page.transcripts.edits import Changed, ConflictError, Edits
-from slimwhisper.app.page.transcripts.results import GONE, PRIVATE, PageResults, download
-from slimwhisper.app.page.transcripts.views import segment_view
-from slimwhisper.errors import SlimWhisperError
+from slimwhisper.app.page.edits import Changed, ConflictError, Edits
+from slimwhisper.app.page.files import (
+    GONE,
+    PRIVATE,
+    PageResults,
+    download,
+    segment_view,
+)
 from slimwhisper.longform.requests import compression_ratio
 from slimwhisper.outputs import FORMATS, SENTENCES, OutputFormat
 from slimwhisper.subtitles.sentences import to_sentences
@@ -107,18 +111,16 @@ class EditRequest(RequestBody, strict=True):
         """Change a transcript. Raises ConflictError, IndexError, and ValueError unless the body has
         exactly one change.
         """
-        if len(self.model_fields_set) != 1:
-            raise ValueError
-        match self:
-            case EditRequest(texts=[*texts]):
+        match list(self.model_dump(exclude_unset=True).items()):
+            case [("texts", [*texts])]:
                 return edits.correct({i: (was, clean(text)) for i, was, text in texts})
-            case EditRequest(speaker=(speaker, name)) if clean(name):
+            case [("speaker", (speaker, name))] if clean(name):
                 return edits.rename(speaker, clean(name))
-            case EditRequest(approve=int(index)):
+            case [("approve", int(index))]:
                 return edits.approve(index)
-            case EditRequest(undo=int(revision)):
+            case [("undo", int(revision))]:
                 return edits.undo(revision)
-            case EditRequest(redo=int(revision)):
+            case [("redo", int(revision))]:
                 return edits.redo(revision)
         raise ValueError
 
@@ -236,11 +238,7 @@ def make_live_router(make_key: MakeKey) -> APIRouter:
     @router.post("/key")
     async def key(request: Request) -> Response:
         await read_posted(request, RequestBody)
-        try:
-            value = await run_in_threadpool(make_key)
-        except SlimWhisperError as error:
-            raise as_api_error(error) from None
-        return JSONResponse({"value": value})
+        return JSONResponse({"value": await run_in_threadpool(make_key)})
 
     @router.post("/transcript.{format}")
     async def file(format: str, request: Request) -> Response:

@@ -1,16 +1,29 @@
-"""Serves one websocket of `/v1/realtime`, in the events of OpenAI's Realtime API."""
+"""Serves one websocket of `/v1/realtime`, in the events of OpenAI's Realtime API, about a session's
+items.
+
+An utterance is an item, a user's message with the spoken audio. The first event about an item
+carries its id: speech_started with server_vad, else the first text or the commit. The stream's
+events lag behind the client's: both count the client's commits and clears, and
+`SpeechStarted.calls` is the count at the time of an utterance.
+"""
 
 import base64
 import binascii
+import secrets
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.websockets import WebSocket
 
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import json_object, refused, unsupported
-from slimwhisper.app.realtime.conversation import Conversation, error_event, make_id, server_event
 from slimwhisper.app.realtime.session import (
+    DETAILS,
+    TENTATIVE,
+    TRANSCRIPTION,
+    WORDS,
     SessionConfig,
     from_beta,
     session_object,
@@ -19,7 +32,216 @@ from slimwhisper.app.realtime.session import (
 from slimwhisper.app.realtime.stream_socket import TRY_LATER, SessionEnd, StreamSocket
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.live.types import LiveEvent
+from slimwhisper.live.types import (
+    LiveEvent,
+    SpeechStarted,
+    SpeechStopped,
+    StreamFailed,
+    TextUpdate,
+    UtteranceEnded,
+)
+from slimwhisper.types import Segment, Word
+
+ServerEvent = dict[str, Any]
+DELTA, SEGMENT, COMPLETED, FAILED = (
+    f"conversation.{TRANSCRIPTION}.{kind}" for kind in ("delta", "segment", "completed", "failed")
+)
+TENTATIVE_TEXT = f"conversation.{TENTATIVE}"
+# of a segment, as `/v1/audio/transcriptions` has them in verbose_json
+SEGMENT_DETAILS = "tokens temperature avg_logprob compression_ratio no_speech_prob".split()
+BUFFER = "input_audio_buffer"
+MIN_COMMIT = 0.1  # seconds of audio, as at OpenAI
+
+
+def make_id(kind: str) -> str:
+    """A new identifier, such as "item_0f3c..."."""
+    return f"{kind}_{secrets.token_hex(12)}"
+
+
+def server_event(type: str, **fields: Any) -> ServerEvent:
+    """An event of the server."""
+    return {"type": type, "event_id": make_id("event"), **fields}
+
+
+def error_event(error: APIError, event_id: str | None = None) -> ServerEvent:
+    """An `error` event. event_id: of the client's event that caused it."""
+    return server_event("error", error={**error.body()["error"], "event_id": event_id})
+
+
+@dataclass(eq=False, slots=True)
+class Item:
+    """An utterance, in the client's view."""
+
+    id: str
+    start: float = 0.0  # seconds since the session began
+    seconds: float = 0.0  # of audio
+    committed: bool = False
+    cleared: bool = False
+    text: str = ""  # that was sent
+
+
+class Conversation:
+    """The items of one session."""
+
+    def __init__(self, config: SessionConfig, emit: Callable[[ServerEvent], None]) -> None:
+        """emit: is called with each event for the client."""
+        self.config, self._emit = config, emit
+        self.last_committed: str | None = None  # the id of the item committed last
+        self._items: dict[int, Item] = {}  # by utterance: those that have not ended
+        # committed items whose utterance has had no event, by the count of calls at the commit
+        self._committed: dict[int, Item] = {}
+        self._calls = 0  # commits and clears of the client
+        self._cleared = 0  # the count at the last clear; 0: none
+        self._buffered = 0.0  # seconds of audio since the last call
+
+    @property
+    def speaking(self) -> bool:
+        """Whether an utterance is open."""
+        return any(not (i.committed or i.cleared) for i in self._items.values())
+
+    def append(self, seconds: float) -> None:
+        """Count audio that was passed to the stream."""
+        self._buffered += seconds
+
+    def commit(self) -> None:
+        """The client ends the utterance. Raises APIError if there is too little audio.
+
+        With server_vad, the events follow when the stream reports the end of the utterance.
+        """
+        seconds = self._buffered
+        if seconds < MIN_COMMIT:
+            available, required = f"{1000 * seconds:.0f} ms", f"{1000 * MIN_COMMIT:.0f} ms"
+            message = f"the buffer has {available} of audio; a commit needs at least {required}"
+            raise refused(BUFFER, message, "input_audio_buffer_commit_empty")
+        before = self._count_call()
+        if self.config.has_turns:
+            return
+        item = next((i for i in self._items.values() if not (i.committed or i.cleared)), None)
+        if item is None:
+            item = self._committed[before] = Item(make_id("item"))
+        item.seconds = seconds
+        self._commit(item)
+
+    def clear(self) -> None:
+        """The client discards the audio that is not committed."""
+        self._cleared = self._count_call() + 1
+        for item in self._items.values():
+            item.cleared = not item.committed
+        self._tell(f"{BUFFER}.cleared")
+
+    def _count_call(self) -> int:
+        """Count a commit or a clear. Returns how many came before it."""
+        self._calls, self._buffered = self._calls + 1, 0.0
+        return self._calls - 1
+
+    def hear(self, event: LiveEvent) -> None:
+        """Tell the client of an event of the stream; no session asks for speakers."""
+        match event:
+            case SpeechStarted():
+                self._started(event)
+            case SpeechStopped():
+                self._stopped(event)
+            case TextUpdate():
+                self._text(self._items[event.utterance], event)
+            case UtteranceEnded():
+                self._ended(event)
+            case StreamFailed():
+                self._failed(as_api_error(event.error))
+
+    def _started(self, event: SpeechStarted) -> None:
+        cleared = event.calls < self._cleared
+        item = self._committed.pop(event.calls, None) or Item(make_id("item"), cleared=cleared)
+        item.start = event.start
+        self._items[event.utterance] = item
+        if self.config.has_turns and not item.cleared:
+            start = round(1000 * event.start)
+            self._tell(f"{BUFFER}.speech_started", audio_start_ms=start, item_id=item.id)
+
+    def _stopped(self, event: SpeechStopped) -> None:
+        item = self._items[event.utterance]
+        if item.committed:
+            return
+        item.seconds = event.end - item.start
+        if self.config.has_turns and not item.cleared:
+            end = round(1000 * event.end)
+            self._tell(f"{BUFFER}.speech_stopped", audio_end_ms=end, item_id=item.id)
+            self._commit(item)
+
+    def _commit(self, item: Item) -> None:
+        item.committed = True
+        before, self.last_committed = self.last_committed, item.id
+        message = {
+            "id": item.id,
+            "object": "realtime.item",
+            "type": "message",
+            "status": "completed",
+            "role": "user",
+            "content": [{"type": "input_audio", "transcript": None}],
+        }
+        position = {"previous_item_id": before}
+        self._tell(f"{BUFFER}.committed", item_id=item.id, **position)
+        self._tell("conversation.item.added", item=message, **position)
+        self._tell("conversation.item.done", item=message, **position)
+
+    def _text(self, item: Item, event: TextUpdate) -> None:
+        """New committed and tentative text; an item begins without a space."""
+        if text := event.committed if item.text else event.committed.lstrip():
+            item.text += text
+            words = list(map(_word, event.words))
+            timed = {"words": words} if self.config.includes(WORDS) else {}
+            self._tell_of(item, DELTA, delta=text, **timed)
+        if self.config.includes(TENTATIVE):
+            text = event.tentative if item.text else event.tentative.lstrip()
+            self._tell_of(item, TENTATIVE_TEXT, text=text, heard=event.heard)
+
+    def _ended(self, event: UtteranceEnded) -> None:
+        item = self._items.pop(event.utterance)
+        if item.cleared and not event.text:
+            return
+        if not item.committed:
+            self._commit(item)
+        text = event.text.strip()
+        for segment in event.segments:
+            if segment.text.strip():
+                self._segment(item, segment)
+        usage = {"type": "duration", "seconds": round(item.seconds, 3)}
+        fields = {"usage": usage, "languages": [{"code": event.language}] if text else []}
+        self._tell_of(item, COMPLETED, transcript=text, **fields)
+
+    def _segment(self, item: Item, segment: Segment) -> None:
+        fields: dict[str, Any] = {
+            "id": make_id("seg"),
+            "start": round(segment.start, 3),
+            "end": round(segment.end, 3),
+            "text": segment.text,
+            "speaker": segment.speaker or "",  # required by the API
+        }
+        if self.config.includes(WORDS):
+            fields["words"] = list(map(_word, segment.words or ()))
+        if self.config.includes(DETAILS):
+            fields |= {name: getattr(segment, name) for name in SEGMENT_DETAILS}
+        self._tell_of(item, SEGMENT, **fields)
+
+    def _failed(self, error: APIError) -> None:
+        """Failure events for every open item; the session gets one at its end."""
+        body = error.body()["error"]
+        for item in (*self._items.values(), *self._committed.values()):
+            if not item.cleared:
+                self._tell_of(item, FAILED, error=body)
+
+    def _tell_of(self, item: Item, type: str, **fields: Any) -> None:
+        self._tell(type, item_id=item.id, content_index=0, **fields)
+
+    def _tell(self, type: str, **fields: Any) -> None:
+        self._emit(server_event(type, **fields))
+
+
+def _word(word: Word) -> dict[str, Any]:
+    times = {"start": round(word.start, 3), "end": round(word.end, 3)}
+    return {"word": word.word, **times, "probability": round(word.probability, 4)}
+
+
+# -- the websocket -------------------------------------------------------------------------------
 
 MAX_ID = 512  # characters of an event's id
 
@@ -42,12 +264,11 @@ class Connection(StreamSocket):
         """Begin the stream. Raises SlimWhisperError, APIError."""
         choice, options = config.choice(self._host.models), config.options(self._settings.live)
         self.begin(choice, options, config.format)
-        self._conversation = Conversation(config)
+        self._conversation = Conversation(config, self.emit)
 
     def translate(self, event: LiveEvent) -> None:
         """Emit the events about the session's items."""
-        for item_event in self._conversation.events(event):
-            self.emit(item_event)
+        self._conversation.hear(event)
 
     def refuse(self, error: APIError) -> None:
         """Emit an error, which names the client's event."""
@@ -61,20 +282,22 @@ class Connection(StreamSocket):
         """Handle one event. Raises APIError, SlimWhisperError."""
         self._event_id = None
         event = parse_event(message)
-        self._event_id = event_id_of(event)
+        given = event.get("event_id")
+        if isinstance(given, str) and len(given) <= MAX_ID:
+            self._event_id = given
         await self._handle(event)
         self._event_id = None
 
     async def _handle(self, event: dict[str, Any]) -> None:
         match event.get("type"):
             case "input_audio_buffer.append":
-                await self._append(event)
+                if data := audio_of(event):
+                    self._conversation.append(await self.append(data))
             case "input_audio_buffer.commit":
                 await self._commit()
             case "input_audio_buffer.clear":
                 self._feed.clear()
-                for item_event in self._conversation.clear():
-                    self.emit(item_event)
+                self._conversation.clear()
             case "session.update":
                 await self._update(event.get("session"), "session.updated")
             case "transcription_session.update":
@@ -85,27 +308,16 @@ class Connection(StreamSocket):
             case other:
                 raise refused("type", f"type {str(other)[:100]!r} is not an event of clients")
 
-    async def _append(self, event: dict[str, Any]) -> None:
-        if data := audio_of(event):
-            self._conversation.append(await self.append(data))
-
     async def _commit(self) -> None:
         self._conversation.append(await self._feed.flush())
         before = self._conversation.last_committed
-        for item_event in self._conversation.commit():
-            self.emit(item_event)
+        self._conversation.commit()
         self._feed.stream.commit()
         if self._conversation.config.has_turns:
-            await self._check_committed(before)
-
-    async def _check_committed(self, before: str | None) -> None:
-        """With server_vad: raises APIError if there was no speech to commit, else a client would
-        wait for an item that never comes. before: the id of the item committed before.
-        """
-        await self.heard_all(lambda: self._conversation.speaking)
-        if self._conversation.last_committed == before:
-            message = "the input audio buffer has no speech to commit; send audio with speech"
-            raise refused("input_audio_buffer", message, "input_audio_buffer_commit_empty")
+            await self.heard_all(lambda: self._conversation.speaking)
+            if self._conversation.last_committed == before:  # a client waits for an item
+                message = "the input audio buffer has no speech to commit; send audio with speech"
+                raise refused(BUFFER, message, "input_audio_buffer_commit_empty")
 
     async def _update(self, changes: object, reply_type: str) -> None:
         before = self._conversation.config
@@ -137,12 +349,6 @@ def parse_event(message: dict[str, Any]) -> dict[str, Any]:
         reason = "an event is a JSON object with a type"
         raise refused("type", reason, "missing_required_parameter")
     return event
-
-
-def event_id_of(event: dict[str, Any]) -> str | None:
-    """The id that the client gave an event."""
-    event_id = event.get("event_id")
-    return event_id if isinstance(event_id, str) and len(event_id) <= MAX_ID else None
 
 
 def audio_of(event: dict[str, Any]) -> bytes:

@@ -1,26 +1,259 @@
-"""Deepgram's /v1/listen for live streams: what a client sends, and what it is told.
+"""Deepgram's /v1/listen, for recordings and for live streams.
 
-As in deepgram-sdk 7.17 (listen/v1/types). Each utterance has one final result, with its words, and
-interim results before it if the client asks for them.
+As in deepgram-sdk 7.17 (listen/v1/media, listen/v1/types, types/listen_v1response*.py). What is not
+served is named in a recording's warnings. A stream's utterance has one final result, with its
+words, and interim results before it if the client asks for them.
 """
 
+import re
+import tempfile
+from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO, cast
 from uuid import uuid4
 
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
 from pydantic import BeforeValidator, Field
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, UploadFile
 from starlette.websockets import WebSocket
 
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.api.fields import check_form, json_object, one_of, refused
-from slimwhisper.app.api.listen import ListenForm, as_channel, as_words, metadata, model_info
-from slimwhisper.app.api.request import choose_model, response_headers
-from slimwhisper.app.realtime.audio_input import SoundFormat
+from slimwhisper.app.api.fields import (
+    Text,
+    TextForm,
+    Texts,
+    Upload,
+    check_form,
+    json_object,
+    one_of,
+    refused,
+)
+from slimwhisper.app.api.recordings import wav_of
+from slimwhisper.app.api.request import (
+    TranscriptionRequest,
+    choose_model,
+    lacking_speakers,
+    response_headers,
+)
+from slimwhisper.app.api.respond import FinishedTranscript, respond
+from slimwhisper.app.realtime.stream_feed import SoundFormat
 from slimwhisper.app.realtime.stream_socket import NORMAL, POLICY, SessionEnd, StreamSocket
-from slimwhisper.app.service.host import ServerHost
+from slimwhisper.app.service.host import Models, ServerHost
+from slimwhisper.audio.channels import STEREO
 from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
+from slimwhisper.types import Segment, Word
+
+AROUND = re.compile(r"^\W+|\W+$")  # punctuation at a word
+IN_MEMORY = 1 << 20  # bytes of a body; a longer one is written to disk
+
+
+class ListenForm(TextForm):
+    """The fields of a query that are honoured, for recordings and for streams."""
+
+    model: Text | None = None
+    language: Text | None = None
+    keyterm: Texts = Field((), alias="keyterm[]")
+    keywords: Texts = Field((), alias="keywords[]")
+    encoding: Text | None = None  # None: the file has a header
+    sample_rate: int = Field(16_000, ge=4_000, le=192_000)
+    channels: int = Field(1, ge=1, le=8)
+    # always so
+    punctuate: bool = True
+    smart_format: bool = True
+    detect_language: Text | None = None
+
+    def spoken_language(self) -> str | None:
+        """The language; None: it is detected."""
+        return None if self.language == "multi" else self.language
+
+    def hotwords(self) -> str:
+        """Words to expect, without the weights that older models take."""
+        return ", ".join([*self.keyterm, *(word.partition(":")[0] for word in self.keywords)])
+
+
+# -- recordings ----------------------------------------------------------------------------------
+
+
+class RecordingForm(ListenForm):
+    """The fields of a query for a recording, and the recording."""
+
+    file: Upload = Field(None, validate_default=True)
+    digest: str = ""
+    diarize: bool = False
+    diarize_model: Text | None = None
+    utterances: bool = False
+    multichannel: bool = False
+
+
+async def read_body(request: Request) -> FormData:
+    """The query, and the body as a file. Raises APIError."""
+    if request.headers.get("content-type", "").lower().startswith("application/json"):
+        message = "recordings are not fetched from an address; send the file itself as the body"
+        raise APIError(415, message, "not_supported", "url")
+    spool = cast(BinaryIO, tempfile.SpooledTemporaryFile(IN_MEMORY))
+    digest, file = sha256(), UploadFile(spool, filename="audio")
+    try:
+        async for chunk in request.stream():
+            digest.update(chunk)
+            await file.write(chunk)
+    except BaseException:
+        file.file.close()
+        raise
+    own: list[tuple[str, Any]] = [("file", file), ("digest", digest.hexdigest())]
+    return FormData([*request.query_params.multi_items(), *own])
+
+
+def read_listen(form: FormData, models: Models) -> TranscriptionRequest:
+    """The request of a form. Raises APIError, CheckpointError."""
+    fields = check_form(RecordingForm, form)
+    model, served_by, warnings = choose_model(fields.model, models)
+    unknown, by_voice = list(fields.model_extra or ()), bool(fields.diarize or fields.diarize_model)
+    if by_voice and (lacking := lacking_speakers("diarize")):
+        warnings, by_voice = [*warnings, lacking], False
+    options: dict[str, Any] = {
+        "task": "transcribe",
+        "on_failure": "best",
+        "word_timestamps": True,
+        "language": fields.spoken_language(),
+        "multilingual": fields.language == "multi",
+        "hotwords": fields.hotwords(),
+        "channels": "split" if fields.multichannel else None,
+        "diarize": "embedding" if by_voice and not fields.multichannel else None,
+    }
+    unknown += ["encoding"] * (fields.encoding not in (None, "linear16"))
+    with_header = partial(wav_of, rate=fields.sample_rate, channels=fields.channels)
+    return TranscriptionRequest(
+        fields.file,
+        "json",
+        model,
+        served_by,
+        {name: value for name, value in options.items() if value},
+        unknown=unknown,
+        warnings=warnings,
+        convert=with_header if fields.encoding == "linear16" else None,
+        render=partial(as_listen, fields),
+        mix_instead=True,
+    )
+
+
+def as_listen(fields: RecordingForm, finished: FinishedTranscript) -> dict[str, Any]:
+    """The answer: a result for each channel, and the utterances if they are asked for."""
+    request, segments = finished.request, finished.transcript.segments
+    of_channels = [segments]
+    if request.channels > 1:
+        of_channels = [
+            [s for s in segments if channel_number(s.speaker or "") == channel]
+            for channel in range(request.channels)
+        ]
+    channels = []
+    for each in of_channels:
+        words = [word for segment in each for word in as_words(segment)]
+        channel = as_channel("".join(segment.text for segment in each).strip(), words)
+        channels.append({**channel, "detected_language": finished.transcript.language})
+    results: dict[str, Any] = {"channels": channels}
+    if fields.utterances:
+        results["utterances"] = [
+            as_utterance(segment, number)
+            for number, each in enumerate(of_channels)
+            for segment in each
+            if segment.text.strip()
+        ]
+    about = {
+        **metadata(str(uuid4()), fields.digest, finished.seconds, len(channels)),
+        "models": [request.served_by],
+        "model_info": {request.served_by: model_info(request.served_by)},
+        "warnings": [
+            *({"parameter": name, "message": "ignored"} for name in request.unknown),
+            *({"message": text} for text in request.warnings),
+        ],
+    }
+    return {"metadata": about, "results": results}
+
+
+def metadata(request_id: str, digest: str, seconds: float, channels: int) -> dict[str, Any]:
+    """What an answer says of a recording, or of a stream."""
+    return {
+        "transaction_key": "deprecated",
+        "request_id": request_id,
+        "sha256": digest,
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "duration": round(seconds, 3),
+        "channels": channels,
+    }
+
+
+def model_info(name: str) -> dict[str, str]:
+    """What an answer says of a model."""
+    return {"name": name, "version": "", "arch": "whisper"}
+
+
+def channel_number(name: str) -> int:
+    """The number of a channel, from 0, by the name that it has as a speaker."""
+    return STEREO.index(name) if name in STEREO else int(name.rpartition(" ")[2]) - 1
+
+
+def speaker_number(name: str | None) -> dict[str, int]:
+    """The field of a speaker found by voice, from 0; {}: there is none."""
+    number = (name or "").removeprefix("SPEAKER_")
+    return {"speaker": int(number)} if number.isdecimal() else {}
+
+
+def as_channel(text: str, words: list[dict[str, Any]]) -> dict[str, Any]:
+    """What was said in a channel: one alternative."""
+    alternative = {"transcript": text, "confidence": confidence(words), "words": words}
+    return {"alternatives": [alternative]}
+
+
+def as_utterance(segment: Segment, channel: int) -> dict[str, Any]:
+    words = as_words(segment)
+    return {
+        "start": segment.start,
+        "end": segment.end,
+        "confidence": confidence(words),
+        "channel": channel,
+        "transcript": segment.text.strip(),
+        "words": words,
+        **speaker_number(segment.speaker),
+        "id": str(uuid4()),
+    }
+
+
+def as_words(segment: Segment) -> list[dict[str, Any]]:
+    """The words of a segment, with and without case and punctuation."""
+    return [as_word(word) | speaker_number(segment.speaker) for word in segment.words or ()]
+
+
+def as_word(word: Word) -> dict[str, Any]:
+    text = word.word.strip()
+    return {
+        "word": AROUND.sub("", text).lower() or text,
+        "start": round(word.start, 3),
+        "end": round(word.end, 3),
+        "confidence": round(word.probability, 4),
+        "punctuated_word": text,
+    }
+
+
+def confidence(words: Iterable[dict[str, Any]]) -> float:
+    """The mean of the words'; 0.0: there are none."""
+    found = [word["confidence"] for word in words]
+    return round(sum(found) / len(found), 4) if found else 0.0
+
+
+def add_listen(router: APIRouter, host: ServerHost) -> None:
+    """The route for recordings, to be mounted at /v1."""
+
+    @router.post("/listen")
+    async def listen(request: Request) -> Response:
+        """Transcribe a recording, as Deepgram's API does."""
+        return await respond(host, request, read_listen, read_body)
+
+
+# -- live streams --------------------------------------------------------------------------------
 
 CODINGS = {"linear16": "PCM_16", "linear32": "FLOAT", "mulaw": "ULAW", "alaw": "ALAW"}
 LEAST_SILENCE = 150  # milliseconds that end an utterance: in shorter ones are words
@@ -92,7 +325,7 @@ class ListenSocket(StreamSocket):
         self._feed.stream.commit()
         await self.heard_all(lambda: bool(self._starts))
         if self._finalizing:
-            self._results(as_channel("", []), self._seconds, self._seconds, is_final=True)
+            self._results(as_channel("", []), self._seconds, self._seconds, final=True)
 
     def translate(self, event: LiveEvent) -> None:
         """Emit the results of an utterance."""
@@ -104,10 +337,8 @@ class ListenSocket(StreamSocket):
                     started = {"channel": CHANNEL, "timestamp": round(event.start, 3)}
                     self.emit({"type": "SpeechStarted", **started})
             case TextUpdate():
-                committed = self._text[event.utterance] = (
-                    self._text[event.utterance] + event.committed
-                )
-                text = (committed + event.tentative).strip()
+                self._text[event.utterance] += event.committed
+                text = (self._text[event.utterance] + event.tentative).strip()
                 if text and self._fields.interim_results:
                     start = self._starts[event.utterance]
                     self._results(as_channel(text, []), start, event.heard)
@@ -117,14 +348,21 @@ class ListenSocket(StreamSocket):
                 end = max((s.end for s in event.segments), default=start)
                 words = [word for segment in event.segments for word in as_words(segment)]
                 channel = as_channel(event.text.strip(), words)
-                self._results(channel, start, end, is_final=True, speech_final=True)
+                self._results(channel, start, end, final=True, speech_final=True)
                 if self._fields.utterance_end_ms and event.text:
                     ended = {"channel": CHANNEL, "last_word_end": round(end, 3)}
                     self.emit({"type": "UtteranceEnd", **ended})
 
-    def _results(self, channel: dict[str, Any], start: float, end: float, **final: bool) -> None:
-        """Emit a result. final: "is_final", for an utterance "speech_final", too."""
-        from_finalize = bool(final) and self._finalizing
+    def _results(
+        self,
+        channel: dict[str, Any],
+        start: float,
+        end: float,
+        final: bool = False,
+        speech_final: bool = False,
+    ) -> None:
+        """Emit a result. speech_final: of a whole utterance."""
+        from_finalize = final and self._finalizing
         self._finalizing = self._finalizing and not final
         info = {"model_info": model_info(self._model), "model_uuid": self._model}
         self.emit(
@@ -133,9 +371,8 @@ class ListenSocket(StreamSocket):
                 "channel_index": CHANNEL,
                 "duration": round(end - start, 3),
                 "start": round(start, 3),
-                "is_final": False,
-                "speech_final": False,
-                **final,
+                "is_final": final,
+                "speech_final": speech_final,
                 "from_finalize": from_finalize,
                 "channel": channel,
                 "metadata": {"request_id": self._id, **info},

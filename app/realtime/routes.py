@@ -1,27 +1,112 @@
 """`/v1/realtime`: OpenAI's Realtime API, for transcription; its client secrets; and Deepgram's
-websocket, `/v1/listen`.
+`/v1/listen`.
 
 The websocket's events are those of openai-python 3.54 (types/realtime); docs/connect/realtime.md
-has the differences.
+has the differences. Client secrets are short-lived keys for browsers, which permit realtime
+sessions only. A secret contains its session's configuration and a signature, so the server stores
+none. The signing key is generated when a server starts, so secrets do not outlive the server.
 """
 
 import asyncio
+import hmac
+import secrets
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, WebSocket
+from pydantic import Field
 
-from slimwhisper.app.api.access import bearer_key, refuse
+from slimwhisper.app.api.access import SECRET, bearer_key, refuse
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.api.fields import json_object, unsupported
-from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request
-from slimwhisper.app.realtime.connection import Connection
-from slimwhisper.app.realtime.conversation import make_id
-from slimwhisper.app.realtime.listen import ListenSocket
+from slimwhisper.app.api.fields import (
+    NULL_IS_DEFAULT,
+    WHOLE,
+    LenientModel,
+    check,
+    json_object,
+    refused,
+    unsupported,
+)
+from slimwhisper.app.realtime.connection import Connection, make_id
+from slimwhisper.app.realtime.listen import ListenSocket, add_listen
 from slimwhisper.app.realtime.session import START, SessionConfig, session_object, update_session
 from slimwhisper.app.realtime.stream_socket import GOING_AWAY, SessionEnd, StreamSocket
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.errors import SlimWhisperError
+
+# -- client secrets ------------------------------------------------------------------------------
+
+DEFAULT_SECONDS, MIN_SECONDS, MAX_SECONDS = 600, 10, 7200
+MAX_LENGTH = 6000  # characters: browsers send it in a header's line, of which 8 kB are read
+
+
+class Content(LenientModel):
+    """The content of a secret, which is signed, not encrypted."""
+
+    end: float  # when it expires, in seconds of the clock
+    session: SessionConfig
+
+
+class ClientSecrets:
+    """Issues secrets, and verifies them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """clock: seconds."""
+        self._clock, self._key = clock, secrets.token_bytes(32)
+
+    def issue(
+        self, config: SessionConfig = START, seconds: float = DEFAULT_SECONDS
+    ) -> tuple[str, int]:
+        """A new secret, and when it expires, in seconds since the epoch.
+
+        config: of its sessions at their start. Raises APIError if that is too long.
+        """
+        content = Content(end=self._clock() + seconds, session=config).model_dump_json()
+        text = urlsafe_b64encode(content.encode()).decode().rstrip("=")
+        value = f"{SECRET}{text}.{self._signature(text)}"
+        if len(value) > MAX_LENGTH:
+            reason = "the session is too long for a client secret; send its prompt in an update"
+            raise refused("session", reason)
+        return value, int(time.time() + seconds)
+
+    def session(self, value: str) -> SessionConfig | None:
+        """The session's configuration; None if the secret is invalid or has expired."""
+        text, _, signature = value.removeprefix(SECRET).partition(".")
+        if not hmac.compare_digest(signature.encode(), self._signature(text).encode()):
+            return None
+        content = Content.model_validate_json(urlsafe_b64decode(f"{text}=="))
+        return content.session if content.end > self._clock() else None
+
+    def _signature(self, text: str) -> str:
+        return hmac.digest(self._key, text.encode(), "sha256").hex()
+
+
+class ExpiresAfter(LenientModel):
+    """The lifetime of a secret."""
+
+    anchor: Annotated[Literal["created_at"], NULL_IS_DEFAULT] = "created_at"
+    seconds: Annotated[int, WHOLE, NULL_IS_DEFAULT] = Field(
+        default=DEFAULT_SECONDS, ge=MIN_SECONDS, le=MAX_SECONDS
+    )
+
+
+class SecretRequest(LenientModel):
+    """The body of `POST /v1/realtime/client_secrets`."""
+
+    expires_after: Annotated[ExpiresAfter, NULL_IS_DEFAULT] = ExpiresAfter()
+    session: SessionConfig = START
+
+
+def read_request(data: dict[str, Any]) -> tuple[SessionConfig, int, list[str]]:
+    """The request's session, seconds, and names of unknown fields. Raises APIError."""
+    body = check(SecretRequest, data)
+    return body.session, body.expires_after.seconds, body.unknown(data, "")
+
+
+# -- sessions ------------------------------------------------------------------------------------
 
 SUBPROTOCOLS = ("realtime", "token")  # OpenAI's, Deepgram's
 
@@ -31,7 +116,7 @@ class Realtime:
 
     def __init__(self, host: ServerHost) -> None:
         self.client_secrets = ClientSecrets()
-        self._host = host
+        self.host = host
         self._open: dict[StreamSocket, asyncio.Task[Any] | None] = {}
 
     def __len__(self) -> int:
@@ -44,11 +129,16 @@ class Realtime:
 
     def connect(self, websocket: WebSocket) -> StreamSocket:
         """A session of OpenAI's API. Raises APIError, SlimWhisperError."""
-        return Connection(websocket, self._config(websocket), self._host)
-
-    def listen(self, websocket: WebSocket) -> StreamSocket:
-        """A session of Deepgram's API. Raises APIError, SlimWhisperError."""
-        return ListenSocket(websocket, self._host)
+        config = self.client_secrets.session(bearer_key(websocket.scope)) or START
+        query = websocket.query_params
+        if query.get("intent", "transcription") != "transcription":
+            raise unsupported("intent", "this server only transcribes; send intent=transcription")
+        if "call_id" in query:
+            raise unsupported("call_id", "this server has no calls; leave call_id out")
+        if model := query.get("model"):
+            sound = {"input": {"transcription": {"model": model}}}
+            config, _ = update_session(config, {"type": "transcription", "audio": sound})
+        return Connection(websocket, config, self.host)
 
     async def serve(self, websocket: WebSocket, make: Callable[[WebSocket], StreamSocket]) -> None:
         """Serve a session, from the request to its end."""
@@ -75,22 +165,11 @@ class Realtime:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _config(self, websocket: WebSocket) -> SessionConfig:
-        """The configuration of a session at its start. Raises APIError."""
-        config = self.client_secrets.session(bearer_key(websocket.scope)) or START
-        query = websocket.query_params
-        if query.get("intent", "transcription") != "transcription":
-            raise unsupported("intent", "this server only transcribes; send intent=transcription")
-        if "call_id" in query:
-            raise unsupported("call_id", "this server has no calls; leave call_id out")
-        input_fields = {"input": {"transcription": {"model": query.get("model")}}}
-        session = {"type": "transcription", "audio": input_fields}
-        return update_session(config, session)[0] if query.get("model") else config
-
 
 def make_realtime_router(realtime: Realtime) -> APIRouter:
     """The routes to be mounted at /v1."""
-    router = APIRouter()
+    router, host = APIRouter(), realtime.host
+    add_listen(router, host)
 
     @router.websocket("/realtime")
     async def connect(websocket: WebSocket) -> None:
@@ -100,7 +179,7 @@ def make_realtime_router(realtime: Realtime) -> APIRouter:
     @router.websocket("/listen")
     async def listen(websocket: WebSocket) -> None:
         """Transcribe a live stream, as Deepgram's API does."""
-        await realtime.serve(websocket, realtime.listen)
+        await realtime.serve(websocket, partial(ListenSocket, host=host))
 
     @router.post("/realtime/client_secrets")
     async def client_secrets(request: Request) -> dict[str, Any]:

@@ -28,9 +28,9 @@ from slimwhisper.app.api.fields import (
     unsupported_if,
 )
 from slimwhisper.app.api.request import choose_model
-from slimwhisper.app.realtime.audio_input import SoundFormat
+from slimwhisper.app.realtime.stream_feed import SoundFormat
+from slimwhisper.app.service.host import DIARIZE, Models, openai_model
 from slimwhisper.app.service.jobs import ModelChoice
-from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.option_group import asks_detection
 from slimwhisper.tokens.languages import whispers_code
@@ -79,6 +79,21 @@ Keyword = Annotated[str, Field(max_length=MAX_KEYWORD)]
 Milliseconds = Annotated[int, Field(ge=0, le=MAX_MS), WHOLE, NULL_IS_DEFAULT]
 Response = Annotated[Any, unsupported_if(bool, "a transcription session has no responses")]
 Included = Annotated[str, one_of(INCLUDE)]
+
+
+class SessionPart(LenientModel):
+    """A part of a session's configuration."""
+
+    def unknown(self, data: dict[str, Any], path: str) -> list[str]:
+        """Also the fields of NOT_SERVED whose value was not taken as it is."""
+        changed = [path + name for name, value in self if data.get(name) not in (None, value)]
+        return super().unknown(data, path) + list(filter(_not_served, changed))
+
+
+def _not_served(name: str) -> str:
+    """Why a field, with its path, may be ignored; "": it is not in NOT_SERVED."""
+    found = (reason for field, reason in NOT_SERVED.items() if name.endswith(f".{field}"))
+    return next(found, "")
 
 
 class AudioFormat(LenientModel):
@@ -130,7 +145,7 @@ class Transcription(LenientModel):
         return {**data, "language": names[0] if isinstance(names, list) and names else None}
 
 
-class ServerVad(LenientModel):
+class ServerVad(SessionPart):
     """Voice activity detection: pauses end utterances."""
 
     type: Annotated[
@@ -145,13 +160,8 @@ class ServerVad(LenientModel):
     interrupt_response: Response = Field(default=None, exclude=True)
     idle_timeout_ms: Response = Field(default=None, exclude=True)
 
-    def unknown(self, data: dict[str, Any], path: str) -> list[str]:
-        """Also `type`, if its value is ignored."""
-        ignored = [f"{path}type"] * (data.get("type") == "semantic_vad")
-        return super().unknown(data, path) + ignored
 
-
-class AudioInput(LenientModel):
+class AudioInput(SessionPart):
     """The audio, and how it is transcribed."""
 
     format: Annotated[AudioFormat, NULL_IS_DEFAULT] = AudioFormat()
@@ -164,11 +174,6 @@ class AudioInput(LenientModel):
     ] = Transcription()
     turn_detection: ServerVad | None = ServerVad()  # None: only commits end utterances
 
-    def unknown(self, data: dict[str, Any], path: str) -> list[str]:
-        """Also `noise_reduction`, if there is one."""
-        ignored = [f"{path}noise_reduction"] * (data.get("noise_reduction") is not None)
-        return super().unknown(data, path) + ignored
-
 
 class Audio(LenientModel):
     """The session's audio; only its input has an effect."""
@@ -176,7 +181,7 @@ class Audio(LenientModel):
     input: Annotated[AudioInput, NULL_IS_DEFAULT] = AudioInput()
 
 
-class SessionConfig(LenientModel):
+class SessionConfig(SessionPart):
     """A session's configuration; also a `session` that a client sends."""
 
     type: Annotated[
@@ -197,11 +202,6 @@ class SessionConfig(LenientModel):
     @classmethod
     def _drop_logprobs(cls, names: list[str] | None) -> list[str] | None:
         return names and [name for name in names if name != LOGPROBS]
-
-    def unknown(self, data: dict[str, Any], path: str) -> list[str]:
-        """Also `include`, if one of its values is ignored."""
-        ignored = [f"{path}include"] * (LOGPROBS in (data.get("include") or ()))
-        return super().unknown(data, path) + ignored
 
     @property
     def format(self) -> SoundFormat:
@@ -292,7 +292,6 @@ def session_object(
 
 
 def _warning(name: str) -> str:
-    for field, reason in NOT_SERVED.items():
-        if name.endswith(f".{field}"):
-            return f"{name} was ignored: {reason}"
+    if reason := _not_served(name):
+        return f"{name} was ignored: {reason}"
     return f"unknown field {name[:MAX_NAME]!r} was ignored"

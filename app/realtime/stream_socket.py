@@ -13,9 +13,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from slimwhisper.app.api.errors import APIError, as_api_error, internal_error
 from slimwhisper.app.api.fields import refused
-from slimwhisper.app.framing import Allowance
-from slimwhisper.app.realtime.audio_input import SoundFormat
-from slimwhisper.app.realtime.stream_feed import POLL, StreamFeed
+from slimwhisper.app.connections import Allowance
+from slimwhisper.app.realtime.stream_feed import POLL, SoundFormat, StreamFeed
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.jobs import ModelChoice, StoppingError
 from slimwhisper.errors import AudioError, SlimWhisperError

@@ -21,8 +21,7 @@ from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import NULL_IS_DEFAULT, LenientModel, check, json_object, one_of
 from slimwhisper.app.api.request import choose_model
 from slimwhisper.app.connections import listen
-from slimwhisper.app.realtime.audio_input import MAX_CHANNELS, SoundFormat
-from slimwhisper.app.realtime.stream_feed import StreamFeed
+from slimwhisper.app.realtime.stream_feed import MAX_CHANNELS, SoundFormat, StreamFeed
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.jobs import StoppingError
 from slimwhisper.checkpoint.names import BUNDLED, HUB_MODELS
@@ -286,31 +285,27 @@ class WyomingClient:
 
     async def _send_text(self, events: "asyncio.Queue[LiveEvent | None]") -> None:
         """Send the text as it is committed, then the whole; the client may have disconnected."""
-        with suppress(ConnectionError):
-            await self._send_events(events)
-
-    async def _send_events(self, events: "asyncio.Queue[LiveEvent | None]") -> None:
         parts: list[str] = []
         open_text, language = "", None
-        await self._send("transcript-start")
-        while (event := await events.get()) is not None:
-            match event:
-                case TextUpdate() if event.committed:
-                    space = " " if parts and not open_text else ""
-                    open_text += event.committed
-                    await self._send("transcript-chunk", text=space + event.committed)
-                case UtteranceEnded() if event.text.strip():
-                    parts.append(event.text.strip())
-                    open_text, language = "", language or event.language
-                case StreamFailed(error=StoppingError()):
-                    return  # `shutdown` sends the error
-                case StreamFailed():
-                    await self.refuse(type(event.error).__name__, str(event.error))
-                    return await self._send_transcript("")
-        if not self._complete:
-            return  # an incomplete recording gets no final transcript
-        fields = {"language": language} if language else {}
-        await self._send_transcript(" ".join(parts), **fields)
+        with suppress(ConnectionError):
+            await self._send("transcript-start")
+            while (event := await events.get()) is not None:
+                match event:
+                    case TextUpdate() if event.committed:
+                        space = " " if parts and not open_text else ""
+                        open_text += event.committed
+                        await self._send("transcript-chunk", text=space + event.committed)
+                    case UtteranceEnded() if event.text.strip():
+                        parts.append(event.text.strip())
+                        open_text, language = "", language or event.language
+                    case StreamFailed(error=StoppingError()):
+                        return  # `shutdown` sends the error
+                    case StreamFailed():
+                        await self.refuse(type(event.error).__name__, str(event.error))
+                        return await self._send_transcript("")
+            if self._complete:  # else there is no final transcript
+                fields = {"language": language} if language else {}
+                await self._send_transcript(" ".join(parts), **fields)
 
     async def _send_transcript(self, text: str, **fields: str) -> None:
         await self._send("transcript", text=text, **fields)

@@ -41,17 +41,11 @@ class LiveStream:
     """
 
     def __init__(
-        self,
-        engines: Engines,
-        limits: Limits,
-        changed: Condition,
-        model: ModelChoice,
-        options: LiveOptions,
-        listener: Listener,
+        self, streams: "Streams", model: ModelChoice, options: LiveOptions, listener: Listener
     ) -> None:
-        """changed: held where the stream changes, notified when it has work."""
+        """streams: of the service, which has their limits and counts in common."""
         self.model, self.options, self.listener = model, options, listener
-        self._engines, self._limits, self._changed = engines, limits, changed
+        self._streams, self._engines, self._changed = streams, streams.engines, streams.changed
         self._inbox: deque[Item] = deque()
         self._appended = 0  # samples
         self._decoded = 0.0  # seconds of audio that updates have decoded, or that are silence
@@ -79,7 +73,7 @@ class LiveStream:
         Raises AudioError for anything else, BusyError if too much waits (`Limits.backlog`); then
         none of it is queued.
         """
-        samples, now, limit = as_samples(samples), time.monotonic(), self._limits.backlog
+        samples, now, limit = as_samples(samples), time.monotonic(), self._streams.limits.backlog
         count = len(samples)
         with self._changed:
             if self.finished or self.closed:
@@ -165,7 +159,7 @@ class LiveStream:
         if isinstance(event, Failed):
             self.error = wrap_unexpected(event.error)
 
-    def events(self, counts: RequestCounts) -> list[LiveEvent]:
+    def events(self) -> list[LiveEvent]:
         """The new events, after voice activity was found in all that was fed; they are counted."""
         assert self.stream is not None
         self._decoded = self._fed / SAMPLE_RATE - self.stream.backlog
@@ -174,13 +168,15 @@ class LiveStream:
             if isinstance(event, TextUpdate) and event.committed:
                 while len(self._arrivals) > 1 and self._arrivals[0][0] < event.heard:
                     self._arrivals.popleft()
-                counts.commit_latency.observe(time.monotonic() - self._arrivals[0][1])
-        self._count(counts)
+                latency = time.monotonic() - self._arrivals[0][1]
+                self._streams.counts.commit_latency.observe(latency)
+        self._count()
         return events
 
-    def _count(self, counts: RequestCounts) -> None:
+    def _count(self) -> None:
         """Count the updates since the last call."""
         if (stream := self.stream) is not None:
+            counts = self._streams.counts
             counts.updates, stream.updates = counts.updates + stream.updates, 0
             counts.merged_updates, stream.merged = counts.merged_updates + stream.merged, 0
 
@@ -194,11 +190,13 @@ class LiveStream:
             logger.debug("a stream's listener failed: %s", error)
             self.close()
 
-    def end(self, error: SlimWhisperError | None, counts: RequestCounts) -> None:
-        """Discard its updates, and emit its end, after an error if there is one."""
+    def end(self, error: SlimWhisperError | None) -> None:
+        """Remove it, discard its updates, and emit its end, after an error if there is one."""
+        with self._changed:
+            self._streams.open.remove(self)
         if self._submission is not None:
             self._engines.transcriber.cancel(self._submission)
-        self._count(counts)
+        self._count()
         self.stream = self._submission = None
         if error is not None:
             self.emit(StreamFailed(error))
@@ -213,8 +211,7 @@ class Streams:
         self, engines: Engines, limits: Limits, counts: RequestCounts, changed: Condition
     ) -> None:
         """changed: held where `open` changes, notified when a stream has work."""
-        self._engines, self._counts = engines, counts
-        self.limits, self.changed = limits, changed
+        self.engines, self.limits, self.counts, self.changed = engines, limits, counts, changed
         self.open: list[LiveStream] = []
         self._expected: LiveOptions | None = None  # of streams to warm up for
 
@@ -237,9 +234,9 @@ class Streams:
         """A new stream, with `changed` held. Raises BusyError."""
         count = sum(not other.closed for other in self.open)
         if count >= self.limits.streams:
-            self._counts.refused += 1
+            self.counts.refused += 1
             raise BusyError(f"{count} live streams are open; try again in a minute")
-        stream = LiveStream(self._engines, self.limits, self.changed, model, options, listener)
+        stream = LiveStream(self, model, options, listener)
         self.open.append(stream)
         self.changed.notify()
         return stream
@@ -256,17 +253,17 @@ class Streams:
         expected, self._expected = self._expected, None
         if expected is not None:
             with suppress(SlimWhisperError):
-                self._engines.warm_up(expected)
+                self.engines.warm_up(expected)
         for stream in self.open.copy():
             try:
                 if stream.closed:
-                    self.end(stream, None)
+                    stream.end(None)
                 else:
                     stream.drain_inbox()
             except Exception as error:
-                self.end(stream, wrap_unexpected(error))
+                stream.end(wrap_unexpected(error))
         if streams := [live.stream for live in self.open if live.stream is not None]:
-            with self._engines.transcriber.paused():  # another thread's steps advance them, too
+            with self.engines.transcriber.paused():  # another thread's steps advance them, too
                 process_streams(streams)
 
     def emit_events(self) -> None:
@@ -274,24 +271,18 @@ class Streams:
         pairs = [(live, live.stream) for live in self.open.copy() if not live.closed]
         if not pairs:
             return
-        with self._engines.transcriber.paused():  # as above
-            given = [(live, live.events(self._counts), s.ended) for live, s in pairs if s]
+        with self.engines.transcriber.paused():  # as above
+            given = [(live, live.events(), s.ended) for live, s in pairs if s]
         for live, events, ended in given:
             for event in events:
                 live.emit(event)
             if live.error is not None or ended:
-                self.end(live, live.error or live.final_error)
-
-    def end(self, stream: LiveStream, error: SlimWhisperError | None) -> None:
-        """Remove a stream, and emit its end, after an error if there is one."""
-        with self.changed:
-            self.open.remove(stream)
-        stream.end(error, self._counts)
+                live.end(live.error or live.final_error)
 
     def fail(self, error: SlimWhisperError) -> None:
         """End all streams."""
         for stream in self.open.copy():
-            self.end(stream, error)
+            stream.end(error)
 
     def finish(self, error: SlimWhisperError) -> None:
         """Finish the streams that still accept audio; the error is emitted after their texts."""

@@ -191,14 +191,14 @@ def http_page() -> str:
     """The addresses and the fields of their forms, from the server's routes and models."""
     from slimwhisper.app.api.asr import AsrForm
     from slimwhisper.app.api.inference import InferenceForm
-    from slimwhisper.app.api.listen import RecordingForm
     from slimwhisper.app.api.request import TranscriptionForm
     from slimwhisper.app.api.routes import make_routers
-    from slimwhisper.app.realtime.listen import LiveForm
+    from slimwhisper.app.realtime.listen import LiveForm, RecordingForm, add_listen
 
     host = MagicMock()  # whose routes are not called
     host.service.limits.queue = 1
     openai, others, _ = make_routers(host)
+    add_listen(openai, host)
     rows = []
     for prefix, router in (("/v1", openai), ("", others)):
         for route in router.routes:

@@ -10,7 +10,7 @@ import pytest
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.page.tempdir import page_folder
+from slimwhisper.app.page.files import page_folder
 from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.service import Service
 from slimwhisper.errors import CheckpointError

@@ -11,9 +11,9 @@ from openai.types.audio import transcription_create_params as params
 from slimwhisper.app.api import request
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.inference import InferenceForm
-from slimwhisper.app.api.references import SpeakerReference
+from slimwhisper.app.api.recordings import SpeakerReference
 from slimwhisper.app.api.request import RESPONSE_FORMATS, read_request
-from slimwhisper.app.service.models import OPENAI_MODELS, openai_model
+from slimwhisper.app.service.host import OPENAI_MODELS, openai_model
 from slimwhisper.errors import CheckpointError, DependencyError
 from slimwhisper.options import Options
 from tests.support.forms import MODELS, sent_by_openai, wanted, wanted_by_whisper_cpp
@@ -38,7 +38,7 @@ def expected(options: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("given", "options"), FIELDS, ids=lambda v: ",".join(v))
 def test_fields_as_openais_client_sends(given: dict[str, Any], options: dict[str, Any]) -> None:
-    found = read_request(sent_by_openai(**given), "transcribe", MODELS)
+    found = read_request(sent_by_openai(**given), MODELS, "transcribe")
     assert found.options == expected(options)
     assert found.unknown == []
     assert found.stream == given.get("stream", False)

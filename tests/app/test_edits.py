@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimwhisper.app.page.transcripts.edits import STEPS, ConflictError, Edits
-from slimwhisper.app.page.transcripts.retiming import TYPED, with_text
+from slimwhisper.app.page.edits import STEPS, TYPED, ConflictError, Edits, with_text
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.fuzz import examples
 

@@ -20,8 +20,8 @@ from pydantic import TypeAdapter
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.api.references import SpeakerReference, store_references
-from slimwhisper.app.api.response import FinishedTranscript, logprobs
+from slimwhisper.app.api.recordings import SpeakerReference, store_references
+from slimwhisper.app.api.respond import FinishedTranscript, logprobs
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.errors import AudioError
 from slimwhisper.speakers.choice import missing

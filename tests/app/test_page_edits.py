@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from slimwhisper.app.page.run import RunPart
+from slimwhisper.app.page.handlers import RunPart
 from slimwhisper.app.service.jobs import Event
 from slimwhisper.outputs import FORMATS
 from slimwhisper.service.source import Finished

@@ -16,8 +16,9 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from slimwhisper import outputs as formats
-from slimwhisper.app.page.mount import Assets
-from slimwhisper.app.page.page import ASSETS
+from slimwhisper.app.page.edits import Edits
+from slimwhisper.app.page.files import PageResults, make_results_router
+from slimwhisper.app.page.page import ASSETS, Assets
 from slimwhisper.app.page.posts import (
     MAX_SEGMENTS,
     MAX_TEXT,
@@ -29,8 +30,6 @@ from slimwhisper.app.page.posts import (
     make_edit_router,
     make_live_router,
 )
-from slimwhisper.app.page.transcripts.edits import Edits
-from slimwhisper.app.page.transcripts.results import PageResults, make_results_router
 from slimwhisper.app.server import add_error_handlers
 from slimwhisper.outputs import FORMATS, OutputFormat
 from slimwhisper.types import Segment, Transcript, Word

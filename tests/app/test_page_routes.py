@@ -15,12 +15,10 @@ import numpy as np
 import pytest
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.page.cache_costs import cost_table
-from slimwhisper.app.page.login import login_check, login_message
-from slimwhisper.app.page.run import Run
-from slimwhisper.app.page.tempdir import PREFIX, page_folder
-from slimwhisper.app.page.transcripts.results import PageResults
-from slimwhisper.app.page.transcripts.views import COLUMNS, outline
+from slimwhisper.app.page.files import COLUMNS, PREFIX, PageResults, outline, page_folder
+from slimwhisper.app.page.gradio_guard import login_check, login_message
+from slimwhisper.app.page.handlers import Run
+from slimwhisper.app.page.page import cost_table
 from slimwhisper.app.service.host import ServerSettings
 from slimwhisper.app.service.jobs import AHEAD, Limits, ModelChoice
 from slimwhisper.audio.headers import AUDIO_SUFFIXES

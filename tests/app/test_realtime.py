@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.realtime import client_secrets
-from slimwhisper.app.realtime.audio_input import SoundDecoder, SoundFormat
-from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request
-from slimwhisper.app.realtime.conversation import Conversation
+from slimwhisper.app.realtime.connection import Conversation
+from slimwhisper.app.realtime.routes import ClientSecrets, read_request
 from slimwhisper.app.realtime.session import (
     LOGPROBS,
     START,
@@ -24,7 +22,8 @@ from slimwhisper.app.realtime.session import (
     session_object,
     update_session,
 )
-from slimwhisper.app.service.models import Models
+from slimwhisper.app.realtime.stream_feed import SoundDecoder, SoundFormat
+from slimwhisper.app.service.host import Models
 from slimwhisper.errors import AudioError, CheckpointError, OptionError
 from slimwhisper.live import types as live
 from slimwhisper.types import Segment, Word
@@ -55,17 +54,18 @@ def live_event(kind: str, number: int, rest: str) -> live.LiveEvent:
 
 def told(script: str, session: dict[str, Any]) -> list[dict[str, Any]]:
     """The events that a client gets, each of which is OpenAI's."""
-    to = Conversation(update_session(START, {"type": "transcription", **session})[0])
     found: list[dict[str, Any]] = []
+    config = update_session(START, {"type": "transcription", **session})[0]
+    to = Conversation(config, found.append)
     for step in script.split(", "):
         kind, _, rest = step.partition(" ")
         if kind == "append":
             to.append(float(rest))
         elif kind in ("commit", "clear"):
-            found += to.commit() if kind == "commit" else to.clear()
+            getattr(to, kind)()
         else:
             number, _, rest = rest.partition(" ")
-            found += to.events(live_event(kind, int(number or 0), rest))
+            to.hear(live_event(kind, int(number or 0), rest))
     return [checked(event) for event in found]
 
 
@@ -214,7 +214,7 @@ def test_a_secret_is_ours_whole_and_new(monkeypatch: pytest.MonkeyPatch) -> None
     assert [found.session(odd) for odd in ("", "ek_", "ek_.", "é.é", value[:-1])] == [None] * 5
     now[0] = 1059.9
     for wall in (0.0, time.time() + 10**6):
-        monkeypatch.setattr(client_secrets.time, "time", lambda wall=wall: wall)
+        monkeypatch.setattr(time, "time", lambda wall=wall: wall)
         session = found.session(value)
         assert session is not None and session.audio.input.transcription.language == "de"
     now[0] = 1060.1

@@ -14,9 +14,8 @@ import pytest
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.realtime import wyoming
 from slimwhisper.app.server import Server, make_app
-from slimwhisper.app.service.host import ServerSettings
+from slimwhisper.app.service.host import Models, ServerSettings
 from slimwhisper.app.service.jobs import Limits
-from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from tests.support.live import Begin, Live, eventually, free_port, freed, rest, start, stop
 from tests.support.realtime import WORDS, sample

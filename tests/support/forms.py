@@ -12,7 +12,7 @@ from starlette.requests import Request
 from slimwhisper.app.api.fields import read_form
 from slimwhisper.app.api.inference import read_inference
 from slimwhisper.app.api.request import TranscriptionRequest, read_request
-from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.host import Models
 
 MODELS = Models("digits")
 
@@ -23,7 +23,7 @@ def form_of(*fields: tuple[str, str]) -> FormData:
 
 
 def wanted(*fields: tuple[str, str], task: str = "transcribe") -> TranscriptionRequest:
-    return read_request(form_of(*fields), task, MODELS)
+    return read_request(form_of(*fields), MODELS, task)
 
 
 def wanted_by_whisper_cpp(*fields: tuple[str, str]) -> TranscriptionRequest:

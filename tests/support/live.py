@@ -19,9 +19,8 @@ import torch
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.server import Server, make_app
-from slimwhisper.app.service.host import ServerSettings
+from slimwhisper.app.service.host import Models, ServerSettings
 from slimwhisper.app.service.jobs import Limits
-from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import StoredSamples

@@ -13,7 +13,7 @@ import pytest
 from websockets.protocol import Protocol
 from websockets.sync.client import connect
 
-from slimwhisper.app import connections, framing
+from slimwhisper.app import connections
 from slimwhisper.app.realtime.wyoming import WyomingClient
 from tests.support.live import Begin, Live, connected, free_port, rest
 from tests.support.page_calls import PHONE
@@ -100,10 +100,10 @@ def test_a_refusal_is_read_by_a_client_that_still_sends(
 
 
 def test_pieces_with_content_may_be_many(keyless: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framing, "PIECES", 20)
-    monkeypatch.setattr(framing, "PER_SECOND", 0.1)
+    monkeypatch.setattr(connections, "PIECES", 20)
+    monkeypatch.setattr(connections, "PER_SECOND", 0.1)
     request = httpx.Request("POST", keyless.url, files={"file": PHONE.read_bytes()})
-    body, step = request.read(), 2 * framing.PIECE
+    body, step = request.read(), 2 * connections.PIECE
     pieces = (body[start : start + step] for start in range(0, len(body), step))
     headers = {"Content-Type": request.headers["content-type"]}
     url = f"{keyless.url}/v1/audio/transcriptions"

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from slimwhisper.app.page import gradio_internals, login
-from slimwhisper.app.page.login import MAX_TRIES, WITHIN, LoginAttempts
+from slimwhisper.app.page import gradio_guard
+from slimwhisper.app.page.gradio_guard import MAX_TRIES, WITHIN, LoginAttempts
 from tests.support.live import Live
 
 RIGHT = {"username": "ann", "password": "s3cret"}
@@ -51,7 +51,7 @@ def test_the_cookie_is_for_this_site(page_server: Live, monkeypatch: pytest.Monk
         assert config(page_server, found, "x") == 401 and config(page_server, found) == 200
     left = httpx.get(f"{page_server.url}/logout", headers={"Cookie": f"{plain.key}={plain.value}"})
     assert plain.key in str(left.headers["set-cookie"]) and config(page_server, plain) == 401
-    monkeypatch.setattr(gradio_internals, "MAX_USERS", 3)  # their number is bounded
+    monkeypatch.setattr(gradio_guard, "MAX_USERS", 3)  # their number is bounded
     given = [cookie(httpx.post(url, data=RIGHT)) for _ in range(5)]
     assert [config(page_server, each) for each in given] == [401, 401, 200, 200, 200]
 
@@ -66,7 +66,7 @@ def test_few_tries(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> Non
         answer = client.post(path, data=data)
         assert answer.status_code == 429 and "try again in a minute" in answer.text
         assert 1 <= int(answer.headers["Retry-After"]) <= 61
-    monkeypatch.setattr(login, "MAX_ADDRESSES", 3)
+    monkeypatch.setattr(gradio_guard, "MAX_ADDRESSES", 3)
     now = [5.0]
     tries = LoginAttempts(lambda: now[0])
     for _ in range(MAX_TRIES):

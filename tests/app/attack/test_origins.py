@@ -21,12 +21,10 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.api.access import HEADERS, Access
+from slimwhisper.app.api.access import HEADERS, Access, AllowedOrigins, network_of
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.api.origins import AllowedOrigins, network_of
 from slimwhisper.app.server import make_app
-from slimwhisper.app.service.host import ServerSettings
-from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.host import Models, ServerSettings
 from slimwhisper.app.service.service import Service
 from tests.support.live import Begin, Live, connected, rest
 from tests.support.spoken import SAMPLES

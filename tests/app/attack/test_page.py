@@ -11,8 +11,8 @@ import httpx
 import pytest
 import safehttpx
 
-from slimwhisper.app.page import body_check, gradio_internals
-from slimwhisper.app.page.body_check import MAX_TEXT, check_body
+from slimwhisper.app.page import gradio_guard
+from slimwhisper.app.page.gradio_guard import MAX_TEXT, check_body
 from tests.support.live import Live, eventually
 from tests.support.page_calls import DEFAULTS, PHONE, arguments, call, upload
 from tests.support.refusals import TABLES
@@ -83,7 +83,7 @@ def test_no_argument_is_fetched_by_gradio(
     url, asked = listener
     index = functions(client)["transcribe"]
     file = {"path": url, "meta": META}
-    monkeypatch.setattr(body_check, "check_body", lambda *_: None)
+    monkeypatch.setattr(gradio_guard, "check_body", lambda *_: None)
     for name in DEFAULTS:
         said = outcome(client, given(index, **{name: [file] if name == "files" else file}), name)
         assert "not an address" in said, name
@@ -218,7 +218,7 @@ def test_pages_that_come_and_go(
     page = keyless.server._page
     assert page is not None
     holder = page._gradio.app.state_holder
-    assert holder.capacity == gradio_internals.MAX_SESSIONS
+    assert holder.capacity == gradio_guard.MAX_SESSIONS
     holder.session_data.clear()
     monkeypatch.setattr(holder, "capacity", 3)
     for number in range(8):

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.page import tempdir, uploads
-from slimwhisper.app.page.tempdir import FILES, TempFiles, page_folder
-from slimwhisper.app.page.uploads import Uploads
+from slimwhisper.app.page import gradio_guard
+from slimwhisper.app.page.files import FILES, TempFiles, page_folder
+from slimwhisper.app.page.gradio_guard import Uploads
 from tests.support.fuzz import examples
 from tests.support.live import Live, connected, eventually
 from tests.support.page_calls import PHONE, call, clear_page, upload
@@ -72,7 +72,7 @@ def half_sent(live: Live, number: int) -> None:
 def test_nothing_of_an_upload_that_ends_early_stays(
     live: Live, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "PROGRESS_SECONDS", 0.01)
+    monkeypatch.setattr(gradio_guard, "PROGRESS_SECONDS", 0.01)
     for number in range(4):
         half_sent(live, number)
     assert eventually(lambda: left(folder) == [])
@@ -129,7 +129,7 @@ def test_what_is_stored_is_bounded(sent: list[tuple[int, int, bool]], small: boo
         found = Uploads(Path(folder) / "files", max_bytes=100, max_count=3)
         disk = 120 if small else 10**6
         free = lambda _: SimpleNamespace(free=disk - found.size)  # noqa: E731
-        patched.setattr(tempdir.shutil, "disk_usage", free)
+        patched.setattr("shutil.disk_usage", free)
         most, arriving, ended = min(100, disk // 2), list[TempFiles](), list[TempFiles]()
         for size, files, ends in sent:
             arriving.append(found.begin())

@@ -1,26 +1,60 @@
-"""The known speakers of a request: names, and recordings of their voices as data URLs.
+"""Recordings that need work before they are read: samples without a header, which get one, and the
+voices of known speakers, which a request has as data URLs.
 
-A recording is decoded like any other upload, by a reader process, and passed on as plain samples
-in an unnamed file, which disappears when it is closed.
+A voice is decoded like any other upload, by a reader process, and passed on as plain samples in an
+unnamed file, which disappears when it is closed.
 """
 
 import base64
 import io
 import os
 import re
+import shutil
+import struct
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO, cast
 
 import numpy as np
 
+from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import refused
-from slimwhisper.app.api.raw_audio import wav_of
 from slimwhisper.audio.samples import Samples
 from slimwhisper.types import SAMPLE_RATE
+
+# -- samples without a header --------------------------------------------------------------------
+
+HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
+MOST = 0xFFFFFFFF  # the largest size that a header can state; more is read up to the file's end
+
+
+def wav_of(pcm: BinaryIO, rate: int = SAMPLE_RATE, channels: int = 1) -> BinaryIO:
+    """A file with a header and the samples of another, 16 bits, little-endian; the other itself if
+    it has a header. Blocks. Raises APIError, OSError.
+    """
+    size = pcm.seek(0, 2)
+    pcm.seek(0)
+    has_header = pcm.read(4) in (b"RIFF", b"RF64")
+    pcm.seek(0)
+    if has_header:
+        return pcm
+    frame = 2 * channels
+    if not size or size % frame:
+        message = f"{size} bytes are not PCM of 16 bits; send samples, or a file without encode"
+        raise APIError(400, message, "invalid_audio")
+    format = (b"WAVE", b"fmt ", 16, 1, channels, rate, rate * frame, frame, 16)
+    whole, size = min(HEADER.size - 8 + size, MOST), min(size, MOST)
+    made = cast(BinaryIO, tempfile.TemporaryFile())  # closed by the caller
+    made.write(HEADER.pack(b"RIFF", whole, *format, b"data", size))
+    shutil.copyfileobj(pcm, made)
+    made.flush()  # a full disk is noticed here
+    return made
+
+
+# -- known speakers ------------------------------------------------------------------------------
 
 NAMES, REFERENCES = "known_speaker_names", "known_speaker_references"
 MAX_SPEAKERS = 4  # speakers, as at OpenAI

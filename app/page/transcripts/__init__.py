@@ -1,1 +1,0 @@
-"""The page's transcripts: stored, edited, and timed again after edits."""
