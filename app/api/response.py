@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from slimwhisper.app.api.request import TranscriptionRequest
 from slimwhisper.outputs import FORMATS, SENTENCES
-from slimwhisper.tokens.texts import prompt_tokens
+from slimwhisper.tokens.options import prompt_tokens
 from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, byte_letters
 from slimwhisper.types import POSITIONS_PER_SECOND, Segment, Transcript
 

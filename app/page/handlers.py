@@ -22,7 +22,7 @@ from slimwhisper.cache.forms import PRESETS
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.forced_alignment.script import as_lines
 from slimwhisper.speakers.choice import BACKENDS
-from slimwhisper.tokens.texts import hot_word_lines
+from slimwhisper.tokens.options import hot_word_lines
 
 EXAMPLES = Path(__file__).with_name("samples")
 MOST_BEAMS = 10
