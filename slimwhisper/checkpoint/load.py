@@ -32,11 +32,11 @@ from slimwhisper.checkpoint.settings import (
     GenerationSettings,
     Heads,
     official_heads,
+    openai_vocabulary,
     parse_settings,
     read_settings,
 )
 from slimwhisper.checkpoint.validate import validate
-from slimwhisper.checkpoint.vocabulary import openai_vocabulary, read_vocabulary
 from slimwhisper.errors import CheckpointError
 from slimwhisper.tokens.vocabulary import SIZES, Vocabulary, get_vocabulary
 from slimwhisper.types import Dims
@@ -180,6 +180,8 @@ def _read(path: Path, label: str) -> Checkpoint:
     state = {name: tensor.detach() for name, tensor in found.state.items()}
     vocabulary: Vocabulary | None
     if whole_folder:
+        from slimwhisper.checkpoint.vocabulary import read_vocabulary
+
         vocabulary, settings = read_vocabulary(path, dims, read_settings(path, dims))
     else:
         settings = parse_settings(path, found.settings, dims)

@@ -217,7 +217,8 @@ class Tokenizer:
     @cached_property
     def sot_sequence_including_notimestamps(self) -> tuple[int, ...]:
         """The prompt of a text without timestamps."""
-        return (*self.sot_sequence, self.no_timestamps)
+        last = () if self.no_timestamps is None else (self.no_timestamps,)
+        return (*self.sot_sequence, *last)
 
     @cached_property
     def non_speech_tokens(self) -> tuple[int, ...]:

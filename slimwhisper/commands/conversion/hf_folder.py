@@ -24,10 +24,10 @@ from slimwhisper.checkpoint.formats.hugging_face import (
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.settings import head_pairs
 from slimwhisper.checkpoint.validate import OUTPUT
+from slimwhisper.checkpoint.vocabulary import byte_level_tokenizer
 from slimwhisper.option_group import TASKS, ModelFacts
 from slimwhisper.options import changed_settings
 from slimwhisper.tokens.encoding import Tokenizer
-from slimwhisper.tokens.tokenizer import byte_level_tokenizer
 from slimwhisper.tokens.vocabulary import openai_tokenizer, spelled, suppressed, text_tokens
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE, Dims
 
