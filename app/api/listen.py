@@ -26,7 +26,7 @@ from slimwhisper.app.api.respond import respond
 from slimwhisper.app.api.response import FinishedTranscript
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.models import Models
-from slimwhisper.audio.channels import STEREO
+from slimwhisper.audio.samples import STEREO
 from slimwhisper.speakers.choice import missing
 from slimwhisper.types import Segment, Word
 
