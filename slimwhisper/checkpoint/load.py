@@ -16,10 +16,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import expand_user, load_error
+from slimwhisper.checkpoint.files import expand_user, load_error, validate
 from slimwhisper.checkpoint.formats.openai import fetch_openai
 from slimwhisper.checkpoint.formats.readers import read
-from slimwhisper.checkpoint.hub import fetch_model
 from slimwhisper.checkpoint.names import (
     BUNDLED,
     HUB_IDS,
@@ -36,7 +35,6 @@ from slimwhisper.checkpoint.settings import (
     parse_settings,
     read_settings,
 )
-from slimwhisper.checkpoint.validate import validate
 from slimwhisper.errors import CheckpointError
 from slimwhisper.tokens.vocabulary import SIZES, Vocabulary, get_vocabulary
 from slimwhisper.types import Dims
@@ -48,7 +46,7 @@ logger = logging.getLogger("slimwhisper")
 class Checkpoint:
     """The content of a checkpoint.
 
-    It has the tensors of `validate.expected_shapes`. There may also be biases of keys, which change
+    It has the tensors of `files.expected_shapes`. There may also be biases of keys, which change
     nothing, and `proj_out.weight`, [V, d], if the matrix of the logits is not the embedding of the
     tokens. Weights of the encoder may be two factors in place of a matrix (`formats.lite_whisper`).
 
@@ -165,6 +163,8 @@ def locate_checkpoint(
     if label and (path := expand_user(label)).exists():  # Path("") is the current folder
         return path
     if label in HUB_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
+        from slimwhisper.checkpoint.hub import fetch_model
+
         return fetch_model(HUB_IDS.get(label, label), local_files_only)
     raise _unknown(label)
 

@@ -14,7 +14,7 @@ import torch
 from tokenizers import processors
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import inside, load_error, read_json
+from slimwhisper.checkpoint.files import OUTPUT, inside, load_error, read_json
 from slimwhisper.checkpoint.formats.hugging_face import (
     DIMENSIONS,
     LITE_WHISPER,
@@ -23,7 +23,6 @@ from slimwhisper.checkpoint.formats.hugging_face import (
 )
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.settings import head_pairs
-from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.checkpoint.vocabulary import byte_level_tokenizer
 from slimwhisper.option_group import TASKS, ModelFacts
 from slimwhisper.options import changed_settings
