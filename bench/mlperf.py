@@ -33,7 +33,7 @@ from timing import print_machine
 
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.mel import first_window
-from slimwhisper.audio.read_ahead import Loader
+from slimwhisper.audio.threads import Loader
 from slimwhisper.commands.measurement import Audio, recordings
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Window

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from slimwhisper.api import SlimWhisper
     from slimwhisper.api import SlimWhisper as Whisper
     from slimwhisper.audio.load import load_audio
-    from slimwhisper.audio.whisper_calls import log_mel_spectrogram, pad_or_trim
+    from slimwhisper.audio.mel import log_mel_spectrogram, pad_or_trim
     from slimwhisper.checkpoint.load import available_models
     from slimwhisper.decoding import DecodingOptions, DecodingResult, decode, detect_language
     from slimwhisper.loading import load_model

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from slimwhisper.audio.read_ahead import WORKERS
+from slimwhisper.audio.threads import WORKERS
 from slimwhisper.cores import find_cores
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library, processor_has

@@ -105,7 +105,7 @@ def _checked_hot_words(path: str) -> str:
     """The path of a file that has been read and checked, before a model is loaded for it. Raises
     OptionError.
     """
-    from slimwhisper.tokens.texts import parse_hot_words, read_hot_words
+    from slimwhisper.tokens.options import parse_hot_words, read_hot_words
 
     parse_hot_words(read_hot_words(path), bonus=0.0)
     return path

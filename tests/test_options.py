@@ -20,7 +20,7 @@ from slimwhisper.jobs.journal import identify_job
 from slimwhisper.live.setup import live_options
 from slimwhisper.longform.requests import Prompts
 from slimwhisper.options import Options, make_options
-from slimwhisper.tokens.texts import parse_hot_words, spellings
+from slimwhisper.tokens.options import parse_hot_words, spellings
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Dims
 from tests.support.checkpoints import facts_of, tiny_dims

@@ -41,7 +41,7 @@ from slimwhisper.errors import CheckpointError, DependencyError, OptionError
 from slimwhisper.option_group import asks_detection
 from slimwhisper.outputs import FORMATS
 from slimwhisper.speakers.choice import require
-from slimwhisper.tokens.texts import hot_word_lines, parse_hot_words
+from slimwhisper.tokens.options import hot_word_lines, parse_hot_words
 
 FILE_FORMATS = tuple(name for name in FORMATS if name not in ("txt", "json"))  # of `outputs`
 RESPONSE_FORMATS = ("json", "text", "verbose_json", "diarized_json", *FILE_FORMATS)

@@ -31,7 +31,7 @@ from slimwhisper.app.service.service import Service
 from slimwhisper.errors import OptionError
 from slimwhisper.outputs import FORMATS, SENTENCES
 from slimwhisper.service.source import Failed, Finished, Progress
-from slimwhisper.tokens.texts import prompt_tokens
+from slimwhisper.tokens.options import prompt_tokens
 from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, byte_letters
 from slimwhisper.types import POSITIONS_PER_SECOND, Segment, Transcript
 

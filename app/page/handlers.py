@@ -31,7 +31,7 @@ from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.forced_alignment.script import as_lines
 from slimwhisper.service.source import Failed, Finished, Progress
 from slimwhisper.speakers.choice import BACKENDS
-from slimwhisper.tokens.texts import hot_word_lines
+from slimwhisper.tokens.options import hot_word_lines
 from slimwhisper.trust import REASONS
 
 # -- runs ----------------------------------------------------------------------------------------

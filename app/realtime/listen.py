@@ -43,7 +43,7 @@ from slimwhisper.app.api.respond import FinishedTranscript, respond
 from slimwhisper.app.realtime.stream_feed import SoundFormat
 from slimwhisper.app.realtime.stream_socket import NORMAL, POLICY, SessionEnd, StreamSocket
 from slimwhisper.app.service.host import Models, ServerHost
-from slimwhisper.audio.channels import STEREO
+from slimwhisper.audio.samples import STEREO
 from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
 from slimwhisper.types import Segment, Word
 

@@ -11,8 +11,8 @@ from enum import StrEnum
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.audio.samples import Samples
+from slimwhisper.audio.threads import WORKERS
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.recordings.transcribe import AnyRecording
 from slimwhisper.service.shared_engine import Submission

@@ -14,11 +14,17 @@ from numpy.typing import NDArray
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Job, Limits
-from slimwhisper.audio.channels import Mix, channels_of, named_channels
 from slimwhisper.audio.headers import ReadOptions
-from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.samples import SPOOL_SECONDS, Samples, Span
+from slimwhisper.audio.samples import (
+    SPOOL_SECONDS,
+    Mix,
+    Samples,
+    Span,
+    channels_of,
+    named_channels,
+)
+from slimwhisper.audio.threads import WORKERS
 from slimwhisper.errors import AudioError
 from slimwhisper.recordings.transcribe import (
     AnyRecording,

@@ -65,8 +65,8 @@ PYTHON = {
     ],
     "As in whisper": [
         "audio.load.load_audio",
-        "audio.whisper_calls.log_mel_spectrogram",
-        "audio.whisper_calls.pad_or_trim",
+        "audio.mel.log_mel_spectrogram",
+        "audio.mel.pad_or_trim",
         "decoding.decode",
         "decoding.detect_language",
         "types.Dims",

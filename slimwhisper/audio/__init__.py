@@ -9,9 +9,9 @@ if not TYPE_CHECKING:  # `whisper.audio`, for scripts written for it
         __name__,
         {
             "load_audio": "slimwhisper.audio.load",
-            "log_mel_spectrogram": "slimwhisper.audio.whisper_calls",
+            "log_mel_spectrogram": "slimwhisper.audio.mel",
             "mel_filters": "slimwhisper.mel_filters",
-            "pad_or_trim": "slimwhisper.audio.whisper_calls",
+            "pad_or_trim": "slimwhisper.audio.mel",
         },
     )
     SAMPLE_RATE, N_FFT, HOP_LENGTH, CHUNK_LENGTH = 16_000, 400, 160, 30

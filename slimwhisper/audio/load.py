@@ -30,7 +30,9 @@ from slimwhisper.audio.samples import (
     Samples,
     Source,
     StoredSamples,
+    channels_of,
     name_for_messages,
+    named_channels,
     open_source,
     pieces_of,
 )
@@ -142,8 +144,6 @@ def load_channels(
         AudioError: When the recording cannot be read, the disk is full, or the names do not fit.
         OptionError: When the rate is below 1, or given beside a file.
     """
-    from slimwhisper.audio.channels import channels_of, named_channels
-
     if isinstance(source, (np.ndarray, torch.Tensor)):
         axis = _channel_axis(source.shape)
         rows: Any = [source] if axis is None else source.T if axis else source

@@ -49,12 +49,10 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 logger = logging.getLogger("slimwhisper")
 
 
-class UnreadableError(Exception):
-    """A worker's message that it cannot read a file; the worker is still usable."""
-
-
 class ReaderProcess(subprocess.Popen[bytes]):
     """A process that reads one file at a time, and the connection to it."""
+
+    busy = False  # with a file, of which something is still to be received
 
     def __init__(self) -> None:
         self.connection, worker_end = Pipe()
@@ -122,30 +120,26 @@ class Readers:
         name = name_for_messages(path) if name is None else name
         how = replace(how, seconds=min(how.seconds, self.seconds))
         request = [path, name, asdict(how)]
-        how_told = (request, name, on_samples, on_warning)
         with suppress(ReaderKilledError):
-            return self._read_once(name, lambda worker: self._pieces(worker, *how_told))
-        return self._read_once(name, lambda worker: self._pieces(worker, *how_told))
+            return self._read_once(request, on_samples, on_warning)
+        return self._read_once(request, on_samples, on_warning)
 
     def _read_once(
-        self, name: str, pieces: Callable[[ReaderProcess], Iterator[NDArray[np.int16]]]
+        self,
+        request: list[Any],
+        on_samples: Callable[[int], None],
+        on_warning: Callable[[str], None],
     ) -> StoredSamples:
-        """The result of `read`, by one worker, which sends `pieces`."""
+        """The result of `read`, by one worker. request: [path, name, fields of `ReadOptions`]."""
         worker = self._free.get()
-        completed = False
         try:
             if worker is not None and worker.poll() is not None:  # died while it was idle
                 self._drop(worker)
                 worker = None
             worker = worker or self._start()
-            samples = StoredSamples(name, pieces(worker))
-            completed = True
-            return samples
-        except UnreadableError as error:
-            completed = True
-            raise AudioError(str(error)) from None
+            return StoredSamples(request[1], self._pieces(worker, request, on_samples, on_warning))
         finally:
-            if worker is not None and not completed:  # the rest would answer the next request
+            if worker is not None and worker.busy:  # the rest would answer the next request
                 self._drop(worker)
                 worker = None
             self._free.put(worker)
@@ -175,16 +169,17 @@ class Readers:
         self,
         worker: ReaderProcess,
         request: list[Any],
-        name: str,
         on_samples: Callable[[int], None],
         on_warning: Callable[[str], None],
     ) -> Iterator[NDArray[np.int16]]:
         """The samples that a worker sends, in pieces of int16 [n] at 16 kHz, or [n, channels]."""
+        path, name, _ = request
         samples, started, connection = 0, time.monotonic(), worker.connection
         limit = threading.Timer(self.timeout, worker.kill)
         limit.daemon = True
         limit.start()
-        patience = min(self.timeout, PATIENCE + PER_MEGABYTE * _size(request[0]) / 1e6)
+        patience = min(self.timeout, PATIENCE + PER_MEGABYTE * _size(path) / 1e6)
+        worker.busy = True
         try:
             connection.send_bytes(json.dumps(request).encode())
             while True:
@@ -211,6 +206,7 @@ class Readers:
                 on_samples(samples)
                 yield piece
             error_message, warnings = json.loads(connection.recv_bytes(MAX_MESSAGE))
+            worker.busy = False
         except (OSError, EOFError) as error:
             reason = "failed"
             with suppress(subprocess.TimeoutExpired):
@@ -225,7 +221,7 @@ class Readers:
         for text in warnings:
             on_warning(text)
         if error_message:
-            raise UnreadableError(error_message)
+            raise AudioError(error_message)
 
 
 def _size(path: str) -> int:

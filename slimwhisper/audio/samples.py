@@ -1,5 +1,5 @@
 """A recording's samples at 16 kHz: from a path, bytes or a file object, piece by piece; and kept,
-for reading in parts, in the caller's array, in memory or in a temporary file.
+for reading in parts, in the caller's array, in memory or in a temporary file, by channels too.
 """
 
 import io
@@ -24,8 +24,10 @@ from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
 
 MAX_CHANNELS = 8  # of an array, or of a file that is split
+STEREO = ("left", "right")  # the names of two channels; of more, "channel 1", "channel 2", ...
 SPOOL_SECONDS = 600  # longer recordings are stored on disk
 SAMPLE_BYTES = 2  # of int16
+BLOCK = 1 << 19  # samples per read
 
 
 Span = tuple[int, int]  # samples [start, stop)
@@ -209,7 +211,104 @@ def _close(file: IO[bytes]) -> None:
         file.close()
 
 
-WAV_BLOCK = 1 << 19  # samples per read
+class Channel:
+    """One channel of stored samples."""
+
+    def __init__(self, stored: StoredSamples, number: int) -> None:
+        """number: from 0."""
+        self._stored, self._number = stored, number
+
+    def __len__(self) -> int:
+        return len(self._stored) // self._stored.channels
+
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        """[stop - start] float32."""
+        count = self._stored.channels
+        block = self._stored.read(max(start, 0) * count, max(stop, 0) * count)
+        return np.ascontiguousarray(block[self._number :: count])
+
+    @property
+    def silences(self) -> Sequence[Span]:
+        """Those of all channels."""
+        return self._stored.silences
+
+    def close(self) -> None:
+        """Close the stored samples, and so all channels."""
+        self._stored.close()
+
+
+class Mix:
+    """The mean of channels of equal length."""
+
+    def __init__(self, channels: Sequence[Samples]) -> None:
+        self._channels = channels
+
+    def __len__(self) -> int:
+        return len(self._channels[0])
+
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        """[stop - start] float32."""
+        parts = [channel.read(start, stop) for channel in self._channels]
+        return np.mean(parts, axis=0, dtype=np.float32)
+
+    @property
+    def silences(self) -> Sequence[Span]:
+        """Those of all channels."""
+        return self._channels[0].silences
+
+    def close(self) -> None:
+        for channel in self._channels:
+            channel.close()
+
+
+def channels_of(stored: StoredSamples) -> list[Channel]:
+    """The channels of stored samples."""
+    return [Channel(stored, number) for number in range(stored.channels)]
+
+
+def named_channels(
+    channels: Sequence[Samples], names: Sequence[str], label: str
+) -> dict[str, Samples]:
+    """The channels by their names: those given, else "left" and "right" of two, and "channel 1" and
+    so on of more. label: the recording, for messages.
+
+    Raises AudioError for one channel, more than `MAX_CHANNELS`, another number of names, and if all
+    channels are the same.
+    """
+    count = len(channels)
+    if count < 2:
+        raise AudioError(
+            f"{label}: has one channel, so there are none to split; leave them mixed, which is the "
+            "default, or give a recording with a channel for each speaker"
+        )
+    if count > MAX_CHANNELS:
+        raise AudioError(
+            f"{label}: has {count} channels; channels splits up to {MAX_CHANNELS}, so give a "
+            "recording of some of them"
+        )
+    if names and len(names) != count:
+        raise AudioError(
+            f"{label}: has {count} channels, but channel_names has {len(names)}; give one name for "
+            "each channel"
+        )
+    if _are_same(channels):
+        raise AudioError(
+            f"{label}: its {count} channels are the same, so each word would be there {count} "
+            "times; leave them mixed, which is the default"
+        )
+    names = names or (STEREO if count == 2 else [f"channel {i + 1}" for i in range(count)])
+    return dict(zip(names, channels, strict=True))
+
+
+def _are_same(channels: Sequence[Samples]) -> bool:
+    """Whether channels are equal, and not silent. Reads up to the first difference."""
+    silent = True
+    for start in range(0, len(channels[0]), BLOCK):
+        first, *others = (channel.read(start, start + BLOCK) for channel in channels)
+        if not all(np.array_equal(first, other) for other in others):
+            return False
+        silent = silent and not first.any()
+    return not silent
 
 
 class RemoteFile(ABC):
@@ -319,7 +418,7 @@ def _pieces_of_one(name: str, file: BinaryIO, how: ReadOptions) -> Iterator[NDAr
     file.seek(start)
     left = (stop - start) // SAMPLE_BYTES
     while left:
-        data = file.read(SAMPLE_BYTES * min(WAV_BLOCK, left))
+        data = file.read(SAMPLE_BYTES * min(BLOCK, left))
         if len(data) < SAMPLE_BYTES:
             seconds = left / SAMPLE_RATE
             raise AudioError(

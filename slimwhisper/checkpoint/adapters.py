@@ -16,11 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import JSONFields, expand_user, inside, load_error, read_tensors
+from slimwhisper.checkpoint.files import (
+    EMBEDDING,
+    JSONFields,
+    check_numbers,
+    expand_user,
+    factored_layers,
+    inside,
+    load_error,
+    read_tensors,
+)
 from slimwhisper.checkpoint.formats.hugging_face import hugging_face_name, openai_name
 from slimwhisper.checkpoint.hub import ADAPTER_CONFIG, ADAPTER_WEIGHTS, fetch_adapter
 from slimwhisper.checkpoint.names import looks_like_hub_id
-from slimwhisper.checkpoint.validate import EMBEDDING, check_numbers, factored_layers
 
 _PREFIX = "base_model.model."
 _KEY = re.compile(re.escape(_PREFIX) + r"(.+)\.lora_([AB])\.weight")

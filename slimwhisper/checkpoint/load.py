@@ -16,10 +16,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import expand_user, load_error
+from slimwhisper.checkpoint.files import expand_user, load_error, validate
 from slimwhisper.checkpoint.formats.openai import fetch_openai
 from slimwhisper.checkpoint.formats.readers import read
-from slimwhisper.checkpoint.hub import fetch_model
 from slimwhisper.checkpoint.names import (
     BUNDLED,
     HUB_IDS,
@@ -32,11 +31,10 @@ from slimwhisper.checkpoint.settings import (
     GenerationSettings,
     Heads,
     official_heads,
+    openai_vocabulary,
     parse_settings,
     read_settings,
 )
-from slimwhisper.checkpoint.validate import validate
-from slimwhisper.checkpoint.vocabulary import openai_vocabulary, read_vocabulary
 from slimwhisper.errors import CheckpointError
 from slimwhisper.tokens.vocabulary import SIZES, Vocabulary, get_vocabulary
 from slimwhisper.types import Dims
@@ -48,7 +46,7 @@ logger = logging.getLogger("slimwhisper")
 class Checkpoint:
     """The content of a checkpoint.
 
-    It has the tensors of `validate.expected_shapes`. There may also be biases of keys, which change
+    It has the tensors of `files.expected_shapes`. There may also be biases of keys, which change
     nothing, and `proj_out.weight`, [V, d], if the matrix of the logits is not the embedding of the
     tokens. Weights of the encoder may be two factors in place of a matrix (`formats.lite_whisper`).
 
@@ -165,6 +163,8 @@ def locate_checkpoint(
     if label and (path := expand_user(label)).exists():  # Path("") is the current folder
         return path
     if label in HUB_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
+        from slimwhisper.checkpoint.hub import fetch_model
+
         return fetch_model(HUB_IDS.get(label, label), local_files_only)
     raise _unknown(label)
 
@@ -180,6 +180,8 @@ def _read(path: Path, label: str) -> Checkpoint:
     state = {name: tensor.detach() for name, tensor in found.state.items()}
     vocabulary: Vocabulary | None
     if whole_folder:
+        from slimwhisper.checkpoint.vocabulary import read_vocabulary
+
         vocabulary, settings = read_vocabulary(path, dims, read_settings(path, dims))
     else:
         settings = parse_settings(path, found.settings, dims)

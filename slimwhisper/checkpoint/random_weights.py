@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from slimwhisper.checkpoint.files import EMBEDDING, expected_shapes
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.checkpoint.validate import EMBEDDING, expected_shapes
 from slimwhisper.types import Dims
 
 _GAINS = {  # part of a layer's name: gain of the sum over its inputs

@@ -19,7 +19,13 @@ from slimwhisper.checkpoint.names import ALIGNMENT_DUMPS
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import AUDIO_WINDOWS, TASKS
 from slimwhisper.text import not_one_of
-from slimwhisper.tokens.vocabulary import with_new_names
+from slimwhisper.tokens.vocabulary import (
+    Vocabulary,
+    get_tokenizer,
+    get_vocabulary,
+    suppressed,
+    with_new_names,
+)
 from slimwhisper.types import HOP_SAMPLES, POSITIONS_PER_SECOND, SAMPLE_RATE, Dims
 
 Heads = Mapping[int, Sequence[int]]  # decoder layer: its heads, both in order
@@ -75,7 +81,7 @@ def _by_layer(pairs: Sequence[Sequence[int]]) -> Heads:
     return by_layer
 
 
-GENERATION, CONFIG = "generation_config.json", "config.json"
+GENERATION, CONFIG, TOKENIZER = "generation_config.json", "config.json", "tokenizer.json"
 EXTRACTORS = ("preprocessor_config.json", "processor_config.json")
 _FFT_SAMPLES = 400
 _OF_MODEL = ("feature_size", "chunk_length")  # settings of the audio that depend on the model
@@ -303,3 +309,46 @@ def parse_settings(file: Path, content: Mapping[str, Any], dims: Dims) -> Genera
         forced=fields.position_pairs("forced_decoder_ids"),
         ignored=tuple(Setting(k, str(content[k]), "not followed", followed=False) for k in ignored),
     )
+
+
+OTHER_TABLE = "its vocabulary is not OpenAI's; use the Hugging Face folder that it was made from"
+TASK_TOKENS = tuple(f"<|{task}|>" for task in TASKS)
+MARKS = {  # whisper's name: the setting that chooses it
+    "<|endoftext|>": "eos_token_id",
+    "<|startoftranscript|>": "decoder_start_token_id",
+    "<|startoflm|>": None,
+    "<|startofprev|>": "prev_sot_token_id",
+    "<|nospeech|>": None,
+    "<|notimestamps|>": "no_timestamps_token_id",
+}
+
+
+def chosen_tokens(settings: GenerationSettings) -> dict[str, int]:
+    """The marks and tasks that the settings define, by whisper's names."""
+    ids = {name: getattr(settings, key) for name, key in MARKS.items() if key is not None}
+    ids |= {f"<|{task}|>": i for task, i in (settings.task_to_id or {}).items()}
+    return {n: i for n, i in ids.items() if i is not None and (n in MARKS or n in TASK_TOKENS)}
+
+
+def openai_vocabulary(dims: Dims, settings: GenerationSettings) -> Vocabulary | None:
+    """openai-whisper's vocabulary with the model's settings; None if those name other tokens."""
+    base = get_vocabulary(dims)
+    whispers = get_tokenizer(dims)
+    chosen = chosen_tokens(settings)
+    if any(whispers.special_tokens[name] != i for name, i in chosen.items()):
+        return None
+    codes = {i: code for code, i in (settings.lang_to_id or {}).items()}
+    if settings.lang_to_id is not None and base.languages and codes != base.languages:
+        return None
+    suppress = (settings.suppress_tokens, settings.begin_suppress_tokens)
+    lists = [
+        None if tokens is not None and {*tokens} == {*default} else tokens
+        for tokens, default in zip(suppress, suppressed(whispers), strict=True)
+    ]
+    result = base
+    if lists != [None, None]:
+        result = replace(base, suppressed=lists[0], suppressed_first=lists[1])
+    if settings.is_multilingual is False and base.languages:
+        plain = type(whispers)(whispers.encoding, whispers.num_languages)
+        result = replace(result, languages={}, tasks=TASKS[:1], make_tokenizer=lambda *_: plain)
+    return result

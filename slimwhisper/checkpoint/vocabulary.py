@@ -7,37 +7,44 @@ Otherwise `tokenizers` reads the folder's files.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.checkpoint.files import inside, load_error, read_json_of, reading
-from slimwhisper.checkpoint.settings import GenerationSettings, Setting
+from slimwhisper.checkpoint.settings import (
+    MARKS,
+    TASK_TOKENS,
+    TOKENIZER,
+    GenerationSettings,
+    Setting,
+    chosen_tokens,
+    openai_vocabulary,
+)
+from slimwhisper.errors import CheckpointError
 from slimwhisper.option_group import TASKS
+from slimwhisper.tokens.encoding import SPECIAL, Tokenizer
+from slimwhisper.tokens.languages import LANGUAGES
 from slimwhisper.tokens.vocabulary import (
     SIZES,
-    Tokenizer,
     Vocabulary,
     get_tokenizer,
-    get_vocabulary,
     is_openai_table,
     ranges_of,
-    suppressed,
     with_new_names,
 )
 from slimwhisper.types import TIMESTAMPS, Dims
 
 if TYPE_CHECKING:  # it takes a moment to import
-    from tokenizers import Tokenizer as FastTokenizer
+    import tokenizers
 
-
-OTHER_TABLE = "its vocabulary is not OpenAI's; use the Hugging Face folder that it was made from"
-TOKENIZER = "tokenizer.json"
 # older folders have these instead; normalizer.json is for scoring texts, and is not needed
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
-ADDED, SPECIAL = "added_tokens.json", "special_tokens_map.json"
+ADDED, SPECIAL_TOKENS = "added_tokens.json", "special_tokens_map.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,7 @@ class Tokens:
     ids: Mapping[str, int]  # of all tokens, by name
     special: frozenset[str]  # no text
     # with these tokens as no text; raises Exception for files that do not fit together
-    make: Callable[[Set[str]], "FastTokenizer"]
+    make: Callable[[Set[str]], "tokenizers.Tokenizer"]
 
 
 def read_tokens(folder: Path) -> Tokens | None:
@@ -63,11 +70,11 @@ def read_tokens(folder: Path) -> Tokens | None:
         ids |= {str(a["content"]): int(a["id"]) for a in added}
         special = frozenset(str(a["content"]) for a in added if a.get("special", False))
 
-    def make(special: Set[str]) -> "FastTokenizer":
-        from tokenizers import Tokenizer as FastTokenizer
+    def make(special: Set[str]) -> "tokenizers.Tokenizer":
+        import tokenizers
 
         rows = [a | {"special": a["content"] in special} for a in added]
-        return FastTokenizer.from_str(json.dumps(content | {"added_tokens": rows}))
+        return tokenizers.Tokenizer.from_str(json.dumps(content | {"added_tokens": rows}))
 
     return Tokens(ids, special, make)
 
@@ -83,14 +90,12 @@ def _read_older(folder: Path) -> Tokens | None:
         lines = merges_file.read_text(encoding="utf-8").split("\n")
         ids = {name: int(i) for name, i in table.items()}
         more = {n: int(i) for n, i in (read_json_of(folder, ADDED) or {}).items()}
-    named = json.dumps(read_json_of(folder, SPECIAL) or {})
+    named = json.dumps(read_json_of(folder, SPECIAL_TOKENS) or {})
     every = ids | more
     special = {name for name in more if json.dumps(name) in named}
     special |= {name for name in every if re.fullmatch(r"<\|.*\|>", name)}
 
-    def make(special: Set[str]) -> "FastTokenizer":
-        from slimwhisper.tokens.tokenizer import byte_level_tokenizer
-
+    def make(special: Set[str]) -> "tokenizers.Tokenizer":
         pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
         merges = [(first, second) for first, second in pairs]
         added = sorted(special | more.keys(), key=every.__getitem__)
@@ -99,7 +104,7 @@ def _read_older(folder: Path) -> Tokens | None:
     return Tokens(every, frozenset(special), make)
 
 
-def fast_tokenizer(folder: Path, tokens: Tokens, special: Set[str]) -> "FastTokenizer":
+def fast_tokenizer(folder: Path, tokens: Tokens, special: Set[str]) -> "tokenizers.Tokenizer":
     """The tokenizer, with exactly the ids in the files. Raises CheckpointError.
 
     special: the tokens that are no text. In a text, their names are text all the same.
@@ -120,15 +125,6 @@ def fast_tokenizer(folder: Path, tokens: Tokens, special: Set[str]) -> "FastToke
 
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3}(?:[-_][A-Za-z]{2,8})?)\|>")
 _TIMESTAMP = re.compile(r"<\|\d+\.\d\d\|>")
-_TASKS = tuple(f"<|{task}|>" for task in TASKS)
-_MARKS = {  # whisper's name: the setting that chooses it
-    "<|endoftext|>": "eos_token_id",
-    "<|startoftranscript|>": "decoder_start_token_id",
-    "<|startoflm|>": None,
-    "<|startofprev|>": "prev_sot_token_id",
-    "<|nospeech|>": None,
-    "<|notimestamps|>": "no_timestamps_token_id",
-}
 _COPY = "copy the tokenizer of this model there"
 
 
@@ -163,39 +159,7 @@ def _is_whispers(tokens: Tokens, dims: Dims) -> bool:
     return all(map(_TIMESTAMP.fullmatch, added)) and is_openai_table(tokens.ids, t)
 
 
-def openai_vocabulary(dims: Dims, settings: GenerationSettings) -> Vocabulary | None:
-    """openai-whisper's vocabulary with the model's settings; None if those name other tokens."""
-    base = get_vocabulary(dims)
-    whispers = get_tokenizer(dims)
-    chosen = _chosen_by(settings)
-    if any(whispers.special_tokens[name] != i for name, i in chosen.items()):
-        return None
-    codes = {i: code for code, i in (settings.lang_to_id or {}).items()}
-    if settings.lang_to_id is not None and base.languages and codes != base.languages:
-        return None
-    suppress = (settings.suppress_tokens, settings.begin_suppress_tokens)
-    lists = [
-        None if tokens is not None and {*tokens} == {*default} else tokens
-        for tokens, default in zip(suppress, suppressed(whispers), strict=True)
-    ]
-    result = base
-    if lists != [None, None]:
-        result = replace(base, suppressed=lists[0], suppressed_first=lists[1])
-    if settings.is_multilingual is False and base.languages:
-        plain = type(whispers)(whispers.encoding, whispers.num_languages)
-        single: dict[str, Any] = {"languages": {}, "tasks": TASKS[:1]}
-        result = replace(result, make_tokenizer=lambda *_: plain, **single)
-    return result
-
-
 # -- other tables ----------------------------------------------------------------------------------
-
-
-def _chosen_by(settings: GenerationSettings) -> dict[str, int]:
-    """The marks and tasks that the settings define, by whisper's names."""
-    ids = {name: getattr(settings, key) for name, key in _MARKS.items() if key is not None}
-    ids |= {f"<|{task}|>": i for task, i in (settings.task_to_id or {}).items()}
-    return {n: i for n, i in ids.items() if i is not None and (n in _MARKS or n in _TASKS)}
 
 
 def _of_tokens(
@@ -205,8 +169,8 @@ def _of_tokens(
     if too_large := [name for name, i in ids.items() if not 0 <= i < size]:
         what = f"the tokenizer's token {too_large[0][:40]!r} has id {ids[too_large[0]]}"
         raise load_error(f"{folder}: {what}, but the model has {size} tokens; {_COPY}")
-    chosen = {name: ids[name] for name in (*_MARKS, *_TASKS) if name in ids}
-    chosen |= _chosen_by(settings)
+    chosen = {name: ids[name] for name in (*MARKS, *TASK_TOKENS) if name in ids}
+    chosen |= chosen_tokens(settings)
     for name in ("<|endoftext|>", "<|startoftranscript|>"):
         if name not in chosen:
             sources = f"neither the tokenizer nor {settings.file or 'a settings file'}"
@@ -215,25 +179,18 @@ def _of_tokens(
     languages = _languages(ids, chosen, size, settings)
     special = {**chosen, **{f"<|{code}|>": i for i, code in languages.items()}}
     if settings.is_multilingual is False:
-        languages, special = {}, {name: i for name, i in chosen.items() if name in _MARKS}
+        languages, special = {}, {name: i for name, i in chosen.items() if name in MARKS}
     tasks = tuple(task for task in TASKS if f"<|{task}|>" in special)
     core = {*special.values(), *timestamps}
     texts = ranges_of(i for n, i in tokens.ids.items() if n not in tokens.special and i not in core)
     if not texts:
         raise load_error(f"{folder}: the tokenizer has no text tokens; copy it again")
 
-    from slimwhisper.tokens.tokenizer import FolderEncoding, FolderTokenizer
-
     # read it now, so that a damaged file is refused when the model is loaded
     no_text = {name for name, i in tokens.ids.items() if not any(i in part for part in texts)}
     eot = special["<|endoftext|>"]
     encoding = FolderEncoding(fast_tokenizer(folder, tokens, no_text), eot, size)
-
-    @lru_cache(maxsize=256)
-    def tokenizer(language: str | None, task: str) -> Tokenizer:
-        chosen = task if task in tasks else None
-        return FolderTokenizer(encoding, special, texts, timestamps, languages, language, chosen)
-
+    of_texts = partial(FolderTokenizer, encoding, special, texts, timestamps, languages)
     return Vocabulary(
         size=size,
         eot=eot,
@@ -243,7 +200,7 @@ def _of_tokens(
         timestamps=timestamps,
         languages=languages,
         texts=texts,
-        make_tokenizer=tokenizer,
+        make_tokenizer=lru_cache(maxsize=256)(of_texts),
         tasks=tasks,
         sot_prev=special.get("<|startofprev|>"),
         suppressed=settings.suppress_tokens,
@@ -274,11 +231,9 @@ def _languages(
     """Token -> code: those of the settings, else Whisper's codes and others between <|start...|>
     and the tasks.
     """
-    from slimwhisper.tokens.languages import LANGUAGES
-
     if settings.lang_to_id is not None:
         return {i: code for code, i in sorted(settings.lang_to_id.items(), key=lambda p: p[1])}
-    first_task = min((special[name] for name in _TASKS if name in special), default=size)
+    first_task = min((special[name] for name in TASK_TOKENS if name in special), default=size)
     between = range(special["<|startoftranscript|>"] + 1, first_task)
     named = {i: match[1] for name, i in ids.items() if (match := _LANGUAGE.fullmatch(name))}
     return {i: code for i, code in sorted(named.items()) if code in LANGUAGES or i in between}
@@ -303,3 +258,119 @@ def _with_forced(vocabulary: Vocabulary, settings: GenerationSettings) -> Genera
             row = Setting("forced_decoder_ids", str(token), "not followed", followed=False)
             changes["ignored"] = (*settings.ignored, row)
     return replace(settings, **changes)
+
+
+@contextmanager
+def _panics_as_errors() -> Iterator[None]:
+    """Turns a panic of `tokenizers`, which no `except Exception` sees, into a CheckpointError: its
+    regular expressions give up after many steps, and patterns come from the model's files.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        reason = f"{error}".splitlines()[0][:200]
+        remedy = "correct the patterns in its tokenizer.json"
+        raise CheckpointError(f"the model's tokenizer fails: {reason}; {remedy}") from None
+
+
+class FolderEncoding:
+    """The calls of `tiktoken.Encoding` that `whisper`'s Tokenizer makes."""
+
+    def __init__(self, fast: "tokenizers.Tokenizer", eot: int, size: int) -> None:
+        """size: ids from 0 up; some may have no token."""
+        fast.no_truncation()
+        fast.no_padding()
+        self.fast, self.eot_token, self.n_vocab = fast, eot, size
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # as tiktoken
+        with _panics_as_errors():
+            return list(self.fast.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, tokens: Sequence[int], **_: Any) -> str:
+        """The text of tokens; ids that have none are left out."""
+        with _panics_as_errors():
+            return str(self.fast.decode(list(tokens), skip_special_tokens=False))
+
+
+class FolderTokenizer(Tokenizer):
+    """Texts as tokens and back. Tokens that the vocabulary lacks are None, and not in prompts."""
+
+    def __init__(
+        self,
+        encoding: FolderEncoding,
+        special_tokens: Mapping[str, int],
+        texts: tuple[range, ...],
+        timestamps: range,
+        languages: Mapping[int, str],
+        language: str | None,
+        task: str,
+    ) -> None:
+        """special_tokens: by `whisper`'s names, such as "<|transcribe|>", timestamps aside.
+        texts: the ids of text. languages: token -> code. language: a code; None: not in the prompt.
+        """
+        self.encoding, self.special_tokens = encoding, dict(special_tokens)
+        self.texts, self.timestamps, self.languages = texts, timestamps, dict(languages)
+        self.num_languages, self.language = len(languages), language
+        self.task = task if f"<|{task}|>" in special_tokens else None
+        names = [f"<|{n}|>" for n in ("startoftranscript", language, task) if n is not None]
+        self.sot_sequence = tuple(special_tokens[n] for n in names if n in special_tokens)
+        self.timestamp_begin = timestamps.start
+        self.all_language_tokens = tuple(self.languages)
+        self.all_language_codes = tuple(self.languages.values())
+        self.eot = encoding.eot_token
+        for name, token in SPECIAL.items():
+            setattr(self, name, self.special_tokens.get(token))
+
+    def decode(self, token_ids: Sequence[int], **_: Any) -> str:
+        """The text, without special tokens and timestamps."""
+        return self.encoding.decode([t for t in token_ids if self.is_text(t)])
+
+    def decode_with_timestamps(self, token_ids: Sequence[int], **_: Any) -> str:
+        """The text, with the names of other tokens."""
+        parts: list[str] = []
+        for is_text, group in groupby(token_ids, key=self.is_text):
+            tokens = list(group)
+            parts += [self.encoding.decode(tokens)] if is_text else map(self._name, tokens)
+        return "".join(parts)
+
+    @cached_property
+    def non_speech_tokens(self) -> tuple[int, ...]:
+        """As in `whisper`; none if the vocabulary has no "-"."""
+        if not (self.encode(" -") and self.encode(" '")):
+            return ()
+        return super().non_speech_tokens
+
+    def is_text(self, token: int) -> bool:
+        """Whether a token is text, not special."""
+        return any(token in ids for ids in self.texts)
+
+    def _name(self, token: int) -> str:
+        if token in self.timestamps:
+            return f"<|{(token - self.timestamps.start) * 0.02:.2f}|>"
+        return self.encoding.fast.id_to_token(token) or ""
+
+
+def byte_level_tokenizer(
+    vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], added: Mapping[str, bool]
+) -> "tokenizers.Tokenizer":
+    """GPT-2's pattern and letters.
+
+    Arguments:
+        vocabulary: token, spelled as by `openai.spelled` -> id.
+        merges: pairs of tokens, the first to merge first.
+        added: tokens that are matched whole in texts, in the order of their ids -> whether they are
+            special, not text. Those that are not in the vocabulary get the ids after it.
+    Raises Exception, as `tokenizers` does, for merges of tokens that are not in the vocabulary.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.BPE(vocab=dict(vocabulary), merges=list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens(
+        [AddedToken(name, special=special, normalized=False) for name, special in added.items()]
+    )
+    return tokenizer

@@ -21,10 +21,10 @@ from torch import Tensor
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import choose_forms
+from slimwhisper.checkpoint.files import OUTPUT
 from slimwhisper.checkpoint.formats.hugging_face import multiply_factors
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_checkpoint
-from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError

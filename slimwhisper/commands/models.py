@@ -11,12 +11,11 @@ from pathlib import Path
 import torch
 
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.checkpoint.files import expand_user
+from slimwhisper.checkpoint.files import expand_user, expected_shapes
 from slimwhisper.checkpoint.formats.openai import default_download_root, read
 from slimwhisper.checkpoint.hub import fetch_model
 from slimwhisper.checkpoint.load import available_models
 from slimwhisper.checkpoint.names import BUNDLED, HUB_MODELS, MODEL_URLS, bundled_file
-from slimwhisper.checkpoint.validate import expected_shapes
 from slimwhisper.commands.costs import allocate, known_dims
 from slimwhisper.commands.tables import console, table
 from slimwhisper.errors import CheckpointError

@@ -11,7 +11,7 @@ from slimwhisper.faster_whisper.utils import get_logger
 from slimwhisper.faster_whisper.vad import option_fields
 from slimwhisper.option_group import TASKS, plain_values
 from slimwhisper.text import not_one_of
-from slimwhisper.tokens.texts import suppressed_tokens
+from slimwhisper.tokens.options import suppressed_tokens
 from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import CHUNK_SECONDS
 from slimwhisper.types import COMPUTE_TYPES as OURS

@@ -5,7 +5,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.audio import whisper_calls
+from slimwhisper.audio import mel
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.samples import open_source
 from slimwhisper.types import SAMPLE_RATE
@@ -50,4 +50,4 @@ def pad_or_trim(array: NDArray[np.float32], length: int = 3000, *, axis: int = -
     Returns:
         The new array.
     """
-    return whisper_calls.pad_or_trim(array, length, axis=axis)
+    return mel.pad_or_trim(array, length, axis=axis)

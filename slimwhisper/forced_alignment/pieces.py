@@ -11,7 +11,7 @@ from slimwhisper.engine.requests import Align, Alignment, Answer, Request, Windo
 from slimwhisper.forced_alignment.borders import word_attention, word_borders, word_means
 from slimwhisper.forced_alignment.matching import PlacedWord
 from slimwhisper.subtitles.lines import is_spaceless
-from slimwhisper.tokens.texts import encode_text
+from slimwhisper.tokens.options import encode_text
 from slimwhisper.tokens.vocabulary import Tokenizer
 from slimwhisper.types import FRAMES_PER_SECOND, Word
 

@@ -14,7 +14,12 @@ from typing import Any
 from slimwhisper.audio.options import SpeechOptions
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import AUDIO_WINDOWS, ModelFacts, OptionGroup, option
-from slimwhisper.tokens.options import HotWordOptions, LanguageOptions, PromptOptions
+from slimwhisper.tokens.options import (
+    HotWordOptions,
+    LanguageOptions,
+    PromptOptions,
+    prefix_tokens,
+)
 
 ON_FAILURE = ("last", "best")
 WORD_TIMES = ("whisper", "fine")
@@ -275,8 +280,6 @@ class RecordingOptions(
         Raises:
             OptionError: When one of them is wrong.
         """
-        from slimwhisper.tokens.texts import prefix_tokens
-
         try:
             seconds = self.clip_seconds
         except (TypeError, ValueError):

@@ -15,7 +15,7 @@ import torch
 from slimwhisper.engine.requests import Attempt, Decoded, Rules, Search
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.options import RecordingOptions, SearchOptions
-from slimwhisper.tokens.texts import (
+from slimwhisper.tokens.options import (
     prefix_tokens,
     prompt_tokens,
     spellings,

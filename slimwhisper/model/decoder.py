@@ -9,7 +9,7 @@ from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.rows import DecodeStep, Rows
-from slimwhisper.checkpoint.validate import OUTPUT
+from slimwhisper.checkpoint.files import OUTPUT
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import at_least_float32, in_half
 from slimwhisper.model.layers import MLP, LayerNorm, Residual, Source

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.checkpoint.validate import factored_layers
+from slimwhisper.checkpoint.files import factored_layers
 from slimwhisper.kernels.blocks import BlockWeights, encoder_attention, encoder_rows, reads_tiles
 from slimwhisper.kernels.cpu.library import intercepted
 from slimwhisper.kernels.dispatch import Kernels

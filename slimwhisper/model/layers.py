@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.validate import FACTORS
+from slimwhisper.checkpoint.files import FACTORS
 from slimwhisper.kernels.attention import CacheWrite, add_norm
 from slimwhisper.kernels.blocks import MLPBlock
 from slimwhisper.kernels.cpu.library import library

@@ -25,7 +25,7 @@ from ray.exceptions import RayError
 from ray.util.queue import Empty, Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from slimwhisper.audio.read_ahead import Loader
+from slimwhisper.audio.threads import Loader
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.files import InputFile, sweep
 from slimwhisper.jobs.inputs import Inputs, longest_first

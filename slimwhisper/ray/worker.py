@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from ray.util.queue import Empty, Queue
 
-from slimwhisper.audio.read_ahead import Loader
-from slimwhisper.audio.threads import set_threads
+from slimwhisper.audio.threads import Loader, set_threads
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.files import InputFile
 from slimwhisper.jobs.progress import model_facts

@@ -1,21 +1,21 @@
 """Converts texts to Whisper's tokens and back: OpenAI's two vocabularies, read by tiktoken.
 
 The tables beside this file are openai-whisper's (MIT licence, see THIRD_PARTY.md). `Tokenizer` has
-the interface of `whisper.tokenizer.Tokenizer`. Import this module only where a vocabulary is
-loaded, because tiktoken is slow to import.
+the interface of `whisper.tokenizer.Tokenizer`.
 """
 
 import string
 from base64 import b64decode
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import Any, Literal
-
-import tiktoken
+from typing import TYPE_CHECKING, Any
 
 from slimwhisper.tokens.languages import LANGUAGES, TO_LANGUAGE_CODE
 from slimwhisper.types import TIMESTAMPS
+
+if TYPE_CHECKING:
+    import tiktoken
 
 # of GPT-2: the pieces of a text that are encoded one by one
 PIECES = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -35,42 +35,8 @@ SPECIAL = {  # attributes of a tokenizer
 }
 
 
-class Encoding(tiktoken.Encoding):
-    """An encoding of tiktoken that searches few texts for special tokens.
-
-    It refuses special tokens in texts as tiktoken does. But it searches only texts with "<|", with
-    which all of them begin, because tiktoken compiles a pattern of all 1,608 for the first search.
-    """
-
-    def encode(
-        self,
-        text: str,
-        *,
-        allowed_special: Literal["all"] | Set[str] = frozenset(),
-        disallowed_special: Literal["all"] | Collection[str] = "all",
-    ) -> list[int]:
-        """Encode a text.
-
-        Args:
-            text: The text.
-            allowed_special: The special tokens that may be in it, or "all".
-            disallowed_special: The special tokens that are refused, or "all".
-
-        Returns:
-            The tokens.
-
-        Raises:
-            ValueError: When the text has a special token that is not allowed.
-        """
-        if "<|" not in text and disallowed_special == "all":
-            disallowed_special = ()
-        return super().encode(
-            text, allowed_special=allowed_special, disallowed_special=disallowed_special
-        )
-
-
 @cache
-def get_encoding(name: str = "gpt2", num_languages: int = 99) -> Encoding:
+def get_encoding(name: str = "gpt2", num_languages: int = 99) -> "tiktoken.Encoding":
     """Load one of OpenAI's encodings, with the special tokens after it.
 
     This is `whisper.tokenizer.get_encoding`.
@@ -82,12 +48,14 @@ def get_encoding(name: str = "gpt2", num_languages: int = 99) -> Encoding:
     Returns:
         The encoding.
     """
+    import tiktoken  # it takes a moment
+
     words = files(__package__).joinpath(f"{name}.tiktoken").read_bytes().split()
     ranks = {b64decode(t): int(rank) for t, rank in zip(words[::2], words[1::2], strict=True)}
     special = ["endoftext", "startoftranscript", *list(LANGUAGES)[:num_languages], "translate"]
     special += ["transcribe", "startoflm", "startofprev", "nospeech", "notimestamps"]
     special += [f"{i / 50:.2f}" for i in range(TIMESTAMPS)]
-    return Encoding(
+    return tiktoken.Encoding(
         name=f"{name}.tiktoken",
         explicit_n_vocab=len(ranks) + len(special),
         pat_str=PIECES,
@@ -97,7 +65,7 @@ def get_encoding(name: str = "gpt2", num_languages: int = 99) -> Encoding:
 
 
 @cache  # languages and tasks share it
-def _special_tokens(encoding: tiktoken.Encoding) -> dict[str, int]:
+def _special_tokens(encoding: "tiktoken.Encoding") -> dict[str, int]:
     """By name, in order."""
     names = encoding.special_tokens_set
     return {n: t for t, n in sorted((encoding.encode_single_token(n), n) for n in names)}
@@ -188,7 +156,12 @@ class Tokenizer:
 
         Returns:
             The tokens.
+
+        Raises:
+            ValueError: When the text has a special token that is not allowed.
         """
+        if "<|" not in text:  # no search for special tokens, which compiles a pattern of all 1,608
+            options.setdefault("disallowed_special", ())
         return self.encoding.encode(text, **options)
 
     def decode(self, token_ids: Sequence[int], **options: Any) -> str:
@@ -244,7 +217,8 @@ class Tokenizer:
     @cached_property
     def sot_sequence_including_notimestamps(self) -> tuple[int, ...]:
         """The prompt of a text without timestamps."""
-        return (*self.sot_sequence, self.no_timestamps)
+        last = () if self.no_timestamps is None else (self.no_timestamps,)
+        return (*self.sot_sequence, *last)
 
     @cached_property
     def non_speech_tokens(self) -> tuple[int, ...]:

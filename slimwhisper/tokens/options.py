@@ -1,22 +1,29 @@
-"""The options about languages, prompts and hot words.
+"""The options about languages, prompts and hot words, and how their texts become tokens.
 
 Names and defaults are those of `whisper`. `hotwords` and `multilingual` are options of
-faster-whisper; `languages`, `hot_words` and `hot_word_bonus` are options of slimwhisper. What they
-need is imported when it is used.
+faster-whisper; `languages`, `hot_words` and `hot_word_bonus` are options of slimwhisper. A list of
+hot words has one phrase a line, with its own bonus after a tab if it has one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slimwhisper.disk import content_digest
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import TASKS, ModelFacts, OptionGroup, asks_detection, option
+from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, language_code
+from slimwhisper.types import Dims
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ENGLISH = {"language": "en", "task": "transcribe", "multilingual": False}
 TURBO = (4, 1280)  # decoder layers, and width, of the models that were not trained to translate
@@ -80,8 +87,6 @@ class LanguageOptions(OptionGroup):
         Raises:
             OptionError: When it does not, or when both `language` and `languages` are given.
         """
-        from slimwhisper.tokens.vocabulary import language_code
-
         if self.language is not None:
             language_code(self.language, model.vocabulary)
         for language in self.languages:
@@ -103,8 +108,6 @@ class LanguageOptions(OptionGroup):
 
 def _in_english(values: Mapping[str, Any], model: ModelFacts) -> dict[str, Any]:
     """Raises OptionError for a language that no model knows."""
-    from slimwhisper.tokens.vocabulary import language_code
-
     replaced = {}
     for key, english in ENGLISH.items():
         value = values.get(key)
@@ -166,8 +169,6 @@ class PromptOptions(OptionGroup):
             OptionError: When a text is too long, a token id is not the model's, or its vocabulary
                 has no token for prompts.
         """
-        from slimwhisper.tokens.texts import check_length
-
         vocabulary = model.vocabulary
         for key in ("initial_prompt", "prefix", "hotwords"):
             value = getattr(self, key)
@@ -215,8 +216,6 @@ class HotWordOptions(OptionGroup):
         Raises:
             OptionError: When the file cannot be read.
         """
-        from slimwhisper.tokens.texts import read_hot_words
-
         words = values.pop("hot_words", None)
         if words is not None:
             values["hot_words"] = read_hot_words(words) if isinstance(words, str | Path) else words
@@ -230,8 +229,6 @@ class HotWordOptions(OptionGroup):
         Raises:
             OptionError: When it cannot, or there are too many words.
         """
-        from slimwhisper.tokens.texts import spellings
-
         # kept for the rules of the windows
         spellings(model.vocabulary, tuple(self.hot_words), self.hot_word_bonus)
 
@@ -247,3 +244,225 @@ class HotWordOptions(OptionGroup):
         """
         words = options.get("hot_words")
         return {"hot_words": content_digest(words)} if words else {}
+
+
+MOST_CHARACTERS = 1_000_000  # a second's work, for the few at the end that count
+
+
+def check_length(key: str, text: str | Sequence[int] | None) -> None:
+    """Raise OptionError for a text that is too long. key: of the option."""
+    if (length := len(text or ())) > MOST_CHARACTERS:
+        what = f"{key} has {length:,} characters"
+        raise OptionError(f"{what}; give at most {MOST_CHARACTERS:,}")
+
+
+def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The tokens of a user's text, in which "<|en|>" is text as well."""
+    return list(tokenizer.encode(text, disallowed_special=()))
+
+
+def prompt_tokens(tokenizer: Tokenizer, text: str | Sequence[int] | None) -> list[int]:
+    """The tokens of a text that stands before a window's, or those that are given."""
+    if isinstance(text, str):
+        return encode_text(tokenizer, " " + text.strip()) if text else []
+    return list(text or ())
+
+
+def prefix_tokens(
+    tokenizer: Tokenizer, dims: Dims, prefix: str | Sequence[int] | None, sample_len: int | None
+) -> list[int]:
+    """The tokens that every window's text begins with. Raises OptionError if they are too many.
+
+    prefix: the text, or its tokens. sample_len: the most tokens of a window's text; None: half of
+    what the model has positions for.
+    """
+    half = dims.n_text_ctx // 2
+    tokens = prompt_tokens(tokenizer, prefix)
+    # all of them if that is 0, as in `whisper.decode`
+    tokens = tokens[sample_len - half if sample_len else 0 :]
+    most = dims.n_text_ctx - half - 8
+    if len(tokens) > most:
+        what = f"prefix: {len(tokens)} tokens leave no room for the text; give at most {most}"
+        raise OptionError(what)
+    return tokens
+
+
+NUMERALS = "numerals"
+NUMERAL_SIGNS = frozenset("%$£")  # besides digits; whisperX's choice
+
+
+def suppressed_tokens(
+    vocabulary: Vocabulary, option: str | tuple[int | str, ...] | None
+) -> list[int]:
+    """Tokens never sampled: those requested, and special tokens that only a prompt may contain.
+
+    -1 in `option` means the model's list, or all symbols that are not spoken; "numerals", the
+    tokens of `numerals`. None or "" suppresses nothing.
+    """
+    if option is None or option in ("", ()):
+        return []
+    entries = [e.strip() for e in option.split(",")] if isinstance(option, str) else list(option)
+    try:
+        ids = [int(e) for e in entries if e != NUMERALS]
+    except (TypeError, ValueError):
+        raise OptionError(
+            f"suppress_tokens {option!r}: give token ids, -1 or {NUMERALS}, separated by commas"
+        ) from None
+    if any(not -1 <= t < vocabulary.size for t in ids):
+        raise OptionError(f"suppress_tokens {option!r}: token ids are -1 to {vocabulary.size - 1}")
+    tokens = [t for t in ids if t >= 0]
+    if NUMERALS in entries:
+        tokens += numerals(vocabulary)
+    if -1 in ids and vocabulary.suppressed is not None:
+        return [*tokens, *vocabulary.suppressed]
+    t = vocabulary.tokenizer()
+    if -1 in ids:
+        tokens += t.non_speech_tokens
+    prompts = (t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech)
+    return [*tokens, *(token for token in prompts if token is not None)]
+
+
+def numerals(vocabulary: Vocabulary) -> list[int]:
+    """The tokens of text with a digit, %, $ or £: without them, numbers are written as words,
+    which can be aligned with what is spoken.
+    """
+    tokenizer = vocabulary.tokenizer()
+
+    def has_numeral(token: int) -> bool:
+        return any(c.isdecimal() or c in NUMERAL_SIGNS for c in tokenizer.decode([token]))
+
+    return [token for ids in vocabulary.texts for token in ids if has_numeral(token)]
+
+
+def suppressed_first_tokens(vocabulary: Vocabulary) -> list[int]:
+    """Tokens that a text may not begin with: the model's list, or a space and the end."""
+    if vocabulary.suppressed_first is not None:
+        return list(vocabulary.suppressed_first)
+    return [*vocabulary.tokenizer().encode(" "), vocabulary.eot]
+
+
+MOST_PHRASES = 10_000
+LONGEST = 200  # characters of a phrase
+HIGHEST = 20.0  # bonus of a token, a difference of log-probabilities
+MAX_BYTES = 8 << 20  # of a file
+# first and last code: Thai, Lao, Tibetan, Myanmar and Khmer, which have no spaces between words
+UNSPACED = ((0x0E00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF))
+
+
+class Spelling(NamedTuple):
+    """One way to write a phrase."""
+
+    tokens: tuple[int, ...]
+    bonus: float  # of each token
+    # whether it may follow a letter: it begins with a space, or its script has none between words
+    anywhere: bool
+
+
+def read_hot_words(path: str | Path) -> tuple[str, ...]:
+    """The lines of a file in UTF-8. Raises OptionError."""
+    name, path = f"hot_words: {path}", Path(path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise OptionError(f"{name} has more than {MAX_BYTES >> 20} MiB; give a shorter list")
+        return tuple(path.read_text(encoding="utf-8-sig").splitlines())
+    except OSError as error:
+        raise OptionError(f"{name} cannot be read ({error.strerror}); give a text file") from None
+    except UnicodeDecodeError:
+        raise OptionError(f"{name} is not UTF-8; save it as UTF-8") from None
+
+
+def hot_word_lines(text: str) -> tuple[str, ...]:
+    """The lines of a text that someone has typed or sent, without those that are empty."""
+    return tuple(line for line in text.splitlines() if line.strip())
+
+
+def parse_hot_words(lines: Sequence[str], bonus: float) -> dict[str, float]:
+    """The phrases of a list, and the bonus of each token of them: of a phrase that is there twice,
+    the larger one. bonus: of phrases without their own.
+
+    Raises OptionError for an empty line, a bonus that is none, and a list or phrase too long.
+    """
+    if len(lines) > MOST_PHRASES:
+        raise OptionError(f"hot_words: {len(lines):,} phrases; give at most {MOST_PHRASES:,}")
+    phrases: dict[str, float] = {}
+    for number, line in enumerate(lines, 1):
+        if not isinstance(line, str):
+            raise OptionError(f"hot_words: line {number} is {line!r}; give a text")
+        text, tab, own = line.partition("\t")
+        phrase = " ".join(text.split())
+        if not phrase:
+            raise OptionError(f"hot_words: line {number} is empty; leave it out")
+        if len(phrase) > LONGEST:
+            length = f"{len(phrase):,} characters"
+            raise OptionError(f"hot_words: line {number} has {length}; give at most {LONGEST}")
+        points = _bonus(own, number) if tab else bonus
+        phrases[phrase] = max(points, phrases.get(phrase, 0.0))
+    return phrases
+
+
+def _bonus(text: str, line: int) -> float:
+    try:
+        bonus = float(text)
+    except ValueError:
+        bonus = float("nan")
+    if not 0 <= bonus <= HIGHEST:
+        rule = f"give a number from 0 to {HIGHEST:g} after the tab"
+        raise OptionError(f"hot_words: line {line}: the bonus {text.strip()!r} is none; {rule}")
+    return bonus
+
+
+@lru_cache(maxsize=8)
+def spellings(vocabulary: Vocabulary, lines: tuple[str, ...], bonus: float) -> tuple[Spelling, ...]:
+    """All spellings of the phrases of a list: as given, in lower case, and with the first letter,
+    or that of every word, in upper case; each with a space before it, and without.
+
+    Raises OptionError as `parse_hot_words`, and for a phrase that is not text in this vocabulary.
+    """
+    tokenizer, found = vocabulary.tokenizer(), []
+    for phrase, points in parse_hot_words(lines, bonus).items():
+        for text in _cases(phrase):
+            spaced = _has_spaces(text)
+            for before in (" ", ""):
+                tokens = _encoded(vocabulary, tokenizer, before + text)
+                found.append(Spelling(tokens, points, bool(before) or not spaced))
+    return tuple(found)
+
+
+def _cases(phrase: str) -> Iterator[str]:
+    words = phrase.split(" ")
+    lower = phrase.lower()
+    capitals = " ".join(word[:1].upper() + word[1:] for word in words)
+    yield from dict.fromkeys((phrase, lower, phrase[:1].upper() + phrase[1:], capitals))
+
+
+def _has_spaces(text: str) -> bool:
+    """Whether words of the script of its first letter have spaces between them."""
+    code = ord(text[0])
+    wide = unicodedata.east_asian_width(text[0]) in "WF"
+    hangul = 0xAC00 <= code <= 0xD7A3
+    return hangul or not (wide or any(first <= code <= last for first, last in UNSPACED))
+
+
+def _encoded(vocabulary: Vocabulary, tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    tokens = tuple(encode_text(tokenizer, text))
+    same = tokenizer.decode(list(tokens)) == text
+    if not (same and tokens and all(map(vocabulary.is_text, tokens))):
+        what = "is not text that this model can write; leave it out"
+        raise OptionError(f"hot_words: {text.strip()[:40]!r} {what}")
+    return tokens
+
+
+@lru_cache(maxsize=8)
+def word_ends(vocabulary: Vocabulary) -> NDArray[np.bool_]:
+    """[V]: whether a word may begin after each token without a space: it ends with a sign that is
+    no letter or digit, or is not text.
+    """
+    import numpy as np  # `--help` needs only the options
+
+    decode, ends = vocabulary.tokenizer().decode, np.ones(vocabulary.size, dtype=np.bool_)
+    for ids in vocabulary.texts:
+        for token in ids:
+            last = decode([token])[-1:]
+            # the bytes of a part of a character are no sign
+            ends[token] = not (last.isalnum() or last == "\N{REPLACEMENT CHARACTER}")
+    return ends

@@ -8,18 +8,13 @@ those of a model's files.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Any
 
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import TASKS
+from slimwhisper.tokens import encoding
+from slimwhisper.tokens.encoding import Tokenizer as Tokenizer
 from slimwhisper.tokens.languages import language_hint, possible_codes, whispers_code
 from slimwhisper.types import Dims, SpecialTokens
-
-if TYPE_CHECKING:  # it imports tiktoken, which is slow to start
-    from slimwhisper.tokens.encoding import Tokenizer as Tokenizer
-else:
-    Tokenizer = Any
-
 
 SIZES = (51_864, 51_865, 51_866)  # openai-whisper's: English, multilingual, large-v3's
 
@@ -60,8 +55,6 @@ def text_only(tokens: Iterable[int], tokenizer: Tokenizer) -> list[int]:
 
 def get_tokenizer(dims: Dims, language: str | None = None, task: str = "transcribe") -> Tokenizer:
     """openai-whisper's tokenizer for these dimensions; cached there."""
-    from slimwhisper.tokens import encoding  # imports tiktoken
-
     return encoding.get_tokenizer(
         dims.is_multilingual, num_languages=dims.num_languages, language=language, task=task
     )

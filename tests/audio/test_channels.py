@@ -8,11 +8,10 @@ import soundfile
 import torch
 from numpy.typing import NDArray
 
-from slimwhisper.audio.channels import Mix
 from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.load import load_channels, load_samples
 from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.samples import ArraySamples, Samples
+from slimwhisper.audio.samples import ArraySamples, Mix, Samples
 from slimwhisper.errors import AudioError
 from tests.support.recordings import convert, needs_ffmpeg, sound, write
 

@@ -155,7 +155,7 @@ def test_fast_path_runs_in_blocks_and_equals_pyav(tmp_path, monkeypatch):
     fast = load_audio(path)
     assert fast.dtype == np.float32 and fast.size == SECONDS * 16000
     np.testing.assert_array_equal(fast, through_pyav)
-    monkeypatch.setattr(samples, "WAV_BLOCK", 999)
+    monkeypatch.setattr(samples, "BLOCK", 999)
     with path.open("rb") as file:
         sizes = [len(piece) for piece in samples.pieces_of("a.wav", file)]
     assert sizes == [999] * 32 + [32]

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from slimwhisper.checkpoint.files import EMBEDDING
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.checkpoint.validate import EMBEDDING
 from slimwhisper.flags import load_weights
 from slimwhisper.jobs.journal import identify_adapter
 from slimwhisper.loading import load_model

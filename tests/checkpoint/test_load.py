@@ -13,10 +13,10 @@ from whisper.model import ModelDimensions, Whisper
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.rows import PAGE
+from slimwhisper.checkpoint.files import EMBEDDING, OUTPUT, expected_shapes
 from slimwhisper.checkpoint.load import Checkpoint, available_models, load_checkpoint
 from slimwhisper.checkpoint.names import bundled_file
 from slimwhisper.checkpoint.random_weights import random_checkpoint
-from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT, expected_shapes
 from slimwhisper.disk import weights_digest
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from slimwhisper.checkpoint.files import OUTPUT
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
-from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
 from tests.support import oracle

@@ -10,8 +10,8 @@ import torch
 
 from slimwhisper import cli
 from slimwhisper.cache.forms import PRESETS
+from slimwhisper.checkpoint.files import expected_shapes
 from slimwhisper.checkpoint.random_weights import random_checkpoint
-from slimwhisper.checkpoint.validate import expected_shapes
 from slimwhisper.commands import bench as benchmark
 from slimwhisper.commands.bench import make_cases, measure_in_process
 from slimwhisper.commands.measurement import Case, Memory, measure

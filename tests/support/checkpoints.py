@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from slimwhisper.checkpoint.files import OUTPUT
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_state as random_state
 from slimwhisper.checkpoint.settings import GenerationSettings
-from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.errors import CheckpointError
 from slimwhisper.option_group import ModelFacts
 from slimwhisper.tokens.vocabulary import get_vocabulary

@@ -10,7 +10,7 @@ from slimwhisper.engine.filters import NEVER, Timestamps, apply_timestamp_rules
 from slimwhisper.engine.requests import Window
 from slimwhisper.engine.sampling import waiting_times
 from slimwhisper.model.model import Model
-from slimwhisper.tokens.texts import spellings, word_ends
+from slimwhisper.tokens.options import spellings, word_ends
 from tests.support.windows import CPU, DIMS, VOCABULARY
 
 SIZE = VOCABULARY.size

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.files import BinaryFile, Contents, head_of, inside, load_error, reading
 from slimwhisper.checkpoint.formats.hugging_face import tie_output
-from slimwhisper.checkpoint.vocabulary import OTHER_TABLE, TOKENIZER
+from slimwhisper.checkpoint.settings import OTHER_TABLE, TOKENIZER
 from slimwhisper.tokens.vocabulary import is_openai_table, openai_tokenizer
 from slimwhisper.types import Dims
 

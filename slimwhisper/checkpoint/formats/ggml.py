@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.files import BinaryFile, Contents, head_of, load_error
-from slimwhisper.checkpoint.vocabulary import OTHER_TABLE
+from slimwhisper.checkpoint.settings import OTHER_TABLE
 from slimwhisper.tokens.vocabulary import openai_tokenizer, text_tokens
 from slimwhisper.types import Dims
 

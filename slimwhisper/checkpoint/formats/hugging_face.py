@@ -14,8 +14,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import Contents, JSONFields, inside, load_error, read_tensors
-from slimwhisper.checkpoint.validate import EMBEDDING, FACTORS, OUTPUT, factored_layers
+from slimwhisper.checkpoint.files import (
+    EMBEDDING,
+    FACTORS,
+    OUTPUT,
+    Contents,
+    JSONFields,
+    factored_layers,
+    inside,
+    load_error,
+    read_tensors,
+)
 from slimwhisper.types import Dims
 
 LITE_WHISPER = "lite-whisper"
@@ -191,7 +200,7 @@ def detect(path: Path) -> bool:
 def read(folder: Path) -> Contents:
     """config.json and the weights: OpenAI's name -> tensor, memory-mapped if possible.
 
-    Shapes as in `validate.expected_shapes`: matrices [out, in]. A matrix for the logits that is not
+    Shapes as in `files.expected_shapes`: matrices [out, in]. A matrix for the logits that is not
     the token embedding is `proj_out.weight`, [V, d]. LiteASR's factors stay as they are.
     """
     if not folder.is_dir():

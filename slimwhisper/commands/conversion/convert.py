@@ -14,10 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import load_error
+from slimwhisper.checkpoint.files import OUTPUT, factored_layers, load_error
 from slimwhisper.checkpoint.formats.hugging_face import multiply_factors
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
-from slimwhisper.checkpoint.validate import OUTPUT, factored_layers
 from slimwhisper.commands.conversion.hf_folder import FOLDER_FILES, own_settings, write_folder
 from slimwhisper.errors import OptionError, OutputError
 from slimwhisper.text import error_line

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tokenizers import processors
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import inside, load_error, read_json
+from slimwhisper.checkpoint.files import OUTPUT, inside, load_error, read_json
 from slimwhisper.checkpoint.formats.hugging_face import (
     DIMENSIONS,
     LITE_WHISPER,
@@ -23,15 +23,12 @@ from slimwhisper.checkpoint.formats.hugging_face import (
 )
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.settings import head_pairs
-from slimwhisper.checkpoint.validate import OUTPUT
+from slimwhisper.checkpoint.vocabulary import byte_level_tokenizer
 from slimwhisper.option_group import TASKS, ModelFacts
 from slimwhisper.options import changed_settings
-from slimwhisper.tokens.tokenizer import byte_level_tokenizer
+from slimwhisper.tokens.encoding import Tokenizer
 from slimwhisper.tokens.vocabulary import openai_tokenizer, spelled, suppressed, text_tokens
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE, Dims
-
-if TYPE_CHECKING:
-    from slimwhisper.tokens.encoding import Tokenizer
 
 END, START = "<|endoftext|>", "<|startoftranscript|>"
 NO_TIMESTAMPS, FIRST_TIMESTAMP = "<|notimestamps|>", "<|0.00|>"
@@ -56,7 +53,7 @@ def merge_of(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes] | Non
     return (parts[0], parts[1]) if len(parts) == 2 else None
 
 
-def tokenizer_files(tokenizer: "Tokenizer", n_text_ctx: int) -> dict[str, str]:
+def tokenizer_files(tokenizer: Tokenizer, n_text_ctx: int) -> dict[str, str]:
     """File name -> content: the tables, in the formats that old and new `transformers` read."""
     texts = text_tokens(tokenizer)
     ranks = {token: i for i, token in enumerate(texts)}
@@ -102,7 +99,7 @@ def _pretty(content: Any) -> str:
 FFT_SAMPLES = 400  # of a spectrogram's window
 
 
-def model_settings(dims: Dims, tokenizer: "Tokenizer", dtype: str, tied: bool) -> dict[str, Any]:
+def model_settings(dims: Dims, tokenizer: Tokenizer, dtype: str, tied: bool) -> dict[str, Any]:
     """config.json. dtype: such as "float16"."""
     sizes = {key: getattr(dims, field) for field, key in DIMENSIONS.items()}
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.eot)
@@ -136,7 +133,7 @@ def own_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     return own
 
 
-def generation_settings(dims: Dims, tokenizer: "Tokenizer") -> dict[str, Any]:
+def generation_settings(dims: Dims, tokenizer: Tokenizer) -> dict[str, Any]:
     """generation_config.json: the rules of `whisper.decode` with its defaults."""
     special = tokenizer.special_tokens
     multilingual = tokenizer.language is not None
