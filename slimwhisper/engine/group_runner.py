@@ -14,10 +14,10 @@ from slimwhisper.cache.rows import DecodeStep
 from slimwhisper.engine.filters import forbid
 from slimwhisper.engine.passes import PromptReader, usable_draft, verify_hidden
 from slimwhisper.engine.requests import AcceptedPrefix
-from slimwhisper.engine.rows import RowState, Snapshot, StartInputs, StepBatch, rules_of
+from slimwhisper.engine.rows import RowState, Snapshot, StepBatch, rules_of
 from slimwhisper.engine.sampling import Sampler
 from slimwhisper.engine.scheduler import Move, RowGroup, Ticket
-from slimwhisper.kernels.memory import bucket_of, upload
+from slimwhisper.kernels.memory import bucket_of, padded, upload
 from slimwhisper.model.model import Model
 
 if TYPE_CHECKING:
@@ -100,13 +100,13 @@ class GroupRunner:
         if self.group.resumable:
             drafts = [usable_draft(t.window, t.draft, context, eot) for t in tickets]
         accepted: Sequence[AcceptedPrefix] = [AcceptedPrefix() for _ in tickets]
-        inputs = state.start_inputs(tickets, accepted)
+        ids, table = state.locate(tickets)
         packed = prompts.pack(
             [[*w.prompt, *draft] for w, draft in zip(windows, drafts, strict=True)],
             positions=[(w.sot_index, len(w.prompt) - 1) for w in windows],  # of the logits
-            slots=inputs.slots,
-            rows=inputs.ids[:: state.width],
-            table=inputs.table[:: state.width],
+            slots=[t.slot for t in tickets],
+            rows=ids[:: state.width],
+            table=table[:: state.width],
         )
         if any(drafts):
             (read,) = upload(device, packed)
@@ -116,14 +116,18 @@ class GroupRunner:
                 for each in zip(windows, drafts, hidden, strict=False)
             ]
             accepted, logits = [prefix for prefix, _ in found], torch.stack([t for _, t in found])
-            started = upload(device, *state.start_inputs(tickets, accepted).parts())
+        views, numbers = zip(*state.start(first, tickets, accepted), strict=True)
+        pairs = zip(rules_of(tickets), accepted, strict=True)
+        banned_first = padded([[] if p.tokens else r.suppress_first.tolist() for r, p in pairs], -1)
+        if any(drafts):
+            banned, *started = upload(device, banned_first, *numbers)
         else:
-            read, *started = upload(device, packed, *inputs.parts())
+            read, banned, *started = upload(device, packed, banned_first, *numbers)
             logits = self.model.decoder.logits(prompts.read(read)[: len(tickets)])
+        for view, values in zip(views, started, strict=True):
+            view.copy_(values)
         at_start, following = logits.unbind(1)
-        inputs_there = StartInputs.on_device(started)
-        state.start(first, inputs_there)
-        forbid(following, inputs_there.banned_first)
+        forbid(following, banned)
         tokens = prompts.tokens(read)[: len(tickets)]
         self.start(first, tickets, following, self._no_speech(at_start), accepted, tokens)
 
