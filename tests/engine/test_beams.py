@@ -10,9 +10,9 @@ from torch import Tensor
 from whisper.decoding import BeamSearchDecoder, MaximumLikelihoodRanker
 
 from slimwhisper.cache.decoder_cache import DecoderCache, Pages
-from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import AcceptedPrefix, Decoded, Rules, Window
 from slimwhisper.engine.rows import RowState, rules_of
+from slimwhisper.engine.runner import GroupRunner
 from slimwhisper.engine.sampling import BeamSampler
 from slimwhisper.engine.scheduler import Move, RowGroup, Ticket, TicketState
 from slimwhisper.model.model import Model
