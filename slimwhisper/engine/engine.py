@@ -20,9 +20,8 @@ import torch
 from slimwhisper.cache.decoder_cache import Pages
 from slimwhisper.cache.rows import PAGE, PagePool
 from slimwhisper.devices import free_bytes
-from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import Answer, Request, Search, Window
-from slimwhisper.engine.runner import MakeDrafter, Runner
+from slimwhisper.engine.runner import GroupRunner, MakeDrafter, Runner
 from slimwhisper.engine.scheduler import RowGroup, Scheduler, Ticket, TicketState
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model

@@ -10,7 +10,7 @@ a few steps later, so that neither host nor device waits.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -111,26 +111,34 @@ class Snapshot:
         return list(zip(*(t[rows].tolist() for t in columns), strict=True))
 
 
-class BeamTexts(NamedTuple):
-    """Beams, and the finished texts of each window."""
+class FinishedTexts(NamedTuple):
+    """The texts of n windows that beam search has finished, m of each: buffers, views, or copies.
+    The last of the m receives the texts that finish too late, and is never read.
+    """
 
-    lengths: Tensor  # [n * width] int64: tokens of each beam
-    table: Tensor  # [n * width, pages] int64: the pages of each beam
-    finished: Tensor  # [n, m, limit] int64
-    finished_lengths: Tensor  # [n, m] int64
-    finished_scores: Tensor  # [n, m] floating
-    finished_logprobs: Tensor  # [n, m, limit] floating; [n, m, 0] if not requested
-    finished_bonuses: Tensor | None  # [n, m] floating; None: as `TextBuffers.bonuses`
-    finished_count: Tensor  # [n] int64
+    tokens: Tensor  # [n, m, limit] int64
+    lengths: Tensor  # [n, m] int64
+    scores: Tensor  # [n, m] floating: sums of log-probabilities
+    bonuses: Tensor  # [n, m] floating
+    logprobs: Tensor  # [n, m, limit] floating: of each token; [n, m, 0] if not requested
+    count: Tensor  # [n] int64
 
 
 class BeamSnapshot(Snapshot):
     """The beams and finished texts of a group's tickets at one step."""
 
     def __init__(
-        self, tickets: Sequence[Ticket], texts: TextBuffers, beams: BeamTexts, eot: int
+        self,
+        tickets: Sequence[Ticket],
+        texts: TextBuffers,
+        eot: int,
+        finished: FinishedTexts,
+        lengths: Tensor,
+        table: Tensor,
     ) -> None:
-        self.beams = BeamTexts(*map(_to_host, beams))
+        """lengths: tokens of each beam, [n * width] int64. table: [n * width, pages] int64."""
+        self.finished = FinishedTexts(*map(_to_host, finished))
+        self.lengths, self.table = _to_host(lengths), _to_host(table)
         super().__init__(tickets, texts, eot)
 
     def read_pages(
@@ -143,33 +151,24 @@ class BeamSnapshot(Snapshot):
             whole, tokens = divmod(snap.length - 1, PAGE)
             if index in ended or snap.stale or tokens >= every or not whole:
                 continue
-            yield snap.ticket, self.beams.table[self._rows(index), :whole].tolist()
+            yield snap.ticket, self.table[self._rows(index), :whole].tolist()
 
     def _ended(self) -> Tensor:
-        """[n] bool: the window has enough finished texts; the last column is for late ones."""
-        return self.beams.finished_count >= self.beams.finished.shape[1] - 1
+        """[n] bool: the window has enough finished texts."""
+        return self.finished.count >= self.finished.tokens.shape[1] - 1
 
     def _texts(self, index: int) -> list[Candidate]:
         """The finished texts and, if there are too few, the best unfinished beams."""
-        beams, texts, rows = self.beams, self.texts, self._rows(index)
-        count = int(beams.finished_count[index])
-        finished = (
-            beams.finished,
-            beams.finished_lengths,
-            beams.finished_scores,
-            _or_zeros(beams.finished_bonuses, beams.finished_scores),
-            beams.finished_logprobs,
-        )
+        texts, rows, count = self.texts, self._rows(index), int(self.finished.count[index])
+        columns = (t[index, :count].tolist() for t in self.finished[:-1])
         candidates = [
             (tokens[:n], score, bonus, logprobs[: n + 1])
-            for tokens, n, score, bonus, logprobs in zip(
-                *(t[index, :count].tolist() for t in finished), strict=True
-            )
+            for tokens, n, score, bonus, logprobs in zip(*columns, strict=True)
         ]
         bonuses = _or_zeros(texts.bonuses, texts.logprobs)
         best = (texts.logprobs[rows] + bonuses[rows]).argsort().flip(0)
         for beam in (rows.start + best[: max(self.width - count, 0)]).tolist():
-            length = int(beams.lengths[beam])
+            length = int(self.lengths[beam])
             tokens = texts.sampled[beam, :length].tolist()
             logprobs = texts.token_logprobs[beam, :length].tolist()
             score, bonus = float(texts.logprobs[beam]), float(bonuses[beam])
@@ -198,9 +197,6 @@ def _score(length: int, logprob: float, length_penalty: float | None) -> float:
     return float(logprob / ((5 + length) / 6) ** length_penalty)
 
 
-Numbers = TypeVar("Numbers")
-
-
 @dataclass(slots=True)
 class StepBatch:
     """The rows of one step; only `extent` changes while the tickets stay the same."""
@@ -212,35 +208,6 @@ class StepBatch:
     sampling_rows: Tensor | None  # [n] int64 within the block: temperature > 0
     logprobs: bool  # at least one row records each token's
     filters: InUse  # by at least one row
-
-
-class StartInputs(NamedTuple, Generic[Numbers]):
-    """What starts n texts: arrays on the host, tensors on the device."""
-
-    # where the texts are in the caches
-    table: Numbers  # [n * width, pages]: the pages of their rows
-    ids: Numbers  # [n * width]: the rows
-    slots: Numbers  # [n]
-    # the accepted part of their drafts
-    tokens: Numbers  # [n, T], padded
-    token_logprobs: Numbers  # [n, T] float32
-    logprobs: Numbers  # [n] float32: sums
-    counts: Numbers  # [n]
-    positions: Numbers  # [n]: of the last token, in the context
-    temperatures: Numbers  # [n] float32
-    keys: Numbers  # of random draws: [n, width, limit], or [0, width, limit] if none are needed
-    banned_first: Numbers  # [n, b]: tokens that are not sampled next, padded with -1
-    filters: tuple[Numbers, ...]  # the filters' states, [n, ...] each
-
-    def parts(self) -> list[Any]:
-        """Without names, to be uploaded together."""
-        return [*self[:-1], *self.filters]
-
-    @staticmethod
-    def on_device(parts: Sequence[Tensor]) -> "StartInputs[Tensor]":
-        """The uploaded parts, with names again."""
-        named = len(StartInputs._fields) - 1
-        return StartInputs._make([*parts[:named], tuple(parts[named:])])
 
 
 class RowState:
@@ -398,64 +365,53 @@ class RowState:
         row, page = self.scratch
         self.locations.ids[first * self.width :], self.table[first * self.width :] = row, page
 
-    def start_inputs(
-        self, tickets: Sequence[Ticket], accepted: Sequence[AcceptedPrefix]
-    ) -> StartInputs[NDArray[Any]]:
-        """What `start` needs of n texts and the tokens that they begin with."""
-        windows, rules, width = [t.window for t in tickets], rules_of(tickets), self.width
-        table = np.full((len(tickets), width, self.table.shape[1]), self.scratch[1])
+    def locate(self, tickets: Sequence[Ticket]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Where n texts are in the caches: their rows [n * width], and pages [n * width, pages]."""
+        table = np.full((len(tickets), self.width, self.table.shape[1]), self.scratch[1])
         for entry, ticket in zip(table, tickets, strict=True):
             for index, page in enumerate(ticket.pages):
                 entry[:, index] = page
-        firsts = np.array([t.cache_index for t in tickets])[:, None] * width
+        firsts = np.array([t.cache_index for t in tickets])[:, None] * self.width
+        ids = (firsts + np.arange(self.width)).ravel()
+        return ids, table.reshape(len(ids), -1)
+
+    def start(
+        self, first: int, tickets: Sequence[Ticket], accepted: Sequence[AcceptedPrefix]
+    ) -> list[tuple[Tensor, NDArray[Any]]]:
+        """What the texts of windows first, first + 1 ... start with, after the tokens that were
+        accepted: views of the state, each with the numbers that are to be written to it.
+        """
+        windows, width = [t.window for t in tickets], self.width
+        slots = slice(first, first + len(tickets))
+        rows = slice(slots.start * width, slots.stop * width)
+        ids, table = self.locate(tickets)
+        tokens = padded([p.tokens for p in accepted], 0)
+        logprobs = padded([p.logprobs for p in accepted], 0, dtype=np.float32)
+        sums = np.array([sum(p.logprobs) for p in accepted], dtype=np.float32)
+        counts = np.array([len(p.tokens) for p in accepted])
         temperatures = np.array([w.attempt.temperature for w in windows], dtype=np.float32)
-        keys = np.zeros((len(tickets) * temperatures.any(), width, self.limit), dtype=np.int64)
-        for entry, window in zip(keys, windows, strict=False):
-            if window.attempt.temperature > 0:
-                generator = np.random.Generator(np.random.PCG64(window.attempt.seed))
-                entry[:] = generator.integers(-(2**63), 2**63, entry.shape)
-        pairs = list(zip(rules, accepted, strict=True))
-        first = [[] if prefix.tokens else rule.suppress_first.tolist() for rule, prefix in pairs]
-        counts = np.array([len(prefix.tokens) for prefix in accepted])
-        made = self.filters.made.values()
-        states = [[t for f in made for t in f.along(r, prefix.tokens)] for r, prefix in pairs]
-        return StartInputs(
-            table=table.reshape(len(tickets) * width, -1),
-            ids=(firsts + np.arange(width)).ravel(),
-            slots=np.array([t.slot for t in tickets]),
-            tokens=padded([p.tokens for p in accepted], 0),
-            token_logprobs=padded([p.logprobs for p in accepted], 0, dtype=np.float32),
-            logprobs=np.array([sum(p.logprobs) for p in accepted], dtype=np.float32),
-            counts=counts,
-            positions=counts + [len(w.prompt) - 1 for w in windows],
-            temperatures=temperatures,
-            keys=keys,
-            banned_first=padded(first, -1),
-            filters=tuple(np.array([t[-1] for t in every]) for every in zip(*states, strict=True)),
-        )
-
-    def start(self, first: int, inputs: StartInputs[Tensor]) -> None:
-        """Start the texts of windows first, first + 1 ..."""
-        width, texts, count = self.width, self.texts, inputs.tokens.shape[1]
-        rows = slice(first * width, first * width + len(inputs.ids))
-
-        def each_row(t: Tensor) -> Tensor:
-            """[n, ...] -> [n * width, ...]."""
-            return t.repeat_interleave(width, dim=0) if width > 1 else t
-
-        self.table[rows], self.locations.ids[rows] = inputs.table, inputs.ids
-        self.locations.slots[first : first + len(inputs.slots)] = inputs.slots
-        if count:
-            texts.sampled[rows, :count] = each_row(inputs.tokens)
-            texts.token_logprobs[rows, :count] = each_row(inputs.token_logprobs)
-        texts.logprobs[rows] = each_row(inputs.logprobs)
-        self.counts[rows] = each_row(inputs.counts)
-        self.positions[rows] = each_row(inputs.positions)
-        self.temperatures[rows] = each_row(inputs.temperatures)
-        if len(inputs.keys):
-            self.keys[rows] = inputs.keys.flatten(0, 1)
-        for tensor, started in zip(self.filters.tensors(), inputs.filters, strict=True):
-            tensor[rows] = each_row(started)
+        pairs, made = zip(rules_of(tickets), accepted, strict=True), self.filters.made.values()
+        states = [[t[-1] for f in made for t in f.along(r, p.tokens)] for r, p in pairs]
+        by_text = [
+            (self.texts.sampled[:, : tokens.shape[1]], tokens),
+            (self.texts.token_logprobs[:, : tokens.shape[1]], logprobs),
+            (self.texts.logprobs, sums),
+            (self.counts, counts),
+            (self.positions, counts + [len(w.prompt) - 1 for w in windows]),
+            (self.temperatures, temperatures),
+            *zip(self.filters.tensors(), map(np.array, zip(*states, strict=True)), strict=True),
+        ]
+        written = [(t[rows], numbers.repeat(width, axis=0)) for t, numbers in by_text]
+        written += (self.table[rows], table), (self.locations.ids[rows], ids)
+        written.append((self.locations.slots[slots], np.array([t.slot for t in tickets])))
+        if temperatures.any():
+            keys = np.zeros((len(tickets), width, self.limit), dtype=np.int64)
+            for entry, window in zip(keys, windows, strict=True):
+                if window.attempt.temperature > 0:
+                    generator = np.random.Generator(np.random.PCG64(window.attempt.seed))
+                    entry[:] = generator.integers(-(2**63), 2**63, entry.shape)
+            written.append((self.keys[rows], keys.reshape(len(ids), -1)))
+        return written
 
 
 def rules_of(tickets: Sequence[Ticket]) -> list[Rules]:

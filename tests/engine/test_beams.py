@@ -10,12 +10,11 @@ from torch import Tensor
 from whisper.decoding import BeamSearchDecoder, MaximumLikelihoodRanker
 
 from slimwhisper.cache.decoder_cache import DecoderCache, Pages
-from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import AcceptedPrefix, Decoded, Rules, Window
-from slimwhisper.engine.rows import RowState, StartInputs, rules_of
+from slimwhisper.engine.rows import RowState, rules_of
+from slimwhisper.engine.runner import GroupRunner
 from slimwhisper.engine.sampling import BeamSampler
 from slimwhisper.engine.scheduler import Move, RowGroup, Ticket, TicketState
-from slimwhisper.kernels.memory import upload
 from slimwhisper.model.model import Model
 from tests.support.windows import DIMS, VOCABULARY
 
@@ -103,8 +102,8 @@ def search_all(
     first = torch.stack([logits_after(s, [], ending) for s in searches])
     accepted = [AcceptedPrefix()] * count
     state.filters.prepare(rules_of(group.tickets))
-    inputs = upload(torch.device("cpu"), *state.start_inputs(group.tickets, accepted).parts())
-    state.start(0, StartInputs.on_device(inputs))
+    for view, numbers in state.start(0, group.tickets, accepted):
+        view.copy_(torch.from_numpy(numbers))
     runner.start(0, group.tickets, first, torch.zeros(count), accepted, torch.zeros(count, 1))
     results: dict[int, Decoded] = {}
     while True:

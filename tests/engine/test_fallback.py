@@ -10,7 +10,7 @@ import torch
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
-from slimwhisper.engine.group_runner import GroupRunner
+from slimwhisper.engine.runner import GroupRunner
 from slimwhisper.engine.scheduler import Ticket
 from tests.support.parity import differences, transcribe_each
 from tests.support.sounds import noise_bursts

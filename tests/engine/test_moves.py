@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from slimwhisper.engine.group_runner import GroupRunner
 from slimwhisper.engine.requests import Rules, Window
 from slimwhisper.engine.rows import RowState
+from slimwhisper.engine.runner import GroupRunner
 from slimwhisper.engine.sampling import GreedySampler
 from slimwhisper.engine.scheduler import Move, RowGroup, Ticket
 from slimwhisper.kernels.dispatch import Kernels
