@@ -14,8 +14,7 @@ from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.errors import DependencyError
 from slimwhisper.speakers import networks
-from slimwhisper.speakers.embedding import find_turns
-from slimwhisper.speakers.networks import load_segmentation, load_voices, spectrogram
+from slimwhisper.speakers.embedding import find_turns, load_segmentation, load_voices, spectrogram
 from tests.support.paths import SHARED
 
 needs_package = pytest.mark.skipif(
