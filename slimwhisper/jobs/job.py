@@ -366,7 +366,7 @@ def run_job(plan: JobPlan, engine: Engine) -> int:
         with ExitStack() as stack:
             stack.enter_context(ledger.catch_signals())
             stack.enter_context(closing(console))
-            logger, handler = logging.getLogger("slimwhisper"), LogHandler(console)
+            logger, handler = logging.getLogger("slimwhisper"), LogHandler(console.warning)
             logger.addHandler(handler)
             stack.callback(logger.removeHandler, handler)
             try:
