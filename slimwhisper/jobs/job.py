@@ -236,7 +236,7 @@ class Ledger:
                 case _:
                     self.totals.failed_earlier += 1
             if (report := self._plan.report) is not None:
-                report.add_earlier(recording, earlier, self.results)
+                report.add_earlier(recording, earlier, self.results.files)
             return False
 
     def loaded(self, facts: dict[str, Any]) -> None:
@@ -274,9 +274,7 @@ class Ledger:
         totals, path = self.totals, recording.path
         current = totals.current[path]
         if outcome.seconds is None:
-            done = current.done or None
-            seconds = done if current.seconds is None else current.seconds
-            outcome = replace(outcome, seconds=seconds)
+            outcome = replace(outcome, seconds=current.seconds)
         if outcome.elapsed is None:
             outcome = replace(outcome, elapsed=time.perf_counter() - current.began)
         if outcome.status == "done":
