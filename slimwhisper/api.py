@@ -209,11 +209,10 @@ class SlimWhisper(LoadedModel):
             self.transcriber, [audio], load, chosen, slots, callbacks, Readers(0)
         )
         with bar, closing(outcomes):
-            for _, result in outcomes:
-                if isinstance(result, SlimWhisperError):
-                    raise result
-                return result
-        raise AssertionError("one source gives one result")
+            _, result = next(outcomes)
+        if isinstance(result, SlimWhisperError):
+            raise result
+        return result
 
     def transcribe_many(
         self,

@@ -140,13 +140,12 @@ def load_model(
         checkpoint = replace(checkpoint, settings=settings)
     if cache not in PRESETS:
         forms = research(".cache_file").read_forms(cache, forms, checkpoint)
-    guard = Guard(strict_cache)
+    mel = None
     if guard_audio is not None:
         dims = checkpoint.dims
         mel = first_window(as_waveform(guard_audio), dims.n_mels, dims.window_frames)
-        guard = Guard(strict_cache, mel)
-    int8 = dtype == INT8
-    model = Model(checkpoint, device, compute_dtype, forms, guard, int8)
+    guard = Guard(strict_cache, mel)
+    model = Model(checkpoint, device, compute_dtype, forms, guard, int8=dtype == INT8)
     model.check_audio_window(audio_window)
     model.cache_memory = memory
     if draft is not None:

@@ -32,7 +32,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Namespace:
         from recipes.finetune.train import extended, train
     except OSError as error:  # of a torchaudio that was built for another torch
         pytest.skip(f"transformers does not import: {error}")
-    from slimwhisper.commands.conversion.convert import convert
+    from slimwhisper.commands.convert import convert
 
     folder = tmp_path_factory.mktemp("finetune")
     asked = Namespace(fsdd=folder / "fsdd", out=folder / "out", steps=3, batch=2, rate=1e-3, rank=2)

@@ -8,7 +8,7 @@ import torch
 
 from peer_engines.case import Case
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.commands.conversion.hf_folder import write_folder
+from slimwhisper.commands.convert import write_folder
 
 
 def half_on_gpu(checkpoint: Checkpoint, case: Case) -> Checkpoint:

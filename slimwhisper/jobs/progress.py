@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -367,18 +367,18 @@ Console = TerminalConsole | JSONConsole
 
 
 class LogHandler(logging.Handler):
-    """Shows the library's warnings on a console, except those about caches.
+    """Passes on the library's warnings, except those about caches.
 
     The summary lists the cache forms that were replaced.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, warn: Callable[[str], object]) -> None:
         super().__init__(logging.WARNING)
-        self._console = console
+        self._warn = warn
 
     def emit(self, record: logging.LogRecord) -> None:
         if not record.name.startswith("slimwhisper.cache"):
-            self._console.warning(record.getMessage())
+            self._warn(record.getMessage())
 
 
 def spoken_lines(segments: Sequence[Segment]) -> list[str]:

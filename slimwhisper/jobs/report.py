@@ -19,9 +19,9 @@ from typing import IO, Any
 
 from slimwhisper.addresses import is_uri
 from slimwhisper.disk import atomic_write
-from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.files import InputFile, Status, output_errors
-from slimwhisper.jobs.writers import JobResults
+from slimwhisper.jobs.writers import Files
 from slimwhisper.subtitles.lines import is_spaceless
 from slimwhisper.text import escape_line
 from slimwhisper.trust import REASONS
@@ -71,7 +71,7 @@ class JobReport:
         else:
             self._failed(path, seconds, str(result))
 
-    def add_earlier(self, recording: InputFile, status: Status, results: JobResults) -> None:
+    def add_earlier(self, recording: InputFile, status: Status, files: Files) -> None:
         """Add a recording that was done, or failed, in an earlier run, with the facts from the
         journal and from its json output, where these exist.
         """
@@ -81,11 +81,11 @@ class JobReport:
             return
         row = _row(recording.path, recorded if isinstance(recorded, int | float) else None)
         try:
-            output = json.loads(results.read(recording, "json") or b"null")
+            output = json.loads(files.sink.read(f"{recording.output}.json"))
             flags = output.get("flags", {})
             segments = [{**s, "flags": flags.get(str(s["id"]))} for s in output["segments"]]
             row |= _segment_facts(segments, output["language"])
-        except (ValueError, TypeError, KeyError, AttributeError):  # missing, or another format
+        except (OutputError, ValueError, TypeError, KeyError, AttributeError):  # or another format
             row["note"] = UNKNOWN
         self._add(row)
 

@@ -149,13 +149,6 @@ class JobResults:
         empty = self.journal is not None and self.journal.is_empty(recording.fingerprint)
         return self.files.exist(recording, empty=empty)
 
-    def read(self, recording: InputFile, format: str) -> bytes | None:
-        """An output of an earlier run; None: it does not exist or cannot be read."""
-        try:
-            return self.files.sink.read(f"{recording.output}.{format}")
-        except OutputError:
-            return None
-
     def record(self, recording: InputFile, result: RecordingResult) -> None:
         """Record a recording that has been written, or has no outputs. Raises JournalError."""
         if self.journal is not None:

@@ -4,11 +4,11 @@ import logging
 import os
 import pickle
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
-from logging.handlers import BufferingHandler
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from ray.util.queue import Empty, Queue
 from slimwhisper.audio.threads import Loader, set_threads
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.files import InputFile
-from slimwhisper.jobs.progress import model_facts
+from slimwhisper.jobs.progress import LogHandler, model_facts
 from slimwhisper.jobs.writers import RecordingResult, Write, write_result
 from slimwhisper.loading import load_model
 from slimwhisper.types import Transcript
@@ -46,6 +46,7 @@ class Ended(NamedTuple):
 Message = Ready | Ended | SlimWhisperError | None
 
 
+@dataclass(eq=False)
 class Worker:
     """Takes recordings from a queue, transcribes them and writes the outputs; the driver records
     the results (`slimwhisper.jobs.writers`).
@@ -53,23 +54,17 @@ class Worker:
     If the engine fails, the process ends.
     """
 
-    def __init__(
-        self,
-        queue: Queue,
-        folder: str,
-        threads: int,
-        load: dict[str, Any],
-        options: dict[str, Any],
-        write: Write,
-    ) -> None:
-        """queue: of numbers and recordings, None at its end. folder: of the driver, for relative
-        paths. threads: as in `set_threads`. load, options: of `load_model`, `transcribe_many`.
-        """
+    queue: Queue  # of numbers and recordings, None at its end
+    folder: str  # of the driver, for relative paths
+    threads: int  # as in `set_threads`
+    load: dict[str, Any]  # arguments of `load_model`
+    options: dict[str, Any]  # of `transcribe_many`
+    write: Write
+    _model: Any = None
+
+    def __post_init__(self) -> None:
         with suppress(OSError):  # it may not exist on another host: then paths must be absolute
-            os.chdir(folder)
-        self._queue, self._threads, self._write = queue, threads, write
-        self._load_arguments, self._options = load, options
-        self._model: Any = None
+            os.chdir(self.folder)
 
     def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
         """Transcribe as many recordings as the one row says; 0: until the end of the queue."""
@@ -88,22 +83,19 @@ class Worker:
             os._exit(1)
 
     def _load(self) -> Message:
-        logged = BufferingHandler(1000)  # lines, at most
-        logging.getLogger("slimwhisper").addHandler(logged)
-        set_threads(self._threads)  # in threads that start later, too
+        warnings = deque[str](maxlen=1000)
+        logging.getLogger("slimwhisper").addHandler(LogHandler(warnings.append))
+        set_threads(self.threads)  # in threads that start later, too
         try:
-            model = load_model(**self._load_arguments)
-            if self._options["batch_size"] is None:
+            model = load_model(**self.load)
+            if self.options["batch_size"] is None:
                 slots = {"batch_size", "loaders", "allow_truncated"}
-                options = {name: o for name, o in self._options.items() if name not in slots}
-                self._options["batch_size"] = model.default_batch_size(**options)
+                options = {name: o for name, o in self.options.items() if name not in slots}
+                self.options["batch_size"] = model.default_batch_size(**options)
         except Exception as error:
             return wrap_unexpected(error)
         self._model = model
-        # those about caches are in `model_facts`
-        records = [r for r in logged.buffer if not r.name.startswith("slimwhisper.cache")]
-        warnings = [r.getMessage() for r in records if r.levelno >= logging.WARNING]
-        return Ready(model_facts(model, self._options["batch_size"]), warnings)
+        return Ready(model_facts(model, self.options["batch_size"]), list(warnings))
 
     def _transcribe(self, limit: int) -> Iterator[Message]:
         """The engine has the thread that reads for the loader, so writing does not hold it up."""
@@ -111,18 +103,18 @@ class Worker:
         seconds: dict[Any, float] = {}
 
         def sources() -> Iterator[Any]:
-            for number, recording in islice(pull(self._queue), limit or None):
+            for number, recording in islice(pull(self.queue), limit or None):
                 current[recording.path] = number, recording, time.perf_counter()
                 yield recording.path
 
         def write(outcome: tuple[Any, Transcript | SlimWhisperError]) -> Ended:
             path, result = outcome
             number, recording, began = current.pop(path)
-            ended = write_result(self._write, recording, result)
+            ended = write_result(self.write, recording, result)
             elapsed = time.perf_counter() - began
             return Ended(number, replace(ended, seconds=seconds.pop(path, None), elapsed=elapsed))
 
-        how = {"on_duration": seconds.__setitem__, **self._options}
+        how = {"on_duration": seconds.__setitem__, **self.options}
         decoded = self._model.transcribe_many(sources(), **how)
         written = Loader(decoded, write, UNWRITTEN, 1)
         while (item := written.next(block=True)) is not None:

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from tqdm import tqdm
@@ -29,23 +29,12 @@ COLUMNS: dict[str, Callable[[MeasuredCache], str]] = {
 
 
 def run_tradeoff(arguments: argparse.Namespace) -> int:
-    """Measure every pair, and print all of them; 1 if the model cannot have one of them."""
+    """Measure every pair, and print all of them; 1 if the model cannot have one of them, which a
+    line explains.
+    """
     comparison = Comparison.of(arguments)
     pairs = choose_pairs(arguments.specs, comparison.checkpoint.dims)
     rows = {}
-    for pair, measured in measure_all(comparison, pairs):
-        rows[pair] = measured
-        if arguments.json:
-            print(json.dumps({"caches": pair.title} | asdict(measured)), flush=True)
-    if rows and not arguments.json:
-        print_rows(rows)
-    return 0 if len(rows) == len(pairs) else 1
-
-
-def measure_all(
-    comparison: Comparison, pairs: list[FormPair]
-) -> Iterator[tuple[FormPair, MeasuredCache]]:
-    """Each pair that the model supports, with its measurements; a line explains why others fail."""
     with tqdm(unit=" recordings", desc="exact", disable=None) as bar:
         comparison.on_recording = bar.update
         count = len(comparison.reference.recordings)
@@ -53,13 +42,17 @@ def measure_all(
         for number, pair in enumerate(pairs, start=1):
             bar.set_description(pair.title)
             try:
-                measured = comparison.measure(pair)
+                measured = rows[pair] = comparison.measure(pair)
             except (ValueError, SlimWhisperError) as error:
                 reason = escape_line(error_line(error))
                 bar.write(f"slimwhisper: {pair.title}: {reason}", file=sys.stderr)
                 continue
             bar.write(f"{number} of {len(pairs)}: {pair.title}: {measured.line}", file=sys.stderr)
-            yield pair, measured
+            if arguments.json:
+                print(json.dumps({"caches": pair.title} | asdict(measured)), flush=True)
+    if rows and not arguments.json:
+        print_rows(rows)
+    return 0 if len(rows) == len(pairs) else 1
 
 
 def print_rows(rows: Mapping[FormPair, MeasuredCache]) -> None:

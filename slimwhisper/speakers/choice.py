@@ -25,6 +25,8 @@ MOST_SPEAKERS = 20
 RTTM = ".rttm"
 UNNAMED = "SPEAKER_{:02}"  # by order of first speech
 speaking = partial(option, section="speakers")
+# a number of speakers
+number = partial(speaking, None, low=1, high=MOST_SPEAKERS, needs=("diarize",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +139,9 @@ class SpeakerOptions(OptionGroup):
     diarize: str | None = speaking(
         None, "find who spoke: embedding, pyannote, an .rttm file, or a folder of NAME.rttm [no]"
     )
-    speakers: int | None = speaking(
-        None, "number of speakers [detected]", low=1, high=MOST_SPEAKERS, needs=("diarize",)
-    )
-    min_speakers: int | None = speaking(
-        None, "speakers at least", low=1, high=MOST_SPEAKERS, needs=("diarize",)
-    )
-    max_speakers: int | None = speaking(
-        None, "speakers at most", low=1, high=MOST_SPEAKERS, needs=("diarize",)
-    )
+    speakers: int | None = number("number of speakers [detected]")
+    min_speakers: int | None = number("speakers at least")
+    max_speakers: int | None = number("speakers at most")
     known_speakers: tuple[tuple[str, str], ...] = option(
         (), "names, each with the path of a recording of that voice", needs=("diarize",)
     )

@@ -84,7 +84,7 @@ class TableResults(JobResults):
 
     def __init__(self, files: Files, journal: Journal | None, **rules: bool) -> None:
         """Raises DependencyError without pyarrow."""
-        self._schema = schema()
+        self._schema, (self._arrow, self._parquet) = schema(), import_pyarrow()
         super().__init__(files, journal, **rules)
         self._sink = files.sink
         location = [f"{self._sink.name(FOLDER)}/"]
@@ -137,12 +137,11 @@ class TableResults(JobResults):
         """Write the rows that wait to a new file, and record them."""
         if not self._rows:
             return
-        pa, _ = import_pyarrow()
         options = {} if self.journal is None else self.journal.recorded
         common = {"options": json.dumps(options, sort_keys=True), "time": int(time.time() * 1000)}
         rows = [_columns(*row) | common for row in self._rows]
         name = f"{FOLDER}/part-{self._series}-{self._number:06d}.parquet"
-        self._sink.write(name, _encoded(pa.Table.from_pylist(rows, self._schema)))
+        self._replace(name, self._arrow.Table.from_pylist(rows, self._schema))
         written = [outcome for outcome, _ in self._rows]
         self._number, self._rows, self._characters = self._number + 1, [], 0
         if self.journal is not None:
@@ -175,19 +174,23 @@ class TableResults(JobResults):
 
         Each file is replaced atomically. Takes memory for one file, and 8 bytes for each row.
         """
-        pa, _ = import_pyarrow()
         seen = Digests()
         for name in reversed(self._parts()):
             paths = self._read(name, ["path"]).column(0).to_pylist()
             keep = [seen.add(digest_of(path.encode())) for path in reversed(paths)][::-1]
             if not all(keep):
-                self._sink.write(name, _encoded(self._read(name).filter(pa.array(keep))))
+                self._replace(name, self._read(name).filter(self._arrow.array(keep)))
+
+    def _replace(self, name: str, table: Any) -> None:
+        """Write a part, whole or not at all."""
+        buffer = io.BytesIO()
+        self._parquet.write_table(table, buffer, compression="zstd")
+        self._sink.write(name, buffer.getvalue())
 
     def _read(self, name: str, columns: list[str] | None = None) -> Any:
-        pa, parquet = import_pyarrow()
         try:
-            return parquet.read_table(io.BytesIO(self._sink.read(name)), columns=columns)
-        except pa.ArrowInvalid as error:
+            return self._parquet.read_table(io.BytesIO(self._sink.read(name)), columns=columns)
+        except self._arrow.ArrowInvalid as error:
             what = f"{self._sink.name(name)}: not a table that slimwhisper wrote"
             raise OutputError(f"{what}; move it elsewhere") from error
 
@@ -214,10 +217,3 @@ def text_columns(transcript: Transcript) -> dict[str, Any]:
 def _utf8(text: str) -> str:
     """The text with escapes for bytes that are not UTF-8, which parquet cannot store."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _encoded(table: Any) -> bytes:
-    _, parquet = import_pyarrow()
-    buffer = io.BytesIO()
-    parquet.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue()

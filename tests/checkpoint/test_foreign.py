@@ -262,7 +262,7 @@ def test_ctranslate2_own_converter(tmp_path: Path) -> None:
     """A folder that CTranslate2 made of ours reads as what it was made from."""
     oracle.transformers()
     converters = pytest.importorskip("ctranslate2.converters", reason="needs ctranslate2")
-    from slimwhisper.commands.conversion.convert import convert
+    from slimwhisper.commands.convert import convert
 
     ours = convert("digits", tmp_path / "digits").path
     made = converters.TransformersConverter(str(ours)).convert(str(tmp_path / "ct2"))

@@ -17,10 +17,8 @@ from tokenizers import ByteLevelBPETokenizer, Tokenizer
 from whisper.decoding import DecodingTask
 
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
-from slimwhisper.commands.conversion import convert as command
-from slimwhisper.commands.conversion import hf_folder
-from slimwhisper.commands.conversion.convert import convert
-from slimwhisper.commands.conversion.hf_folder import tokenizer_files
+from slimwhisper.commands import convert as command
+from slimwhisper.commands.convert import convert, tokenizer_files
 from slimwhisper.errors import CheckpointError, OptionError, OutputError, SlimWhisperError
 from slimwhisper.types import Dims
 from tests.support.adapters import query_and_value_factors, save_adapter
@@ -71,7 +69,7 @@ def tables_made_once() -> Iterator[None]:
         return made[size]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hf_folder, "tokenizer_files", once)
+        patch.setattr(command, "tokenizer_files", once)
         yield
 
 
@@ -144,7 +142,7 @@ def check_tokenizer(made: Path, dims: Dims) -> None:
 
 
 def test_shards(openai_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hf_folder, "SHARD_BYTES", 1_000_000)
+    monkeypatch.setattr(command, "SHARD_BYTES", 1_000_000)
     made = convert(str(openai_file), tmp_path / "m").path
     index = read(made / "model.safetensors.index.json")
     assert len(set(index["weight_map"].values())) == 2

@@ -9,7 +9,7 @@ import torch
 import whisper
 
 import slimwhisper
-from slimwhisper.commands.conversion.convert import convert
+from slimwhisper.commands.convert import convert
 from tests.support import oracle
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
 from tests.support.paths import SAMPLES

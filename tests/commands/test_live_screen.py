@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slimwhisper.commands.live.screen import Screen
+from slimwhisper.commands.live.outputs import Screen
 from slimwhisper.live.types import TextUpdate, UtteranceEnded
 
 

@@ -8,7 +8,7 @@ import pytest
 import whisper
 
 import slimwhisper
-from slimwhisper.commands.conversion.convert import convert
+from slimwhisper.commands.convert import convert
 from tests.support.paths import SHARED
 from tests.support.real_models import real_model
 

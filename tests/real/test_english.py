@@ -8,7 +8,7 @@ import pytest
 import whisper
 
 import slimwhisper
-from slimwhisper.commands.conversion.convert import convert
+from slimwhisper.commands.convert import convert
 from slimwhisper.faster_whisper import BatchedInferencePipeline, WhisperModel
 from tests.support.command import RunCLI
 

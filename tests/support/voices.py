@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.speakers import embedding, networks
+from slimwhisper.speakers import embedding
 from slimwhisper.types import SAMPLE_RATE
 
 BANDS = 16
@@ -33,13 +33,15 @@ class BandSegmentation:
     """Who is loud in each frame, by bands, as the network's probabilities."""
 
     def __call__(self, audio: NDArray[np.float32]) -> NDArray[np.float32]:
-        assert audio.shape == (networks.WINDOW,) and audio.dtype == np.float32
-        frames = np.lib.stride_tricks.sliding_window_view(audio, networks.FIELD)[:: networks.FRAME]
-        power = np.abs(np.fft.rfft(frames[: networks.FRAMES])) ** 2
+        assert audio.shape == (embedding.WINDOW,) and audio.dtype == np.float32
+        frames = np.lib.stride_tricks.sliding_window_view(audio, embedding.FIELD)[
+            :: embedding.FRAME
+        ]
+        power = np.abs(np.fft.rfft(frames[: embedding.FRAMES])) ** 2
         bands = power[:, : power.shape[1] // BANDS * BANDS].reshape(len(power), BANDS, -1).sum(-1)
         loud = np.where(bands.max(1) > 0.1, (bands.argmax(1) - 1) // 2, -1)
-        voices = list(dict.fromkeys(loud[loud >= 0].tolist()))[: networks.LOCAL]
-        return (loud[:, None] == [*voices, *[-2] * (networks.LOCAL - len(voices))]).astype("f4")
+        voices = list(dict.fromkeys(loud[loud >= 0].tolist()))[: embedding.LOCAL]
+        return (loud[:, None] == [*voices, *[-2] * (embedding.LOCAL - len(voices))]).astype("f4")
 
 
 class BandVoices:

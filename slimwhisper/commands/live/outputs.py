@@ -1,6 +1,7 @@
 """Writes the events of a live stream to standard output, and to a file as they come."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,7 +11,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
 
-from slimwhisper.commands.live.screen import Screen, is_screen
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text as Styled
+
 from slimwhisper.errors import OptionError
 from slimwhisper.files import output_errors
 from slimwhisper.live.types import (
@@ -48,23 +52,88 @@ class TextLines:
 
     def event(self, event: LiveEvent) -> None:
         match event:
-            case TextUpdate(committed=text) if text:
-                self._add(text)
+            case TextUpdate(committed=committed, tentative=tentative):
+                self._add(committed)
+                self._show(tentative if self._begun else tentative.lstrip())
             case UtteranceEnded(text=text):
                 if not self._begun:
                     self._add(text)
-                self.close()
+                self._end()
 
     def close(self) -> None:
         """No event follows."""
-        if self._begun:
-            print(file=self._file, flush=True)
-        self._begun = False
+        self._end()
 
     def _add(self, text: str) -> None:
         text = text if self._begun else text.lstrip()
         self._begun = self._begun or bool(text)
+        self._write(text)
+
+    def _write(self, text: str) -> None:
         print(replace_unencodable(text, self._file), end="", file=self._file, flush=True)
+
+    def _show(self, tentative: str) -> None:
+        """It may still change, so it is not written."""
+
+    def _end(self) -> None:
+        if self._begun:
+            print(file=self._file, flush=True)
+        self._begun = False
+
+
+def is_screen(file: TextIO) -> bool:
+    """Whether lines of a file can be rewritten."""
+    return file.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown")
+
+
+class Screen(TextLines):
+    """The same on a terminal, with the tentative text after it, dim and rewritten; with NO_COLOR,
+    in brackets.
+    """
+
+    def __init__(self, file: TextIO, width: int | None = None) -> None:
+        """width: in columns; None: the terminal's."""
+        super().__init__(file)
+        self._console = Console(
+            file=file, width=width, force_terminal=True, highlight=False, markup=False
+        )
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=sys.stderr.isatty(),  # warnings go above the tail
+            vertical_overflow="crop",
+        )
+        self._last_line = ""  # committed text of the utterance whose line may still grow
+        self._live.start()
+
+    def close(self) -> None:
+        """Remove the tentative text."""
+        super().close()
+        self._live.stop()
+
+    def _write(self, text: str) -> None:
+        """Print all lines but the last, which may become longer."""
+        self._last_line += text
+        for line in list(Styled(self._last_line).wrap(self._console, self._console.width))[:-1]:
+            self._console.print(line.plain.rstrip())
+            self._last_line = self._last_line[len(line.plain) :].lstrip()
+
+    def _show(self, tentative: str) -> None:
+        styled = Styled(self._last_line)
+        if self._console.no_color:
+            bare = tentative.lstrip()
+            styled.append(tentative.replace(bare, f"[{bare}]") if bare else "")
+        else:
+            styled.append(tentative, style="dim")
+        self._live.update(styled, refresh=True)
+
+    def _end(self) -> None:
+        self._live.update(Styled(""), refresh=True)
+        if self._last_line:
+            self._console.print(self._last_line)
+        self._last_line, self._begun = "", False
 
 
 def _text(file: TextIO, diarize: bool, stack: ExitStack) -> Emit:

@@ -1,1 +1,0 @@
-"""`slimwhisper convert`: converts between OpenAI's .pt files and Hugging Face's folders."""
