@@ -258,12 +258,18 @@ def load_chosen(arguments: argparse.Namespace, **changes: Any) -> "SlimWhisper":
     """Set the CPU threads, and load the model that the flags name; `changes` replace arguments of
     `load_model`.
     """
+    chosen = {"name": arguments.model} | model_arguments(arguments) | changes
+    return load_with_threads(arguments.threads, **chosen)
+
+
+def load_with_threads(threads: int, **arguments: Any) -> "SlimWhisper":
+    """Set the CPU threads, and load a model. arguments: of `load_model`."""
     with lasting_imports("slimwhisper.loading"):
         from slimwhisper.audio.threads import set_threads
         from slimwhisper.loading import load_model
 
-    set_threads(arguments.threads)
-    return load_model(**({"name": arguments.model} | model_arguments(arguments) | changes))
+    set_threads(threads)
+    return load_model(**arguments)
 
 
 def load_weights(arguments: argparse.Namespace) -> "Checkpoint":

@@ -1,167 +1,47 @@
 """Runs the `transcribe` command: reads recordings, prints transcripts and writes output files.
 
-A `JobPlan` is made from the flags, before anything is written or loaded. A `Ledger` keeps account
-of a running job: it passes each event to the totals, results, report and console. Recordings are
-found in the thread in which an engine reads its sources, and end in the main thread; a lock keeps
-each event atomic.
+A `Ledger` keeps account of a running job: it passes each event to the totals, results, report and
+console. Recordings are found in the thread in which an engine reads its sources, and end in the
+main thread; a lock keeps each event atomic.
 """
 
 import argparse
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, replace
-from functools import cached_property
 from itertools import chain, takewhile
 from pathlib import Path
 from threading import Event, Thread
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slimwhisper.audio.samples import RemoteFile
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
-from slimwhisper.files import InputFile, JobSource, edge, open_sink
-from slimwhisper.flags import load_chosen, model_arguments
-from slimwhisper.jobs.flags import changed, check_engine, dtype_of, layout_of, options_of
-from slimwhisper.jobs.inputs import Inputs, StandardInput, are_stored, distinct, in_shard
-from slimwhisper.jobs.journal import (
-    Journal,
-    JournalError,
-    accepted_precisions,
-    identify_job,
-    identify_precision,
-    may_have_settings,
-)
+from slimwhisper.files import InputFile
+from slimwhisper.jobs.flags import changed
+from slimwhisper.jobs.inputs import Inputs
+from slimwhisper.jobs.journal import Journal, JournalError, identify_precision
+from slimwhisper.jobs.plan import JobPlan
 from slimwhisper.jobs.progress import (
     Console,
     FileProgress,
     JobTotals,
-    JSONConsole,
     LogHandler,
-    TerminalConsole,
     model_facts,
     model_terms,
     summary_facts,
     summary_lines,
 )
-from slimwhisper.jobs.writers import PARQUET, Files, JobResults, RecordingResult, write_result
+from slimwhisper.jobs.writers import JobResults, RecordingResult, write_result
 from slimwhisper.options import Options
-from slimwhisper.outputs import check_layout, formats_of
 from slimwhisper.types import Segment, Transcript
 
-if TYPE_CHECKING:  # only a job with one needs it
-    from slimwhisper.jobs.report import JobReport
-
 STOPPED = "The job was stopped early. Run the same command again to resume it."
-
-
-class JobPlan:
-    """A job, as its flags define it.
-
-    Attributes:
-        flags: of `transcribe`, as they were given.
-        load: the arguments of `load_model` after the name.
-        options: for decoding, those that were given.
-        files: the outputs.
-        report: the page about the job; None: there is none.
-        warnings: for the user.
-    """
-
-    report: "JobReport | None" = None
-
-    def __init__(self, flags: argparse.Namespace) -> None:
-        """Raises OptionError for flags that contradict each other, DependencyError for a missing
-        package.
-        """
-        check_engine(flags)
-        self.flags, self.options, layout = flags, options_of(flags), layout_of(flags)
-        with_words = flags.word_timestamps or flags.sentences or flags.diarize or flags.channels
-        self.warnings = check_layout(layout, bool(with_words))
-        if flags.skip_existing and flags.overwrite:
-            raise OptionError("--skip_existing and --overwrite cannot be combined; choose one")
-        if flags.report is not None:
-            from slimwhisper.jobs.report import JobReport
-
-            self.report = JobReport(flags.report)
-        self.is_table = flags.output_format == PARQUET  # the outputs are one of all recordings
-        formats = (PARQUET,) if self.is_table else formats_of(flags.output_format, layout)
-        self.load = model_arguments(flags) | {"dtype": dtype_of(flags)}
-        self.files = Files(open_sink(flags.output_dir), formats, layout)
-        _ = self.inputs  # tells of mistakes in them
-
-    @cached_property
-    def inputs(self) -> JobSource:
-        """The recordings to read. Raises OptionError, DependencyError, AudioError."""
-        return self.read_inputs()
-
-    def read_inputs(self) -> JobSource:
-        """The recordings to read, from their beginning."""
-        if are_stored(self.flags.audio):
-            return edge("inputs")(self.flags.audio, self.flags.audio_column)
-        return Inputs(self.flags.audio, self.stdin)
-
-    @cached_property
-    def stdin(self) -> StandardInput | None:
-        """Standard input, if it is read. Raises OptionError, AudioError."""
-        if "-" not in self.flags.audio:
-            return None
-        if sys.stdin is None:
-            raise OptionError("standard input is closed; pipe in a recording or a list of paths")
-        return StandardInput(sys.stdin.buffer)
-
-    def recordings(self, inputs: JobSource) -> Iterator[InputFile | SlimWhisperError]:
-        """Every recording, once, and an error for each that cannot be found, listed or written."""
-        entries = distinct(inputs.list())
-        if self.flags.shard is not None:
-            entries = in_shard(entries, *self.flags.shard)
-        return entries if self.is_table else map(self.files.check_name, entries)
-
-    def open_console(self) -> Console:
-        """The console that the job prints on."""
-        if self.flags.log_json:
-            return JSONConsole(verbose=self.flags.verbose)
-        live = self.flags.verbose and self.inputs.is_one_file
-        return TerminalConsole(verbose=self.flags.verbose, live=live)
-
-    def open_journal(self) -> Journal | None:
-        """The journal; None: the job has none, which is the default for single files.
-
-        Raises OutputError.
-        """
-        keeps_journal = self.inputs.is_job or self.is_table
-        if not (keeps_journal if self.flags.journal is None else self.flags.journal):
-            return None
-        decoding = self.options if may_have_settings(self.flags.model) else changed(self.options)
-        options = decoding | dict(self.files.layout)
-        if self.flags.allow_truncated:
-            options["allow_truncated"] = True
-        return Journal(
-            self.files.sink,
-            identify_job(self.flags.model, self.load, self.files.formats, options),
-            variants=accepted_precisions(self.load["dtype"], self.load["device"]),
-            ignore_earlier=self.flags.overwrite,
-            shard=self.flags.shard,
-        )
-
-    def open_results(self, journal: Journal | None) -> JobResults:
-        """Who writes the results. Raises OutputError; DependencyError for a table without
-        pyarrow.
-        """
-        kind: type[JobResults] = edge(PARQUET) if self.is_table else JobResults
-        rules = {"skip_existing": self.flags.skip_existing, "retry_failed": self.flags.retry_failed}
-        return kind(self.files, journal, alone=self.flags.shard is None, **rules)
-
-    def decoding(self) -> dict[str, Any]:
-        """The arguments of `transcribe_many` that are the same in all processes."""
-        loaders = self.flags.loaders
-        if loaders is None and not self.inputs.is_job:  # processes take a moment to start
-            loaders = 0
-        return self.options | {"loaders": loaders, "allow_truncated": self.flags.allow_truncated}
 
 
 class StopNow(KeyboardInterrupt):
@@ -209,7 +89,7 @@ class Ledger:
         files = self.in_progress()
         if number == signal.SIGTERM or not first or not files:
             raise StopNow
-        if not self._plan.flags.log_json:
+        if not self._plan.log_json:
             # unbuffered: the signal may have interrupted a write to sys.stderr
             line = f"finishing {files} file{'s' * (files > 1)} in progress"
             with suppress(OSError):
@@ -222,7 +102,7 @@ class Ledger:
             self.console.error(str(error))
             if (report := self._plan.report) is not None:
                 report.add("", None, error)
-            self.halted |= self._plan.flags.fail_fast
+            self.halted |= self._plan.fail_fast
 
     def should_start(self, recording: InputFile) -> bool:
         """Whether a recording has to be transcribed; if so, it counts as in progress."""
@@ -293,7 +173,7 @@ class Ledger:
                 totals.dropped += len(outcome.result.dropped)
             else:
                 totals.failed += 1
-                self.halted |= self._plan.flags.fail_fast
+                self.halted |= self._plan.fail_fast
             self.console.ended(path, outcome)
             if (report := self._plan.report) is not None:
                 report.add(path, outcome.seconds, outcome.result)
@@ -336,7 +216,7 @@ class Ledger:
         plan = self._plan
         if plan.report is not None:
             options = changed(plan.options) | dict(plan.files.layout)
-            plan.report.write(notices, model_terms(self.facts, plan.flags.model), options)
+            plan.report.write(notices, model_terms(self.facts, plan.model), options)
 
 
 # transcribes recordings, writes their outputs, and reports progress to a ledger
@@ -349,7 +229,7 @@ def run_transcribe(flags: argparse.Namespace) -> int:
 
     A file that fails is reported in one line, and the job continues.
     """
-    return run_job(JobPlan(flags), transcribe_locally)
+    return run_job(JobPlan.of(flags), transcribe_locally)
 
 
 def run_job(plan: JobPlan, engine: Engine) -> int:
@@ -375,7 +255,7 @@ def run_job(plan: JobPlan, engine: Engine) -> int:
                     ledger.write_report([f"The job ended with an error: {error}"])
                 raise
     except SlimWhisperError as error:
-        if plan.flags.log_json:  # programs that read JSON lines need the reason, too
+        if plan.log_json:  # programs that read JSON lines need the reason, too
             console.error(str(error))
         raise
     return ledger.summarise()
@@ -409,8 +289,8 @@ def _run(plan: JobPlan, engine: Engine, ledger: Ledger) -> None:
 
 def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledger) -> Outcomes:
     """The engine of a job in this process."""
-    model, current = load_chosen(plan.flags, **plan.load), ledger.totals.current
-    batch_size = plan.flags.batch_size
+    model, current = plan.load_model(), ledger.totals.current
+    batch_size = plan.batch_size
     if batch_size is None and plan.inputs.is_one_file and not plan.options.get("parallel"):
         # its windows depend on each other, so more caches would be unused
         batch_size = Options(channels=plan.options.get("channels")).windows_of_one
@@ -442,7 +322,7 @@ def _recordings(plan: JobPlan, ledger: Ledger) -> Iterator[InputFile]:
 
 def _start_survey(plan: JobPlan, ledger: Ledger, stack: ExitStack) -> None:
     """Start a thread that adds up the recordings' lengths, if they are shown and can be read."""
-    is_shown = ledger.console.has_bar or plan.flags.engine == "ray"
+    is_shown = ledger.console.has_bar or plan.engine == "ray"
     if not is_shown or not isinstance(plan.inputs, Inputs) or plan.stdin is not None:
         return
     end, results = Event(), ledger.results

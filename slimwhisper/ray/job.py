@@ -29,7 +29,8 @@ from slimwhisper.audio.threads import Loader
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.files import InputFile, sweep
 from slimwhisper.jobs.inputs import Inputs, longest_first
-from slimwhisper.jobs.job import JobPlan, Ledger, Outcomes, run_job
+from slimwhisper.jobs.job import Ledger, Outcomes, run_job
+from slimwhisper.jobs.plan import JobPlan
 from slimwhisper.jobs.writers import RecordingResult
 from slimwhisper.ray.worker import WAIT, Ended, Message, Ready, Worker
 from slimwhisper.ray.worker_plan import WorkerPlan, plan_workers
@@ -51,7 +52,7 @@ Numbered = Loader[tuple[int, InputFile], None]
 
 def run_transcribe_on_ray(flags: argparse.Namespace) -> int:
     """Transcribe all recordings; returns the exit status, see `cli.main`."""
-    return run_job(JobPlan(flags), transcribe_on_ray)
+    return run_job(JobPlan.of(flags), transcribe_on_ray)
 
 
 def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledger) -> Outcomes:
@@ -72,7 +73,7 @@ def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Le
                 raise SlimWhisperError(f"{what}; {remedy}") from error
     finally:
         folder = plan.files.sink.local
-        if folder is not None and plan.flags.shard is None:  # else others may be writing there
+        if folder is not None and plan.shard is None:  # else others may be writing there
             for output in driver.unclean:
                 sweep((folder / output).parent, time.time())
 
@@ -84,12 +85,12 @@ def started(plan: JobPlan) -> Iterator[WorkerPlan]:
     On this host it serves no metrics, unless the environment overrides `NO_METRICS`.
     Raises OptionError and SlimWhisperError.
     """
-    arguments: dict[str, Any] = {"address": plan.flags.ray_address or "local"}
-    if not plan.flags.ray_address:
+    arguments: dict[str, Any] = {"address": plan.ray_address or "local"}
+    if not plan.ray_address:
         arguments["object_store_memory"] = OBJECT_STORE
-        if (devices := plan.flags.devices) not in (None, "all"):
-            os.environ["CUDA_VISIBLE_DEVICES"] = devices  # Ray counts these, and no others
-        if plan.flags.workers and plan.load["device"] == "cpu":
+        if plan.devices not in (None, "all"):
+            os.environ["CUDA_VISIBLE_DEVICES"] = plan.devices  # Ray counts these, and no others
+        if plan.workers and plan.load["device"] == "cpu":
             arguments["num_gpus"] = 0
         for name, value in NO_METRICS.items():
             os.environ.setdefault(name, value)
@@ -215,8 +216,8 @@ class Driver:
             "queue": queue,
             "folder": str(Path.cwd()),
             "threads": w.threads,
-            "load": {"name": self._plan.flags.model, **self._plan.load},
-            "options": {"batch_size": self._plan.flags.batch_size, **self._plan.decoding()},
+            "load": {"name": self._plan.model, **self._plan.load},
+            "options": {"batch_size": self._plan.batch_size, **self._plan.decoding()},
             "write": self._ledger.results.write,
         }
         pool = ray.data.ActorPoolStrategy(size=w.workers, max_tasks_in_flight_per_actor=1)

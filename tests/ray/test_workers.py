@@ -10,7 +10,7 @@ from slimwhisper.cli import build_parser
 from slimwhisper.cores import Cores
 from slimwhisper.errors import OptionError
 from slimwhisper.jobs.flags import check_engine
-from slimwhisper.jobs.job import JobPlan
+from slimwhisper.jobs.plan import JobPlan
 from slimwhisper.ray.worker_plan import WorkerPlan, plan_workers
 
 GPUS = {"CPU": 64.0, "GPU": 8.0}
@@ -19,7 +19,7 @@ CPUS = {"CPU": 16.0}
 
 def asked(flags: str) -> JobPlan:
     given = ["transcribe", "x", "--engine", "ray", *flags.split()]
-    return JobPlan(build_parser().parse_args(given))
+    return JobPlan.of(build_parser().parse_args(given))
 
 
 @pytest.mark.parametrize(
