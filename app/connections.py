@@ -17,7 +17,6 @@ from typing import Any
 
 import h11
 import uvicorn
-from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
@@ -173,7 +172,7 @@ class Connections(ServerState):
         """The address by which a connection is counted; "" if it counts only in the total."""
         if not host or is_loopback(host) or host in self._proxies:
             return ""
-        return network_of(HTTPConnection({"type": "http", "client": (host, 0)}))
+        return network_of(host)
 
 
 def unread_bytes(transport: asyncio.Transport) -> int:

@@ -31,7 +31,7 @@ from urllib.parse import unquote
 
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slimwhisper.app.api.errors import APIError, as_api_error, disk_is_full, no_room, too_large
@@ -104,9 +104,8 @@ def _hostname(netloc: str) -> str:
     return found[1].strip("[]") if found else ""
 
 
-def network_of(connection: HTTPConnection) -> str:
+def network_of(host: str) -> str:
     """A client's address; of IPv6 the network, because a client has 2**64 addresses there."""
-    host = connection.client.host if connection.client else ""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

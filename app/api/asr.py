@@ -67,7 +67,7 @@ def read_asr(form: FormData, models: Models) -> TranscriptionRequest:
         fields.output,
         model,
         served_by,
-        {"on_failure": "best", **options},
+        options,
         unknown=list(fields.model_extra or ()),
         warnings=warnings,
         accept="text/plain",

@@ -108,13 +108,12 @@ def read_inference(form: FormData, models: Models) -> TranscriptionRequest:
     fields = check_form(InferenceForm, form)
     model, served_by, _ = choose_model(None, models)
     task = "translate" if fields.translate else "transcribe"
-    options = {"task": task, "on_failure": "best", **fields.options()}
     return TranscriptionRequest(
         fields.file,
         fields.response_format,
         model,
         served_by,
-        options,
+        {"task": task, **fields.options()},
         words_inside=True,
         unknown=list(fields.model_extra or ()),
     )

@@ -1,6 +1,7 @@
 """The metrics for Prometheus, served at /metrics."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from math import inf
 
 from prometheus_client import generate_latest
@@ -10,9 +11,8 @@ from prometheus_client.registry import Collector
 from slimwhisper.app.service.service import Service
 from slimwhisper.metrics import HELP
 
-OUTCOMES = ("finished", "failed", "cancelled", "refused")  # fields of `RequestCounts`
-TIMES = ("audio_seconds", "busy_seconds")
-COUNTERS = ("updates", "merged_updates", *TIMES, "steps", "filled_slots", "preemptions")  # likewise
+# fields of `RequestCounts` that are one metric; each of the others is one
+OUTCOMES = ("finished", "failed", "cancelled", "refused")
 
 
 class ServiceCollector(Collector):
@@ -24,14 +24,15 @@ class ServiceCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics: requests, live streams, the engines' work, their memory."""
         counts, engines = self.service.counts, self.service.engines
-        outcomes = {outcome: getattr(counts, outcome) for outcome in OUTCOMES}
+        values = asdict(counts)
+        outcomes = {outcome: values.pop(outcome) for outcome in OUTCOMES}
         yield _labelled(CounterMetricFamily, "requests", "outcome", outcomes)
         yield _labelled(GaugeMetricFamily, "in_flight", "state", self.service.jobs.states())
         for metric in counts.commit_latency.collect():
             # the creation time is of no use: it is that of this process
             metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
             yield metric
-        yield from (_single(CounterMetricFamily, name, getattr(counts, name)) for name in COUNTERS)
+        yield from (_single(CounterMetricFamily, name, value) for name, value in values.items())
         gauges = {
             "streams": len(self.service.streams.open),
             "speed": counts.audio_seconds / (counts.busy_seconds or inf),

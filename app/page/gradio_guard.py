@@ -255,7 +255,7 @@ def make_login_router(gradio: Gradio, check: Check) -> APIRouter:
     async def login(request: Request) -> Response:
         form = await request.form(max_files=0, max_fields=10, max_part_size=MAX_FIELD)
         user, password = str(form.get("username", "")).strip(), str(form.get("password", ""))
-        address = network_of(request)
+        address = network_of(request.client.host if request.client else "")
         if wait := tries.wait(address):
             headers = {"Retry-After": str(round(wait) + 1)}
             raise APIError(429, "too many wrong passwords; try again in a minute", headers=headers)

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import gradio as gr
 from pydantic import Field, ValidationError, create_model, model_validator
@@ -119,25 +119,23 @@ class RunPart:
         }
 
 
+class RunOrder(NamedTuple):
+    """What a press of the button asks for."""
+
+    recordings: Sequence[tuple[Path, str]]  # and the user's name for each file
+    model: ModelChoice
+    options: dict[str, Any]  # fields of `slimwhisper.Options`
+    script: Sequence[str] = ()  # as in `Job`
+
+
 class Run:
     """The recordings of one press of the button."""
 
-    def __init__(
-        self,
-        service: Service,
-        results: PageResults,
-        recordings: Sequence[tuple[Path, str]],
-        model: ModelChoice,
-        options: dict[str, Any],
-        user: str,
-        script: Sequence[str] = (),
-    ) -> None:
-        """Submit all recordings. recordings: (path, the user's name for the file).
-
-        options: fields of `slimwhisper.Options`. script: as in `Job`. Needs a running event loop.
-        """
+    def __init__(self, service: Service, results: PageResults, order: RunOrder, user: str) -> None:
+        """Submit all recordings. Needs a running event loop."""
         self._service = service
         self._loop = asyncio.get_running_loop()
+        recordings, model, options, script = order
         self.parts = [RunPart(name) for _, name in recordings]
         self._group = secrets.token_urlsafe(24)
         for part, (path, name) in zip(self.parts, recordings, strict=True):
@@ -306,7 +304,8 @@ class Handlers:
         except SlimWhisperError as error:
             raise _error(str(error)) from error
         choice = ModelChoice(name, None if options.cache == self._preset else options.cache)
-        async for update in self._run(request, recordings, choice, options.options(), lines):
+        order = RunOrder(recordings, choice, options.options(), lines)
+        async for update in self._run(request, order):
             yield update
 
     async def try_example(self, request: gr.Request, name: str) -> AsyncGenerator[RunUpdate, None]:
@@ -314,22 +313,16 @@ class Handlers:
         path = self.examples.get(name) if isinstance(name, str) else None
         if path is None:
             raise _error(f"There is no example {str(name)[:100]!r}.")
-        choice, recording = ModelChoice(self.models.resolve(None)), (path, path.name)
-        async for update in self._run(request, [recording], choice, {"word_timestamps": True}):
+        choice = ModelChoice(self.models.resolve(None))
+        order = RunOrder([(path, path.name)], choice, {"word_timestamps": True})
+        async for update in self._run(request, order):
             yield update
 
-    async def _run(
-        self,
-        request: gr.Request,
-        recordings: list[tuple[Path, str]],
-        choice: ModelChoice,
-        options: dict[str, Any],
-        script: Sequence[str] = (),
-    ) -> AsyncGenerator[RunUpdate, None]:
+    async def _run(self, request: gr.Request, order: RunOrder) -> AsyncGenerator[RunUpdate, None]:
         """(text, view) at each update of a run."""
         session = request.session_hash or secrets.token_hex(8)
         user = f"{request.client.host if request.client else ''} {session}"
-        run = Run(self.service, self.results, recordings, choice, options, user, script)
+        run = Run(self.service, self.results, order, user)
         self.runs[run] = session
         try:
             async for view in run.updates():

@@ -116,7 +116,6 @@ def read_listen(form: FormData, models: Models) -> TranscriptionRequest:
         warnings, by_voice = [*warnings, lacking], False
     options: dict[str, Any] = {
         "task": "transcribe",
-        "on_failure": "best",
         "word_timestamps": True,
         "language": fields.spoken_language(),
         "multilingual": fields.language == "multi",

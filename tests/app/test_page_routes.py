@@ -17,7 +17,7 @@ import pytest
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.files import COLUMNS, PREFIX, PageResults, outline, page_folder
 from slimwhisper.app.page.gradio_guard import login_check, login_message
-from slimwhisper.app.page.handlers import Run
+from slimwhisper.app.page.handlers import Run, RunOrder
 from slimwhisper.app.page.page import cost_table
 from slimwhisper.app.service.host import ServerSettings
 from slimwhisper.app.service.jobs import AHEAD, Limits, ModelChoice
@@ -153,8 +153,8 @@ def test_places_in_the_queue(make: Make, tmp_path: Path, monkeypatch: pytest.Mon
 
     async def press(early: bool) -> list[str]:
         """The states of the files in the end."""
-        given = [(PHONE, "a.wav")] * count, ModelChoice("digits"), {}, "me"
-        run = Run(service, results, *given)
+        order = RunOrder([(PHONE, "a.wav")] * count, ModelChoice("digits"), {})
+        run = Run(service, results, order, "me")
         async for view in run.updates():
             if sorted(f["position"] for f in view["files"])[-3:] == [0, 1, 2]:
                 if early:
