@@ -59,8 +59,7 @@ _TAG = re.compile(r"([a-z]{2,3})(?:[-_][a-z0-9]+)*(?:[.@].*)?|(.+?) ?\(.*\)")  #
 @cache
 def _codes() -> dict[str, str]:
     """Every name -> Whisper's code."""
-    rows = [row.split() for row in re.split(r"[|\n]", OTHER_NAMES.strip())]
-    others = {name: code for code, *names in rows for name in names}
+    others = {name: code for code, names in _pairs(OTHER_NAMES) for name in names.split()}
     return others | TO_LANGUAGE_CODE | {code: code for code in LANGUAGES}
 
 
