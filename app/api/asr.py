@@ -93,7 +93,7 @@ async def read_query(request: Request) -> FormData:
 
 async def language_response(pending: PendingTranscription) -> Response:
     """The language, as soon as it is known; the rest of the recording is not decoded."""
-    from slimwhisper.tokens.languages import LANGUAGES
+    from slimwhisper.tokens.encoding import LANGUAGES
 
     recording = pending.job.recording
     assert isinstance(recording, Recording)

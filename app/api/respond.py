@@ -99,7 +99,7 @@ class FinishedTranscript:
         return details
 
     def _verbose_json(self) -> dict[str, Any]:
-        from slimwhisper.tokens.languages import LANGUAGES
+        from slimwhisper.tokens.encoding import LANGUAGES
 
         request, transcript = self.request, self.transcript
         language = LANGUAGES.get(transcript.language, transcript.language)

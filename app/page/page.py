@@ -40,7 +40,7 @@ from slimwhisper.cache.forms import PRESETS, brief
 from slimwhisper.devices import free_bytes
 from slimwhisper.speakers.choice import BACKENDS, MOST_SPEAKERS, missing
 from slimwhisper.text import human_size
-from slimwhisper.tokens.languages import LANGUAGES
+from slimwhisper.tokens.encoding import LANGUAGES
 
 ASSETS = Path(__file__).with_name("assets")
 SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."

@@ -31,7 +31,7 @@ from slimwhisper.app.page.files import (
 from slimwhisper.longform.requests import compression_ratio
 from slimwhisper.outputs import FORMATS, SENTENCES, OutputFormat
 from slimwhisper.subtitles.sentences import to_sentences
-from slimwhisper.tokens.languages import LANGUAGES
+from slimwhisper.tokens.encoding import LANGUAGES
 from slimwhisper.types import Segment, Transcript, Word
 
 MAX_OBJECTS = 500_000  # more than the words of a day

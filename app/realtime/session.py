@@ -33,7 +33,7 @@ from slimwhisper.app.service.host import DIARIZE, Models, openai_model
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.option_group import asks_detection
-from slimwhisper.tokens.languages import whispers_code
+from slimwhisper.tokens.encoding import whispers_code
 
 FORMATS = {"audio/pcm": "PCM_16", "audio/pcmu": "ULAW", "audio/pcma": "ALAW"}
 PCM_RATES = (24_000, 16_000)

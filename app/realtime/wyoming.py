@@ -117,7 +117,7 @@ def info(host: ServerHost) -> dict[str, Any]:
 
 def _languages(name: str, host: ServerHost) -> list[str]:
     """The codes of a model's languages: from the model if it is loaded, else by its name."""
-    from slimwhisper.tokens.languages import LANGUAGES
+    from slimwhisper.tokens.encoding import LANGUAGES
 
     loaded = host.service.engines.model
     if name == host.models.display_name and loaded is not None:

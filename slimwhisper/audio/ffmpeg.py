@@ -37,7 +37,7 @@ from slimwhisper.audio.headers import (
 )
 from slimwhisper.errors import AudioError
 from slimwhisper.text import clock, error_line
-from slimwhisper.tokens.languages import whispers_code
+from slimwhisper.tokens.encoding import whispers_code
 from slimwhisper.types import SAMPLE_RATE
 
 ALLOWED = {

@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from slimwhisper.text import text_encoding
 from slimwhisper.types import SAMPLE_RATE
 
-if TYPE_CHECKING:  # they are slow to import
-    import numpy as np
+if TYPE_CHECKING:  # it is slow to import
     from av.audio.stream import AudioStream
-    from numpy.typing import NDArray
 
 # of dff, ds2, dsf, dv, mxf, shn, sph, tak and wtv no demuxer is allowed: they have to be converted,
 # which a folder's job says of each
@@ -69,14 +70,12 @@ PROTOCOLS = frozenset("crypto http httpproxy https rtp tcp tls udp".split())
 ADDRESSES = ("http", "https", "rtsp", "udp", "rtp")  # schemes
 
 
-def silence(count: int) -> "NDArray[np.int16]":
+def silence(count: int) -> NDArray[np.int16]:
     """A piece [count] of the silence that a file's clock has, without memory: `is_silence`."""
-    import numpy as np
-
     return np.broadcast_to(np.int16(0), count)
 
 
-def is_silence(piece: "NDArray[np.int16]") -> bool:
+def is_silence(piece: NDArray[np.int16]) -> bool:
     """Whether a piece is the silence that a file's clock has, and not the file's own."""
     return not any(piece.strides)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, BinaryIO, Protocol, cast
+from typing import IO, Any, BinaryIO, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -331,7 +331,6 @@ def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
     """A name for messages, and a seekable, non-empty file at its start; the caller closes it."""
     name = "audio data"
     file: BinaryIO
-    data: bytes | bytearray | memoryview | str
     try:
         if isinstance(source, (str, os.PathLike)):
             path = os.fspath(source)
@@ -346,11 +345,10 @@ def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
             name = name_for_messages(str(source))
             file = _fetch(source)
         else:
-            if isinstance(source, (bytes, bytearray, memoryview)):
-                data = source
-            elif hasattr(source, "read"):
+            data: Any = source
+            if hasattr(source, "read"):
                 data = source.read()
-            else:
+            elif not isinstance(source, (bytes, bytearray, memoryview)):
                 kind = f"is of type {type(source).__name__}"
                 raise AudioError(f"{name}: {kind}; give a path, bytes, a file or an array")
             if isinstance(data, str):

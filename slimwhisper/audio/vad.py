@@ -29,18 +29,16 @@ DROP = 0.15  # speech ends at a probability below the threshold less this, as in
 DEFAULTS = {"min_speech_duration_ms": 0, "min_silence_duration_ms": 2000, "speech_pad_ms": 400}
 
 
-def speech_regions(
-    samples: Samples, *, block_frames: int = BLOCK_FRAMES, **options: float
-) -> list[Region]:
+def speech_regions(samples: Samples, **options: float) -> list[Region]:
     """The regions with speech, in order and without overlap.
 
     Speech starts where a frame's probability reaches `threshold`, and ends where it stays below
     `neg_threshold`, lower by `DROP` if it is not given, for `min_silence_duration_ms`;
     `speech_pad_ms` are added on both sides. Speech of more than `max_speech_duration_s` is cut at
-    its longest pauses, and that of less than `min_speech_duration_ms` is dropped. `block_frames` of
-    32 ms are read at a time. Raises DependencyError without silero-vad.
+    its longest pauses, and that of less than `min_speech_duration_ms` is dropped. Raises
+    DependencyError without silero-vad.
     """
-    probabilities, make_regions = speech_probabilities(samples, block_frames)
+    probabilities, make_regions = speech_probabilities(samples)
     audio = {"sampling_rate": SAMPLE_RATE, "audio_length_samples": len(samples)}
     regions = make_regions(probabilities, **audio, **DEFAULTS | options)
     return [(int(region["start"]), int(region["end"])) for region in regions]
@@ -48,7 +46,6 @@ def speech_regions(
 
 def speech_probabilities(
     samples: Samples,
-    block_frames: int = BLOCK_FRAMES,
     prepare: Callable[[NDArray[np.float32]], NDArray[np.float32]] = lambda block: block,
 ) -> "tuple[array[float], Callable[..., list[dict[str, int]]]]":
     """The speech probabilities [frames], and silero-vad's function from them to regions. prepare:
@@ -61,8 +58,8 @@ def speech_probabilities(
         make_regions, model = run(_load_package).result()
         network = run(VadNetwork, model).result()
         state = network.begin()
-        for start in range(0, len(samples), block_frames * FRAME):
-            block = samples.read(start, min(start + block_frames * FRAME, len(samples)))
+        for start in range(0, len(samples), BLOCK_FRAMES * FRAME):
+            block = samples.read(start, min(start + BLOCK_FRAMES * FRAME, len(samples)))
             probabilities.frombytes(run(network.next, state, prepare(block)).result().tobytes())
     return probabilities, make_regions
 

@@ -27,8 +27,7 @@ from slimwhisper.checkpoint.settings import (
 )
 from slimwhisper.errors import CheckpointError
 from slimwhisper.option_group import TASKS
-from slimwhisper.tokens.encoding import SPECIAL, Tokenizer
-from slimwhisper.tokens.languages import LANGUAGES
+from slimwhisper.tokens.encoding import LANGUAGES, SPECIAL, Tokenizer
 from slimwhisper.tokens.vocabulary import (
     SIZES,
     Vocabulary,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from slimwhisper.tokens.languages import LANGUAGES
+from slimwhisper.tokens.encoding import LANGUAGES
 from slimwhisper.tokens.options import encode_text
 from slimwhisper.tokens.vocabulary import Tokenizer as WhisperTokenizer
 from slimwhisper.tokens.vocabulary import Vocabulary, language_code

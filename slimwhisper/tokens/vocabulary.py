@@ -13,7 +13,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.option_group import TASKS
 from slimwhisper.tokens import encoding
 from slimwhisper.tokens.encoding import Tokenizer as Tokenizer
-from slimwhisper.tokens.languages import language_hint, possible_codes, whispers_code
+from slimwhisper.tokens.encoding import language_hint, possible_codes, whispers_code
 from slimwhisper.types import Dims, SpecialTokens
 
 SIZES = (51_864, 51_865, 51_866)  # openai-whisper's: English, multilingual, large-v3's

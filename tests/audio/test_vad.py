@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import slimwhisper
+from slimwhisper.audio import vad
 from slimwhisper.audio.threads import usual_threads
 from slimwhisper.audio.vad import FRAME, pack_regions, speech_regions
 from slimwhisper.errors import DependencyError
@@ -71,12 +72,15 @@ def test_speech_is_found_where_the_package_finds_it(speech: np.ndarray) -> None:
     assert speech_regions(Recording(array), **CLOSE, **options) == expected
 
 
-def test_blocks_of_any_size_give_the_same_regions(speech: np.ndarray) -> None:
+def test_blocks_of_any_size_give_the_same_regions(
+    speech: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No more than a block is read at a time."""
     expected = speech_regions(Recording(speech), **CLOSE)
     for frames in (3, 343, 344):  # 11 s are 343.75 frames
         recording = Recording(speech)
-        assert speech_regions(recording, **CLOSE, block_frames=frames) == expected
+        monkeypatch.setattr(vad, "BLOCK_FRAMES", frames)
+        assert speech_regions(recording, **CLOSE) == expected
         assert max(stop - start for start, stop in recording.reads) <= frames * FRAME
 
 

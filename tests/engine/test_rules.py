@@ -24,7 +24,7 @@ from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.options import Options
-from slimwhisper.tokens.languages import OTHER_NAMES
+from slimwhisper.tokens.encoding import OTHER_NAMES
 from slimwhisper.tokens.options import numerals, suppressed_tokens
 from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, language_code
 from tests.support.checkpoints import tiny_dims
