@@ -16,8 +16,8 @@ from slimwhisper.devices import check_batch_size
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import CacheError, DependencyError, OptionError, SlimWhisperError
 from slimwhisper.live.setup import UpdateSettings, check
+from slimwhisper.live.stream import window_of_silence
 from slimwhisper.live.types import LiveOptions
-from slimwhisper.live.warming import window_of_silence
 from slimwhisper.model.model import Model
 from slimwhisper.service.source import Windows
 from slimwhisper.service.transcriber import Transcriber
@@ -97,8 +97,7 @@ class Engines:
         """
         check(options)
         if self.model is not None and self.loaded == choice:
-            network = self.network(options.window)
-            UpdateSettings.of(network.dims, network.vocabulary, options, network.settings)
+            UpdateSettings.of(self.network(options.window).facts, options)
 
     def warm_up(self, options: LiveOptions) -> None:
         """Make the engine of such streams, and use it once, unless an engine is in use. Raises

@@ -1,9 +1,10 @@
 """The settings that all updates of a stream share: its checked options and its sampling rules."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from slimwhisper.checkpoint.settings import GenerationSettings
+import torch
+
 from slimwhisper.engine.requests import Rules
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import LiveOptions
@@ -41,19 +42,12 @@ class UpdateSettings:
     max_frames: int
 
     @staticmethod
-    def of(
-        dims: Dims,
-        vocabulary: Vocabulary,
-        live: LiveOptions,
-        settings: GenerationSettings | None = None,
-    ) -> "UpdateSettings":
+    def of(facts: ModelFacts, live: LiveOptions) -> "UpdateSettings":
         """Make the settings of a stream.
 
         Args:
-            dims: The dimensions of the model, shortened to `live.window`.
-            vocabulary: The model's vocabulary.
+            facts: What is known of the model, shortened to `live.window`.
             live: The options of the stream.
-            settings: The settings in the model's files.
 
         Returns:
             The settings.
@@ -63,28 +57,25 @@ class UpdateSettings:
             DependencyError: When speakers are requested and a package for them is not installed.
         """
         check(live)
-
-        def options(**changes: Any) -> Options:
-            return make_options(
-                ModelFacts("this model", dims, vocabulary, settings),
-                task=live.task,
-                language=live.language,
-                initial_prompt=live.prompt,
-                hotwords=live.hotwords,
-                without_timestamps=True,
-                **changes,
-            )
-
-        checked_options = options()
+        dims, vocabulary = facts.dims, facts.vocabulary
+        options = make_options(
+            replace(facts, name="this model"),
+            task=live.task,
+            language=live.language,
+            initial_prompt=live.prompt,
+            hotwords=live.hotwords,
+            without_timestamps=True,
+        )
+        rules = make_rules(dims, options, vocabulary)
         window = dims.window_frames
         most = window - END_SILENCE_FRAMES
         return UpdateSettings(
             dims,
             vocabulary,
             live,
-            checked_options,
-            make_rules(dims, checked_options, vocabulary),
-            make_rules(dims, options(suppress_blank=False), vocabulary),
+            options,
+            rules,
+            replace(rules, suppress_first=torch.empty(0, dtype=torch.int64)),
             min(most, window * 2 // 3) if live.turns else most,
         )
 

@@ -3,13 +3,13 @@
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import inf
 from operator import itemgetter
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.segmenter import Samples, SpeechSegmenter
@@ -17,8 +17,9 @@ from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.types import LiveEvent, LiveOptions, SpeakersNamed
 from slimwhisper.live.utterance import Utterance
-from slimwhisper.tokens.vocabulary import Vocabulary
-from slimwhisper.types import Dims
+from slimwhisper.model.model import Model
+from slimwhisper.option_group import ModelFacts
+from slimwhisper.types import SAMPLE_RATE
 
 MAX_PARALLEL_UPDATES = 4  # updates of a stream with a backlog
 
@@ -60,29 +61,20 @@ class Stream:
     live = True
     done = False  # never by itself: more audio may follow
 
-    def __init__(
-        self,
-        dims: Dims,
-        vocabulary: Vocabulary,
-        options: LiveOptions,
-        settings: GenerationSettings | None = None,
-    ) -> None:
+    def __init__(self, facts: ModelFacts, options: LiveOptions) -> None:
         """Open a stream.
 
         Args:
-            dims: The dimensions of the model, shortened by `SlimWhisper.shortened` if the options
+            facts: What is known of the model, shortened by `SlimWhisper.shortened` if the options
                 have a `window`.
-            vocabulary: The model's vocabulary.
             options: The options of the stream.
-            settings: The settings in the model's files.
 
         Raises:
             OptionError: When an option has an invalid value.
             AudioError: When the recording of a known speaker cannot be read.
             DependencyError: When silero-vad, or a package for speakers, is not installed.
         """
-        self._model_parts = dims, vocabulary, settings
-        setup = UpdateSettings.of(dims, vocabulary, options, settings)
+        self._facts, setup = facts, UpdateSettings.of(facts, options)
         self._buffers: deque[SpeechBuffer] = deque()  # not done
         self._events: list[LiveEvent] = []
         self._finished = False
@@ -119,7 +111,8 @@ class Stream:
         """
         if self._finished:
             raise OptionError("the stream is finished; open another one for more audio")
-        self.segmenter.pending.append(as_samples(samples))
+        parts = self.segmenter
+        parts.pending = np.concatenate([parts.pending, as_samples(samples)])
 
     @property
     def ready_samples(self) -> int:
@@ -174,10 +167,9 @@ class Stream:
         Raises:
             OptionError: When an option has an invalid value, or the window is another one.
         """
-        dims, vocabulary, settings = self._model_parts
         if options.window != self.segmenter.setup.live.window:
             raise OptionError("window cannot change within a stream; open another stream")
-        self.segmenter.next_setup = UpdateSettings.of(dims, vocabulary, options, settings)
+        self.segmenter.next_setup = UpdateSettings.of(self._facts, options)
 
     # -- updates ---------------------------------------------------------------------------------
 
@@ -283,10 +275,10 @@ class Stream:
             self._buffers.popleft()
             if buffer.ends_utterance:
                 self._events.append(buffer.utterance.end_event())
-        context = self.segmenter.context
-        if self._finished and not self._buffers and context.speakers is not None:
-            self._events.append(SpeakersNamed(tuple(context.speakers.named())))
-            context.speakers = None
+        speakers = self.segmenter.speakers
+        if self._finished and not self._buffers and speakers is not None:
+            self._events.append(SpeakersNamed(tuple(speakers.named())))
+            self.segmenter.speakers = None
         now = time.monotonic()
         for buffer in self._buffers:
             if buffer.update_due():
@@ -323,8 +315,17 @@ def process_streams(streams: Sequence[Stream]) -> None:
     while sizes := {s: size for s in streams if (size := s.ready_samples)}:
         size = max(sizes.values())
         alike = [s for s, each in sizes.items() if each == size]
-        blocks = np.stack([s.segmenter.pending.take(size) for s in alike])
+        blocks = np.stack([s.segmenter.take(size) for s in alike])
         networks = [s.segmenter.activity.stream for s in alike]
         batch = networks[0].next_batch(networks, blocks)
         for stream, block, probabilities in zip(alike, blocks, batch, strict=True):
             stream.process(block, probabilities)
+
+
+def window_of_silence(model: Model, options: LiveOptions) -> Window:
+    """A second of silence, for which a device prepares itself before the first stream needs it."""
+    options = replace(options, language=options.language or "en")  # skips language detection
+    setup = UpdateSettings.of(model.facts, options)
+    buffer = SpeechBuffer(Utterance(0, 0.0, setup, []), 0, 0)
+    buffer.audio.mel.append(np.zeros(SAMPLE_RATE, np.float32))
+    return buffer.request()

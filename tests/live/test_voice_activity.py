@@ -7,7 +7,7 @@ import slimwhisper
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.audio.vad import SpeechStream, speech_regions
 from slimwhisper.live import voice_activity
-from slimwhisper.live.voice_activity import BLOCK, SpeechChange, VoiceActivity
+from slimwhisper.live.segmenter import BLOCK, SpeechChange, VoiceActivity
 from tests.support.spoken import LONG, SAMPLES
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
