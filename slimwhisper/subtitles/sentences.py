@@ -142,70 +142,64 @@ def _divide(run: list[_Unit], language: str, label_columns: int) -> list[list[_U
 
     label_columns: of a label in each cue's first line.
     """
-    costs = _CueCosts(run, language, label_columns)
     best, previous = [0.0] + [inf] * len(run), [0] * (len(run) + 1)
-    for i in range(len(run)):
-        for j, cost in costs.starting_at(i):
-            if best[i] + cost < best[j]:
-                best[j], previous[j] = best[i] + cost, i
+    for i, j, cost in _cue_costs(run, language, label_columns):
+        if best[i] + cost < best[j]:
+            best[j], previous[j] = best[i] + cost, i
     cuts = [len(run)]
     while cuts[-1]:
         cuts.append(previous[cuts[-1]])
     return [run[a:b] for a, b in pairwise(reversed(cuts))]
 
 
-class _CueCosts:
-    """Whether the units [i, j) of a run fit in one cue, and at what cost."""
+def _cue_costs(
+    run: list[_Unit], language: str, label_columns: int
+) -> Iterator[tuple[int, int, float]]:
+    """Each i and j for which the units [i, j) of a run fit in one cue, in their order, and the cost
+    of this cue and of ending it there.
 
-    def __init__(self, run: list[_Unit], language: str, label_columns: int) -> None:
-        self._label_columns = label_columns
-        texts = [unit.text for unit in run]
-        self._starts = [unit.start for unit in run] + [inf]
-        self._ends = [unit.end for unit in run]
-        self._columns = [0, *accumulate(map(columns, texts))]
-        self._leading = [columns(text) - columns(text.lstrip()) for text in texts]
-        self._wide = [0, *accumulate(_wide_excess(text) for text in texts)]
-        text = "".join(texts)
-        self._is_end = [
-            ends_sentence(text[max(0, i - _CONTEXT) : i], text[i : i + _CONTEXT], language)
-            for i in accumulate(map(len, texts))
-        ]
-        self._is_end[-1] = True
-        self._sentences = [0, *accumulate(map(int, self._is_end))]
-        costs = zip(self._is_end, break_costs(texts, language), strict=True)
-        self._break = [0.0 if end else _BROKEN_SENTENCE + cost for end, cost in costs]
-
-    def starting_at(self, i: int) -> Iterator[tuple[int, float]]:
-        """Each j for which [i, j) fits in a cue, and the cost of this cue and of ending it there.
-
-        The first j always fits: a unit is at most as wide as a line.
-        """
-        widths, leading, start = self._columns, self._leading, self._starts[i]
+    The first j of an i always fits: a unit is at most as wide as a line.
+    """
+    texts, ends = [unit.text for unit in run], [unit.end for unit in run]
+    starts = [unit.start for unit in run] + [inf]
+    widths = [0, *accumulate(map(columns, texts))]
+    leading = [columns(text) - columns(text.lstrip()) for text in texts]
+    wide = [0, *accumulate(_wide_excess(text) for text in texts)]
+    text = "".join(texts)
+    is_end = [
+        ends_sentence(text[max(0, i - _CONTEXT) : i], text[i : i + _CONTEXT], language)
+        for i in accumulate(map(len, texts))
+    ]
+    is_end[-1] = True
+    sentences = [0, *accumulate(map(int, is_end))]
+    breaks = break_costs(texts, language)
+    for i, start in enumerate(starts[:-1]):
         from_here = widths[i] + leading[i]
         second = i + 1  # the first unit of a second line, at the earliest
-        for j in range(i + 1, len(self._ends) + 1):
-            end = self._ends[j - 1]
+        for j in range(i + 1, len(starts)):
+            end = ends[j - 1]
             width = widths[j] - from_here
-            limit = WIDE_COLUMNS if self._wide[j] > self._wide[i] else LINE_COLUMNS
-            if self._label_columns + width > limit:
+            limit = WIDE_COLUMNS if wide[j] > wide[i] else LINE_COLUMNS
+            if label_columns + width > limit:
                 while widths[j] - widths[second] - leading[second] > limit:
                     second += 1
-                first_line = self._label_columns + widths[second] - from_here
+                first_line = label_columns + widths[second] - from_here
                 if j > i + 1 and (first_line > limit or end - start > MAX_SECONDS):
-                    return
+                    break
             elif j > i + 1 and end - start > MAX_SECONDS:
-                return
-            pause = self._starts[j] - end
+                break
+            pause = starts[j] - end
             duration = max(end + min(pause, PAUSE) - start, MIN_GAP)
             cost = _EACH_CUE + _UNEVEN * (width / (MAX_LINES * limit)) ** 2
-            cost += _JOINED_SENTENCES * (self._sentences[j - 1] - self._sentences[i])
-            if not self._is_end[j - 1]:
-                cost += max(0.0, self._break[j - 1] - _SILENCE * min(max(pause, 0.0), 0.5))
+            cost += _JOINED_SENTENCES * (sentences[j - 1] - sentences[i])
+            if not is_end[j - 1]:
+                broken = _BROKEN_SENTENCE + breaks[j - 1]
+                cost += max(0.0, broken - _SILENCE * min(max(pause, 0.0), 0.5))
             if duration < MIN_SECONDS:
                 cost += _SHORT * (1 - duration / MIN_SECONDS)
             if width > MAX_SPEED * duration:
                 cost += _FAST * min(2.0, width / MAX_SPEED / duration - 1)
-            yield j, cost
+            yield i, j, cost
 
 
 def _wide_excess(text: str) -> int:

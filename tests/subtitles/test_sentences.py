@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 import pytest
 
 from slimwhisper.subtitles.cues import to_cues
-from slimwhisper.subtitles.sentences import _CueCosts, _divide, _runs, to_sentences
+from slimwhisper.subtitles.sentences import _cue_costs, _divide, _runs, to_sentences
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.constructed import TEXTS, in_segments, spoken, width
 
@@ -98,8 +98,9 @@ def test_the_division_is_the_best_of_all(seed: int) -> None:
     words = spoken("en", 1.0, 15.0, seed)
     first = random.Random(seed).randrange(len(words) - 13)
     run = next(_runs(in_segments(words[first : first + 12], each=5)))
-    every = _CueCosts(run, "en", 0)
-    costs = [dict(every.starting_at(i)) for i in range(len(run))]
+    costs: list[dict[int, float]] = [{} for _ in run]
+    for i, j, cost in _cue_costs(run, "en", 0):
+        costs[i][j] = cost
     best = min(divisions(costs))
     results = [0]
     for part in _divide(run, "en", 0):
