@@ -26,30 +26,22 @@ class ScriptWord:
     key: str  # `word_key` of it
 
 
-def read_text(path: Path, name: str, remedy: str) -> str:
-    """A file of text, at most `MAX_BYTES` of UTF-8. name: of the file, as messages begin; remedy:
-    for one that cannot be read. Raises OptionError.
-    """
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise OptionError(
-                f"{name} has {size:,} bytes, more than {MAX_BYTES:,}; give a shorter text"
-            )
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise OptionError(f"{name} cannot be read ({error.strerror}); {remedy}") from None
-    except UnicodeDecodeError:
-        raise OptionError(f"{name} is not UTF-8; save it as UTF-8") from None
-
-
 def read_script(path: str | Path) -> list[str]:
     """The lines of a text (a .txt or any other), the cues of an .srt or .vtt, the lines of an .lrc.
 
     Raises OptionError for a file that cannot be read, is not UTF-8, too long or without text.
     """
     path = Path(path)
-    text = read_text(path, f"{path}:", "give a text file")
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            what = f"{path}: has {size:,} bytes, more than {MAX_BYTES:,}"
+            raise OptionError(f"{what}; give a shorter text")
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise OptionError(f"{path}: cannot be read ({error.strerror}); give a text file") from None
+    except UnicodeDecodeError:
+        raise OptionError(f"{path}: is not UTF-8; save it as UTF-8") from None
     lines = parse_script(text, path.suffix)
     if not lines:
         raise OptionError(f"{path}: no text in it; give the text of the recording")
