@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -165,12 +165,14 @@ def summarize(cases: Sequence[Case], measurements: Sequence[Sequence[Row]]) -> l
 
 def describe_machine(threads: int, gpu: str | None) -> dict[str, Any]:
     """The machine and the versions."""
-    cpu, memory = platform.processor() or platform.machine(), None
+    cpu, memory, whisper = platform.processor() or platform.machine(), None, None
     with suppress(OSError):
         if match := re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text()):
             cpu = match[1].strip()
     with suppress(AttributeError, ValueError, OSError):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(PackageNotFoundError):
+        whisper = version(WHISPER)
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
@@ -181,7 +183,7 @@ def describe_machine(threads: int, gpu: str | None) -> dict[str, Any]:
         "python": platform.python_version(),
         "slimwhisper": __version__,
         "torch": version("torch"),
-        WHISPER: version(WHISPER),
+        WHISPER: whisper,
     }
 
 

@@ -174,3 +174,8 @@ def test_memory_is_the_rise_of_the_peak() -> None:
     del values
     assert memory.grown() <= memory.peak()
     assert 190e6 < memory.grown() < 400e6
+
+
+def test_the_machine_without_openai_whisper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "WHISPER", "no-such-package")
+    assert benchmark.describe_machine(1, None)["no-such-package"] is None
