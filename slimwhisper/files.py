@@ -84,7 +84,6 @@ class JobSource(Protocol):
 
     selection: Selection  # counts the files that are no recordings
     is_job: bool  # there may be many of them, so that the job keeps a journal
-    is_list: bool  # they may arrive slowly
     is_one_file: bool
 
     def list(self) -> Iterator[InputFile | SlimWhisperError]:

@@ -181,7 +181,7 @@ class Inputs:
         self._arguments = [_classify(text, stdin) for text in dict.fromkeys(arguments)]
         kinds = [a.kind for a in self._arguments]
         self.is_job = bool({"folder", "glob", "list"} & set(kinds))
-        self.is_list = "list" in kinds
+        self.is_list = "list" in kinds  # they may arrive slowly
         self.is_one_file = kinds in (["file"], ["stdin"])
         self._base = self._common_base()
 

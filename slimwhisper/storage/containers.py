@@ -256,7 +256,7 @@ class StoredInputs:
     Outputs mirror the tree below the common folder of all arguments.
     """
 
-    is_list = is_one_file = False
+    is_one_file = False
 
     def __init__(self, arguments: Sequence[str], column: str | None = None) -> None:
         """column: of tables, with the recordings. Raises OptionError, DependencyError."""
