@@ -23,7 +23,7 @@ from slimwhisper.faster_whisper.arguments import (
     vad_options,
 )
 from slimwhisper.faster_whisper.ctranslate2_calls import CTranslate2Calls
-from slimwhisper.faster_whisper.segments import ModelKey, SegmentIterator, shared_model
+from slimwhisper.faster_whisper.segments import SegmentIterator, shared_model
 from slimwhisper.faster_whisper.tokenizer import HubTokenizer, Tokenizer
 from slimwhisper.faster_whisper.types import Segment, TranscriptionInfo, VadOptions
 from slimwhisper.faster_whisper.utils import check_hub_arguments, get_logger
@@ -93,11 +93,15 @@ class WhisperModel:
         if files:
             raise OptionError("files: give the path of a model; files in memory are not supported")
         check_hub_arguments(revision, use_auth_token)
-        where, dtype = choose_device(device, device_index), choose_dtype(compute_type)
-        name, threads = str(model_size_or_path), max(0, cpu_threads)
-        key = ModelKey(name, where, dtype, download_root, local_files_only, threads)
         self.logger = get_logger()
-        self.whisper = shared_model(key)  # slimwhisper's own
+        self.whisper = shared_model(  # slimwhisper's own
+            max(0, cpu_threads),
+            name=str(model_size_or_path),
+            device=choose_device(device, device_index),
+            dtype=choose_dtype(compute_type),
+            download_root=download_root,
+            local_files_only=local_files_only,
+        )
         self.model = CTranslate2Calls(self.whisper)
         self.hf_tokenizer = HubTokenizer(self.whisper.network.vocabulary)
         self.feat_kwargs = {"feature_size": self.model.n_mels}

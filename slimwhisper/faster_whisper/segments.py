@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from tqdm import tqdm
 
@@ -24,38 +24,20 @@ from slimwhisper.service.source import Failed, Progress
 from slimwhisper.text import SafeStream
 from slimwhisper.types import Segment as OurSegment
 
-
-class ModelKey(NamedTuple):
-    """What models that share an engine have in common.
-
-    Attributes:
-        name: The name of the model.
-        device: The device, as for `load_model`.
-        dtype: The dtype, as for `load_model`.
-        download_root: The folder for downloaded models.
-        local_files_only: Whether to download nothing.
-        threads: The number of threads, as in `set_threads`.
-    """
-
-    name: str
-    device: str | None
-    dtype: str | None
-    download_root: str | None
-    local_files_only: bool
-    threads: int
-
-
-_models: "weakref.WeakValueDictionary[ModelKey, SlimWhisper]" = weakref.WeakValueDictionary()
+# by the threads, and the arguments of `load_model`
+_models: "weakref.WeakValueDictionary[tuple[object, ...], SlimWhisper]"
+_models = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 
 
-def shared_model(key: ModelKey) -> SlimWhisper:
-    """Return the model for a key.
+def shared_model(threads: int, **arguments: Any) -> SlimWhisper:
+    """Return the model for some arguments, one for all that are the same.
 
     It is loaded on first use, and freed with the last `WhisperModel` and iterator.
 
     Args:
-        key: The key.
+        threads: The number of threads, as in `set_threads`.
+        **arguments: The arguments of `load_model`.
 
     Returns:
         The model.
@@ -64,11 +46,11 @@ def shared_model(key: ModelKey) -> SlimWhisper:
         CheckpointError: When the model cannot be found, downloaded or loaded.
         OptionError: When an argument has an invalid value.
     """
+    key = threads, *sorted(arguments.items())
     with _lock:
         model = _models.get(key)
         if model is None:
-            arguments = key._asdict()
-            set_threads(arguments.pop("threads"))
+            set_threads(threads)
             model = _models[key] = load_model(**arguments)
         return model
 

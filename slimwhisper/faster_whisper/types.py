@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 
 @dataclass
@@ -21,8 +20,7 @@ class Word:
     word: str
     probability: float
 
-    def _asdict(self) -> dict[str, Any]:
-        return asdict(self)
+    _asdict = asdict
 
 
 @dataclass
@@ -55,8 +53,7 @@ class Segment:
     words: list[Word] | None
     temperature: float | None
 
-    def _asdict(self) -> dict[str, Any]:
-        return asdict(self)
+    _asdict = asdict
 
 
 @dataclass
