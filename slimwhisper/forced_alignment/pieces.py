@@ -10,7 +10,7 @@ from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.engine.requests import Align, Alignment, Answer, Request, Window
 from slimwhisper.forced_alignment.borders import word_attention, word_borders, word_means
 from slimwhisper.forced_alignment.matching import PlacedWord
-from slimwhisper.subtitles.lines import is_spaceless
+from slimwhisper.subtitles.cues import is_spaceless
 from slimwhisper.tokens.options import encode_text
 from slimwhisper.tokens.vocabulary import Tokenizer
 from slimwhisper.types import FRAMES_PER_SECOND, Word

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slimwhisper.errors import OptionError
-from slimwhisper.subtitles.lines import units
+from slimwhisper.subtitles.cues import units
 
 MAX_BYTES = 4 << 20  # 4 MiB: some 80 hours of speech
 MARKUP = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")  # of subtitles; not spoken

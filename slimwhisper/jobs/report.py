@@ -22,7 +22,7 @@ from slimwhisper.disk import atomic_write
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.files import InputFile, Status, output_errors
 from slimwhisper.jobs.writers import Files
-from slimwhisper.subtitles.lines import is_spaceless
+from slimwhisper.subtitles.cues import is_spaceless
 from slimwhisper.text import escape_line
 from slimwhisper.trust import REASONS
 from slimwhisper.types import Transcript

@@ -11,7 +11,7 @@ import torch
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.live.mel import LiveMel
 from slimwhisper.longform.words import time_words
-from slimwhisper.subtitles.lines import ends_sentence
+from slimwhisper.subtitles.cues import ends_sentence
 from slimwhisper.tokens.vocabulary import Tokenizer
 from slimwhisper.types import FRAMES_PER_SECOND
 

@@ -14,16 +14,18 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import ceil, inf
 
-from slimwhisper.subtitles.cues import label, spread, words_of
-from slimwhisper.subtitles.lines import (
+from slimwhisper.subtitles.cues import (
     LINE_COLUMNS,
     MAX_LINES,
     WIDE_COLUMNS,
     break_costs,
     columns,
     ends_sentence,
+    label,
     line_columns,
+    spread,
     stay_on_line,
+    words_of,
 )
 from slimwhisper.types import Segment, Word
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimwhisper.subtitles.lines import HAN, HANGUL, KANA, THAI_TO_KHMER, letters_of, words
+from slimwhisper.subtitles.cues import HAN, HANGUL, KANA, THAI_TO_KHMER, letters_of, words
 from slimwhisper.trust import REASONS
 from slimwhisper.types import FRAMES_PER_SECOND, Segment
 

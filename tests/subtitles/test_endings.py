@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slimwhisper.subtitles.lines import break_lines, columns, ends_sentence, may_break, units
+from slimwhisper.subtitles.cues import break_lines, columns, ends_sentence, may_break, units
 
 TABLES = tomllib.loads(Path(__file__).with_name("endings.toml").read_text(encoding="utf-8"))
 
