@@ -15,7 +15,7 @@ from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import PRESETS, choose_forms, research
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype, device_warning, is_slow
-from slimwhisper.errors import OptionError
+from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.loaded_model import ModelOrigin
 from slimwhisper.model.model import Guard, Model
@@ -146,7 +146,11 @@ def load_model(
         mel = first_window(as_waveform(guard_audio), dims.n_mels, dims.window_frames)
         guard = Guard(strict_cache, mel)
     int8 = dtype == INT8
-    model = Model(checkpoint, device, compute_dtype, forms, guard, int8)
+    try:
+        model = Model(checkpoint, device, compute_dtype, forms, guard, int8)
+    except torch.OutOfMemoryError as error:
+        problem = f"{checkpoint.name}: not enough memory on {device} for its weights"
+        raise CheckpointError(f"{problem}; choose a smaller model, or device cpu") from error
     model.check_audio_window(audio_window)
     model.cache_memory = memory
     if draft is not None:

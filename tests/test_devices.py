@@ -5,6 +5,7 @@ of it is replaced.
 import logging
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from slimwhisper.devices import (
 )
 from slimwhisper.engine.engine import slot_bytes
 from slimwhisper.engine.requests import Search
-from slimwhisper.errors import OptionError
+from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.loading import load_model
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import made
@@ -68,6 +69,13 @@ def test_half_of_the_free_memory_in_eights(memory: type[Memory]) -> None:
     assert choose_batch_size(torch.device("cpu"), GB) == CPU_BATCH == 16
     with pytest.raises(OptionError, match="batch_size"):
         check_batch_size(0)
+
+
+def test_a_model_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB"))
+    monkeypatch.setattr("slimwhisper.loading.Model", full)
+    with pytest.raises(CheckpointError, match="digits: not enough memory on cpu for its weights; "):
+        load_model("digits", device="cpu")
 
 
 def test_two_processes_share_a_gpu(memory: type[Memory]) -> None:
