@@ -5,12 +5,14 @@ of it is replaced.
 import logging
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
 
 from slimwhisper.api import SlimWhisper
+from slimwhisper.cache.forms import Form, choose_forms
 from slimwhisper.devices import (
     CPU_BATCH,
     MOST_BATCH,
@@ -72,10 +74,20 @@ def test_half_of_the_free_memory_in_eights(memory: type[Memory]) -> None:
 
 
 def test_a_model_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the caches that it would have had: for few windows, those that are fast with few."""
     full = Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB"))
     monkeypatch.setattr("slimwhisper.loading.Model", full)
-    with pytest.raises(CheckpointError, match="digits: not enough memory on cpu for its weights; "):
-        load_model("digits", device="cpu")
+
+    def forms(memory: int = GB, **arguments: Any) -> tuple[Form, Form]:
+        problem = "digits: not enough memory on cuda:0 for its weights; choose a smaller model"
+        with pretend_cuda(memory=memory), pytest.raises(CheckpointError, match=problem):
+            load_model("digits", "cuda", **arguments)
+        return full.call_args.args[3]
+
+    assert forms(windows=1) == forms(windows=8) == choose_forms("baseline")
+    assert forms() == forms(windows=9) == forms(GB // 100, windows=1) == choose_forms("slim")
+    assert forms(windows=1, self_cache="x") == choose_forms("slim")
+    assert forms(windows=1, cache="option2") == choose_forms("option2")
 
 
 def test_two_processes_share_a_gpu(memory: type[Memory]) -> None:
