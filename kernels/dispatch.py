@@ -42,9 +42,10 @@ def on_device(device: torch.device) -> AbstractContextManager[Any]:
 
 def indexed(device: torch.device) -> torch.device:
     """The device as its tensors name it: "cuda" is the current GPU, with its number, which some of
-    PyTorch's functions insist on. Raises PyTorch's errors if it does not work.
+    PyTorch's functions insist on. Raises PyTorch's errors if it does not work: it runs a kernel, as
+    a GPU may be too old for those of this PyTorch.
     """
-    return torch.empty(0, device=device).device
+    return torch.ones(1, device=device).device
 
 
 class ByTorch:

@@ -120,7 +120,7 @@ def test_the_gpu_of_this_machine(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: kind == "cuda")
     monkeypatch.setattr(torch.xpu, "is_available", lambda: kind == "xpu")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: kind == "mps")
-    monkeypatch.setattr(torch, "empty", lambda *_, device: SimpleNamespace(device=device))
+    monkeypatch.setattr(torch, "ones", lambda *_, device: SimpleNamespace(device=device))
     device = choose_device(None)
     assert device.type == kind and choose_dtype(None, device) == torch.float16
     warning = device_warning(device, True)
