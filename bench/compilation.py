@@ -1,10 +1,11 @@
 """Compiles every kernel as it is launched, for GPUs that this machine need not have.
 
-    python bench/compilation.py [--some] [--capabilities 90] [--rocm gfx942]
+    python bench/compilation.py [--some] [--table] [--width 1280] [--capabilities 90]
 
-prints a line of JSON for each variant: registers, bytes of stack and of shared memory; or its
-error. The last line, on stderr, counts them. The exit status is 1 if one does not compile or has a
-stack. --some: a part of the variants. --rocm: for one of AMD's GPUs instead, the
+prints a line of JSON for each variant: registers, bytes of stack and of shared memory, and how many
+blocks of it a multiprocessor holds; or its error. The last line, on stderr, counts them. The exit
+status is 1 if one does not compile or has a stack. --some: a part of the variants. --table: only
+those that read whole windows, in a table. --rocm gfx942: for one of AMD's GPUs instead, the
 variants that its 64 KiB hold; without registers and stack. With another Triton:
 
     pip install --no-deps --target triton-3.7.1 triton==3.7.1
@@ -17,8 +18,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from multiprocessing import Pool
@@ -37,27 +38,18 @@ from slimwhisper.kernels.configurations import (
     configurations,
     find_configuration,
 )
-from slimwhisper.kernels.gpu.choose_token import BLOCK, choose_token_kernel
-from slimwhisper.kernels.gpu.combine import (
-    BLOCK_D,
-    MAX_MAPPED_SPLITS,
-    ROWS,
-    combine_kernel,
-    combine_mapped_kernel,
-)
-from slimwhisper.kernels.gpu.heads import split_heads_kernel
-from slimwhisper.kernels.gpu.latent import split_latent_kernel
-from slimwhisper.kernels.gpu.norm import add_norm_kernel
+from slimwhisper.kernels.gpu import choose_token, combine, heads, latent, norm
 
-KERNELS = {"latent": split_latent_kernel, "heads": split_heads_kernel}
+KERNELS = {"latent": latent.split_latent_kernel, "heads": heads.split_heads_kernel}
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 # capability: bytes of shared memory a block may have
-SHARED = {80: 166_912, 89: 101_376, 90: 232_448}
+SHARED = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 ROCM_SHARED, ROCM_WARP = 65_536, 64  # of gfx9
 STRIDED = ("query_", "latent_", "out_", "cache_")
 NAMED = ("FP8", "RULES")
 HALVES = ("float16", "bfloat16")
 WIDEST, HEAD = 1280, 64  # d and d_k of the largest model
+COLUMNS = "capability kernel dtype width block_q warps registers stack shared blocks".split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +162,11 @@ def _launch(
     splits = 1 << (MAX_SPLITS - 1).bit_length()
     constants = {"D": WIDEST, "BLOCK_D": 2048, "MAX_SPLITS": splits}
     if variant.kernel == "combine":
-        return combine_kernel, constants, parts, 4, 3
+        return combine.combine_kernel, constants, parts, 4, 3
     if variant.kernel == "combine_mapped":
-        constants |= {"WIDTH": HEAD, "BLOCK_N": ROWS, "BLOCK_D": BLOCK_D, "PRECISION": precision}
-        constants["MAX_SPLITS"] = MAX_MAPPED_SPLITS
-        return combine_mapped_kernel, constants, parts | {"maps": kind}, 4, 3
+        constants |= {"WIDTH": HEAD, "BLOCK_N": combine.ROWS, "BLOCK_D": combine.BLOCK_D}
+        constants |= {"PRECISION": precision, "MAX_SPLITS": combine.MAX_MAPPED_SPLITS}
+        return combine.combine_mapped_kernel, constants, parts | {"maps": kind}, 4, 3
     if variant.kernel == "add_norm":  # where nothing is stored, the arguments for it are x
         names = ("x", "addend", "total", "normed", "cache", "factors", "ids", "positions")
         pointers = dict.fromkeys((*names, "column_scales", "offset"), kind)
@@ -184,11 +176,11 @@ def _launch(
             pointers |= {"ids": "*i64", "positions": "*i64"}
         if "FP8" in variant.flags:
             pointers |= {"cache": "*u8", "factors": "*fp32"}
-        return add_norm_kernel, constants, pointers, 4, 3
+        return norm.add_norm_kernel, constants, pointers, 4, 3
     pointers = {"logits": "*fp32", "logprobs": "*fp32", "tokens": "*i64"}
     pointers |= dict.fromkeys(("initial_limit", "latest", "count"), "*i64")
     pointers |= dict.fromkeys(("enabled", "last", "before_last"), "*u8")
-    return choose_token_kernel, {"BLOCK": BLOCK}, pointers, 8, 3
+    return choose_token.choose_token_kernel, {"BLOCK": choose_token.BLOCK}, pointers, 8, 3
 
 
 def resources(cubin: bytes) -> tuple[int, int]:
@@ -205,33 +197,35 @@ def resources(cubin: bytes) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def jobs(every: bool = True) -> list[tuple[int, Variant]]:
-    """What to compile, for each capability: all variants of all configurations that fit it. Not
-    `every`: a tenth, of each way of launching and for each capability.
+def jobs(every: bool = True, shared: Mapping[int, int] = SHARED) -> list[tuple[int, Variant]]:
+    """What to compile, for each capability: all variants of all configurations that are chosen for
+    it, with so many bytes of shared memory. Not `every`: a tenth, of each way of launching and for
+    each capability.
     """
-    all_jobs = [
-        (capability, variant)
-        for c in configurations()
-        for capability, limit in SHARED.items()
-        if c.fits(capability, limit)
-        for variant in variants(c, capability)
-    ]
-    all_jobs += [(capability, v) for v in other_variants() for capability in SHARED]
+    chosen: dict[tuple[Any, ...], Configuration] = {}  # the first that fits
+    for c, (capability, limit) in product(configurations(), shared.items()):
+        if c.fits(capability, limit):
+            chosen.setdefault((capability, c.kernel, c.dtype, c.width, c.block_q), c)
+    all_jobs = [(key[0], v) for key, c in chosen.items() for v in variants(c, key[0])]
+    all_jobs += [(capability, v) for v in other_variants() for capability in shared]
     if every:
         return all_jobs
     ways: dict[tuple[str, str, tuple[str, ...]], list[tuple[int, Variant]]] = {}
     for job in all_jobs:
         ways.setdefault((job[1].kernel, job[1].dtype, job[1].flags), []).append(job)
     # each way begins with another capability, and 13 is no multiple of their number
-    firsts = ((i % min(len(SHARED), len(alike)), alike) for i, alike in enumerate(ways.values()))
+    firsts = ((i % min(len(shared), len(alike)), alike) for i, alike in enumerate(ways.values()))
     return [job for first, alike in firsts for job in alike[first::13]]
 
 
 def _line(job: tuple[int, Variant], rocm: str | None) -> dict[str, Any]:
     """What `compile_for` gives, or the error that it raises."""
-    capability, variant = job
+    (capability, variant), c = job, job[1].configuration
     try:
         made = asdict(compile_for(capability, variant, rocm))
+        if c is not None:
+            needs = replace(c, shared=made["shared"], registers=made["registers"])
+            made["blocks"] = TritonDevice(SHARED[capability], 1, capability).programs(needs)
     except Exception as error:
         made = {"error": f"{type(error).__name__}: {str(error).strip()[-200:]}"}
     return {"capability": capability, **asdict(variant), **made}
@@ -240,20 +234,25 @@ def _line(job: tuple[int, Variant], rocm: str | None) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--some", action="store_true", help="a part of the variants")
-    parser.add_argument("--capabilities", type=int, nargs="+", default=list(SHARED))
+    parser.add_argument("--table", action="store_true", help="of attention to whole windows")
+    parser.add_argument("--width", type=int, help="only attention of this d, or d_k")
+    parser.add_argument("--capabilities", type=int, nargs="+", default=SHARED, choices=SHARED)
     parser.add_argument("--rocm", help="a processor, such as gfx942")
     parser.add_argument("--jobs", type=int, help="processes [one for each core]")
     args = parser.parse_args()
-    lines = []
-    todo = [job for job in jobs(every=not args.some) if job[0] in args.capabilities]
-    if args.rocm:  # runs what a device of compute capability 8.0 does (`dispatch`)
-        todo = [(80, variant) for variant in other_variants()]
-        held = [c for c in configurations() if c.fits(80, ROCM_SHARED)]
-        todo += [(80, variant) for c in held for variant in variants(c, 80)]
-        todo = todo[:: 16 if args.some else 1]
+    lines, shared = [], {at: SHARED[at] for at in args.capabilities}
+    # ROCm runs what a device of compute capability 8.0 does (`dispatch`)
+    todo = jobs(not args.some, {80: ROCM_SHARED} if args.rocm else shared)
+    if args.width:
+        todo = [job for job in todo if job[1].configuration]
+        todo = [job for job in todo if job[1].configuration.width == args.width]
+    if args.table:
+        todo = [(at, v) for at, v in todo if v.configuration and not v.flags]
+        print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     with Pool(args.jobs) as pool:
         for line in pool.imap(partial(_line, rocm=args.rocm), todo):
-            print(json.dumps(line), flush=True)
+            cells = (str(({**(line["configuration"] or {}), **line}).get(name)) for name in COLUMNS)
+            print(f"| {' | '.join(cells)} |" if args.table else json.dumps(line), flush=True)
             lines.append(line)
     failed = sum("error" in line for line in lines)
     stacks = sum(line.get("stack", 0) > 0 for line in lines)

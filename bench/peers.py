@@ -13,7 +13,7 @@ same settings, versions, machine and commit, is not measured again. Ends in tabl
 JSON.
 
 docs/how/performance.md names the packages to install. Without --engines, those not installed are
-left out. One that fails is a row with its reason, and the exit status is 1.
+left out, with the reason. One that fails is a row with its reason, and the exit status is 1.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from pathlib import Path
 
 import torch
 from peer_engines import PEERS, name_of
-from peer_engines.case import GROUPS, Case
+from peer_engines.case import GROUPS, Case, Peer
 from peer_jobs import JOBS
 from peers_processes import take_turns
 from peers_summary import Results, round_of, summaries, tables
@@ -105,7 +105,8 @@ def parsed() -> argparse.Namespace:
     files = "of a round: the batch or 4, on a GPU four times that, but at most these [64]"
     parser.add_argument("--files", type=positive, default=64, help=files)
     parser.add_argument("--tokens", type=positive, default=50, help="of each file, with --shapes")
-    parser.add_argument("--seconds", type=seconds, help="of each file's noise [29]")
+    short = range(1, LONGEST + 1)
+    parser.add_argument("--seconds", type=int, choices=short, metavar="N", help="of noise [29]")
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     add_results_flag(parser)
@@ -117,23 +118,21 @@ def parsed() -> argparse.Namespace:
     args.batches = args.batches or ([1, 8, 16] if args.jobs else [1, 8, 64])
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no CUDA device; use --device cpu")
-    supported = [
-        name
-        for name, peer in PEERS.items()
-        if args.device in peer.dtypes and all(map(find_spec, peer.packages))
-    ]
-    if wrong := [name for name in args.engines or () if name not in supported]:
-        parser.error(f"not installed, or not on {args.device}: {', '.join(wrong)}")
-    args.engines = args.engines or supported
+    reasons = {name: why_left_out(peer, args.device) for name, peer in PEERS.items()}
+    if wrong := [f"{name} ({reasons[name]})" for name in args.engines or () if reasons[name]]:
+        parser.error(f"cannot be measured: {', '.join(wrong)}")
+    for name in [] if args.engines else filter(reasons.get, reasons):
+        print(f"{name} is left out: {reasons[name]}", file=sys.stderr)
+    args.engines = args.engines or [name for name in PEERS if not reasons[name]]
     return args
 
 
-def seconds(text: str) -> int:
-    """Whole seconds of noise, 1 to 29: within one window."""
-    value = positive(text)
-    if value > LONGEST:
-        raise argparse.ArgumentTypeError(f"{text} is more than {LONGEST}, one window")
-    return value
+def why_left_out(peer: Peer, device: str) -> str:
+    """Why an engine cannot be measured, or ""."""
+    if device not in peer.dtypes:
+        return f"not on {device}"
+    missing = " ".join(package for package in peer.packages if find_spec(package) is None)
+    return missing and f"not installed: {missing}"
 
 
 def cases_of(args: argparse.Namespace) -> Iterator[Case]:

@@ -83,15 +83,18 @@ def take_turns(
                 if isinstance(result, str):
                     failed.add(case)
                 yield case, number, result
-                if case in workers and (case in failed or free_share() < KEPT_SHARE):
+                if case in workers and (case in failed or free_share(case.device) < KEPT_SHARE):
                     workers.pop(case).close()
     finally:
         for worker in workers.values():
             worker.close()
 
 
-def free_share() -> float:
-    """Of the memory (Linux); 1 where that is not known."""
+def free_share(device: str) -> float:
+    """Of the device's memory; on a CPU 1 where that is not known (Linux)."""
+    if device == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        return free / total
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

@@ -1,6 +1,6 @@
 """Writes the configuration table: python bench/tune.py [--widths 384 ...] [--dtypes float16 ...]
 
-Compiles every candidate for compute capabilities 8.0, 8.9 and 9.0 and drops those that spill or
+Compiles every candidate for compute capabilities 8.0 to 12.0 and drops those that spill or
 need too much shared memory. On a GPU it then times the others, on 64 windows of 1,500 positions,
 and puts the fastest first; without a GPU the order is that of `candidates`. Rows of other widths
 and dtypes do not change. Takes a few seconds per candidate, divided by --jobs; without a GPU it
@@ -33,7 +33,6 @@ from slimwhisper.kernels.gpu.latent import split_latent
 WIDTHS = (64, 128, 384, 512, 768, 1024, 1280)
 DTYPES = ("float16", "float32")
 WINDOWS, POSITIONS = 64, 1500
-SMALLEST = 101_376  # bytes of shared memory per block on every device since 8.0
 
 HEADS_SHAPES = ((128, 2), (64, 3), (64, 2), (32, 2), (16, 2))  # positions per tile, stages
 # (positions per tile, stages, warps, slices, columns per load), likely best first
@@ -69,7 +68,8 @@ def candidates(kernel: str, dtype: str, width: int) -> Iterator[Configuration]:
 def compiled(candidate: Configuration) -> Configuration | None:
     """The candidate with what it needs, if that is more than it says; None if it is not usable.
 
-    Its least capability is that from which on it neither spills nor fails to compile.
+    Its least capability is that from which on it neither spills nor fails to compile; but newer
+    ones for which it does may have a row before it.
     """
     shared, registers, capability = candidate.shared, candidate.registers, 0
     for tried in sorted(SHARED, reverse=True):
@@ -77,11 +77,12 @@ def compiled(candidate: Configuration) -> Configuration | None:
             results = [compile_for(tried, variant) for variant in variants(candidate, tried)]
         except Exception as error:
             print(f"  no: {candidate}: {str(error)[-100:]}")
+            results = []
+        well = results and not any(made.stack for made in results)
+        if capability and not well:
             break
-        if any(made.stack for made in results):
-            break
-        needed = max(made.shared for made in results)
-        if needed <= SHARED[tried]:  # elsewhere it is not launched
+        needed = max((made.shared for made in results), default=0)
+        if well and needed <= SHARED[tried]:  # elsewhere it is not launched
             shared = max(shared, needed)
             registers = max(registers, *(made.registers for made in results))
             capability = tried
@@ -173,7 +174,7 @@ def usable(results: Iterator[Configuration | None], stop: bool) -> list[Configur
     for c in results:
         if c is not None:
             shapes.append(c)
-            if stop and c.shared <= SMALLEST and c.capability == min(SHARED):
+            if stop and c.shared <= min(SHARED.values()) and c.capability == min(SHARED):
                 break
     return shapes
 

@@ -77,10 +77,6 @@ class Reads:
         """How many lengths each of B windows has: 0, 1 or one for each row."""
         return 0 if self.lengths is None else len(self.lengths) // windows
 
-    def rows_per_window(self, slots: int, count: int) -> int:
-        """How many of `count` rows each window has, over `slots` slots."""
-        return count // self.windows(slots)
-
     def grouped(self, slots: int, count: int) -> tuple[int, "Reads"]:
         """How many groups `count` rows form that each read with one length, over `slots` slots,
         and what they read: the groups are the windows, or the rows where each token of a text has

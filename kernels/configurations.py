@@ -61,14 +61,13 @@ class TritonDevice:
     shared: int  # bytes of shared memory that a block may have
     multiprocessors: int
     capability: int  # compute capability, such as 90
-    registers: int = 65_536  # of a multiprocessor
-    warps: int = 64  # that a multiprocessor holds
 
     def programs(self, c: Configuration) -> int:
-        """How many programs a multiprocessor holds at a time, at least 1."""
-        by_registers = self.registers // max(32 * c.warps * c.registers, 1)
-        by_shared = self.shared // max(c.shared, 1)
-        return max(min(by_registers, by_shared, self.warps // c.warps), 1)
+        """How many programs a multiprocessor holds at a time, at least 1: it has 65,536 registers,
+        and the shared memory of a block. Its 48 or 64 warps are more than these leave room for.
+        """
+        by_registers = 65_536 // max(32 * c.warps * c.registers, 1)
+        return max(min(by_registers, self.shared // max(c.shared, 1)), 1)
 
 
 @cache

@@ -42,9 +42,10 @@ def on_device(device: torch.device) -> AbstractContextManager[Any]:
 
 def indexed(device: torch.device) -> torch.device:
     """The device as its tensors name it: "cuda" is the current GPU, with its number, which some of
-    PyTorch's functions insist on. Raises PyTorch's errors if it does not work.
+    PyTorch's functions insist on. Raises PyTorch's errors if it does not work: it runs a kernel, as
+    a GPU may be too old for those of this PyTorch.
     """
-    return torch.empty(0, device=device).device
+    return torch.ones(1, device=device).device
 
 
 class ByTorch:
@@ -108,14 +109,18 @@ class Kernels:
         self.used: Counter[tuple[str, str]] = Counter()  # (operation, path): calls
         self.failures: dict[tuple[str, str], str] = {}  # (operation, path): why not any more
         self.triton_device, self.why = find_triton_device(device, dtype, choice)
-        self.hopper = _hopper(device, self.triton_device if choice == "auto" else None)
+        self.hopper: TritonDevice | None = None  # the same, if it runs the kernel for Hopper
         compiled = choice == "auto" and device.type == "cpu"
         self.library: Library | None = library(dtype) if compiled else None
         back_ends: list[Any] = [] if self.library is None else [self.library]
         if self.triton_device is not None:
+            from slimwhisper.kernels.gpu import driver
             from slimwhisper.kernels.gpu.back_ends import ByTriton, OnHopper
 
-            back_ends += [] if self.hopper is None else [OnHopper(self.hopper)]
+            is_hopper = self.triton_device.capability == driver.CAPABILITY
+            if choice == "auto" and is_hopper and driver.has_bindings():
+                self.hopper = self.triton_device
+                back_ends.append(OnHopper(self.hopper))
             back_ends.append(ByTriton(self.triton_device, dtype))
         back_ends.append(ByTorch(self.library))
         # of each operation, paths in the order in which they are tried; a function returns None for
@@ -264,12 +269,3 @@ class Kernels:
                 reason,
             )
             return None
-
-
-def _hopper(device: torch.device, limits: TritonDevice | None) -> TritonDevice | None:
-    """The limits of a device that runs the kernels for Hopper, or None."""
-    if limits is None or device.type != "cuda" or torch.version.hip:
-        return None
-    from slimwhisper.kernels.gpu.driver import CAPABILITY, has_bindings
-
-    return limits if limits.capability == CAPABILITY and has_bindings() else None

@@ -150,7 +150,9 @@ class Graphs:
             try:
                 replay = self.recorded[key] = self.recorder.record(body)
             except torch.OutOfMemoryError:
-                raise
+                # what direct runs have left to torch, which it does not take during a capture
+                torch.cuda.empty_cache()
+                replay = self.recorded[key] = self.recorder.record(body)
             except Exception as error:  # whatever a driver raises, it runs without graphs
                 self._note_failure(key, error)
                 body()

@@ -119,6 +119,11 @@ def choose_batch_size(device: torch.device, window_bytes: int, reusable: int = 0
     return min(max(room // window_bytes // 8 * 8, LEAST_BATCH), MOST_BATCH)
 
 
+def has_room(device: torch.device, size: int, weights: int) -> bool:
+    """Whether `size` bytes are at most a quarter of a GPU's memory, as free beside the weights."""
+    return device.type == "cuda" and 4 * size <= free_bytes(device) - weights
+
+
 def free_bytes(device: torch.device) -> int:
     """Bytes that can still be allocated on a GPU, including those that torch has reserved, within
     the share of this process (`torch.cuda.set_per_process_memory_fraction`).

@@ -174,6 +174,15 @@ KINDS: dict[str, Callable[[str], Any]] = {
 }
 
 
+class StoreExplicit(argparse.Action):
+    """Stores the value, and that the user gave it, so that it overrides other defaults."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        """Store both."""
+        setattr(namespace, self.dest, values)
+        namespace.explicit = {*getattr(namespace, "explicit", ()), self.dest}
+
+
 class _Once(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         """Refuse a second value, instead of forgetting the first."""
@@ -219,9 +228,11 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
     add(
         "--cache",
         default="slim",
+        action=StoreExplicit,
         type=refusing(check_cache, "cache: "),
         metavar="PRESET or FILE",
-        help=f"preset, {', '.join(reversed(PRESETS))}; or a file that calibrate wrote",
+        help=f"preset, {', '.join(reversed(PRESETS))}; or a file that calibrate wrote [slim; for a "
+        "job of up to 8 windows at a time, baseline on a GPU with room for it]",
     )
     add("--cross_cache", **_cache_form("audio", "cross"))
     add("--self_cache", **_cache_form("text", "self"))

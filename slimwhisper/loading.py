@@ -14,15 +14,17 @@ from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import PRESETS, choose_forms, research
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.devices import INT8, choose_device, choose_dtype, device_warning, is_slow
-from slimwhisper.errors import OptionError
+from slimwhisper.devices import INT8, choose_device, choose_dtype, device_warning, has_room, is_slow
+from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.loaded_model import ModelOrigin
-from slimwhisper.model.model import Guard, Model
+from slimwhisper.model.model import Guard, Model, baseline_bytes
 from slimwhisper.option_group import AUDIO_WINDOWS
 from slimwhisper.text import not_one_of, parse_size
 
 logger = logging.getLogger("slimwhisper")
+
+FEW_WINDOWS = 8  # whose steps a GPU makes faster with keys and values: docs/internals/gpu.md
 
 
 def load_model(
@@ -43,6 +45,7 @@ def load_model(
     cache_memory: int | str | None = None,
     audio_window: str | None = None,
     local_files_only: bool = False,
+    windows: int | None = None,
 ) -> SlimWhisper:
     """Load a model by its name, Hugging Face id or folder, or from a `.pt` file.
 
@@ -92,6 +95,9 @@ def load_model(
             None means what the model's settings say, or else "full". See
             docs/guides/transcribing.md#short-recordings.
         local_files_only: Whether to use only what is on this machine, and to download nothing.
+        windows: How many windows you will decode at the same time, at most. With up to 8, "slim"
+            becomes "baseline" on a GPU with room for it, which is faster for so few. None means any
+            number.
 
     Returns:
         The loaded model.
@@ -138,14 +144,23 @@ def load_model(
             raise OptionError(f"audio_window {not_one_of(audio_window, AUDIO_WINDOWS)}")
         settings = replace(checkpoint.settings, audio_window=audio_window)
         checkpoint = replace(checkpoint, settings=settings)
+    chosen_by_user = cross_cache or self_cache or cache_dtype or draft or cache != "slim"
+    if windows and windows <= FEW_WINDOWS and not chosen_by_user:
+        weights = sum(t.numel() for t in checkpoint.state.values()) * compute_dtype.itemsize
+        if has_room(device, windows * baseline_bytes(checkpoint.dims, compute_dtype), weights):
+            forms = choose_forms("baseline")
     if cache not in PRESETS:
         forms = research(".cache_file").read_forms(cache, forms, checkpoint)
     mel = None
     if guard_audio is not None:
         dims = checkpoint.dims
         mel = first_window(as_waveform(guard_audio), dims.n_mels, dims.window_frames)
-    guard = Guard(strict_cache, mel)
-    model = Model(checkpoint, device, compute_dtype, forms, guard, int8=dtype == INT8)
+    guard, int8 = Guard(strict_cache, mel), dtype == INT8
+    try:
+        model = Model(checkpoint, device, compute_dtype, forms, guard, int8)
+    except torch.OutOfMemoryError as error:
+        problem = f"{checkpoint.name}: not enough memory on {device} for its weights"
+        raise CheckpointError(f"{problem}; choose a smaller model, or device cpu") from error
     model.check_audio_window(audio_window)
     model.cache_memory = memory
     if draft is not None:

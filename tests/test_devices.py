@@ -5,11 +5,14 @@ of it is replaced.
 import logging
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from slimwhisper.api import SlimWhisper
+from slimwhisper.cache.forms import Form, choose_forms
 from slimwhisper.devices import (
     CPU_BATCH,
     MOST_BATCH,
@@ -22,7 +25,7 @@ from slimwhisper.devices import (
 )
 from slimwhisper.engine.engine import slot_bytes
 from slimwhisper.engine.requests import Search
-from slimwhisper.errors import OptionError
+from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.loading import load_model
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import made
@@ -70,6 +73,23 @@ def test_half_of_the_free_memory_in_eights(memory: type[Memory]) -> None:
         check_batch_size(0)
 
 
+def test_a_model_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the caches that it would have had: for few windows, those that are fast with few."""
+    full = Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB"))
+    monkeypatch.setattr("slimwhisper.loading.Model", full)
+
+    def forms(memory: int = GB, **arguments: Any) -> tuple[Form, Form]:
+        problem = "digits: not enough memory on cuda:0 for its weights; choose a smaller model"
+        with pretend_cuda(memory=memory), pytest.raises(CheckpointError, match=problem):
+            load_model("digits", "cuda", **arguments)
+        return full.call_args.args[3]
+
+    assert forms(windows=1) == forms(windows=8) == choose_forms("baseline")
+    assert forms() == forms(windows=9) == forms(GB // 100, windows=1) == choose_forms("slim")
+    assert forms(windows=1, self_cache="x") == choose_forms("slim")
+    assert forms(windows=1, cache="option2") == choose_forms("option2")
+
+
 def test_two_processes_share_a_gpu(memory: type[Memory]) -> None:
     """Each keeps to its part, whether or not the other has started."""
     memory.free, memory.reserved, memory.allocated, memory.share = 140 * GB, 4 * GB, 3 * GB, 0.5
@@ -100,7 +120,7 @@ def test_the_gpu_of_this_machine(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: kind == "cuda")
     monkeypatch.setattr(torch.xpu, "is_available", lambda: kind == "xpu")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: kind == "mps")
-    monkeypatch.setattr(torch, "empty", lambda *_, device: SimpleNamespace(device=device))
+    monkeypatch.setattr(torch, "ones", lambda *_, device: SimpleNamespace(device=device))
     device = choose_device(None)
     assert device.type == kind and choose_dtype(None, device) == torch.float16
     warning = device_warning(device, True)

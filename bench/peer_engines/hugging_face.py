@@ -38,7 +38,9 @@ def transformers(case: Case, path: str, static: bool = False) -> Run:
     def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
         for i in range(0, len(audio), case.batch):
             batch = audio[i : i + case.batch]
-            features = extractor(batch, sampling_rate=16_000, return_tensors="pt").input_features
+            features = extractor(
+                batch, sampling_rate=16_000, return_tensors="pt", device=case.device
+            ).input_features
             with torch.inference_mode():
                 outputs = model.generate(features.to(case.device, dtype), **options)
             for row in outputs.tolist():

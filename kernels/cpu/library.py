@@ -216,7 +216,7 @@ class Library:
         self, queries: Tensor, keys: Tensor, values: Tensor, reads: Reads = ALL
     ) -> Tensor | None:
         """As `Kernels.heads`."""
-        if reads.rows_per_window(len(keys), len(queries)) > MAX_ROWS:
+        if len(queries) // reads.windows(len(keys)) > MAX_ROWS:
             return None
         groups, reads = reads.grouped(len(keys), len(queries))
         grouped = queries.unflatten(0, (groups, -1)).transpose(1, 2)

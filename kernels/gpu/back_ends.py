@@ -34,7 +34,7 @@ class OnHopper:
             return None
         windows, values = reads.windows(len(latent)), latent.values
         tiles = -(-reads.positions(values.shape[1]) // hopper.TILE)
-        count = reads.rows_per_window(len(latent), len(queries)) * queries.shape[1]
+        count = len(queries) // windows * queries.shape[1]
         part = _part_cost(count, values.itemsize, hopper.TILE)
         splits = choose_splits(windows, tiles, self.device.multiprocessors, part)
         output = hopper.attend(variant, half, latent, scale, splits, reads, maps)

@@ -30,12 +30,8 @@ class PartialSums:
         return self.sums.shape[1]
 
     @staticmethod
-    def allocate(
-        queries: int, splits: int, width: int, device: torch.device, store_one: bool = False
-    ) -> "PartialSums":
-        """Buffers for M queries, or for none with one split unless `store_one`."""
-        if splits == 1 and not store_one:
-            queries = 0
+    def allocate(queries: int, splits: int, width: int, device: torch.device) -> "PartialSums":
+        """Buffers for M queries."""
         return PartialSums(
             torch.empty((queries, splits, width), dtype=torch.float32, device=device),
             torch.empty((queries, splits, 2), dtype=torch.float32, device=device),
@@ -44,9 +40,8 @@ class PartialSums:
 
 def empty_by_head(queries: Tensor) -> Tensor:
     """Like queries [N, h, d], laid out head by head, as the heads' maps are applied."""
-    rows, heads, width = queries.shape
-    out = torch.empty((heads, rows, width), dtype=queries.dtype, device=queries.device)
-    return out.transpose(0, 1)
+    by_head = queries.transpose(0, 1)
+    return torch.empty_like(by_head, memory_format=torch.contiguous_format).transpose(0, 1)
 
 
 def launch_arguments(
@@ -142,25 +137,6 @@ def softmax_step(scores, maximum, weight_sum):
     rescale = tl.exp2(maximum - new_maximum)
     p = tl.exp2(scores - new_maximum[:, None])
     return p, rescale, new_maximum, weight_sum * rescale + tl.sum(p, 1)
-
-
-@triton.jit
-def store_output(acc, weight_sum, out_pointers, sum_pointers, valid, splits):
-    """Store a weighted sum [Q, n]: divided, in the result, or undivided, in the part's sums."""
-    if splits == 1:
-        inverse = 1.0 / tl.where(weight_sum > 0, weight_sum, 1.0)  # no position: zeros
-        output = (acc * inverse[:, None]).to(out_pointers.dtype.element_ty)
-        tl.store(out_pointers, output, mask=valid[:, None])
-    else:
-        tl.store(sum_pointers, acc, mask=valid[:, None])
-
-
-@triton.jit
-def store_stats(stats, part, maximum, weight_sum, valid, splits):
-    """Store what `combine` needs of a part: maximum and sum of weights, each [Q]."""
-    if splits > 1:
-        tl.store(stats + part * 2, maximum, mask=valid)
-        tl.store(stats + part * 2 + 1, weight_sum, mask=valid)
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALIZED)

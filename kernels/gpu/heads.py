@@ -25,8 +25,6 @@ from slimwhisper.kernels.gpu.combine import (
     offsets_of,
     softmax_step,
     split_positions,
-    store_output,
-    store_stats,
 )
 
 
@@ -101,13 +99,16 @@ def split_heads_kernel(
         p, rescale, maximum, weight_sum = softmax_step(scores, maximum, weight_sum)
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision=PRECISION)
 
-    out_pointers = out + row * out_row_stride + head * out_head_stride
-    part = (row * heads + head) * splits + split
-    sum_pointers = sums + part[:, None] * D + column[None, :]
-    store_output(
-        acc, weight_sum, out_pointers[:, None] + column[None, :], sum_pointers, valid, splits
-    )
-    store_stats(stats, part, maximum, weight_sum, valid, splits)
+    if splits == 1:
+        out_pointers = out + row * out_row_stride + head * out_head_stride
+        inverse = 1.0 / tl.where(weight_sum > 0, weight_sum, 1.0)  # no position: zeros
+        output = (acc * inverse[:, None]).to(out.dtype.element_ty)
+        tl.store(out_pointers[:, None] + column[None, :], output, mask=valid[:, None])
+    else:
+        part = (row * heads + head) * splits + split
+        tl.store(sums + part[:, None] * D + column[None, :], acc, mask=valid[:, None])
+        tl.store(stats + part * 2, maximum, mask=valid)
+        tl.store(stats + part * 2 + 1, weight_sum, mask=valid)
 
 
 def split_heads(
@@ -132,7 +133,8 @@ def split_heads(
     rows, heads, width = queries.shape
     windows, c = reads.windows(len(keys)), configuration
     out = torch.empty((rows, heads, width), dtype=queries.dtype, device=queries.device)
-    parts = PartialSums.allocate(rows * heads, splits, width, queries.device)
+    stored = rows * heads if splits > 1 else 0
+    parts = PartialSums.allocate(stored, splits, width, queries.device)
     split_heads_kernel[triton.cdiv(rows // windows, c.block_q), windows * heads, splits](
         queries=queries,
         keys=keys,

@@ -7,8 +7,7 @@ docs/internals/gpu.md.
 
 import ctypes
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -83,19 +82,9 @@ class Variant:
 
     def source(self) -> str:
         """The CUDA code."""
-        numbers = {
-            "TEAM": TEAM,
-            "TILE": TILE,
-            "COLUMNS": COLUMNS,
-            "WIDTH": self.width,
-            "QUERIES": self.queries,
-            "GROUP": self.group,
-            "RING": self.ring,
-            "PAGE": self.page,
-            "BFLOAT16": int(self.bfloat16),
-            "FLOAT8": int(self.float8),
-            "CLUSTER": self.cluster,
-        }
+        names = "width queries group ring page bfloat16 float8 cluster".split()
+        numbers = {"TEAM": TEAM, "TILE": TILE, "COLUMNS": COLUMNS}
+        numbers |= {name.upper(): int(getattr(self, name)) for name in names}
         defined = "".join(f"#define {name} {number}\n" for name, number in numbers.items())
         products = self._product("add_scores", 0) + self._product("add_sums", 1)
         path = Path(__file__).with_name("hopper_latent.cu")
@@ -175,7 +164,7 @@ def attend(
     values, factors, table = latent.values, latent.factors, reads.block_table
     variant = replace(variant, cluster=splits if splits <= MAX_CLUSTER else 0)
     out, part = empty_by_head(queries), 0 if variant.cluster else rows * heads
-    parts = PartialSums.allocate(part, splits, width, queries.device, store_one=True)
+    parts = PartialSums.allocate(part, splits, width, queries.device)
     buffers = (queries, values, factors, *reads.tensors(queries), parts.sums, parts.stats, out)
     numbers = (
         *queries.stride()[:2],
@@ -229,7 +218,9 @@ def compile_for(variant: Variant) -> bytes:
     """The machine code, by NVRTC, which needs no GPU. Raises RuntimeError."""
     from cuda.bindings import nvrtc
 
-    with _program(nvrtc, variant.source()) as program:
+    source = variant.source().encode()
+    program = checked(nvrtc.nvrtcCreateProgram(source, b"hopper_latent.cu", 0, [], []))
+    try:
         options = [f"--gpu-architecture=sm_{CAPABILITY}a".encode(), b"--std=c++17"]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         if status.value:
@@ -239,12 +230,5 @@ def compile_for(variant: Variant) -> bytes:
         code = b" " * checked(nvrtc.nvrtcGetCUBINSize(program))
         checked(nvrtc.nvrtcGetCUBIN(program, code))
         return code
-
-
-@contextmanager
-def _program(nvrtc: Any, source: str) -> Iterator[Any]:
-    program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"hopper_latent.cu", 0, [], []))
-    try:
-        yield program
     finally:
         nvrtc.nvrtcDestroyProgram(program)

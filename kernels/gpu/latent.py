@@ -165,7 +165,7 @@ def split_latent(
     """
     rows, heads, width = queries.shape
     windows, c = reads.windows(len(latent)), configuration
-    parts = PartialSums.allocate(rows * heads, splits, width, queries.device, store_one=True)
+    parts = PartialSums.allocate(rows * heads, splits, width, queries.device)
     position_bias = reads.position_bias_tensor(queries)
     split_latent_kernel[triton.cdiv(rows // windows * heads, c.block_q), windows, splits](
         queries=queries,

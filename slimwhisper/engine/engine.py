@@ -29,10 +29,12 @@ from slimwhisper.model.model import Model
 if TYPE_CHECKING:
     from slimwhisper.kernels.graphs import Recorder
 
-# Windows encoded, or aligned, together on a GPU, and texts started together: it bounds the
+# Windows encoded, or aligned, together on a GPU, and texts started together, at most: it bounds the
 # activations.
 ENCODE_BATCH = 12
+ACTIVATIONS = 20  # times the encoder's output, with a decoder's; 15 of them in the encoder
 AHEAD, AHEAD_BYTES = 64, 2**29  # of windows that a GPU encodes before they can start, at most
+SHARE = 0.25  # of a GPU's free memory, for activations, and for windows encoded ahead, at most
 # Of live streams, encoded ahead on a CPU. With 2, prompts are read one by one.
 LIVE_PREFETCH = 4
 CPU_POSITIONS = 1500  # encoded together; the activations of more do not fit a CPU's caches
@@ -40,17 +42,28 @@ CPU_POSITIONS = 1500  # encoded together; the activations of more do not fit a C
 
 def choose_encode_batch(model: Model) -> int:
     """How many windows to encode together."""
-    if model.device.type != "cpu":
-        return ENCODE_BATCH
-    return min(max(CPU_POSITIONS // model.dims.n_audio_ctx, 1), ENCODE_BATCH)
+    fitting = ENCODE_BATCH
+    if model.device.type == "cpu":
+        fitting = CPU_POSITIONS // model.dims.n_audio_ctx
+    elif model.device.type == "cuda":
+        fitting = int(SHARE * free_bytes(model.device)) // activation_bytes(model)
+    return min(max(fitting, 1), ENCODE_BATCH)
+
+
+def activation_bytes(model: Model) -> int:
+    """Bytes of activations for each window that is encoded together with others."""
+    dims = model.dims
+    return ACTIVATIONS * dims.n_audio_ctx * dims.n_audio_state * model.dtype.itemsize
 
 
 def slots_ahead(model: Model, slots: int) -> int:
     """How many windows a GPU encodes before there are rows for them: it encodes several at a time
     much faster, and the encoder works while texts that began together are decoded.
     """
-    fitting = AHEAD_BYTES // model.audio_bytes(1)
-    return max(min(slots, AHEAD, fitting), 2 * choose_encode_batch(model))
+    size = model.audio_bytes(1)
+    wanted = max(min(slots, AHEAD, AHEAD_BYTES // size), 2 * choose_encode_batch(model))
+    spare = SHARE * (free_bytes(model.device) - slots * size)
+    return max(min(wanted, int(spare) // size), 0)
 
 
 class Engine:
@@ -212,7 +225,8 @@ class Engine:
         """
         answers: list[tuple[Ticket, Answer]] = []
         while True:
-            plan = self.scheduler.plan(ENCODE_BATCH, self.runner.encoder.synchronous)
+            together = ENCODE_BATCH if self._stream is None else self.encode_batch
+            plan = self.scheduler.plan(together, self.runner.encoder.synchronous)
             with self._decoding():
                 results = self.runner.run(plan)
             answers += self.scheduler.update(results)
@@ -223,7 +237,7 @@ class Engine:
 logger = logging.getLogger("slimwhisper")
 
 MOST_DRAFTED = 7  # slots; drafts for more do not pay: docs/guides/transcribing.md#drafts
-PAGES_SHARE = 0.8  # of a GPU's free memory; the rest is for activations and CUDA graphs
+PAGES_SHARE = 0.8  # of a GPU's free memory; the rest is for CUDA graphs
 
 
 def slot_bytes(model: Model, search: Search) -> int:
@@ -258,7 +272,8 @@ def choose_pages(model: Model, search: Search, slots: int) -> int | None:
         return min(model.cache_memory // page_bytes, search.most_pages(context, slots))
     if not page_bytes or model.device.type != "cuda":
         return None
-    free = free_bytes(model.device) - model.audio_bytes(slots)
+    free = free_bytes(model.device) - model.audio_bytes(slots + slots_ahead(model, slots))
+    free -= choose_encode_batch(model) * activation_bytes(model)
     free = int(PAGES_SHARE * free) // page_bytes
     return max(min(search.usual_pages(context, slots), free), search.least_pages(context))
 

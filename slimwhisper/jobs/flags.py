@@ -11,6 +11,7 @@ from typing import Any
 from slimwhisper.errors import OptionError
 from slimwhisper.flags import (
     FlagGroup,
+    StoreExplicit,
     add_main_flags,
     add_model_flags,
     add_options,
@@ -134,18 +135,10 @@ def check_engine(arguments: argparse.Namespace) -> None:
         raise OptionError(f"--devices {a.devices!r} is not valid; give all, or numbers such as 0,2")
 
 
-class _StoreExplicit(argparse.Action):
-    """Stores the value, and that the user gave it, so that it overrides the model's settings."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        setattr(namespace, self.dest, values)
-        namespace.explicit = {*getattr(namespace, "explicit", ()), self.dest}
-
-
 def _add_decoding(parser: argparse.ArgumentParser) -> None:
     """Add a flag for each option, and those that only the command has."""
     groups = {name: FlagGroup(parser, name, group) for name, group in GROUPS.items()}
-    add_options(groups, Options, COMMAND_DEFAULTS, action=_StoreExplicit)
+    add_options(groups, Options, COMMAND_DEFAULTS, action=StoreExplicit)
     groups["decoding"].add(
         "--temperature_increment_on_fallback",
         type=none_or(float),

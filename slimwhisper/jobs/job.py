@@ -289,11 +289,11 @@ def _run(plan: JobPlan, engine: Engine, ledger: Ledger) -> None:
 
 def transcribe_locally(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledger) -> Outcomes:
     """The engine of a job in this process."""
-    model, current = plan.load_model(), ledger.totals.current
     batch_size = plan.batch_size
     if batch_size is None and plan.inputs.is_one_file and not plan.options.get("parallel"):
         # its windows depend on each other, so more caches would be unused
         batch_size = Options(channels=plan.options.get("channels")).windows_of_one
+    model, current = plan.load_model(batch_size), ledger.totals.current
     if batch_size is None:
         batch_size = model.default_batch_size(**plan.options)
     facts = model_facts(model, batch_size)

@@ -31,6 +31,7 @@ class JobPlan:
     model: str
     threads: int
     load: dict[str, Any]  # the arguments of `load_model` after the name
+    chose_cache: bool  # the user gave --cache
     options: dict[str, Any]  # for decoding, those that were given
     batch_size: int | None
     loaders: int | None
@@ -72,6 +73,7 @@ class JobPlan:
         formats = (PARQUET,) if is_table else formats_of(flags.output_format, layout)
         made: dict[str, Any] = {
             "load": model_arguments(flags) | {"dtype": dtype_of(flags)},
+            "chose_cache": "cache" in getattr(flags, "explicit", ()),
             "options": options,
             "files": Files(open_sink(flags.output_dir), formats, layout),
             "report": report,
@@ -149,9 +151,10 @@ class JobPlan:
         rules = {"skip_existing": self.skip_existing, "retry_failed": self.retry_failed}
         return kind(self.files, journal, alone=self.shard is None, **rules)
 
-    def load_model(self) -> "SlimWhisper":
-        """The model, in this process."""
-        return load_with_threads(self.threads, name=self.model, **self.load)
+    def load_model(self, windows: int | None) -> "SlimWhisper":
+        """The model, in this process. windows: decoded together, if that is known."""
+        windows = None if self.chose_cache else windows
+        return load_with_threads(self.threads, name=self.model, windows=windows, **self.load)
 
     def decoding(self) -> dict[str, Any]:
         """The arguments of `transcribe_many` that are the same in all processes."""

@@ -18,7 +18,7 @@ from slimwhisper.kernels.memory import keep_heaps
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.option_group import ModelFacts
-from slimwhisper.types import WHOLE
+from slimwhisper.types import WHOLE, Dims
 
 logger = logging.getLogger("slimwhisper.cache")
 
@@ -160,7 +160,11 @@ class Model:
         return self.audio_bytes(1) + self.text_bytes()
 
     def baseline_bytes_per_window(self) -> int:
-        """The same with keys and values for every layer and token: 2 (p + n) d L values."""
-        dims = self.dims
-        tokens = dims.n_audio_ctx + dims.n_text_ctx
-        return 2 * tokens * dims.n_text_state * dims.n_text_layer * self.dtype.itemsize
+        """The same with keys and values for every layer and token."""
+        return baseline_bytes(self.dims, self.dtype)
+
+
+def baseline_bytes(dims: Dims, dtype: torch.dtype) -> int:
+    """Bytes of the baseline's cache for one window: 2 (p + n) d L values."""
+    tokens = dims.n_audio_ctx + dims.n_text_ctx
+    return 2 * tokens * dims.n_text_state * dims.n_text_layer * dtype.itemsize

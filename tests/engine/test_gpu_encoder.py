@@ -19,13 +19,17 @@ from tests.support.windows import CPU, Asker, step
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("slots", "windows"), [(2, 40), (16, 60)])
-def test_windows_are_encoded_together(slots: int, windows: int) -> None:
-    """As many as a batch holds, before there are rows, on half of the GPU while none is free."""
-    batches = list[tuple[int, bool, int]]()
-    with pretend_cuda():
+@pytest.mark.parametrize(
+    ("slots", "windows", "most"), [(2, 40, ENCODE_BATCH), (16, 60, 12), (8, 40, 3)]
+)
+def test_windows_are_encoded_together(slots: int, windows: int, most: int) -> None:
+    """As many as a batch holds, before there are rows, on half of the GPU while none is free; fewer
+    with little memory for activations.
+    """
+    batches, each = list[tuple[int, bool, int]](), 20 * 24 * 64 * 4
+    with pretend_cuda(memory=4 * most * each):
         engine = Engine(made(("e", "x"), torch.device("cuda"), layers=1), slots)
-        assert (engine.batch_size, engine.slots) == (slots, slots + 2 * ENCODE_BATCH)
+        assert (engine.batch_size, engine.slots) == (slots, slots + max(2 * most, slots))
         owner, begin, group = Asker(), engine.runner.encoder.begin, engine.scheduler.main_group
 
         def noted(tickets: Sequence[Ticket], mels: Sequence[Tensor], beside: bool) -> None:
@@ -39,8 +43,8 @@ def test_windows_are_encoded_together(slots: int, windows: int) -> None:
             step(engine)
             assert len(group.tickets) <= slots
     counts = [count for count, *_ in batches]
-    assert len(owner.answers) == sum(counts) == windows and max(counts) == ENCODE_BATCH
-    assert len(counts) <= -(-windows // ENCODE_BATCH) + 2
+    assert len(owner.answers) == sum(counts) == windows and max(counts) == most
+    assert len(counts) <= -(-windows // most) + 2
     assert any(beside for _, beside, _ in batches) or slots == 2
     assert all(room == 0 for _, beside, room in batches if beside)
 
@@ -74,15 +78,19 @@ def test_batches_are_recorded_by_size_and_half(divides: bool) -> None:
 
 
 def test_how_many_windows_are_encoded_ahead() -> None:
-    """Up to as many as there are rows, where their audio is small."""
+    """Up to as many as there are rows, where their audio is small, or memory is free."""
     small, large = (made(forms, CPU) for forms in (("e", "x"), ("kv", "kv")))
-    assert [slots_ahead(small, n) for n in (1, 24, 40, 64, 256)] == [24, 24, 40, 64, 64]
     size = CrossCache(large.plan, 1, large.dims.n_audio_ctx).nbytes()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_module, "choose_encode_batch", lambda _: ENCODE_BATCH)
+        patch.setattr(engine_module, "free_bytes", lambda _: 1000 * size)
+        assert [slots_ahead(small, n) for n in (1, 24, 40, 64, 256)] == [24, 24, 40, 64, 64]
         patch.setattr(engine_module, "AHEAD_BYTES", 30 * size)
         assert [slots_ahead(large, n) for n in (1, 64, 256)] == [24, 30, 30]
         patch.setattr(engine_module, "AHEAD_BYTES", 3 * size)
         assert slots_ahead(large, 64) == 24
+        patch.setattr(engine_module, "free_bytes", lambda _: 30 * size)
+        assert [slots_ahead(large, n) for n in (2, 10, 30, 40)] == [7, 5, 0, 0]
 
 
 def test_others_decode_while_a_window_is_encoded() -> None:

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from slimwhisper import cli
+from slimwhisper.errors import OptionError
 from slimwhisper.jobs.flags import COMMAND_DEFAULTS, options_of
 from slimwhisper.options import Options
+from tests.support.paths import SAMPLES
 
 
 def flags() -> dict[str, argparse.Action]:
@@ -33,6 +35,17 @@ def test_defaults_are_those_of_options() -> None:
     # what is given is given even if it is the default
     chosen = options_of(parse("--task", "transcribe", "--language", "None"))
     assert (chosen["task"], chosen["language"]) == ("transcribe", None)
+
+
+@pytest.mark.parametrize(
+    ("windows", "given"), [(1, ""), (4, "--batch_size 4"), (None, "--cache slim")]
+)
+def test_a_job_tells_how_many_windows_are_decoded_together(windows: int, given: str) -> None:
+    """Unless the user says which cache to take."""
+    asked = [str(SAMPLES / "phone-number.wav"), *given.split()]
+    with patch("slimwhisper.jobs.plan.load_with_threads", side_effect=OptionError("no")) as load:
+        assert cli.main(["transcribe", *asked, "--journal", "False"]) == 2
+    assert load.call_args.kwargs["windows"] == windows
 
 
 def test_flags_and_defaults_are_those_of_the_whisper_command() -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ import pytest
 pytest.importorskip("triton")
 
 from bench.compilation import ROCM_SHARED, SHARED, Variant, jobs
-from slimwhisper.kernels.configurations import configurations
+from slimwhisper.kernels.configurations import TritonDevice, configurations, find_configuration
 from tests.support.paths import ROOT
+
+FEW = "--width 1280 --capabilities 100 120"
 
 
 def compiled(*flags: str) -> list[dict[str, Any]]:
@@ -27,11 +30,11 @@ def compiled(*flags: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.slow
-def test_it_compiles_without_spills() -> None:
-    """A tenth of the variants; bench/compilation.py compiles all."""
-    made = compiled()
-    assert len(made) == len(jobs(every=False))
+@pytest.mark.parametrize("flags", [FEW, pytest.param("", marks=pytest.mark.slow)], ids=str)
+def test_it_compiles_without_spills(flags: str) -> None:
+    """A tenth of the variants, and a few of large-v3 on a B200 and on a GeForce 5090."""
+    made = compiled(*flags.split())
+    assert len(made) == (4 if flags else len(jobs(every=False)))
     for one in made:
         row, limit = one["configuration"] or {}, SHARED[one["capability"]]
         assert one["stack"] == 0, one
@@ -52,18 +55,17 @@ def ways(chosen: list[tuple[int, Variant]]) -> set[tuple[str, ...]]:
 
 
 def test_each_way_of_launching_is_compiled() -> None:
-    """Each row of the table for every capability that holds it."""
+    """Each row of the table for every capability that chooses it."""
     for kernel in ("latent", "heads"):
         for dtype in ("float16", "bfloat16", "float32"):
             assert {(kernel, dtype), (kernel, dtype, "PAGE")} <= ways(jobs())
             assert (kernel, dtype, "HAS_ROW_LENGTHS", "PAGE") in ways(jobs())
     assert ("latent", "float32", "HAS_BIAS") in ways(jobs())
-    assert {(at, v.configuration) for at, v in jobs() if v.configuration} == {
-        (capability, c)
-        for capability, limit in SHARED.items()
-        for c in configurations()
-        if c.shared <= limit and c.capability <= capability
+    chosen = {
+        (at, find_configuration(c.kernel, c.dtype, c.width, c.block_q, TritonDevice(limit, 1, at)))
+        for (at, limit), c in product(SHARED.items(), configurations())
     }
+    assert chosen <= {(at, v.configuration) for at, v in jobs()}
     assert {v.kernel for _, v in jobs()} == {
         *("latent", "heads", "combine", "combine_mapped", "add_norm", "choose_token")
     }

@@ -4,7 +4,9 @@ import gc
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -27,11 +29,12 @@ class Sometimes:
     """A recorder that fails so many times."""
 
     failing = 0
+    error: Exception = RuntimeError("operation not permitted when stream is capturing\nmore")
 
     def record(self, body: Callable[[], None]) -> Callable[[], None]:
         self.failing -= 1
         if self.failing >= 0:
-            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+            raise self.error
         return body
 
 
@@ -146,15 +149,16 @@ def test_a_capture_that_cannot_be_ended_leaves_its_stream() -> None:
         assert gpu.stream.number == 0 and not gpu.capturing
 
 
-def test_memory_that_runs_out_is_reported() -> None:
-    """A graph is not given up for a way that needs more."""
-
-    class Full:
-        def record(self, body: Callable[[], None]) -> Callable[[], None]:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    with pytest.raises(torch.OutOfMemoryError):
-        record(Graphs(Full()), lambda: None)
+@pytest.mark.parametrize("freed", [True, False])
+def test_memory_that_runs_out_is_reported(freed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless torch holds some. A graph is not given up for a way that needs more."""
+    emptied, recorder = Mock(), Sometimes()
+    monkeypatch.setattr(torch.cuda, "empty_cache", emptied)
+    recorder.error, recorder.failing = torch.OutOfMemoryError("CUDA out of memory"), 2 - freed
+    graphs = Graphs(recorder)
+    with nullcontext() if freed else pytest.raises(torch.OutOfMemoryError):
+        record(graphs, lambda: None)
+    assert emptied.call_count == 1 and graphs.failure is None
 
 
 def test_graphs_of_other_roles_and_engines_have_other_capture_streams() -> None:

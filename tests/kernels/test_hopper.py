@@ -10,14 +10,7 @@ from bench.compilation import SHARED, resources
 from slimwhisper.kernels.attention import ALL, Latent, Reads
 from slimwhisper.kernels.gpu.driver import CAPABILITY, has_bindings
 from slimwhisper.kernels.gpu.hopper import Variant, attend, compile_for, variant_of
-from tests.kernels.test_triton_kernels import (
-    DEVICE,
-    NAN,
-    WIDTHS,
-    assert_close,
-    naive_latent,
-    normal,
-)
+from tests.kernels.test_triton_kernels import DEVICE, NAN, WIDTHS, assert_latent, normal
 from tests.support.attention import latent_reference
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
@@ -58,12 +51,7 @@ def test_attention(
         group = 1  # more do not fit
     queries = gain * normal(heads, windows * group, width, seed=0, dtype=dtype).transpose(0, 1)
     latent, scale = normal(windows, positions, width, seed=1, dtype=dtype), width**-0.5
-    found = attended(queries, Latent(latent), scale, splits)
-    true = latent_reference(queries.double(), Latent(latent.double()), scale)
-    grouped = queries.reshape(windows, -1, width)
-    plain = naive_latent(grouped, latent, scale).view(queries.shape)
-    largest = (grouped.double() @ latent.double().transpose(1, 2)).abs().max() * scale
-    assert_close(found, plain, true, 2**-24 * float(largest))
+    assert_latent(attended(queries, Latent(latent), scale, splits), queries, latent, scale)
 
 
 @on_hopper

@@ -67,10 +67,15 @@ def assert_close(found: Tensor, plain: Tensor, true: Tensor, more: float = 0) ->
         assert distance < 5e-6, distance
 
 
-def naive_latent(queries: Tensor, latent: Tensor, scale: float) -> Tensor:
-    """PyTorch in the dtype itself: queries [B, Q, d], latent [B, T, d]."""
-    scores = queries @ latent.transpose(1, 2) * scale
-    return scores.float().softmax(dim=-1).to(latent.dtype) @ latent
+def assert_latent(found: Tensor, queries: Tensor, latent: Tensor, scale: float) -> None:
+    """As close to the true attention as PyTorch in the dtype itself: latent [B, T, d]."""
+    true = latent_reference(queries.double(), Latent(latent.double()), scale)
+    grouped = queries.reshape(len(latent), -1, latent.shape[-1])
+    scores = grouped @ latent.transpose(1, 2) * scale
+    plain = scores.float().softmax(dim=-1).to(latent.dtype) @ latent
+    # the kernel rounds a score once more than PyTorch: to base 2
+    largest = (grouped.double() @ latent.double().transpose(1, 2)).abs().max() * scale
+    assert_close(found, plain.view(queries.shape), true, 2**-24 * float(largest))
 
 
 # windows, rows of one, positions, splits
@@ -93,12 +98,7 @@ def test_split_latent(
     configuration = shape_of("latent", dtype, width, group * heads)
     scale = 2 * width**-0.5
     found = split_latent(queries, latent, scale, configuration, splits)
-    true = latent_reference(queries.double(), Latent(latent.double()), scale)
-    grouped = queries.view(windows, -1, width)
-    plain = naive_latent(grouped, latent, scale).view(queries.shape)
-    # the kernel rounds a score once more than PyTorch: to base 2
-    largest = (grouped.double() @ latent.double().transpose(1, 2)).abs().max() * scale
-    assert_close(found, plain, true, 2**-24 * float(largest))
+    assert_latent(found, queries, latent, scale)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -281,12 +281,11 @@ def test_the_dispatch_counts_partial_sums() -> None:
     assert kernels.splits(c, windows, count=1, positions=1500, width=2) > 1
 
 
-def test_a_processor_holds_what_its_memory_registers_and_warps_allow() -> None:
+def test_a_processor_holds_what_its_memory_and_registers_allow() -> None:
     c = replace(shape_of("latent", torch.float16, 64, 16), warps=8, shared=50_000, registers=32)
     assert HOPPER.programs(c) == 4  # by shared memory
     assert HOPPER.programs(replace(c, registers=128)) == 2
-    assert HOPPER.programs(replace(c, registers=255)) == 1
-    assert HOPPER.programs(replace(c, shared=1_000)) == 8  # by warps: 64 in all
+    assert HOPPER.programs(replace(c, shared=1_000)) == 8  # by registers
     assert ADA.programs(replace(c, shared=101_376)) == 1
     assert AMPERE.programs(replace(c, shared=200_000)) == 1  # not launched there
 
