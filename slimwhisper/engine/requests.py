@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slimwhisper.cache.rows import pages_of
@@ -135,14 +135,6 @@ class Window:
     logprobs: bool = False
     draft: tuple[int, ...] = ()
 
-    def without_mel(self) -> Window:
-        """Return the same request, once its audio is in the slot.
-
-        Returns:
-            The request.
-        """
-        return replace(self, mel=None)
-
 
 @dataclass(frozen=True, slots=True)
 class Retry:
@@ -166,11 +158,6 @@ class Align:
 
     before: tuple[int, ...]
     text: tuple[int, ...]
-
-    @property
-    def length(self) -> int:
-        """The number of tokens that are read, <|endoftext|> included."""
-        return len(self.before) + len(self.text) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ class GroupRunner:
                 for each in zip(windows, drafts, hidden, strict=False)
             ]
             accepted, logits = [prefix for prefix, _ in found], torch.stack([t for _, t in found])
-        views, numbers = zip(*state.start(first, tickets, accepted), strict=True)
+        views, numbers = zip(*state.start_values(first, tickets, accepted), strict=True)
         pairs = zip(rules_of(tickets), accepted, strict=True)
         banned_first = padded([[] if p.tokens else r.suppress_first.tolist() for r, p in pairs], -1)
         if any(drafts):
@@ -374,7 +374,7 @@ class Runner:
             self.encoder.begin(tickets, mels, not plan.starved)
             self._receive(results, wait=False)
         for ticket in plan.encode:
-            ticket.window = ticket.window.without_mel()
+            ticket.window = replace(ticket.window, mel=None)  # it is in the slot
         self._receive(results, wait=False)
         # with one slot, or an encoder in parallel, its memory is reused soon
         if plan.encode and self.cross.slots > 1 and self.encoder.synchronous:
