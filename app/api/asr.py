@@ -21,7 +21,7 @@ from slimwhisper.app.api.fields import (
     read_form,
 )
 from slimwhisper.app.api.recordings import wav_of
-from slimwhisper.app.api.request import TranscriptionRequest, choose_model, lacking_speakers
+from slimwhisper.app.api.request import TranscriptionRequest, lacking_speakers
 from slimwhisper.app.api.respond import FinishedTranscript, PendingTranscription, respond
 from slimwhisper.app.service.host import Models, ServerHost
 from slimwhisper.longform.recording import Recording
@@ -49,31 +49,25 @@ class AsrForm(create_model("AsrOptions", __base__=TextForm, **BOUNDS)):  # type:
 def read_asr(form: FormData, models: Models) -> TranscriptionRequest:
     """The request of a form. Raises APIError, CheckpointError."""
     fields = check_form(AsrForm, form)
-    model, served_by, warnings = choose_model(fields.model, models)
+    request = TranscriptionRequest.of(
+        fields, fields.audio_file, fields.output, fields.model, models
+    )
     own = {*BOUNDS, "vad_filter", "word_timestamps"}
     options: dict[str, Any] = fields.model_dump(include=own, exclude_defaults=True)
     task = options.setdefault("task", "transcribe")
     if fields.diarize or fields.enable_diarization:
         if lacking := lacking_speakers("diarize"):
-            warnings.append(lacking)
+            request.warnings.append(lacking)
         elif task == "translate":
-            warnings.append("translations have no speakers")
+            request.warnings.append("translations have no speakers")
         else:
             options["diarize"] = "embedding"
     if "diarize" not in options:
         options = {name: value for name, value in options.items() if "speakers" not in name}
-    return TranscriptionRequest(
-        fields.audio_file,
-        fields.output,
-        model,
-        served_by,
-        options,
-        unknown=list(fields.model_extra or ()),
-        warnings=warnings,
-        accept="text/plain",
-        convert=None if fields.encode else wav_of,
-        render=as_json if fields.output == "json" else None,
-    )
+    request.options, request.accept = options, "text/plain"
+    request.convert = None if fields.encode else wav_of
+    request.render = as_json if fields.output == "json" else None
+    return request
 
 
 def as_json(finished: FinishedTranscript) -> dict[str, Any]:

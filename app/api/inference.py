@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from starlette.datastructures import FormData
 
 from slimwhisper.app.api.fields import Text, UploadForm, check_form, invalid, one_of, only
-from slimwhisper.app.api.request import TranscriptionRequest, choose_model
+from slimwhisper.app.api.request import TranscriptionRequest
 from slimwhisper.app.service.host import Models
 from slimwhisper.jobs.flags import temperatures
 from slimwhisper.option_group import asks_detection
@@ -106,14 +106,8 @@ class InferenceForm(UploadForm):
 def read_inference(form: FormData, models: Models) -> TranscriptionRequest:
     """The request of a form. Raises APIError for a field that is invalid or not supported."""
     fields = check_form(InferenceForm, form)
-    model, served_by, _ = choose_model(None, models)
+    request = TranscriptionRequest.of(fields, fields.file, fields.response_format, None, models)
     task = "translate" if fields.translate else "transcribe"
-    return TranscriptionRequest(
-        fields.file,
-        fields.response_format,
-        model,
-        served_by,
-        {"task": task, **fields.options()},
-        words_inside=True,
-        unknown=list(fields.model_extra or ()),
-    )
+    request.options = {"task": task, **fields.options()}
+    request.words_inside = True
+    return request

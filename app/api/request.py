@@ -25,6 +25,7 @@ from starlette.datastructures import FormData, UploadFile
 from slimwhisper.app.api.fields import (
     LenientModel,
     Text,
+    TextForm,
     Texts,
     UploadForm,
     check_form,
@@ -58,25 +59,35 @@ HEADER_SAFE = " ,;.:()'-/"  # of a warning in a header
 
 @dataclass(slots=True)
 class TranscriptionRequest:
-    """A checked request, in OpenAI's or in whisper.cpp's form."""
+    """A checked request, of any API."""
 
     upload: UploadFile
     format: str  # of the response
     model: ModelChoice
     served_by: str  # the model's display name
-    options: dict[str, Any]  # fields of `slimwhisper.Options`
+    unknown: list[str]  # fields that were ignored
+    warnings: list[str]  # about the request and the file
+    options: dict[str, Any] = field(default_factory=dict)  # fields of `slimwhisper.Options`
     openai_model: str = ""  # the requested model of OpenAI, without a date; "": another model
     granularities: tuple[str, ...] = ("segment",)  # of verbose_json
     words_inside: bool = False  # verbose_json has the words within each segment, as whisper.cpp
     stream: bool = False
     references: tuple[SpeakerReference, ...] = ()
-    unknown: list[str] = field(default_factory=list)  # fields that were ignored
-    warnings: list[str] = field(default_factory=list)  # about the file
     accept: str = ""  # the header: what the client wants
     convert: Callable[[BinaryIO], BinaryIO] | None = None  # the upload to a file with a header
     render: Callable[[Any], dict[str, Any]] | None = None  # `FinishedTranscript` -> another API's
     mix_instead: bool = False  # as in `Job`
     channels: int = 1  # as in `Job`, once the recording has been read
+
+    @classmethod
+    def of(
+        cls, fields: TextForm, upload: UploadFile, format: str, name: str | None, models: Models
+    ) -> Self:
+        """The request of a form, without its options yet. name: of the model. Raises
+        CheckpointError.
+        """
+        model, served_by, warnings = choose_model(name, models)
+        return cls(upload, format, model, served_by, list(fields.model_extra or ()), warnings)
 
     def headers(self) -> dict[str, str]:
         """The response's headers: the model that served it, the ignored fields, and what is odd in
@@ -248,21 +259,14 @@ def read_request(form: FormData, models: Models, task: str) -> TranscriptionRequ
     Raises APIError for a field that is invalid or not supported, CheckpointError for the model.
     """
     fields = check_form(TranscriptionForm, form)
-    model, served_by, warnings = choose_model(fields.model, models)
-    requested_model = openai_model(fields.model) or ""
-    request = TranscriptionRequest(
-        fields.file,
-        fields.response_format,
-        model,
-        served_by,
-        {"task": task, **fields.options()},
-        requested_model,
-        granularities=fields.timestamp_granularities or ("segment",),
-        stream=fields.stream,
-        references=read_references(fields.known_speaker_names, fields.known_speaker_references),
-        unknown=list(fields.model_extra or ()),
-        warnings=warnings,
-    )
+    format, name = fields.response_format, fields.model
+    request = TranscriptionRequest.of(fields, fields.file, format, name, models)
+    request.options = {"task": task, **fields.options()}
+    request.openai_model = openai_model(name) or ""
+    request.granularities = fields.timestamp_granularities or request.granularities
+    request.stream = fields.stream
+    names, references = fields.known_speaker_names, fields.known_speaker_references
+    request.references = read_references(names, references)
     _refuse_combinations(request)
     return request
 

@@ -110,10 +110,11 @@ async def read_body(request: Request) -> FormData:
 def read_listen(form: FormData, models: Models) -> TranscriptionRequest:
     """The request of a form. Raises APIError, CheckpointError."""
     fields = check_form(RecordingForm, form)
-    model, served_by, warnings = choose_model(fields.model, models)
-    unknown, by_voice = list(fields.model_extra or ()), bool(fields.diarize or fields.diarize_model)
+    request = TranscriptionRequest.of(fields, fields.file, "json", fields.model, models)
+    by_voice = bool(fields.diarize or fields.diarize_model)
     if by_voice and (lacking := lacking_speakers("diarize")):
-        warnings, by_voice = [*warnings, lacking], False
+        request.warnings.append(lacking)
+        by_voice = False
     options: dict[str, Any] = {
         "task": "transcribe",
         "word_timestamps": True,
@@ -123,20 +124,13 @@ def read_listen(form: FormData, models: Models) -> TranscriptionRequest:
         "channels": "split" if fields.multichannel else None,
         "diarize": "embedding" if by_voice and not fields.multichannel else None,
     }
-    unknown += ["encoding"] * (fields.encoding not in (None, "linear16"))
-    with_header = partial(wav_of, rate=fields.sample_rate, channels=fields.channels)
-    return TranscriptionRequest(
-        fields.file,
-        "json",
-        model,
-        served_by,
-        {name: value for name, value in options.items() if value},
-        unknown=unknown,
-        warnings=warnings,
-        convert=with_header if fields.encoding == "linear16" else None,
-        render=partial(as_listen, fields),
-        mix_instead=True,
-    )
+    request.options = {name: value for name, value in options.items() if value}
+    if fields.encoding == "linear16":
+        request.convert = partial(wav_of, rate=fields.sample_rate, channels=fields.channels)
+    elif fields.encoding is not None:
+        request.unknown.append("encoding")
+    request.render, request.mix_instead = partial(as_listen, fields), True
+    return request
 
 
 def as_listen(fields: RecordingForm, finished: FinishedTranscript) -> dict[str, Any]:

@@ -34,7 +34,6 @@ from slimwhisper.live.types import LiveOptions
 from slimwhisper.longform.requests import search_of
 from slimwhisper.recordings.transcribe import AnyRecording, RecordingSource
 from slimwhisper.service.source import Event, Failed, Finished, Progress
-from slimwhisper.types import Transcript
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -247,7 +246,7 @@ class Service:
         except Exception as error:
             if not isinstance(error, SlimWhisperError):
                 logger.error("a recording could not be read", exc_info=error)
-            self._end(job, wrap_unexpected(error))
+            self._fail([job], wrap_unexpected(error))
             return
         job.recording, job.state = recording, JobState.RUNNING
         job.emit(JobStarted(recording.seconds))
@@ -260,23 +259,23 @@ class Service:
                 pass
             case Progress(job):
                 job.emit(event)
-            case Finished(job, transcript):
-                self._end(job, transcript)
+            case Finished(job):
+                self._end(job, event)
             case Failed(job, error, of_engine):
                 if of_engine:
                     logger.error("the engine failed", exc_info=error)
-                self._end(job, wrap_unexpected(error))
+                self._fail([job], wrap_unexpected(error))
 
-    def _end(self, job: Job, outcome: Transcript | SlimWhisperError | None) -> None:
-        """Remove a job and emit its outcome; None: it was cancelled, which emits nothing."""
+    def _end(self, job: Job, event: Finished | Failed | None) -> None:
+        """Remove a job and emit its last event; None: it was cancelled, which emits nothing."""
         with self._changed:
             if job.ended:
                 return
-            if isinstance(outcome, Transcript):
+            if isinstance(event, Finished):
                 assert job.recording is not None
                 self.counts.finished += 1
                 self.counts.audio_seconds += job.recording.seconds
-            elif outcome is not None:
+            elif event is not None:
                 self.counts.failed += 1
             else:
                 self.counts.cancelled += 1
@@ -286,11 +285,9 @@ class Service:
         if (submission := job.submission) is not None:
             self.engines.transcriber.cancel(submission)
         job.submission = None  # a reference to the job must not keep the engine alive
-        if isinstance(outcome, Transcript):
-            job.emit(Finished(job, outcome))
-        elif outcome is not None:
-            job.emit(Failed(job, outcome))
+        if event is not None:
+            job.emit(event)
 
     def _fail(self, jobs: Iterable[Job], error: SlimWhisperError) -> None:
         for job in jobs:
-            self._end(job, error)
+            self._end(job, Failed(job, error))
