@@ -26,7 +26,7 @@ import torch
 from peer_engines import PEERS, name_of
 from peer_engines.case import Case
 from peer_jobs import sources_of
-from peers import seconds
+from peers import LONGEST
 from peers_processes import SECONDS, Worker, convert, measure
 from rows import listed, spread, table
 from serve import measured, started
@@ -124,7 +124,11 @@ def main() -> None:
     parser.add_argument("--loads", type=listed(int), default=[0, 1, 2, 4], help="[0,1,2,4]")
     parser.add_argument("--files", type=positive, default=4)
     parser.add_argument("--tokens", type=positive, default=50, help="of a file, without --model")
-    parser.add_argument("--seconds", type=seconds, default=29, help="of a file, without --model")
+    lengths = range(1, LONGEST + 1)
+    noise = "of a file's noise"
+    parser.add_argument(
+        "--seconds", type=int, choices=lengths, default=LONGEST, metavar="N", help=noise
+    )
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     args = parser.parse_args()

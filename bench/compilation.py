@@ -244,8 +244,9 @@ def main() -> None:
     # ROCm runs what a device of compute capability 8.0 does (`dispatch`)
     todo = jobs(not args.some, {80: ROCM_SHARED} if args.rocm else shared)
     if args.width:
-        todo = [job for job in todo if job[1].configuration]
-        todo = [job for job in todo if job[1].configuration.width == args.width]
+        todo = [
+            (at, v) for at, v in todo if v.configuration and v.configuration.width == args.width
+        ]
     if args.table:
         todo = [(at, v) for at, v in todo if v.configuration and not v.flags]
         print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")

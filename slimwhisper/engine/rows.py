@@ -121,7 +121,7 @@ class FinishedTexts(NamedTuple):
     scores: Tensor  # [n, m] floating: sums of log-probabilities
     bonuses: Tensor  # [n, m] floating
     logprobs: Tensor  # [n, m, limit] floating: of each token; [n, m, 0] if not requested
-    count: Tensor  # [n] int64
+    counts: Tensor  # [n] int64
 
 
 class BeamSnapshot(Snapshot):
@@ -155,11 +155,11 @@ class BeamSnapshot(Snapshot):
 
     def _ended(self) -> Tensor:
         """[n] bool: the window has enough finished texts."""
-        return self.finished.count >= self.finished.tokens.shape[1] - 1
+        return self.finished.counts >= self.finished.tokens.shape[1] - 1
 
     def _texts(self, index: int) -> list[Candidate]:
         """The finished texts and, if there are too few, the best unfinished beams."""
-        texts, rows, count = self.texts, self._rows(index), int(self.finished.count[index])
+        texts, rows, count = self.texts, self._rows(index), int(self.finished.counts[index])
         columns = (t[index, :count].tolist() for t in self.finished[:-1])
         candidates = [
             (tokens[:n], score, bonus, logprobs[: n + 1])

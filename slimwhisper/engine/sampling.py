@@ -160,7 +160,7 @@ class BeamSampler(Sampler):
             scores=torch.zeros(shape, dtype=torch.float32, device=device),
             bonuses=torch.zeros(shape, dtype=torch.float32, device=device),
             logprobs=torch.zeros((*shape, state.limit), dtype=torch.float32, device=device),
-            count=torch.zeros(shape[0], dtype=torch.int64, device=device),
+            counts=torch.zeros(shape[0], dtype=torch.int64, device=device),
         )
 
     def by_window(self) -> Sequence[Tensor]:
@@ -169,7 +169,7 @@ class BeamSampler(Sampler):
 
     def begin(self, first: int, count: int) -> None:
         """No text is finished."""
-        self.finished.count[first : first + count] = 0
+        self.finished.counts[first : first + count] = 0
 
     def choose(self, batch: StepBatch, logits: Tensor, fresh: bool) -> None:
         """Extend each window's beams by their best continuations; logits [R, V]."""
@@ -179,7 +179,7 @@ class BeamSampler(Sampler):
         ranked = self._rank(batch, texts, logits, fresh)
         ends = ranked.tokens == self.eot
         others = (~ends).cumsum(dim=1)
-        done = self.finished.count[self._windows(batch)] >= self.max_finished
+        done = self.finished.counts[self._windows(batch)] >= self.max_finished
         self._finish(batch, ranked, ends & (others < self.width) & ~done[:, None])
         self._continue(batch, ranked, ~ends & (others <= self.width), ~done)
 
@@ -220,7 +220,7 @@ class BeamSampler(Sampler):
     def _finish(self, batch: StepBatch, ranked: Ranked, new: Tensor) -> None:
         """Store texts that have just ended, best first, while there is room: new [W, n] bool."""
         windows, block, texts = self._windows(batch), batch.block, self.state.texts
-        finished, count = self.finished, self.finished.count[windows]
+        finished, count = self.finished, self.finished.counts[windows]
         lengths = self.state.counts[block][ranked.sources]
         target = new.cumsum(dim=1) - 1 + count[:, None]
         target = target.masked_fill(~new | (target >= self.max_finished), self.max_finished)
@@ -235,7 +235,7 @@ class BeamSampler(Sampler):
         if batch.logprobs:
             finished.logprobs[window, target] = texts.token_logprobs[block][ranked.sources]
             finished.logprobs[window, target, lengths] = ranked.logprobs.float()
-        finished.count[windows] = (count + new.sum(dim=1)).clamp_(max=self.max_finished)
+        finished.counts[windows] = (count + new.sum(dim=1)).clamp_(max=self.max_finished)
 
     def _continue(
         self, batch: StepBatch, ranked: Ranked, continues: Tensor, active: Tensor
