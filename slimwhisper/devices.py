@@ -10,6 +10,7 @@ import torch
 from slimwhisper.audio.threads import WORKERS
 from slimwhisper.cores import find_cores
 from slimwhisper.errors import OptionError
+from slimwhisper.kernels.configurations import MIN_CAPABILITY
 from slimwhisper.kernels.cpu.library import library, processor_has
 from slimwhisper.kernels.dispatch import indexed
 from slimwhisper.kernels.linear import INT8_PRODUCTS
@@ -85,7 +86,11 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
 
 
 def is_slow(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a device multiplies faster in float32, as CPUs without instructions for a dtype."""
+    """Whether a device multiplies faster in float32, as CPUs without instructions for a dtype, and
+    NVIDIA's GPUs before 8.0 in bfloat16.
+    """
+    if device.type == "cuda":
+        return dtype == torch.bfloat16 and torch.cuda.get_device_capability(device) < MIN_CAPABILITY
     if dtype == torch.bfloat16 and (processor_has("avx512_bf16") or processor_has("amx_bf16")):
         return False
     return device.type == "cpu" and dtype in (torch.float16, torch.bfloat16)

@@ -128,7 +128,8 @@ def load_model(
     compute_dtype = choose_dtype(dtype, device)
     if is_slow(compute_dtype, device):
         slow = str(compute_dtype).removeprefix("torch.")
-        logger.warning("%s is very slow on this CPU; use auto", slow)
+        kind = "CPU" if device.type == "cpu" else "GPU"
+        logger.warning("%s is very slow on this %s; use auto", slow, kind)
     if device.type == "cpu" and library() is None and "SLIMWHISPER_KERNELS" not in os.environ:
         logger.warning("no compiled kernels: about half the speed; slimwhisper doctor says why")
     read_any = partial(

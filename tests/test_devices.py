@@ -22,6 +22,7 @@ from slimwhisper.devices import (
     choose_dtype,
     device_warning,
     free_bytes,
+    is_slow,
 )
 from slimwhisper.engine.engine import slot_bytes
 from slimwhisper.engine.requests import Search
@@ -137,7 +138,10 @@ def test_the_fastest_dtype(
     monkeypatch.setattr("slimwhisper.devices.processor_has", lambda name: name == feature)
     cpu, fastest = torch.device("cpu"), torch.bfloat16 if feature else torch.float32
     assert choose_dtype("auto", cpu) == fastest and choose_dtype(None, cpu) == torch.float32
-    assert choose_dtype("auto", GPU) == choose_dtype(None, GPU) == torch.float16
+    for capability in ((7, 5), (8, 0)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
+        assert choose_dtype("auto", GPU) == choose_dtype(None, GPU) == torch.float16
+        assert is_slow(torch.bfloat16, GPU) == (capability < (8, 0))
     with pytest.raises(OptionError, match="one of auto, float32, float16, bfloat16, int8"):
         choose_dtype("fastest", cpu)
     model = load_model("digits", device="cpu", dtype="auto")

@@ -7,7 +7,6 @@ docs/internals/gpu.md.
 
 import ctypes
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -159,6 +158,8 @@ def attend(
         [N, h, d], laid out head by head, or with `maps` [N, h, d_k]; zeros for a window without
         positions. Raises RuntimeError if the kernel cannot be compiled or launched.
     """
+    from cuda.bindings import driver
+
     rows, heads, width = queries.shape
     windows = reads.windows(len(latent))
     values, factors, table = latent.values, latent.factors, reads.block_table
@@ -178,27 +179,13 @@ def attend(
         reads.positions(values.shape[1]),
         splits,
     )
-    launch(variant, (windows, splits), buffers, numbers)
-    return combine_and_map(parts, out, maps)
-
-
-def launch(
-    variant: Variant,
-    grid: tuple[int, int],
-    buffers: Sequence[Tensor | None],
-    numbers: Sequence[float],
-) -> None:
-    """Start the kernel on the current stream: its first arguments are `buffers`, then `numbers`.
-    Raises RuntimeError.
-    """
-    from cuda.bindings import driver
-
     kernel = _load(variant, torch.cuda.current_device())
     pointers = (0 if buffer is None else buffer.data_ptr() for buffer in buffers)
     arguments = (*pointers, *numbers), ARGUMENTS
     stream = torch.cuda.current_stream().cuda_stream
-    shape = (*grid, 1, 3 * TEAM, 1, 1, variant.shared)
+    shape = (windows, splits, 1, 3 * TEAM, 1, 1, variant.shared)
     checked(driver.cuLaunchKernel(kernel, *shape, stream, arguments, 0))
+    return combine_and_map(parts, out, maps)
 
 
 @cache

@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from slimwhisper.engine.engine import ENCODE_BATCH, Engine
 from slimwhisper.engine.requests import Answer, Request, Search, Window
-from slimwhisper.errors import plain_error
+from slimwhisper.errors import SlimWhisperError, plain_error
 from slimwhisper.service.source import Failed, Finished, Progress, SessionSource, Stepped
 
 if TYPE_CHECKING:
@@ -317,7 +319,13 @@ class SharedEngine:
         filled = min(engine.slots - engine.room, engine.batch_size)
         slots = max(filled, min(engine.slots - self.unused, self.most))
         before, since = engine.preemptions, time.perf_counter()
-        for ticket, answer in engine.step():
+        try:
+            answers = engine.step()
+        except torch.OutOfMemoryError as error:
+            few = f"batch_size {engine.batch_size}: not enough memory on {self.model.device}"
+            problem = f"{few}; choose a smaller batch_size, or a smaller model"
+            raise SlimWhisperError(problem) from error
+        for ticket, answer in answers:
             decoding = ticket.owner
             assert isinstance(decoding, Decoding)
             engine.reply(ticket, self._accept(decoding, answer))

@@ -20,8 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
-import torch
-
 from slimwhisper.devices import choose_batch_size
 from slimwhisper.engine.engine import Engine, make_engine, slot_bytes, slots_within
 from slimwhisper.engine.requests import Search
@@ -303,9 +301,6 @@ class Transcriber:
         """Drop an engine, and end its sources with an error."""
         if engine in self._engines:
             self._engines.remove(engine)
-        if isinstance(error, torch.OutOfMemoryError) and engine.engine is not None:
-            few = f"batch_size {engine.engine.batch_size}: not enough memory on {self.model.device}"
-            error = SlimWhisperError(f"{few}; choose a smaller batch_size, or a smaller model")
         engine.engine = None
         for caller in engine.callers:
             self._refuse(engine, caller, plain_error(error))

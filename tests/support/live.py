@@ -24,6 +24,7 @@ from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.service import Service
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import StoredSamples
+from slimwhisper.engine.engine import Engine
 from slimwhisper.service.shared_engine import SharedEngine
 
 PATIENCE = 20.0  # seconds until all is as before
@@ -63,13 +64,13 @@ def held_engines(monkeypatch: pytest.MonkeyPatch, seconds: float = 60) -> thread
 
 def full_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next step of an engine fails; those after it do not."""
-    step = SharedEngine.step
+    step = Engine.step
 
     def fails(_: Any) -> Any:
-        monkeypatch.setattr(SharedEngine, "step", step)
+        monkeypatch.setattr(Engine, "step", step)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(SharedEngine, "step", fails)
+    monkeypatch.setattr(Engine, "step", fails)
 
 
 @dataclass
