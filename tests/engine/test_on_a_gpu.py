@@ -160,7 +160,7 @@ def test_nobody_waits_for_the_gpu(search: Search | None, phrases: int | None) ->
             looks += bool(counts.downloads)
             assert counts.kernels["graph"] == 1
             if i:  # recorded: pages are one upload, pinned
-                assert counts.uploads.total() == counts.kernels["index_put_"] <= 1
+                assert counts.uploads.total() == counts.kernels["__setitem__"] <= 1
                 assert counts.kernels.total() <= 1 + counts.uploads.total() + 2 * looks
         assert looks == 3 and not owner.answers
 
