@@ -9,7 +9,6 @@ from slimwhisper import SlimWhisper, load_audio
 from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.load import load_channels, load_samples
 from slimwhisper.audio.readers import Readers
-from slimwhisper.cli import main
 from slimwhisper.errors import AudioError, OptionError
 from tests.support.paths import SAMPLES
 from tests.support.recordings import ffmpeg, needs_ffmpeg, write
@@ -81,20 +80,3 @@ def test_in_the_library(film: Path, digits: SlimWhisper) -> None:
     assert result["text"].startswith(" five five five")
     with pytest.raises(OptionError, match="audio_track"):
         digits.transcribe(film, audio_track=2.5)
-
-
-def test_in_the_command(
-    film: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The choice belongs to what a job's journal has."""
-    monkeypatch.chdir(tmp_path)
-    command = ["transcribe", film.name, "--model", "digits", "--journal", "True", "-f", "txt"]
-    for track, status, said in (
-        ([], 0, "film.mkv: 2 audio tracks: 1 jpn (taken, default), 2 eng"),
-        (["--audio_track", "eng"], 0, ""),
-        (["--audio_track", "3"], 1, f"has no audio track '3', only {LISTED}"),
-    ):
-        assert main([*command, *track]) == status
-        error = capsys.readouterr().err
-        assert said in error and (said or "audio tracks" not in error)
-    assert Path("film.txt").read_text().startswith("five five five")

@@ -7,10 +7,9 @@ from torch import Tensor
 from slimwhisper.cache.base import StoreShape
 from slimwhisper.cache.decoder_cache import SelfCache
 from slimwhisper.cache.fold import Context, fold
-from slimwhisper.cache.forms import KV, E, Hybrid, K, V, X, choose_forms, names_of
+from slimwhisper.cache.forms import names_of
 from slimwhisper.cache.latent import LatentAttention, LatentCross, prefers_latent
 from slimwhisper.cache.rows import PAGE, DecodeStep, Rows
-from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import Kernels
 from tests.support.cache_forms import (
     CPU,
@@ -19,7 +18,6 @@ from tests.support.cache_forms import (
     LENGTH,
     WIDTH,
     block,
-    cross_reference,
     noise,
     plan,
     self_reference,
@@ -32,13 +30,6 @@ def test_the_hybrids_first_layer_has_no_key_map() -> None:
     first, other = plan("hybrid", "x").cross
     assert first.key_map is None and first.value_map is not None
     assert other.key_map is not None
-
-
-def test_the_formulas_agree_with_each_other() -> None:
-    x, source = noise(4, WIDTH), noise(FRAMES, WIDTH, seed=1)
-    expected = cross_reference("kv", 1, x, source)
-    for form in names_of("cross"):
-        torch.testing.assert_close(cross_reference(form, 1, x, source), expected)
 
 
 @pytest.mark.parametrize("form", names_of("self"))
@@ -99,13 +90,3 @@ def test_float8_columns_are_scaled_by_the_norms_weight() -> None:
     expected[1] = 1e-6
     torch.testing.assert_close(folded.column_scales, expected)
     assert torch.equal(folded.offset, bias)
-
-
-def test_forms_are_chosen_by_name() -> None:
-    assert choose_forms() == (E(), X())
-    assert choose_forms("option2") == (E(), K())
-    assert choose_forms("baseline", cross_cache="hybrid") == (Hybrid(), KV())
-    assert choose_forms("slim", self_cache="v") == (E(), V())
-    for wrong in ({"cache": "fast"}, {"cross_cache": "x"}, {"self_cache": "e"}):
-        with pytest.raises(OptionError, match="is not one of"):
-            choose_forms(**wrong)

@@ -6,7 +6,18 @@ from dataclasses import dataclass
 import pytest
 
 from slimwhisper.cache import forms
-from slimwhisper.cache.forms import KV, Form, brief, check_form, choose_forms, parse_form
+from slimwhisper.cache.forms import (
+    KV,
+    E,
+    Form,
+    Hybrid,
+    K,
+    X,
+    brief,
+    check_form,
+    choose_forms,
+    parse_form,
+)
 from slimwhisper.errors import OptionError
 
 
@@ -62,8 +73,12 @@ def test_specs_of_forms() -> None:
     assert str(check_form("e", ("kv", "e"))) == "e"
     with pytest.raises(OptionError, match=r"^'kv:r=3': kv has no settings$"):
         check_form("kv:r=3", ("kv", "e"))
-    with pytest.raises(OptionError, match=r"^cross_cache: 'x' is not one of kv, k"):
-        choose_forms(cross_cache="x")
+    assert choose_forms() == (E(), X())
+    assert choose_forms("option2") == (E(), K())
+    assert choose_forms("baseline", cross_cache="hybrid") == (Hybrid(), KV())
+    for wrong in ({"cache": "fast"}, {"cross_cache": "x"}, {"self_cache": "e"}):
+        with pytest.raises(OptionError, match=rf"^{next(iter(wrong))}: .* is not one of"):
+            choose_forms(**wrong)
     with pytest.raises(OptionError, match=r"^self_cache: 'x:r=3': x has no settings$"):
         choose_forms(self_cache="x:r=3")
     with pytest.raises(ValueError, match="unknown cache form 'y'"):

@@ -14,6 +14,7 @@ from huggingface_hub import constants
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.tokens.vocabulary import get_vocabulary, is_openai_table
 from slimwhisper.types import Dims
+from tests.support import damage as d
 from tests.support import oracle
 from tests.support.checkpoints import assert_equal, fill_cache, random_state, refusal, tiny_dims
 from tests.support.foreign import (
@@ -114,30 +115,28 @@ def test_ggml_that_cannot_be_read(tmp_path: Path, words: str) -> None:
     assert words in message and str(path) in message, message
 
 
-# what `save_ct2` writes otherwise; or its vocabulary.json
-CT2_DAMAGE: dict[str, dict[str, Any] | str | None] = {
-    "int8": {"variables": {"encoder/conv1/weight": torch.zeros(2, 2).char()}},
-    "'TransformerSpec'": {"kind": "TransformerSpec"},
-    "file version 3": {"version": 3},
-    "file version 7": {"version": 7},
-    "a is an alias of b": {"variables": {}, "aliases": {"a": "b"}},
-    "no vocabulary.json": None,
-    "cannot be read": "{",
-    "not a list of tokens": "{}",
+def ct2(**changes: Any) -> d.Damage:
+    """Other arguments of `save_ct2`."""
+    usual = {"variables": ct2_variables(DIMS, STATE), "tokens": []}
+    return lambda folder: save_ct2(folder, **(usual | changes))
+
+
+CT2_DAMAGE: dict[str, d.Damage] = {
+    "int8": ct2(variables={"encoder/conv1/weight": torch.zeros(2, 2).char()}),
+    "'TransformerSpec'": ct2(kind="TransformerSpec"),
+    "file version 3": ct2(version=3),
+    "file version 7": ct2(version=7),
+    "a is an alias of b": ct2(variables={}, aliases={"a": "b"}),
+    "no vocabulary.json": d.remove("vocabulary.json"),
+    "cannot be read": d.write("vocabulary.json", "{"),
+    "not a list of tokens": d.write("vocabulary.json", "{}"),
 }
 
 
 @pytest.mark.parametrize("words", CT2_DAMAGE)
 def test_ctranslate2_that_cannot_be_read(tmp_path: Path, words: str) -> None:
-    otherwise = CT2_DAMAGE[words]
-    usual = {"variables": ct2_variables(DIMS, STATE), "tokens": []}
-    if isinstance(otherwise, dict):
-        folder = save_ct2(tmp_path / "m", **(usual | otherwise))  # type: ignore[arg-type]
-    else:
-        folder = save_ct2(tmp_path / "m", **usual)  # type: ignore[arg-type]
-        (folder / "vocabulary.json").unlink()
-        if otherwise is not None:
-            (folder / "vocabulary.json").write_text(otherwise)
+    folder = ct2()(tmp_path / "m")
+    CT2_DAMAGE[words](folder)
     message = refusal(folder)
     assert words in message and str(folder) in message
     assert "folder" in refusal(folder / "model.bin"), "the weights alone"

@@ -103,17 +103,6 @@ def test_index_of_the_hub_that_reaches_outside(hub: Server, folder: Path) -> Non
     assert not any("secret" in request for request in hub.requests)
 
 
-def test_cut_transfer_is_repeated_by_the_next_run(
-    hub: Server, folder: Path, state: State, cache: Path
-) -> None:
-    publish(hub, folder)
-    hub.cut = True
-    assert REPOSITORY in refusal(REPOSITORY)
-    assert not list(cache.rglob("model.safetensors"))
-    hub.cut = False
-    assert_equal(load_checkpoint(REPOSITORY).state, state)
-
-
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [

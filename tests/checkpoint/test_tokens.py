@@ -11,6 +11,7 @@ import slimwhisper
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary
+from tests.support import damage as d
 from tests.support.checkpoints import refusal, tiny_dims
 from tests.support.hf_folders import MARKS, STAMPS, Table, hf_folder, trained_table, whisper_table
 from tests.support.scripted import TEXTS
@@ -171,28 +172,24 @@ def test_a_pattern_that_backtracks_without_end_is_an_error(tmp_path: Path) -> No
         tokenizer.encode(f"{'a' * 60}!")
 
 
-WHOLE = json.dumps(TABLE.content())
-
-
+FILE, WHOLE = "tokenizer.json", json.dumps(TABLE.content())
 GAP = TABLE.content()
 GAP["added_tokens"][5]["id"] += 3_000
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "expected"),
+    ("damage", "expected"),
     [
-        (WHOLE[:5_000], "cannot be read as JSON"),
-        ("{}", "not a tokenizer"),
-        (WHOLE.replace('"type": "ByteLevel"', '"type": "Other"'), "cannot be read"),
-        (json.dumps(GAP), "copy the tokenizer"),
-        (json.dumps(trained_table(added=WORDS).content()), "copy the tokenizer"),
-        (None, "no tokenizer.json"),
+        (d.cut(FILE, 5_000), "cannot be read as JSON"),
+        (d.write(FILE, "{}"), "not a tokenizer"),
+        (d.write(FILE, WHOLE.replace('"type": "ByteLevel"', '"type": "Other"')), "cannot be read"),
+        (d.write(FILE, json.dumps(GAP)), "copy the tokenizer"),
+        (trained_table(added=WORDS).save, "copy the tokenizer"),
+        (d.remove(FILE), "no tokenizer.json"),
     ],
 )
-def test_damage_costs_one_line(tmp_path: Path, tokenizer: str | None, expected: str) -> None:
+def test_damage_costs_one_line(tmp_path: Path, damage: d.Damage, expected: str) -> None:
     folder = hf_folder(tmp_path / "model", TABLE)
-    (folder / "tokenizer.json").unlink()
-    if tokenizer is not None:
-        (folder / "tokenizer.json").write_text(tokenizer)
+    damage(folder)
     message = refusal(folder)
     assert expected in message and str(folder) in message

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.forms import all_forms
-from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.filters import FILTERS, LogitFilter
 from slimwhisper.engine.hot_words import HotWordFilter
 from slimwhisper.engine.passes import usable_draft
-from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search, Window
+from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
 from slimwhisper.longform.requests import hot_words, make_rules
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.model import Model
@@ -25,7 +24,6 @@ from tests.support.windows import (
     VOCABULARY,
     assert_same,
     decode,
-    run,
     short_model,
     short_windows,
 )
@@ -113,21 +111,6 @@ def test_other_searches_take_no_draft(
     greedy = search is not None and search.beams is None
     cold = [greedy and w.attempt.temperature == 0 for w in requests]
     assert [f.drafted > 0 for f in found] == cold
-
-
-def test_other_attempts_begin_anew(model: Model, asked: list[Window], plain: list[Decoded]) -> None:
-    def again(tag: int, answer: Answer) -> Request | None:
-        hot = isinstance(answer, Decoded) and answer.temperature == 0
-        return Retry(Attempt(0.8, (1, tag))) if hot else None
-
-    requests = drafted(asked, [p.tokens for p in plain])
-    expected, found = (
-        run(Engine(model, 3), dict(enumerate(some)), again) for some in (asked, requests)
-    )
-    for tag, (first, second) in found.items():
-        assert isinstance(first, Decoded) and isinstance(second, Decoded)
-        assert_same([first, second], expected[tag])  # type: ignore[arg-type]
-        assert first.drafted and not second.drafted
 
 
 @pytest.mark.parametrize("name", [n for n, f in all_forms().items() if "self" in f.attentions])

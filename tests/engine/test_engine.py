@@ -15,7 +15,6 @@ from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import (
     Align,
-    Alignment,
     Answer,
     Attempt,
     Decoded,
@@ -25,25 +24,28 @@ from slimwhisper.engine.requests import (
     Search,
     Window,
 )
-from slimwhisper.engine.rows import Snapshot
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.requests import make_rules
-from slimwhisper.model.model import Guard, Model
+from slimwhisper.model.model import Model
 from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.fuzz import examples
-from tests.support.reference import set_spectrum
 from tests.support.windows import (
     CPU,
     SEARCHES,
     SHORT,
     TOKENIZER,
+    Asked,
     Asker,
+    answers,
     assert_same,
+    assert_same_answers,
     decode,
     mel,
+    of_every_kind,
     run,
+    short_model,
     short_windows,
     step,
 )
@@ -51,52 +53,48 @@ from tests.support.windows import (
 SEVERAL = [*SEARCHES[:2], SEARCHES[4], (Search(beams=4, patience=0.5), (0.0,))]
 
 
-@pytest.mark.parametrize(("search", "temperatures"), SEVERAL)
-@examples(5)
-@given(order=st.permutations(range(5)), slots=st.integers(2, 5))
-def test_results_do_not_depend_on_neighbours(
-    model: Model,
-    search: Search | None,
-    temperatures: tuple[float, ...],
-    order: list[int],
-    slots: int,
-) -> None:
-    """Nor on the order in which windows come, or on how many are decoded together."""
-    requests, alone = each_alone(model, search, temperatures)
-    found = decode(model, [requests[i] for i in order], slots, search)
-    assert_same(found, [alone[i] for i in order])
-
-
 @cache
 def each_alone(
-    model: Model, search: Search | None, temperatures: tuple[float, ...]
-) -> tuple[list[Window], list[Decoded]]:
-    requests = short_windows(5, temperatures=temperatures)
-    alone = [decode(model, [r], 1, search)[0] for r in requests]
-    assert len({d.tokens for d in alone}) == 5
-    assert [d.temperature for d in alone] == [r.attempt.temperature for r in requests]
-    return requests, alone
+    forms: tuple[str, str], search: Search | None, temperatures: tuple[float, ...]
+) -> tuple[Model, list[Asked], list[list[Answer]]]:
+    model = short_model(forms=forms)
+    every = of_every_kind(short_windows(7, temperatures=temperatures), model.plan.exact_cross)
+    alone = [answers(Engine(model, 1, search), [asked])[0] for asked in every]
+    assert [len(found) for found in alone] == [1 + len(asked.then) for asked in every]
+    assert len({found[0].tokens for found in alone if isinstance(found[0], Decoded)}) >= 7
+    return model, every, alone
 
 
-@pytest.mark.parametrize(("search", "temperatures"), [SEARCHES[0], SEARCHES[4]])
-def test_looking_less_often_changes_nothing(
-    model: Model,
+@pytest.mark.parametrize(
+    ("forms", "search", "temperatures"),
+    [
+        *((("e", "x"), *how) for how in SEVERAL),
+        (("kv", "kv"), *SEARCHES[4]),
+        (("sparq_latent:k=99", "keyformer:budget=8"), *SEARCHES[0]),
+        (("compact:merge=0.3", "keyformer_latent:budget=8"), Search(beams=2), (0.0,)),
+        (("sparse", "sparq:k=6"), *SEARCHES[0]),
+    ],
+)
+@examples(8)
+@given(
+    chosen=st.lists(st.integers(0, 7), min_size=2, max_size=7),
+    slots=st.integers(1, 4),
+    check_every=st.sampled_from([None, 1, 64]),
+)
+def test_answers_do_not_depend_on_neighbours(
+    forms: tuple[str, str],
     search: Search | None,
-    temperatures: Sequence[float],
-    monkeypatch: pytest.MonkeyPatch,
+    temperatures: tuple[float, ...],
+    chosen: list[int],
+    slots: int,
+    check_every: int | None,
 ) -> None:
-    """A text that has ended stays as it is until somebody looks: no question at every token."""
-    requests = [*short_windows(4, temperatures=temperatures), *short_windows(2, 40, temperatures)]
-    looks, counts, take = list[int](), list[int](), Snapshot.__init__
-    monkeypatch.setattr(Snapshot, "__init__", lambda *a: (looks.append(1), take(*a))[1])
-    expected = decode(model, requests, 3, search, check_every=1)
-    for every in (5, 64):
-        counts.append(len(looks))
-        looks.clear()
-        found = decode(model, requests, 3, search, check_every=every)
-        assert [f.tokens for f in found] == [e.tokens for e in expected]
-        assert [f.avg_logprob for f in found] == pytest.approx([e.avg_logprob for e in expected])
-    assert counts[0] > 2 * counts[1] > 2 * len(looks)
+    """Nor on the order in which windows come, how many are decoded together, or how often somebody
+    looks whether they have ended.
+    """
+    model, every, alone = each_alone(forms, search, temperatures)
+    found = answers(Engine(model, slots, search, check_every), [every[i] for i in chosen])
+    assert_same_answers(found, [alone[i] for i in chosen])
 
 
 def test_no_row_waits_for_another_s_end(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,46 +116,6 @@ def test_no_row_waits_for_another_s_end(model: Model, monkeypatch: pytest.Monkey
     assert sum(batches) <= total
 
 
-@pytest.mark.parametrize(
-    ("forms", "search"),
-    [
-        (("e", "x"), None),
-        *((forms, Search(beams=3, samples=2)) for forms in (("kv", "kv"), ("v", "k"))),
-    ],
-)
-def test_moves_keep_the_right_audio(forms: tuple[str, str], search: Search | None) -> None:
-    """Windows come, go and begin again in every order; each one's text is still of its audio."""
-    dims = tiny_dims(multilingual=False, width=32, heads=2, text_layers=1)
-    dims = replace(dims, n_audio_ctx=SHORT.n_audio_ctx)
-    state = set_spectrum(random_state(dims, seed=1), dims, 3.0)
-    checkpoint = Checkpoint("random", dims, state)
-    model = Model(checkpoint, CPU, torch.float32, forms, Guard(mel=mel(0)))
-    assert not model.fallbacks
-    tries = (Attempt(0.6, (1,)), Attempt(0.0), Attempt(0.9, (2,)))
-
-    def answers(requests: dict[int, Window], slots: int) -> dict[int, list[Answer]]:
-        seen = dict.fromkeys(requests, 0)
-
-        def then(tag: int, _: Answer) -> Request | None:
-            seen[tag] += 1
-            left = seen[tag] <= (tag + 1) % 4  # none, or up to three more attempts
-            return Retry(tries[seen[tag] - 1]) if left else None
-
-        return run(Engine(model, slots, search), requests, then)
-
-    numbered = {
-        i: Window(w.mel, w.prompt, w.sot_index, make_rules(dims, Options(sample_len=2 + 3 * i % 7)))
-        for i, w in enumerate(short_windows(5))
-    }
-    alone = {i: answers({i: w}, 1)[i] for i, w in numbered.items()}
-    assert [len(a) for a in alone.values()] == [2, 3, 4, 1, 2]
-    assert len({a[0].tokens for a in alone.values()}) >= 4
-    for slots in (2, 4):
-        together = answers(numbered, slots)
-        for i in numbered:
-            assert [a.tokens for a in together[i]] == [a.tokens for a in alone[i]]
-
-
 def test_second_requests_read_the_audio_that_is_there(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,35 +123,18 @@ def test_second_requests_read_the_audio_that_is_there(
     encoded: list[int] = []
     encoder = model.encoder
     monkeypatch.setattr(model, "encoder", lambda mels: encoded.append(len(mels)) or encoder(mels))
-    requests = short_windows(5, sample_len=12)
     before = (*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps)
-    stages: dict[int, int] = dict.fromkeys(range(5), 0)
-
-    def then(tag: int, _: Answer) -> Request | None:
-        stages[tag] += 1
-        own = requests[tag]
-        return {
-            1: Align(before, tuple(range(500, 505 + tag))),
-            2: Retry(Attempt(0.8, (tag,))),
-            3: Window(None, requests[4].prompt, requests[4].sot_index, own.rules),
-            4: Window(None, own.prompt, own.sot_index, own.rules),
-        }.get(stages[tag])
-
-    done = run(Engine(model, 3), dict(enumerate(requests)), then)
+    asked = []
+    for i, window in enumerate(short_windows(5, sample_len=12)):
+        text, again = tuple(range(500, 505 + i)), replace(window, mel=None)
+        asked.append(Asked(window, (Align(before, text), Retry(Attempt(0.8, (i,))), again)))
+    found = answers(Engine(model, 3), asked)
     assert sum(encoded) == 5
-    for i, (first, aligned, hot, other, again) in done.items():
+    for i, (first, aligned, hot, again) in enumerate(found):
         assert_same([again], [first])
-        assert (hot.temperature, other.temperature) == (0.8, 0.0)
-        assert isinstance(aligned, Alignment)
+        assert hot.temperature == 0.8
         assert aligned.scores.shape == (1, len(before) + 5 + i + 1, SHORT.n_audio_ctx)
         assert len(aligned.probs) == 5 + i
-        (alone,) = run(
-            Engine(model, 1),
-            {i: requests[i]},
-            lambda tag, a: Align(before, aligned.text) if isinstance(a, Decoded) else None,  # noqa: B023
-        ).values()
-        torch.testing.assert_close(aligned.scores, alone[1].scores, rtol=1e-4, atol=1e-4)
-        assert aligned.probs == pytest.approx(alone[1].probs, rel=1e-3)
 
 
 def test_sample_len_and_context_bound_the_text(model: Model) -> None:
@@ -213,17 +154,6 @@ def test_room_counts_what_waits(model: Model) -> None:
     for window in short_windows(3):
         engine.submit(Asker(), window)
     assert (engine.idle, engine.room, engine.free) == (False, -1, 2)
-
-
-@pytest.mark.parametrize("search", [None, Search(beams=3)])
-def test_nan_in_one_row_stays_there(model: Model, search: Search | None) -> None:
-    """A window whose numbers overflow is reported as NaN; its neighbours and heirs are not."""
-    good = short_windows(3)
-    expected = decode(model, good, 1, search)
-    bad = Window(mel(0) * float("nan"), good[0].prompt, 0, good[0].rules)
-    done = decode(model, [good[0], bad, good[1], good[2]], 2, search)
-    assert done[1].avg_logprob != done[1].avg_logprob
-    assert_same([done[0], *done[2:]], expected)
 
 
 def test_language_requests_among_others() -> None:

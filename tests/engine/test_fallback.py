@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -52,41 +51,8 @@ def model(random_paths: dict[str, Path]) -> Iterator[SlimWhisper]:
     yield slimwhisper.load_model(random_paths["english"], "cpu").shortened(5)
 
 
-@pytest.fixture(scope="module")
-def greedy(model: SlimWhisper) -> list[dict[str, Any]]:
-    return transcribe_each(model, RECORDINGS, **{**BASE, "temperature": 0})
-
-
-@pytest.fixture(scope="module")
-def middle(greedy: list[dict[str, Any]]) -> float:
-    """A threshold that half of the greedy texts fail."""
-    return float(np.median([r["segments"][0]["avg_logprob"] for r in greedy]))
-
-
 def temperatures(results: Sequence[dict[str, Any]]) -> list[float]:
     return [s["temperature"] for r in results for s in r["segments"]]
-
-
-def test_who_fails_is_tried_again_and_others_are_not_touched(
-    model: SlimWhisper, greedy: list[dict[str, Any]], middle: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watch = Watch(model, monkeypatch)
-    options = {**BASE, "logprob_threshold": middle}
-    found = transcribe_each(model, RECORDINGS, **options, batch_size=3)
-    assert watch.encoded == len(RECORDINGS)
-    passed = [r["segments"][0]["avg_logprob"] >= middle for r in greedy]
-    assert sum(passed) == len(RECORDINGS) // 2
-    for ours, first, enough in zip(found, greedy, passed, strict=True):
-        (segment,) = ours["segments"]
-        if enough:
-            assert not differences(ours, first)
-        else:
-            assert segment["temperature"] > 0
-            assert segment["avg_logprob"] >= middle or segment["temperature"] == LADDER[-1]
-    tries = [LADDER.index(t) + 1 for t in temperatures(found)]
-    assert len(watch.started) == sum(tries)
-    for rung, heat in enumerate(LADDER):
-        assert watch.started.count(heat) == sum(n > rung for n in tries)
 
 
 @pytest.mark.parametrize("search", [{}, {"beam_size": 3, "best_of": 2}])
@@ -132,12 +98,3 @@ def test_the_best_of_several_is_the_most_likely(model: SlimWhisper) -> None:
     one, three = scores(1), scores(3)
     assert all(b >= a - 1e-5 for a, b in zip(one, three, strict=True))
     assert sum(b > a + 1e-3 for a, b in zip(one, three, strict=True)) >= 2
-
-
-def test_repetition_is_tried_again(model: SlimWhisper, greedy: list[dict[str, Any]]) -> None:
-    ratios = sorted(r["segments"][0]["compression_ratio"] for r in greedy)
-    options = {**BASE, "compression_ratio_threshold": ratios[2], "logprob_threshold": None}
-    found = transcribe_each(model, RECORDINGS, **options)
-    for ours, first in zip(found, greedy, strict=True):
-        again = first["segments"][0]["compression_ratio"] > ratios[2]
-        assert (ours["segments"][0]["temperature"] > 0) == again

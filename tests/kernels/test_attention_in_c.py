@@ -9,118 +9,30 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.kernels import blocks
-from slimwhisper.kernels.attention import Latent, Reads
+from slimwhisper.kernels.attention import Latent
 from slimwhisper.kernels.blocks import encoder_attention
-from slimwhisper.kernels.cpu.library import DEPTHS, Library
+from slimwhisper.kernels.cpu.library import Library
 from tests.kernels.conftest import variant
+from tests.support.attention import calls
 from tests.support.compiled import THREADS, assert_near, noise, threads_of
 from tests.support.fuzz import examples
 
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
-SCALE = 0.3
-READS = st.sets(st.sampled_from(["slots", "lengths", "bias"]))
-POSITIONS = st.sampled_from([1, 2, 49, 63, 64, 131, 257])
-CALLS = st.tuples(st.integers(1, 5), POSITIONS, THREADS)  # windows, positions, threads
+POSITIONS = (1, 2, 49, 63, 64, 131, 257)
 
 
-def reads_of(kinds: set[str], windows: int, positions: int) -> Reads:
-    """Of windows + 2 slots."""
-    generator, slots, lengths, bias = torch.Generator().manual_seed(0), None, None, None
-    if "slots" in kinds:
-        slots = torch.randint(0, windows + 2, (windows,), generator=generator)
-    if "lengths" in kinds:
-        lengths = torch.randint(1, positions + 1, (windows,), generator=generator)
-    if "bias" in kinds:
-        bias = noise(windows + 2, positions, seed=2)
-    return Reads(slots, lengths, position_bias=bias)
-
-
-def by_pytorch(q: Tensor, k: Tensor, v: Tensor, reads: Reads) -> Tensor:
-    """In the operands' dtype: q [B, h, Q, d], k and v [S, h, T, d]."""
-    found = []
-    for b, rows in enumerate(q):
-        slot = b if reads.slots is None else int(reads.slots[b])
-        length = k.shape[2] if reads.lengths is None else int(reads.lengths[b])
-        mask = None
-        if reads.position_bias is not None:
-            mask = reads.position_bias[slot, :length].to(q.dtype)[None, None]
-        known = (t[slot, :, :length] for t in (k, v))
-        found.append(F.scaled_dot_product_attention(rows, *known, mask, scale=SCALE))
-    return torch.stack(found)
-
-
-@examples(60)
-@given(
-    kinds=READS,
-    how=CALLS,
-    queries=st.sampled_from([1, 6, 7, 13, 20]),
-    width=st.sampled_from([16, 48, 64, 128, 384]),
-)
-def test_to_a_latent(
-    any_c: Library, kinds: set[str], how: tuple[int, int, int], queries: int, width: int
-) -> None:
-    windows, positions, threads = how
-    dtype, reads = any_c.dtype, reads_of(kinds, windows, positions)
-    width = -(-width // DEPTHS[dtype]) * DEPTHS[dtype]
-    q = (noise(windows, queries, width) * (2 if dtype == FLOAT32 else 1)).to(dtype)
-    # a view of a longer one
-    z = noise(windows + 2, positions + 5, width, seed=1, dtype=dtype)[:, :positions]
-    if reads.lengths is not None:
-        z[:, int(reads.lengths.max()) :] = torch.nan  # never read
+@examples(80)
+@given(data=st.data(), threads=THREADS)
+def test_of_a_decoder(any_c: Library, data: st.DataObject, threads: int) -> None:
+    widths = {-(-n // any_c.depth) * any_c.depth for n in (16, 48, 64, 128, 384)}
+    call = data.draw(calls(any_c.dtype, sorted(widths), POSITIONS, (8, 16, 448), shortest=1))
     with threads_of(threads):
-        found = any_c.latent(q, Latent(z if "slots" in kinds else z[:windows]), SCALE, reads)
-    exact, plain = (
-        by_pytorch(q[:, None].to(k), z[:, None].to(k), z[:, None].to(k), reads)[:, 0]
-        for k in (torch.float64, dtype)
-    )
-    assert_near(found, exact, plain, off=2e-5)
-
-
-@examples(40)
-@given(
-    kinds=READS.map(lambda kinds: kinds - {"bias"}),
-    how=CALLS,
-    count=st.sampled_from([1, 2, 3, 6]),
-    queries=st.sampled_from([1, 4, 7, 32]),
-    width=st.sampled_from([16, 48, 64]),
-)
-def test_by_heads(
-    c: Library, kinds: set[str], how: tuple[int, int, int], count: int, queries: int, width: int
-) -> None:
-    windows, positions, threads = how
-    reads = reads_of(kinds, windows, positions)
-    q = 2 * noise(windows, queries, count, width).transpose(1, 2)
-    shape = windows + 2, count, positions + 5, width  # of which a part is read
-    k, v = (noise(*shape, seed=seed)[:, :, :positions] for seed in (1, 2))
-    if reads.lengths is not None:
-        k[:, :, int(reads.lengths.max()) :] = v[:, :, int(reads.lengths.max()) :] = torch.nan
-    with threads_of(threads):
-        found = c.attend(q, k, v, SCALE, reads)
-    assert_near(found, by_pytorch(q.double(), k.double(), v.double(), reads), off=2e-5)
-
-
-@pytest.mark.parametrize(("page", "extent"), [(16, 150), (8, 70), (8, 61), (16, 5), (448, 448)])
-def test_texts_by_pages(any_c: Library, page: int, extent: int) -> None:
-    """Pages in any order, of which no position past a text's length is read."""
-    generator, pages, dtype = torch.Generator().manual_seed(0), -(-extent // page), any_c.dtype
-    lengths = torch.tensor([1, extent // 2 + 1, extent])
-    table = torch.randperm(3 * pages + 2, generator=generator)[: 3 * pages].view(3, pages)
-    k, v = torch.full((2, 3 * pages + 2, 2, page, 32), torch.nan, dtype=dtype)
-    texts = noise(2, 3, 2, extent, 32).to(dtype)
-    for b, length in enumerate(lengths.tolist()):
-        for t in range(length):
-            for kept, own in zip((k, v), texts, strict=True):
-                kept[table[b, t // page], :, t % page] = own[b, :, t]
-    q = (noise(3, 2, 4, 32, seed=1) * (2 if dtype == FLOAT32 else 1)).to(dtype)
-    reads = Reads(lengths=lengths, block_table=table, extent=extent)
-    for threads in (1, 3):
-        with threads_of(threads):
-            found = any_c.attend(q, k, v, SCALE, reads)
-        exact, plain = (
-            by_pytorch(q.to(kind), *texts.to(kind), Reads(lengths=lengths))
-            for kind in (torch.float64, dtype)
-        )
-        assert_near(found, exact, plain, off=2e-5)
+        if call.latent is not None:
+            scale = call.queries.shape[-1] ** -0.5
+            found = any_c.latent(call.queries, call.latent, scale, call.reads)
+        else:
+            found = any_c.heads(call.queries, call.keys, call.values, call.reads)
+    assert_near(found, call.expected(torch.float64), call.expected(any_c.dtype), off=2e-5)
 
 
 def test_scores_far_apart_and_alike(c: Library) -> None:
@@ -175,7 +87,7 @@ WIDTHS = st.sampled_from([16, 48, 64, 80, 128])
     [("wide", FLOAT32), ("narrow", FLOAT32), ("bfloat16", FLOAT32), ("bfloat16", BFLOAT16)],
 )
 @examples(30)
-@given(width=WIDTHS, positions=POSITIONS | st.just(600), threads=THREADS)
+@given(width=WIDTHS, positions=st.sampled_from([*POSITIONS, 600]), threads=THREADS)
 def test_an_encoders_rounds_as_pytorch_does(
     name: str, dtype: torch.dtype, width: int, positions: int, threads: int
 ) -> None:
@@ -190,7 +102,7 @@ def test_an_encoders_rounds_as_pytorch_does(
 
 
 @examples(30)
-@given(width=WIDTHS, positions=POSITIONS | st.just(600), threads=THREADS)
+@given(width=WIDTHS, positions=st.sampled_from([*POSITIONS, 600]), threads=THREADS)
 def test_whole_numbers_round_less_than_bfloat16(width: int, positions: int, threads: int) -> None:
     """With AVX2, where int8 lets it round: also with a query, a key and a value of other sizes."""
     c, (q, k, v) = encoders("narrow"), side_by_side(positions, width, FLOAT32)

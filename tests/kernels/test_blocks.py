@@ -1,19 +1,21 @@
 """A decoder layer's blocks in C against float64, and that a step calls nothing else of C."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from slimwhisper.kernels.attention import ALL, CacheWrite, Latent, Reads
+from slimwhisper.kernels.attention import ALL, CacheWrite, Latent
 from slimwhisper.kernels.blocks import LatentBlock, MLPBlock
 from slimwhisper.kernels.cpu.library import BFLOAT16_ROWS, Library, library
+from tests.support.attention import Call, calls
 from tests.support.compiled import THREADS, noise, threads_of
 from tests.support.fuzz import examples
 from tests.support.windows import decode, random_model, windows
@@ -52,51 +54,30 @@ def halves_of(weights: list[Tensor]) -> list[Tensor]:
     return [w.half() if w.ndim > 1 else w for w in weights]
 
 
-def attended(x: Tensor, weights: list[Tensor], latents: list[Tensor]) -> Tensor:
-    """From the definition, in float64: x [R, 1, d], the latent [T, d] of each row -> [R, 1, d]."""
+def attended(x: Tensor, weights: list[Tensor], call: Call) -> Tensor:
+    """From the definition, in float64: x [R, 1, d] -> [R, 1, d]."""
     query, key_map, value_map, out, query_bias, out_bias = (w.double() for w in weights)
-    results = []
-    for row, latent in zip(x[:, 0].double(), latents, strict=True):
-        z = latent.double()
-        q = (query @ row + query_bias).view(HEADS, SIZE)
-        scores = torch.einsum("hk,hkd,td->ht", q, key_map, z) * SIZE**-0.5
-        mixed = torch.einsum("hkd,ht,td->hk", value_map, scores.softmax(-1), z)
-        results.append(out @ mixed.flatten() + out_bias)
-    return torch.stack(results)[:, None]
+    q = (x.double() @ query.T + query_bias).view(len(x), HEADS, SIZE)
+    folded = torch.einsum("rhk,hkd->rhd", q, key_map) * (WIDTH / SIZE) ** 0.5
+    read = replace(call, queries=folded).expected(torch.float64)
+    mixed = torch.einsum("hkd,rhd->rhk", value_map, read)
+    return mixed.flatten(1)[:, None] @ out.T + out_bias
 
 
-@examples(25)
-@given(windows=st.integers(1, 5), group=st.integers(1, 3), threads=THREADS)
-def test_attention_to_slots(any_c: Library, windows: int, group: int, threads: int) -> None:
-    """Of any windows, with lengths, and several rows of each; what is past them is never read."""
-    dtype = any_c.dtype
-    weights, latent = latent_weights(dtype), noise(7, 130, WIDTH, seed=9, dtype=dtype)
-    slots, lengths = torch.arange(windows).flip(0) + 2, 7 * torch.arange(windows) + 90
-    clean = latent.clone()
-    for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
-        latent[slot, length:] = torch.nan
-    x = noise(windows * group, 1, WIDTH, seed=8, dtype=dtype)
-    block = made(LatentBlock.of(any_c, *weights))
+@examples(40)
+@given(data=st.data(), threads=THREADS)
+def test_attention(any_c: Library, data: st.DataObject, threads: int) -> None:
+    call = data.draw(calls(any_c.dtype, [WIDTH], (1, 48, 130), (8, 16), shortest=1, latent=True))
+    rows, weights = len(call.queries), latent_weights(any_c.dtype)
+    assume(any_c.dtype == torch.float32 or rows <= BFLOAT16_ROWS)
+    x, stored = noise(rows, 1, WIDTH, seed=8, dtype=any_c.dtype), made(call.latent)
+    groups, reads = call.reads.grouped(len(stored), rows)
     with threads_of(threads):
-        found = block(x, latent, Reads(slots, lengths), windows)
-        whole = block(x, clean[:windows], ALL, windows)
-    read = [clean[s, :n] for s, n in zip(slots, lengths, strict=True) for _ in range(group)]
-    assert_near(found, attended(x, weights, read))
-    assert_near(whole, attended(x, weights, [z for z in clean[:windows] for _ in range(group)]))
-    if dtype == torch.float32:  # by halves bit for bit the same
-        other = made(LatentBlock.of(any_c, *halves_of(weights)))
-        with threads_of(threads):
-            assert torch.equal(other(x, clean[:windows], ALL, windows), whole)
-
-
-def test_attention_to_pages(any_c: Library) -> None:
-    weights, pages = latent_weights(any_c.dtype), noise(9, 16, WIDTH, seed=9, dtype=any_c.dtype)
-    table, lengths = torch.tensor([[7, 1, 4], [0, 8, 2]]), torch.tensor([33, 48])
-    x = noise(2, 1, WIDTH, seed=8, dtype=any_c.dtype)
-    read = [pages[row].flatten(0, 1)[:n] for row, n in zip(table, lengths, strict=True)]
-    block = made(LatentBlock.of(any_c, *weights))
-    found = block(x, pages, Reads(lengths=lengths, block_table=table, extent=48), 2)
-    assert_near(found, attended(x, weights, read))
+        found = made(LatentBlock.of(any_c, *weights))(x, stored.values, reads, groups)
+        assert_near(found, attended(x, weights, call))
+        if any_c.dtype == torch.float32:  # by halves bit for bit the same
+            other = made(LatentBlock.of(any_c, *halves_of(weights)))
+            assert torch.equal(other(x, stored.values, reads, groups), found)
 
 
 @examples(15)

@@ -3,7 +3,6 @@
 import logging
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -11,10 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
-from slimwhisper.cache.fold import Attention, Folded, fold
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.cache.rows import DecodeStep, Rows
+from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.attention import MAX_ROWS, Latent
 from slimwhisper.kernels.configurations import TritonDevice, find_configuration
@@ -22,25 +19,28 @@ from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.gpu import driver
 from slimwhisper.kernels.gpu import latent as latent_kernel
-from slimwhisper.model.decoder import Decoder
-from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.compiled import noise
+from tests.support.windows import (
+    CPU,
+    SEED,
+    SHORT,
+    assert_same,
+    decode,
+    random_model,
+    short_windows,
+)
 
-CPU = torch.device("cpu")
 INTERPRETED = not torch.cuda.is_available()
 needs_interpreter = pytest.mark.skipif(not INTERPRETED, reason="on a GPU nothing is interpreted")
 needs_library = pytest.mark.skipif(library() is None, reason="kernels/cpu is not compiled here")
 
 
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
 def attend(kernels: Kernels, width: int = 64) -> tuple[Tensor, Tensor]:
     """Both operations, two rows of two heads a window."""
     dtype, device = kernels.dtype, kernels.device
-    queries = normal(4, 2, width, dtype=dtype).to(device)
-    latent = normal(2, 9, width, seed=1, dtype=dtype).to(device)
-    keys = normal(2, 2, 9, width, seed=2, dtype=dtype).to(device)
+    queries = noise(4, 2, width, dtype=dtype).to(device)
+    latent = noise(2, 9, width, seed=1, dtype=dtype).to(device)
+    keys = noise(2, 2, 9, width, seed=2, dtype=dtype).to(device)
     return kernels.latent(queries, Latent(latent), 0.2), kernels.heads(queries, keys, keys)
 
 
@@ -49,8 +49,8 @@ def test_a_cpu_uses_c() -> None:
     kernels, pytorch = Kernels(CPU, torch.float32), Kernels(CPU, torch.float32, "torch")
     torch.testing.assert_close(attend(kernels), attend(pytorch))
     assert dict(kernels.used) == {("latent", "c"): 1, ("heads", "c"): 1}
-    keys = normal(1, 2, 9, 64)
-    kernels.heads(normal(MAX_ROWS + 1, 2, 64), keys, keys)
+    keys = noise(1, 2, 9, 64)
+    kernels.heads(noise(MAX_ROWS + 1, 2, 64), keys, keys)
     assert kernels.used["heads", "torch"] == 1, "long prompts go to flash-attention"
     assert kernels.describe() == "C and PyTorch: the device is a CPU"
 
@@ -77,9 +77,9 @@ def test_what_triton_leaves_to_pytorch() -> None:
     """A width without a configuration, float8, and long prompts, which flash-attention reads."""
     kernels = Kernels(CPU, torch.float32, "triton")
     attend(kernels, width=16)
-    keys = normal(1, 2, 9, 64)
-    kernels.heads(normal(MAX_ROWS + 1, 2, 64), keys, keys)
-    kernels.latent(normal(2, 2, 64), Latent.allocate((2, 9, 64), CPU, torch.float32, fp8=True), 0.2)
+    keys = noise(1, 2, 9, 64)
+    kernels.heads(noise(MAX_ROWS + 1, 2, 64), keys, keys)
+    kernels.latent(noise(2, 2, 64), Latent.allocate((2, 9, 64), CPU, torch.float32, fp8=True), 0.2)
     assert dict(kernels.used) == {("latent", "torch"): 2, ("heads", "torch"): 2}
 
 
@@ -122,7 +122,7 @@ def test_a_failed_device_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slimwhisper.kernels.dispatch.on_device", lambda _: nullcontext())
     failed = torch.AcceleratorError("CUDA error: misaligned address")
     monkeypatch.setattr(torch.cuda, "synchronize", Mock(side_effect=failed))
-    queries, latent = normal(4, 2, 64), Latent(normal(2, 9, 64))
+    queries, latent = noise(4, 2, 64), Latent(noise(2, 9, 64))
     with pytest.raises(torch.AcceleratorError):
         kernels.latent(queries, latent, 0.2)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
@@ -165,52 +165,18 @@ def test_an_unknown_choice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         Kernels(CPU, torch.float32)
 
 
-@pytest.mark.parametrize("preset", ["baseline", "slim"])
-def test_decoding_by_triton_gives_the_same_logits(
-    preset: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("preset", "operation"), [("baseline", "heads"), ("slim", "latent")])
+def test_texts_by_triton_are_the_same(
+    preset: str, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A prompt, then steps: rows of different lengths, beams, rows that change their slots."""
-    dims = tiny_dims(width=64, heads=1)
-    state = random_state(dims, seed=5)
+    """Prompts of different lengths, beams, and windows that change their rows."""
     device = CPU if INTERPRETED else torch.device("cuda")
-    features = normal(3, 20, 64).to(device)
-    layers = range(dims.n_text_layer)
-
-    def folded(name: str, form: str) -> list[Folded]:
-        prefixes = [f"decoder.blocks.{i}.{name}." for i in layers]
-        return [fold(Attention.from_state(state, prefix, 1), form) for prefix in prefixes]
-
-    def logits(choice: str) -> tuple[list[Tensor], Kernels]:
+    asked, found, used = short_windows(3, 3), [], []
+    for choice in ("torch", "triton"):
         monkeypatch.setenv("SLIMWHISPER_KERNELS", choice)
-        cross, own = PRESETS[preset]
-        plan = CachePlan(folded("cross_attn", cross), folded("attn", own))
-        plan = plan.to(device, torch.float32)
-        decoder = Decoder(state, dims, device, torch.float32)
-        cache = DecoderCache.allocate(plan, 3, 20, dims.n_text_ctx, group=2)
-        cache.cross.put(torch.arange(3, device=device), features)
-        for layer in cache.self_.layers:  # some rows have no prompt
-            for buffer in layer.tensors:
-                buffer.zero_()
-        found = []
-        tokens = torch.tensor([[7, 8, 9], [4, 5, 0]], device=device)
-        given = Rows.of(torch.tensor([2, 5], device=device), torch.tensor([1, 2], device=device))
-        found.append(decoder.prefill(tokens, given, cache)[:, 1])
-        rows = Rows.block(2, 2, device=device)
-        rows = replace(rows, ids=rows.ids + 2, slots=rows.slots + 1, first_slot=1, first_row=2)
-        positions = torch.tensor([3, 0, 5, 2], device=device)
-        for _ in range(2):
-            step = DecodeStep.at(rows, positions, int(positions.max()) + 1, False, torch.float32)
-            found.append(decoder.step(positions + 1, step, cache))
-            positions = positions + 1
-        alone = Rows.of(torch.tensor([4, 3], device=device), torch.tensor([2, 1], device=device))
-        step = DecodeStep.at(
-            alone, positions[[2, 1]], int(positions.max()) + 1, False, torch.float32
-        )
-        found.append(decoder.step(positions[:2], step, cache))
-        return found, plan.kernels
-
-    (expected, plain), (found, kernels) = logits("torch"), logits("triton")
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    assert {path for _, path in plain.used} == {"torch"}
-    wanted = "heads" if preset == "baseline" else "latent"
-    assert (wanted, "triton") in kernels.used and {p for _, p in kernels.used} == {"triton"}
+        model = random_model(device, PRESETS[preset], dims=SHORT, seed=SEED)
+        found.append(decode(model, asked, 2, Search(beams=2)))
+        used.append(model.plan.kernels.used)
+    assert_same(*found)
+    assert {path for _, path in used[0]} == {"torch"}
+    assert used[1][operation, "triton"] > 10 and used[1][operation, "torch"] <= len(asked)

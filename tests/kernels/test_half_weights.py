@@ -29,17 +29,6 @@ def matrix_of(weight: Weight) -> Tensor:
     return weight.matrix
 
 
-@pytest.mark.parametrize("rows", [1, 4, 9, 66])
-def test_edges(c: Library, rows: int) -> None:
-    """The smallest numbers and the largest, bit for bit."""
-    x, weight, bias = noise(rows, 48) / 3, noise(7, 48, seed=1), noise(7, seed=2)
-    expected, found = (c.linear(x, w, bias) for w in (weight, weight.half()))
-    assert expected is not None and found is not None and torch.equal(found, expected)
-    maps, x = noise(3, 80, 96, seed=1), noise(rows, 3, 80) / 3
-    expected, found = (c.multiply_heads(x, m) for m in (maps, maps.half()))
-    assert expected is not None and found is not None and torch.equal(found, expected)
-
-
 def test_which_weights() -> None:
     """Those that float16 holds exactly, in a shape and of a dtype that C multiplies by."""
     weight = noise(4, 32)

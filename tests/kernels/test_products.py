@@ -26,7 +26,6 @@ from slimwhisper.kernels.linear import (
     linear,
     pack,
     packed_width,
-    quantize,
 )
 from tests.support.compiled import ROWS, THREADS, assert_near, noise, threads_of
 from tests.support.fuzz import examples
@@ -173,27 +172,48 @@ def test_what_c_leaves_to_pytorch(any_c: Library) -> None:
         assert any_c.multiply_heads(noise(1, 2, 160).to(dtype), noise(2, 160, 32).to(dtype)) is None
 
 
-@pytest.mark.skipif(library() is None, reason="kernels/cpu is not compiled here")
-@pytest.mark.parametrize("rows", [1, 9, 70])
-def test_linear_takes_c(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For any number of rows; in int8 as on ARM."""
-    compiled = library()
-    assert compiled is not None
-    monkeypatch.setattr(compiled, "has_integers", False)
-    monkeypatch.setattr(linear_module, "INT8_PRODUCTS", False)
-    weight, bias, addend = noise(40, 64) / 3, noise(40, seed=1), noise(rows, 40, seed=3)
+@pytest.mark.parametrize(
+    ("dtype", "rows", "in_c"),
+    [
+        *((torch.float32, rows, True) for rows in (1, 9, 70)),
+        *(
+            (BFLOAT16, rows, rows <= BFLOAT16_ROWS)
+            for rows in (1, BFLOAT16_ROWS, BFLOAT16_ROWS + 1)
+        ),
+    ],
+)
+def test_a_decoders_weights_are_read_by_c(
+    dtype: torch.dtype, rows: int, in_c: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = library(dtype)
+    if compiled is None:
+        pytest.skip("kernels/cpu is not compiled here, or there is no AVX512-BF16")
     calls, run = [], compiled.functions["multiply_rows"]
-    spy = lambda *a: (calls.append(a), run(*a))  # noqa: E731
-    monkeypatch.setitem(compiled.functions, "multiply_rows", spy)
-    kept, quantized = pack(weight, small_batches=True), quantize(weight.clone())
+    monkeypatch.setitem(compiled.functions, "multiply_rows", lambda *a: (calls.append(a), run(*a)))
+    weight, bias = noise(40, 64, dtype=dtype) / 4, noise(40, seed=1, dtype=dtype)
+    x, addend = noise(rows, 64, seed=2, dtype=dtype), noise(rows, 40, seed=3, dtype=dtype)
+    kept = pack(weight, small_batches=True)
     assert isinstance(kept, Compiled)
-    assert kept.matrix.data_ptr() == weight.data_ptr(), "no copy"
-    x = noise(rows, 64, seed=2)
-    expected = F.gelu(x.double() @ weight.double().T + bias + addend)
-    assert_near(kept.multiply(x, bias, addend, True), expected)
-    assert len(calls) == 1
-    assert_near(quantized.multiply(x, bias, addend, True), expected, off=0.5)
-    assert len(calls) == 2
+    assert dtype == BFLOAT16 or kept.matrix.dtype == torch.float16, "all its numbers are"
+    exact = x.double() @ weight.double().T + bias
+    assert_near(kept.multiply(x, bias, None, False), exact)
+    if dtype == torch.float32:
+        assert_near(kept.multiply(x, bias, addend, True), F.gelu(exact + addend))
+    assert len(calls) == in_c * (1 + (dtype == torch.float32))
+
+
+@pytest.mark.parametrize("rows", [1, 4, 9, 66])
+def test_halves_are_widened_bit_for_bit(c: Library, rows: int) -> None:
+    """The smallest of them and the largest."""
+    weight, maps = noise(7, 48, seed=1), noise(3, 80, 96, seed=1)
+    for matrix in (weight, maps):
+        matrix.view(-1)[:5] = torch.tensor([2.0**-24, -3 * 2.0**-24, 65504.0, -0.0, 2.0**-14])
+    x, by_head, bias = noise(rows, 48) / 3, noise(rows, 3, 80) / 3, noise(7, seed=2)
+    for of in (
+        lambda kind: c.linear(x, weight.to(kind), bias),
+        lambda kind: c.multiply_heads(by_head, maps.to(kind)),
+    ):
+        assert torch.equal(of(torch.float16), of(torch.float32))
 
 
 @needs_packing

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
-from slimwhisper.kernels.attention import Latent, Reads
+from slimwhisper.kernels.attention import Latent
 from slimwhisper.kernels.configurations import (
     MAX_SPLITS,
     Configuration,
@@ -20,13 +22,13 @@ from slimwhisper.kernels.gpu.back_ends import ByTriton
 from slimwhisper.kernels.gpu.combine import MAX_MAPPED_SPLITS, PartialSums, combine, combine_and_map
 from slimwhisper.kernels.gpu.heads import split_heads
 from slimwhisper.kernels.gpu.latent import split_latent
-from tests.support.attention import combine_reference, heads_reference, latent_reference
+from tests.support.attention import NAN, calls, latent_reference
+from tests.support.fuzz import examples
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
 # the interpreter's bfloat16 is wrong
 DTYPES = [torch.float16, torch.float32, *([torch.bfloat16] if GPU else [])]
-NAN = float("nan")
 HOPPER, AMPERE, ADA = (
     TritonDevice(shared, 100, capability)
     for shared, capability in ((232_448, 90), (166_912, 80), (101_376, 89))
@@ -101,126 +103,19 @@ def test_split_latent(
     assert_latent(found, queries, latent, scale)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("heads", [1, 17])
-def test_split_latent_reads_only_what_it_may(heads: int, splits: int, dtype: torch.dtype) -> None:
-    """Slots in any order, lengths from 0 on, strides, and NaN everywhere else."""
-    width, group = 64, 2
-    lengths = torch.tensor([0, 1, 29, 64], device=DEVICE)
-    slots = torch.tensor([4, 0, 6, 2], device=DEVICE)
-    wide = torch.full((7, 70, 2 * width), NAN, device=DEVICE, dtype=dtype)
-    latent = wide[:, :, :width]
-    clean = torch.zeros(7, 70, width, device=DEVICE, dtype=dtype)
-    for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
-        clean[slot, :length] = normal(length, width, seed=slot, dtype=dtype)
-        latent[slot, :length] = clean[slot, :length]
-    queries = normal(heads, 4 * group, width, seed=9, dtype=dtype).transpose(0, 1)
-    configuration = shape_of("latent", dtype, width, group * heads)
-    reads = Reads(*torch.stack((slots, lengths), dim=1).unbind(1))  # strided, as columns are
-    found = split_latent(queries, latent, 0.125, configuration, splits, reads)
-    plain = latent_reference(queries, Latent(clean), 0.125, reads)
-    true = latent_reference(queries.double(), Latent(clean.double()), 0.125, reads)
-    assert (found[:group] == 0).all()  # nothing to read
-    assert_close(found, plain, true)
-
-
-@pytest.mark.parametrize("kernel", ["latent", "heads"])
-@pytest.mark.parametrize(("tokens", "splits"), [(2, 1), (7, 3)])
-def test_each_token_of_a_step_reads_up_to_itself(tokens: int, splits: int, kernel: str) -> None:
-    """Texts of different lengths, read once for all their new tokens; NaN behind the last one.
-
-    Some parts have nothing for a text's first tokens, and a text may be as long as it can be.
-    """
-    dtype, heads, length = torch.float32, 3, 70
-    first = torch.tensor([1, 62, 12], device=DEVICE)
-    lengths = (first[:, None] + torch.arange(tokens, device=DEVICE)).clamp(max=66)
-    slots = torch.tensor([4, 0, 2], device=DEVICE)
-    reads = Reads(slots, lengths.flatten())
-    alone = Reads(slots.repeat_interleave(tokens), lengths.flatten())  # each token by itself
-    queries = normal(heads, 3 * tokens, 64, seed=9, dtype=dtype).transpose(0, 1)
-    kept = normal(2, 5, heads, length, 64, seed=1, dtype=dtype)
-    for slot, end in zip(slots.tolist(), lengths[:, -1].tolist(), strict=True):
-        kept[:, slot, :, end:] = NAN
-    latent = Latent(kept[0, :, 0])
-    if kernel == "heads":
-        shape = shape_of(kernel, dtype, 64, tokens)
-        found = split_heads(queries, *kept, shape, splits, reads)
-        true = heads_reference(queries.double(), *kept.double(), alone)
-        plain = heads_reference(queries, *kept, reads)
+@examples(50)
+@given(data=st.data(), dtype=st.sampled_from(DTYPES), splits=st.sampled_from([1, 3]))
+def test_every_way_to_read(data: st.DataObject, dtype: torch.dtype, splits: int) -> None:
+    """Some parts have nothing for a text's first tokens."""
+    call = data.draw(calls(dtype, [64], (1, 40, 70), strides=(1, 2), device=DEVICE))
+    (rows, heads, _), windows = call.queries.shape, call.own.shape[1]
+    if call.latent is not None:
+        shape, latent = shape_of("latent", dtype, 64, rows // windows * heads), call.latent.values
+        found = split_latent(call.queries, latent, 0.125, shape, splits, call.reads)
     else:
-        shape = shape_of(kernel, dtype, 64, tokens * heads)
-        found = split_latent(queries, latent.values, 0.125, shape, splits, reads)
-        true = latent_reference(queries.double(), Latent(latent.values.double()), 0.125, alone)
-        plain = latent_reference(queries, latent, 0.125, reads)
-    assert_close(found, plain, true)
-
-
-@pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("kernel", ["latent", "heads"])
-def test_texts_by_pages(kernel: str, splits: int) -> None:
-    """Pages of 16 positions, in any order; NaN wherever nothing may be read."""
-    dtype = torch.float32
-    lengths = torch.tensor([0, 1, 29, 64], device=DEVICE)
-    generator = torch.Generator().manual_seed(0)
-    table = torch.randperm(22, generator=generator)[:20].view(4, 5).to(DEVICE)
-    for row, length in enumerate(lengths.tolist()):
-        table[row, -(-length // 16) :] = 2**40  # never looked at
-    own = normal(2, 4, 3, 70, 64, seed=1, dtype=dtype)
-    pages = torch.full((2, 22, 3, 16, 64), NAN, device=DEVICE, dtype=dtype)
-    for row, length in enumerate(lengths.tolist()):
-        for t in range(length):
-            pages[:, table[row, t // 16], :, t % 16] = own[:, row, :, t]
-    queries = normal(4, 3, 64, seed=9, dtype=dtype)
-    reads, plain = Reads(lengths=lengths, block_table=table, extent=70), Reads(lengths=lengths)
-    if kernel == "heads":
-        found = split_heads(queries, *pages, shape_of("heads", dtype, 64, 1), splits, reads)
-        expected = heads_reference(queries, *own, plain)
-    else:
-        kept, configuration = pages[0, :, 0], shape_of("latent", dtype, 64, 3)
-        found = split_latent(queries, kept, 0.2, configuration, splits, reads)
-        expected = latent_reference(queries, Latent(own[0, :, 0]), 0.2, plain)
-    torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize("splits", [1, 3])
-def test_a_bias_for_each_position(splits: int) -> None:
-    """Of a slot, whoever reads it: as if a position stood there several times."""
-    dtype = torch.float32
-    counts = torch.tensor([[1, 3, 2], [2, 1, 5], [4, 4, 4]], device=DEVICE).repeat(1, 12)
-    slots = torch.tensor([2, 0], device=DEVICE)
-    latent = Latent(normal(3, 36, 64, seed=1, dtype=dtype))
-    queries = normal(4, 3, 64, seed=9, dtype=dtype)
-    bias = torch.full((3, 40), NAN, device=DEVICE)[:, :36]
-    bias[slots] = counts[slots].float().log()
-    reads, shape = Reads(slots, position_bias=bias), shape_of("latent", dtype, 64, 6)
-    found = split_latent(queries, latent.values, 0.125, shape, splits, reads)
-    expected = []
-    for window, slot in enumerate(slots.tolist()):
-        repeated = latent[slot : slot + 1][
-            :, torch.arange(36).repeat_interleave(counts[slot].cpu())
-        ]
-        asked = queries[2 * window : 2 * window + 2]
-        expected.append(latent_reference(asked.double(), repeated, 0.125))
-    error = 1e-5
-    torch.testing.assert_close(found.double(), torch.cat(expected), rtol=error, atol=error)
-    plain = latent_reference(queries, latent, 0.125, reads)
-    torch.testing.assert_close(found, plain, rtol=error, atol=error)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("case", [*CASES[:2], (2, 17, 40, 2)], ids=str)
-def test_split_heads(case: tuple[int, int, int, int], dtype: torch.dtype) -> None:
-    windows, group, positions, splits = case
-    queries = normal(windows * group, 3, 64, seed=0, dtype=dtype)
-    keys, values = (normal(windows, 3, positions, 64, seed=s, dtype=dtype) for s in (1, 2))
-    configuration = shape_of("heads", dtype, 64, group)
-    found = split_heads(queries, keys, values, configuration, splits)
-    true = heads_reference(queries.double(), keys.double(), values.double())
-    by_head = queries.view(windows, group, 3, 64).transpose(1, 2)
-    scores = (by_head @ keys.transpose(2, 3) * 0.125).float().softmax(dim=-1).to(dtype)
-    plain = (scores @ values).transpose(1, 2).reshape(queries.shape)
-    assert_close(found, plain, true)
+        shape, operands = shape_of("heads", dtype, 64, rows // windows), (call.keys, call.values)
+        found = split_heads(call.queries, *operands, shape, splits, call.reads)
+    assert_close(found, call.expected(dtype), call.expected(torch.float64))
 
 
 @pytest.mark.parametrize("mapped", [False, True])
@@ -237,16 +132,19 @@ def test_combine(splits: int, mapped: bool) -> None:
     empty[0] = True
     weights[empty], best[empty], sums[empty] = 0, float("-inf"), NAN
     parts = PartialSums(sums, torch.stack([best, weights], dim=-1))
-    expected = combine_reference(parts, torch.empty(rows, heads, width, device=DEVICE))
+    factors = torch.exp2(best.double())
+    totals = (factors[:, None] @ sums.double().nan_to_num())[:, 0]
+    expected = totals / (factors * weights).sum(1, keepdim=True)
+    expected = expected.nan_to_num().view(rows, heads, width)
     out = torch.empty(rows, heads, width, device=DEVICE)
     if mapped:
         maps = normal(heads, 16, width, seed=3, dtype=torch.float32)
-        expected = torch.einsum("nhd,hwd->nhw", expected, maps)
+        expected = torch.einsum("nhd,hwd->nhw", expected, maps.double())
         found = combine_and_map(parts, out, maps)
     else:
         found = combine(parts, out)
     assert (found[0, 0] == 0).all()
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,3 @@ def test_as_near_as_layer_by_layer() -> None:
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_on_a_gpu(dtype: torch.dtype) -> None:
     assert_as_near(CUDA, dtype)
-
-
-def test_the_product_that_applies_gelu() -> None:
-    """It is private to PyTorch."""
-    gone = f"torch {torch.__version__} has no _addmm_activation: kernels/linear.py must do without"
-    assert hasattr(torch.ops.aten, "_addmm_activation"), gone

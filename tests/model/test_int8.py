@@ -9,72 +9,15 @@ from slimwhisper.devices import choose_dtype
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels import blocks as blocks_module
 from slimwhisper.kernels import linear as linear_module
-from slimwhisper.kernels.cpu.library import library
-from slimwhisper.kernels.linear import Packed, Plain, Quantized, linear, quantize
+from slimwhisper.kernels.linear import Packed, Plain, Quantized
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.layers import Linear, Source
 from tests.support.checkpoints import random_state, tiny_dims
-from tests.support.compiled import assert_near, noise
 from tests.support.spoken import EXPECTED, SAMPLES
 
 CPU = torch.device("cpu")
 DIMS = tiny_dims(width=128, heads=2)
-
-
-def without_integers_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where they are not compiled."""
-    if (compiled := library()) is not None:
-        monkeypatch.setattr(compiled, "has_integers", False)
-
-
-def test_a_product_is_that_of_rounded_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of oneDNN, against the same in float64: weights to 8 bits by output, the input by row, to 7
-    without AVX512-VNNI.
-    """
-    without_integers_in_c(monkeypatch)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    torch.manual_seed(0)
-    weight, bias, x = torch.randn(96, 64), torch.randn(96), torch.randn(3, 5, 64) + 0.2
-    x *= 10 ** torch.arange(-7.0, 8).view(3, 5, 1)  # a row keeps its precision beside a larger one
-    factors = weight.abs().amax(1, keepdim=True).double() / 127
-    rounded = (weight / factors).round() * factors
-    result = linear(x, quantize(weight), bias)
-    step = (x.amax(2) - x.amin(2)) / 127  # of the input's numbers
-    exact = x.double() @ rounded.T + bias
-    worst = 0.51 * step[..., None] * rounded.abs().sum(1) + 1e-4  # every number off by half a step
-    assert ((result - exact).abs() <= worst).all()
-    assert (result - exact).abs().max() > 0
-    curved = torch.nn.functional.gelu(result)
-    close = {"rtol": 1e-6, "atol": 2e-5}
-    torch.testing.assert_close(quantize(weight).multiply(x, bias, None, True), curved, **close)
-    addend = torch.randn(3, 5, 96)
-    torch.testing.assert_close(quantize(weight).multiply(x, bias, addend, False), result + addend)
-
-
-@pytest.mark.parametrize(("rows", "depth"), [(1, 64), (70, 64), (15, 40)])
-def test_without_integer_products(rows: int, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on ARM, in C and in PyTorch: the same integers, and the input is not rounded."""
-    without_integers_in_c(monkeypatch)
-    monkeypatch.setattr(linear_module, "INT8_PRODUCTS", False)
-    weight, bias, x, addend = noise(96, depth), noise(96), noise(rows, depth), noise(rows, 96)
-    factors = weight.abs().amax(1, keepdim=True).double() / 127
-    exact = x.double() @ ((weight / factors).round() * factors).T + bias
-    quantized = quantize(weight)
-    assert type(quantized) is Quantized
-    assert_near(linear(x, quantized, bias), exact)
-    curved = torch.nn.functional.gelu(exact + addend)
-    assert_near(quantized.multiply(x, bias, addend, True), curved)
-
-
-def test_rows_of_zeros_and_huge_rows_are_kept_and_what_is_not_finite() -> None:
-    weight = torch.zeros(3, 32)
-    weight[1], weight[2] = 1e6, 1e-6
-    result = linear(torch.ones(1, 32), quantize(weight))[0]
-    assert result.tolist() == pytest.approx([0, 32e6, 32e-6], rel=0.01)
-    for value in (float("nan"), float("inf")):
-        result = linear(torch.tensor([[1.0, value]]), quantize(torch.ones(3, 2)))
-        assert result.shape == (1, 3) and result.isnan().all()
 
 
 def test_which_matrices_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,13 +34,6 @@ def test_which_matrices_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decoder.embedding.dtype == torch.float32  # what goes in is exact
     source = Source(state, "encoder.blocks.0.attn.query.", CPU, torch.float32)
     assert isinstance(Linear.read(source).weight, Packed | Plain)
-
-
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
-@pytest.mark.parametrize("name", ["_reorder_linear_weight", "_linear_pointwise"])
-def test_private_operators_of_onednn(name: str) -> None:
-    gone = f"torch {torch.__version__} has no mkldnn.{name}: kernels/linear.py must pack otherwise"
-    assert hasattr(torch.ops.mkldnn, name), gone
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["C", "PyTorch"])

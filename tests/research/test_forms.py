@@ -1,22 +1,18 @@
 """What one approximate form has alone: its choices, ranks and settings, and whole texts."""
 
 import math
-from collections.abc import Sequence
 
 import pytest
 import torch
 
 import slimwhisper
-from slimwhisper.cache.forms import choose_forms, parse_form
+from slimwhisper.cache.forms import choose_forms
 from slimwhisper.cache.rows import Rows
-from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search
 from slimwhisper.errors import OptionError
 from slimwhisper.research.forms.compact import Compact, merge_neighbours
-from slimwhisper.research.forms.keyformer import KeyformerSelf, gumbel
+from slimwhisper.research.forms.keyformer import gumbel
 from slimwhisper.research.forms.zack import Zack, ranks, spectrum
-from tests.cache.test_every_form import SELF
-from tests.support import approximate as papers
+from tests.support import papers
 from tests.support.cache_forms import (
     D_K,
     FRAMES,
@@ -26,27 +22,12 @@ from tests.support.cache_forms import (
     WIDTH,
     allocate,
     block,
-    keyformer_reference,
     noise,
     plain,
     ranks_of,
 )
 from tests.support.paths import SAMPLES
 from tests.support.steps import run_text
-from tests.support.windows import SHORT, assert_same, run, short_model, short_windows
-
-
-@pytest.mark.parametrize("spec", [s for s in SELF if "keyformer" in s])
-def test_keyformer_keeps_the_papers_tokens(spec: str) -> None:
-    layer, text = allocate("e", spec, 1).self_.layers[1], noise(20, WIDTH, seed=4) * 2
-    run_text(layer, text, 9)
-    assert isinstance(layer, KeyformerSelf)
-    settings, (_, expected) = parse_form(spec), keyformer_reference(spec, 1, text, 9)
-    kept = [sorted(p) for p in layer.kept_tokens.positions[0].tolist()]
-    assert kept == expected[: len(kept)] and len(kept) == (1 if "latent" in spec else HEADS)
-    if "recent=1" in spec:
-        first = 20 - settings.budget + settings.sinks
-        assert all(tokens == [*range(settings.sinks), *range(first, 20)] for tokens in kept)
 
 
 def test_gumbel_noise() -> None:
@@ -71,21 +52,6 @@ def test_float8_is_that_of_the_exact_forms() -> None:
         for f in (",float8=true", "")
     )
     assert 1e-5 < (rounded - exact).norm() / exact.norm() < 0.05
-
-
-@pytest.mark.parametrize("groups", [1, 7, 25, 44, 49, 50])
-def test_groups_are_those_of_the_definition(groups: int) -> None:
-    """Each window by itself: silence becomes little."""
-    x = noise(3, FRAMES, WIDTH, seed=2)
-    x[:, 36:] *= 0.01
-    x = x.cumsum(dim=1)
-    means, sizes, group_of = merge_neighbours(x, groups)
-    for window, plainly in enumerate(papers.groups_of(w, groups) for w in x):
-        assert sizes[window].tolist() == [len(members) for members in plainly]
-        expected = [g for g, members in enumerate(plainly) for _ in members]
-        assert group_of[window].tolist() == expected
-        torch.testing.assert_close(means[window][expected], papers.merged(x[window], groups))
-    assert groups > 25 or (group_of[:, -1] - group_of[:, 36] <= 1).all()
 
 
 def test_equal_costs_fall_from_the_left() -> None:
@@ -178,43 +144,6 @@ def test_settings_that_make_no_sense(spec: str, message: str) -> None:
 
 def test_frames_that_remain() -> None:
     assert [Compact(m).groups(1500) for m in (1, 0.5, 0.07, 0.0001)] == [1500, 750, 105, 1]
-
-
-@pytest.mark.parametrize(
-    ("forms", "search"),
-    [
-        (("sparq_latent:k=99", "keyformer:budget=8"), None),
-        (("compact:merge=0.3", "keyformer_latent:budget=8"), Search(beams=2)),
-        (("sparse", "sparq:k=6"), None),
-    ],
-    ids=["greedy", "beams", "sums"],
-)
-def test_texts_do_not_depend_on_their_neighbours(
-    forms: tuple[str, str], search: Search | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor do attempts before: the engine reads prompts together, padded, and says how long each
-    is.
-    """
-    monkeypatch.setattr("slimwhisper.engine.engine.CPU_POSITIONS", 3 * SHORT.n_audio_ctx)
-    model, requests = short_model(forms=forms), short_windows(4, sample_len=9)
-
-    def answers(tags: Sequence[int], slots: int) -> dict[int, list[Answer]]:
-        seen: set[int] = set()
-
-        def again(tag: int, _: Answer) -> Request | None:
-            if tag % 2 == 0 or tag in seen:
-                return None
-            seen.add(tag)
-            return Retry(Attempt(0.0))
-
-        return run(Engine(model, slots, search), {t: requests[t] for t in tags}, again)
-
-    together = answers(range(4), 3)
-    for tag in range(4):
-        (alone,) = answers([tag], 1).values()
-        assert_same(together[tag], alone)
-        assert len(alone) == 1 + tag % 2
-    assert len({a[0].tokens for a in together.values() if isinstance(a[0], Decoded)}) == 4
 
 
 def test_words_are_where_they_were() -> None:

@@ -1,52 +1,134 @@
-"""Attention from its definition, for kernels of a GPU."""
+"""Attention from its definition, and calls of it in every way that kernels read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
+from hypothesis import strategies as st
 from torch import Tensor
 
 from slimwhisper.kernels.attention import ALL, Latent, Reads
-from slimwhisper.kernels.gpu.combine import PartialSums
+
+NAN = float("nan")
 
 
 def heads_reference(
     queries: Tensor, keys: Tensor, values: Tensor, reads: Reads = ALL, scale: float | None = None
 ) -> Tensor:
-    """As `Kernels.heads`, window by window, in at least float32; keys and values may have one head
-    for all: queries [N, h, d_k] -> [N, h, d_k].
+    """As `Kernels.heads` where window b reads slot b, by PyTorch in the operands' dtype; keys and
+    values may have one head for all: queries [N, h, d_k] -> [N, h, d_k].
     """
-    if reads.block_table is not None:
-        keys, values = reads.gathered(keys, 2), reads.gathered(values, 2)
-        reads = Reads(lengths=reads.lengths)
-    windows, wide = reads.windows(len(keys)), torch.promote_types(queries.dtype, torch.float32)
-    scale, out = queries.shape[-1] ** -0.5 if scale is None else scale, torch.zeros_like(queries)
-    lengths = None if reads.lengths is None else reads.lengths.view(windows, -1)
+    windows, out = len(keys), torch.zeros_like(queries)
     for b, rows in enumerate(queries.unflatten(0, (windows, -1))):
-        slot = b if reads.slots is None else int(reads.slots[b])
-        longest = None if lengths is None else int(lengths[b, -1])
-        k, v = (t[slot, :, :longest].to(wide) for t in (keys, values))
-        scores = rows.to(wide).transpose(0, 1) @ k.mT * scale  # [h, rows, T]
+        ends = None if reads.lengths is None else reads.lengths.view(windows, -1)[b][:, None]
+        longest = keys.shape[2] if ends is None else int(ends[-1])
+        if not longest:
+            continue
+        mask = rows.new_zeros(1, longest)
         if reads.position_bias is not None:
-            scores += reads.position_bias[slot, :longest]
-        if lengths is not None:
-            past = torch.arange(k.shape[1], device=k.device) >= lengths[b][:, None]
-            scores = scores.masked_fill(past, float("-inf"))
-        out.unflatten(0, (windows, -1))[b] = (scores.softmax(dim=-1) @ v).transpose(0, 1)
+            mask = mask + reads.position_bias[b, :longest].to(rows.dtype)
+        if ends is not None:
+            past = torch.arange(longest, device=ends.device) >= ends
+            mask = mask.expand(len(past), -1).masked_fill(past, float("-inf"))
+        kept = (t[b, :, :longest].expand(rows.shape[1], -1, -1) for t in (keys, values))
+        found = F.scaled_dot_product_attention(rows.transpose(0, 1), *kept, mask, scale=scale)
+        out.unflatten(0, (windows, -1))[b] = found.transpose(0, 1)
     return out
 
 
 def latent_reference(queries: Tensor, latent: Latent, scale: float, reads: Reads = ALL) -> Tensor:
-    """As `Kernels.latent` without maps, of a float8 latent too: [N, h, d] -> [N, h, d]."""
-    wide = torch.promote_types(queries.dtype, torch.float32)
-    values = latent.dequantized(wide)[:, None]
+    """As `Kernels.latent` without maps: [N, h, d] -> [N, h, d]."""
+    values = latent.values[:, None]
     return heads_reference(queries, values, values, reads, scale)
 
 
-def combine_reference(parts: PartialSums, out: Tensor) -> Tensor:
-    """As `combine`, in float64: fills `out` [N, h, d]."""
-    maxima, weights = parts.stats.double().unbind(-1)
-    written = weights > 0
-    maximum = maxima.masked_fill(~written, float("-inf")).amax(dim=1, keepdim=True)
-    factors = torch.where(written, torch.exp2(maxima - maximum), 0.0)
-    sums = parts.sums.double().masked_fill(~written[..., None], 0.0)
-    total = (factors[..., None] * sums).sum(dim=1)
-    weight_sum = (factors * weights.masked_fill(~written, 0.0)).sum(dim=1, keepdim=True)
-    return out.copy_((total / weight_sum.where(weight_sum > 0, 1.0)).view(out.shape))
+@dataclass(frozen=True, repr=False)
+class Call:
+    """Attention of some windows."""
+
+    queries: Tensor  # [N, h, d]
+    keys: Tensor  # [S, h, T, d], or pages
+    values: Tensor
+    latent: Latent | None  # instead of keys and values, with a scale of d^-1/2
+    reads: Reads
+    own: Tensor  # [2, B, h, T, d]: what each window reads
+    bias: Tensor | None  # [B, T]
+
+    def __repr__(self) -> str:
+        return f"queries {[*self.queries.shape]} of {[*self.keys.shape]}, {self.reads}"
+
+    def expected(self, dtype: torch.dtype) -> Tensor:
+        reads = Reads(lengths=self.reads.lengths, position_bias=self.bias)
+        return heads_reference(self.queries.to(dtype), *self.own.to(dtype), reads)
+
+
+@st.composite
+def calls(
+    draw: st.DrawFn,
+    dtype: torch.dtype,
+    widths: Sequence[int],
+    positions: Sequence[int],
+    pages: Sequence[int] = (16,),
+    shortest: int = 0,
+    strides: Sequence[int] = (1,),
+    latent: bool | None = None,
+    device: torch.device | str = "cpu",
+) -> Call:
+    """Random numbers, read in every way, and NaN wherever nothing may be read.
+
+    shortest: the least length of what is read. strides: of positions, in their columns.
+    latent: None: of keys and values, too.
+    """
+    ways = "slots pages lengths tokens bias".split()
+    kinds = {way for way in ways if draw(st.booleans())}
+    is_latent = draw(st.booleans()) if latent is None else latent
+    windows, heads = draw(st.integers(1, 4)), draw(st.sampled_from([1, 3, 6]))
+    group = draw(st.sampled_from([1, 2, 7, 17]))  # rows of a window
+    count, width = draw(st.sampled_from(positions)), draw(st.sampled_from(widths))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 9)))
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(device, dtype)
+
+    def whole(low: int, high: int) -> Tensor:
+        return torch.randint(low, high, (windows, 1), generator=generator).to(device)
+
+    lengths = slots = table = bias = kept_bias = None
+    if "tokens" in kinds:  # a window's rows are a text's last ones, and each sees up to itself
+        lengths = (whole(1, count + 1) + torch.arange(group, device=device)).clamp(max=count)
+    elif "lengths" in kinds or "pages" in kinds:
+        lengths = whole(shortest, count + 1)
+        lengths[0] = shortest
+    longest = [count] * windows if lengths is None else lengths[:, -1].tolist()
+    own = normal(2, windows, 1 if is_latent else heads, count, width)
+    own = own[:1].expand_as(own) if is_latent else own
+    if "pages" in kinds:
+        page = draw(st.sampled_from(pages))
+        each = -(-count // page)
+        order = torch.randperm((windows + 2) * each, generator=generator)[: windows * each]
+        table = order.view(windows, each).to(device)
+        kept = own.new_full((2, (windows + 2) * each, own.shape[2], page, width), NAN)
+        for b, length in enumerate(longest):
+            t = torch.arange(length, device=device)
+            kept[:, table[b, t // page], :, t % page] = own[:, b, :, t].permute(2, 0, 1, 3)
+            table[b, -(-length // page) :] = 2**40  # never looked at
+    else:
+        places, order = windows, torch.arange(windows, device=device)
+        if "slots" in kinds:
+            places = windows + 2
+            slots = order = torch.randperm(places, generator=generator)[:windows].to(device)
+        columns = draw(st.sampled_from(strides)) * width
+        kept = own.new_full((2, places, own.shape[2], count + 5, columns), NAN)
+        kept = kept[..., :count, :width]
+        for b, length in enumerate(longest):
+            kept[:, order[b], :, :length] = own[:, b, :, :length]
+        if "bias" in kinds and is_latent:
+            bias = normal(windows, count).float()
+            kept_bias = bias.new_full((places, count + 3), NAN)[:, :count]
+            kept_bias[order] = bias
+    flat = None if lengths is None else lengths.flatten()
+    reads = Reads(slots, flat, None, table, count, kept_bias)
+    queries = 2 * normal(heads, windows * group, width).transpose(0, 1)
+    stored = Latent(kept[0, :, 0]) if is_latent else None
+    return Call(queries, kept[0], kept[1], stored, reads, own, bias)

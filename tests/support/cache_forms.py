@@ -10,8 +10,7 @@ from slimwhisper.cache.fold import Attention, blocks_of, fold
 from slimwhisper.cache.forms import parse_form
 from slimwhisper.cache.guard import Activations
 from slimwhisper.research.forms.keyformer import gumbel
-from tests.support import approximate as papers
-from tests.support import formulas
+from tests.support import papers
 from tests.support.checkpoints import random_state, tiny_dims
 
 WIDTH, HEADS, FRAMES, LENGTH, LAYERS = 96, 3, 50, 32, 2  # heads no power of two
@@ -26,8 +25,6 @@ for name, tensor in STATE.items():  # head i's columns fall to 10^-i of the firs
         falls = [torch.logspace(0, -i, D_K) for i in range(HEADS)]
         STATE[name] = 2 * tensor * torch.cat(falls)[:, None]
 
-ATTEND = {"kv": formulas.attend_kv, "k": formulas.attend_k, "v": formulas.attend_v}
-ATTEND |= {"e": formulas.attend_x, "x": formulas.attend_x}
 WHOLE = [  # of every approximate form, with settings that leave nothing out
     *("zack:removal=0", "sparse:threshold=0", "sparq:r=all,k=all", "sparq_latent:r=all,k=all"),
     *("keyformer:budget=all", "keyformer_latent:budget=all", "compact:merge=1,float8=false"),
@@ -51,7 +48,7 @@ def block(part: str, layer: int) -> Attention:
     return Attention.from_state(STATE, f"decoder.blocks.{layer}.{attention}.", HEADS)
 
 
-def plain(part: str, layer: int) -> formulas.PlainAttention:
+def plain(part: str, layer: int) -> papers.PlainAttention:
     """A block for row vectors, x W, nothing folded."""
     prefix = f"decoder.blocks.{layer}.{'cross_attn' if part == 'cross' else 'attn'}."
 
@@ -60,7 +57,7 @@ def plain(part: str, layer: int) -> formulas.PlainAttention:
 
     w_q, w_k, w_v, w_o = (get(f"{name}.weight").T for name in ("query", "key", "value", "out"))
     b_q, b_v, b_o = (get(f"{name}.bias") for name in ("query", "value", "out"))
-    return formulas.PlainAttention(w_q, b_q, w_k, w_v, b_v, w_o, b_o, HEADS)
+    return papers.PlainAttention(w_q, b_q, w_k, w_v, b_v, w_o, b_o, HEADS)
 
 
 @cache
@@ -110,17 +107,22 @@ def rotations(spec: str, part: str, layer: int) -> papers.Rotations:
     return [(k[0][:, :r], v[0][:, :r_v]) for (k, v), r, r_v in zip(heads, *sizes, strict=True)]
 
 
+def is_exact(spec: str) -> bool:
+    """Whether nothing is left out; then a form gives what keys and values give."""
+    return spec in WHOLE or parse_form(spec).exact
+
+
 def cross_reference(spec: str, layer: int, x: Tensor, source: Tensor) -> Tensor:
     """x [T, d] over a window [p, d] -> [T, d]; T = 1 is a step."""
     p, settings, name = plain("cross", layer), parse_form(spec), spec.partition(":")[0]
-    if name == "hybrid":
-        return formulas.attend_hybrid(p, plain("cross", 0).w_k, x, source)
-    if name == "zack" and spec not in WHOLE:
-        return papers.attend_zack(p, rotations(spec, "cross", layer), x, source)
-    if name == "compact" and spec not in WHOLE:
-        return formulas.attend_x(p, x, papers.merged(source, settings.groups(len(source))))
-    if name in ATTEND or spec in WHOLE or len(x) > 1:
-        return ATTEND.get(name, formulas.attend_kv)(p, x, source)
+    if is_exact(spec):
+        return papers.attend(p, x, source)
+    if name == "zack":
+        return papers.attend(p, x, source, rotations=rotations(spec, "cross", layer))
+    if name == "compact":
+        return papers.attend(p, x, papers.merged(source, settings.groups(len(source))))
+    if len(x) > 1:
+        return papers.attend(p, x, source)
     if name == "sparse":
         return papers.attend_sparse(p, x[0], source, settings.threshold)[0][None]
     attend = papers.attend_sparq if name == "sparq" else papers.attend_sparq_latent
@@ -130,13 +132,14 @@ def cross_reference(spec: str, layer: int, x: Tensor, source: Tensor) -> Tensor:
 def self_reference(spec: str, layer: int, text: Tensor, prompt: int) -> Tensor:
     """A text [n, d] of which the first `prompt` tokens come at once -> [n, d]."""
     p, settings, name = plain("self", layer), parse_form(spec), spec.partition(":")[0]
-    if name in ATTEND or spec in WHOLE:
-        hidden = torch.ones(len(text), len(text)).triu(1).bool()
-        return ATTEND.get(name, formulas.attend_kv)(p, text, text, hidden)
+    if is_exact(spec):
+        return papers.attend(p, text, text, causal=True)
     if name == "zack":
-        return papers.attend_zack(p, rotations(spec, "self", layer), text, text, causal=True)
+        return papers.attend(p, text, text, True, rotations(spec, "self", layer))
     if name.startswith("keyformer"):
-        return keyformer_reference(spec, layer, text, prompt)[0]
+        zeta = gumbel(settings.seed, layer, HEADS, LENGTH).double()
+        by_head = "latent" not in spec
+        return papers.decode_keyformer(p, text, prompt, settings, zeta, LENGTH, by_head)
 
     def attend(x: Tensor, source: Tensor) -> Tensor:
         if name == "sparse":
@@ -144,14 +147,6 @@ def self_reference(spec: str, layer: int, text: Tensor, prompt: int) -> Tensor:
         form = papers.attend_sparq if name == "sparq" else papers.attend_sparq_latent
         return form(p, x, source, settings, True)
 
-    return papers.by_steps(attend, lambda x, s: formulas.attend_kv(p, x, s), text, prompt)
-
-
-def keyformer_reference(
-    spec: str, layer: int, text: Tensor, prompt: int
-) -> tuple[Tensor, list[list[int]]]:
-    """The same, and the tokens that each head keeps in the end."""
-    settings, by_head = parse_form(spec), "latent" not in spec
-    zeta = gumbel(settings.seed, layer, HEADS, LENGTH).double()
-    p = plain("self", layer)
-    return papers.decode_keyformer(p, text, prompt, settings, zeta, LENGTH, by_head)
+    dense = papers.attend(p, text[:prompt], text[:prompt], causal=True)
+    steps = [attend(text[t], text[: t + 1]) for t in range(prompt, len(text))]
+    return torch.stack([*dense, *steps])

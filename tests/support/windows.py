@@ -10,8 +10,19 @@ import torch
 from slimwhisper.audio.mel import first_window
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Search, Window
-from slimwhisper.longform.requests import make_rules
+from slimwhisper.engine.filters import WIDTH
+from slimwhisper.engine.requests import (
+    Align,
+    Alignment,
+    Answer,
+    Attempt,
+    Decoded,
+    Request,
+    Retry,
+    Search,
+    Window,
+)
+from slimwhisper.longform.requests import hot_words, make_rules
 from slimwhisper.model.model import Guard, Model
 from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
@@ -141,3 +152,62 @@ def assert_same(found: Sequence[Decoded], expected: Sequence[Decoded]) -> None:
         assert ours.temperature == other.temperature
         assert ours.avg_logprob == pytest.approx(other.avg_logprob, abs=1e-4)
         assert ours.no_speech_prob == pytest.approx(other.no_speech_prob, abs=1e-6)
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A window, and what is asked after each of its answers."""
+
+    window: Window
+    then: tuple[Request, ...] = ()
+
+
+def of_every_kind(plain: Sequence[Window], exact: bool) -> list[Asked]:
+    """Eight windows, each asking for other things than its neighbours. exact: so is the cache of
+    their audio, which need not be a whole window's.
+    """
+    mels = [w.mel for w in plain if w.mel is not None]
+    heard = mels[0].shape[1] * 3 // 10 * 2  # frames
+    before = (*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps)
+    hot, again = Retry(Attempt(0.6, (1,))), replace(plain[0], mel=None)
+
+    def with_rules(window: Window, **changes: object) -> Window:
+        return replace(window, rules=replace(window.rules, **changes))  # type: ignore[type-var, arg-type]
+
+    def with_words(window: Window, *lines: str) -> Window:
+        return with_rules(window, hot_words=hot_words(VOCABULARY, lines, 9.0))
+
+    return [
+        Asked(with_words(plain[0], "of the", "the deal")),
+        Asked(replace(plain[1], logprobs=True), (Align(before, (500, 501)), hot)),
+        Asked(replace(plain[2], mel=mels[2][:, : heard if exact else None]), (again,)),
+        Asked(with_rules(plain[3], repetition_penalty=1.3, no_repeat_ngram_size=2)),
+        Asked(with_words(plain[4], "new york", "york city", "city")),
+        Asked(replace(plain[5], draft=(300, 301)), (hot, with_words(plain[5], "seven of nine"))),
+        Asked(with_rules(plain[6], suppress=torch.arange(WIDTH + 5))),
+        Asked(replace(plain[6], mel=mels[6] * torch.nan)),  # numbers overflow
+    ]
+
+
+def answers(engine: Engine, chosen: Sequence[Asked]) -> list[list[Answer]]:
+    left = [iter(asked.then) for asked in chosen]
+    windows = {i: asked.window for i, asked in enumerate(chosen)}
+    done = run(engine, windows, lambda tag, _: next(left[tag], None))
+    return [done[i] for i in range(len(chosen))]
+
+
+def assert_same_answers(
+    found: Sequence[Sequence[Answer]], expected: Sequence[Sequence[Answer]], off: float = 1e-4
+) -> None:
+    """Of windows, and of what was asked after them. off: of probabilities."""
+    for ours, others in zip(found, expected, strict=True):
+        for one, other in zip(ours, others, strict=True):
+            if isinstance(one, Alignment) and isinstance(other, Alignment):
+                torch.testing.assert_close(one.scores.cpu(), other.scores, rtol=off, atol=off)
+                assert one.probs == pytest.approx(other.probs, rel=10 * off)
+                continue
+            assert isinstance(one, Decoded) and isinstance(other, Decoded)
+            assert (one.tokens, one.temperature) == (other.tokens, other.temperature)
+            assert one.avg_logprob == pytest.approx(other.avg_logprob, abs=off, nan_ok=True)
+            assert one.no_speech_prob == pytest.approx(other.no_speech_prob, abs=off, nan_ok=True)
+            assert one.logprobs == pytest.approx(other.logprobs, abs=off, nan_ok=True)

@@ -24,15 +24,8 @@ import torch
 from torch import Tensor
 
 from slimwhisper.kernels.gpu import driver
-from tests.support.pretend.device import (
-    GPU,
-    Forbidden,
-    OnDevice,
-    PretendEvent,
-    PretendGraph,
-    PretendStream,
-)
-from tests.support.pretend.operators import Functions, Interceptor, Operators
+from tests.support.pretend.device import GPU, Forbidden, PretendEvent, PretendGraph, PretendStream
+from tests.support.pretend.operators import Functions
 
 
 @contextmanager
@@ -41,7 +34,6 @@ def pretend_cuda(count: int = 1, memory: int = 80 << 30, divides: bool = True) -
     whether their multiprocessors can be divided.
     """
     gpu = GPU(memory)
-    interceptor = Interceptor(gpu)
 
     @contextmanager
     def device(chosen: torch.device | int) -> Iterator[None]:
@@ -92,7 +84,7 @@ def pretend_cuda(count: int = 1, memory: int = 80 << 30, divides: bool = True) -
     started = threading.Thread.run
 
     def run_thread(self: threading.Thread) -> None:
-        with Functions(interceptor), Operators(interceptor):
+        with Functions(gpu):
             started(self)
 
     cuda = {
@@ -123,13 +115,12 @@ def pretend_cuda(count: int = 1, memory: int = 80 << 30, divides: bool = True) -
         for streams in ("_streams", "_unused"):  # of this pretend device only
             changed.enter_context(patch(f"slimwhisper.kernels.graphs.{streams}", defaultdict(list)))
         changed.enter_context(patch.dict(os.environ, SLIMWHISPER_KERNELS="torch"))
+        # the host's memory needs no such care
+        changed.enter_context(patch.object(Tensor, "record_stream", lambda *_: None))
         changed.enter_context(patch.object(driver, "can_divide", lambda _: divides))
         changed.enter_context(patch.object(driver, "partition_stream", make_partition_stream))
         changed.enter_context(patch.object(threading.Thread, "run", run_thread))
-        # operators in inference mode would not be taken apart as they are elsewhere
-        changed.enter_context(patch.object(torch.inference_mode, "__enter__", _no_grad_begins))
-        changed.enter_context(patch.object(torch.inference_mode, "__exit__", _no_grad_ends))
-        with Functions(interceptor), Operators(interceptor):
+        with Functions(gpu):
             yield gpu
 
 
@@ -148,17 +139,8 @@ def pretend_other(kind: str) -> Iterator[GPU]:
     names = ("Stream", "Event", "current_stream", "stream", "device", "CUDAGraph", "synchronize")
     with pretend_cuda() as gpu, ExitStack() as changed:
         changed.enter_context(patch.object(torch.cuda, "is_available", lambda: False))
-        changed.enter_context(patch.object(OnDevice, "kind", kind))
+        gpu.kind = kind
         for name in names:
             changed.enter_context(patch.object(torch.cuda, name, missing(name)))
         changed.enter_context(patch.object(Tensor, "pin_memory", missing("pin_memory")))
         yield gpu
-
-
-def _no_grad_begins(self: Any) -> None:
-    self.pretended = torch.no_grad()
-    self.pretended.__enter__()
-
-
-def _no_grad_ends(self: Any, *error: Any) -> None:
-    self.pretended.__exit__(*error)

@@ -27,58 +27,12 @@ class Counts:
     downloads: Counter[str] = field(default_factory=Counter)  # into pinned memory, without waiting
 
 
-class OnDevice(Tensor):
-    """A tensor of the pretend device."""
-
-    elem: Tensor
-    index: int
-    kind = "cuda"  # or "mps", "xpu"
-
-    @staticmethod
-    def __new__(cls, elem: Tensor, index: int) -> "OnDevice":
-        if cls.kind == "mps" and elem.dtype == torch.float64:
-            raise Forbidden("MPS has no float64")
-        made: OnDevice = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls,
-            elem.shape,
-            strides=elem.stride(),
-            storage_offset=elem.storage_offset(),
-            dtype=elem.dtype,
-            device=torch.device("meta"),
-        )
-        made.elem, made.index = elem, index
-        return made
-
-    __torch_function__ = torch._C._disabled_torch_function_impl
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise AssertionError(f"{func} outside pretend_cuda()")
-
-    def __repr__(self, **_: Any) -> str:
-        return f"OnDevice({self.elem}, {self.device})"
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        return torch.device(self.kind, self.index)
-
-    @property
-    def is_cuda(self) -> bool:  # type: ignore[override]
-        return self.kind == "cuda"
-
-    @property
-    def is_meta(self) -> bool:  # type: ignore[override]
-        return False
-
-    def record_stream(self, stream: Any) -> None:  # type: ignore[override]
-        """The host's memory needs no such care."""
-
-
 class GPU:
     """The state of all pretend devices, and what happens to their tensors."""
 
     def __init__(self, memory: int) -> None:
         self.memory = memory  # bytes, free and in total
+        self.kind = "cuda"  # or "mps", "xpu"
         self.counts = Counts()
         self.log: list[Callable[[], Any]] | None = None  # of the capture in progress
         self.recorder: int | None = None  # its thread
@@ -161,22 +115,20 @@ class GPU:
                 place = t.untyped_storage().data_ptr()
                 self.writers[place] = (stream.number, stream.clock)
 
-    def run(self, name: str, call: Callable[[], Any]) -> Any:
-        """Run a kernel on the host's tensors, and record it if this thread captures."""
+    def launched(self, name: str, call: Callable[[], Any], out: list[Tensor]) -> None:
+        """Count a kernel that has run, and record it if this thread captures."""
         if self.fresh is not None and not self.capturing:
             raise Forbidden(f"{name} between a capture and its first replay")
-        out = call()
-        if self.capturing:
-            kept = tree_leaves(out)
+        self.note("kernels", name)
+        if self.log is None or not self.capturing:
+            return
 
-            def again() -> None:
-                for old, new in zip(kept, tree_leaves(call()), strict=True):
-                    if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
-                        old.copy_(new)
+        def again() -> None:
+            for old, new in zip(out, tree_leaves(call()), strict=bool(out)):
+                if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
 
-            assert self.log is not None
-            self.log.append(again)
-        return out
+        self.log.append(again)
 
 
 class PretendGraph:
@@ -215,8 +167,10 @@ class PretendGraph:
         if gpu.fresh is self:
             gpu.fresh = None
             return
-        for call in self.log:
-            call()
+        # nothing here is a new launch, and what was made in inference mode changes in it alone
+        with torch.inference_mode(), torch._C.DisableTorchFunction():
+            for call in self.log:
+                call()
 
 
 class PretendStream:

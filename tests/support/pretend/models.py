@@ -6,11 +6,11 @@ from dataclasses import replace
 import torch
 
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.engine.requests import Align, Answer, Decoded, Request, Window
+from slimwhisper.engine.requests import Window
 from slimwhisper.model.model import Guard, Model
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.reference import set_spectrum
-from tests.support.windows import VOCABULARY, windows
+from tests.support.windows import windows
 
 CUDA = torch.device("cuda", 1)  # not the current one, so that whatever assumes it is seen
 FRAMES = 24  # positions of a window: few, to be quick
@@ -33,11 +33,3 @@ def made(
 def requests(count: int, temperatures: Sequence[float] = (0.0,)) -> list[Window]:
     made = windows(count, temperatures=temperatures)
     return [replace(w, mel=w.mel[:, : 2 * FRAMES]) for w in made if w.mel is not None]
-
-
-def then(tag: int, answer: Answer) -> Request | None:
-    """The first window's words are asked for, too."""
-    if tag == 0 and isinstance(answer, Decoded):
-        text = tuple(t for t in answer.tokens if t < VOCABULARY.eot)[:5]
-        return Align((VOCABULARY.sot,), text or (5,))
-    return None

@@ -1,4 +1,8 @@
-"""What happens to the tensors of a pretend GPU: every operator, and what never becomes one."""
+"""What happens to the tensors of a pretend GPU: every function of PyTorch's Python interface.
+
+They are tensors of the host that have a home, the index of their device. What one function of
+Python does is one kernel here, where a GPU may launch several.
+"""
 
 from typing import Any
 
@@ -6,256 +10,194 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tests.support.pretend.device import GPU, Forbidden, OnDevice
+from tests.support.pretend.device import GPU, Forbidden
 
-FACTORIES = {
-    *(torch.zeros, torch.ones, torch.empty, torch.full, torch.arange, torch.eye, torch.randn),
-    *(torch.tensor, torch.as_tensor, torch.empty_strided, torch.scalar_tensor, torch.linspace),
-}
-WHOLE = {F.linear, F.scaled_dot_product_attention, F.conv1d}  # one kernel each, or as good as
-READS = {"_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select"}
-READS |= {"unique_dim", "_unique2", "tolist"}
-NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-NOTHING |= {"_unsafe_view", "detach", "alias", "lift_fresh", "lift", "_reshape_alias"}
-INDEXED = {"index", "index_put_", "index_put", "_index_put_impl_", "_unsafe_index"}
+READS = {"item", "tolist", "numpy", "nonzero", "argwhere", "equal", "masked_select", "unique"}
+READS |= {"__bool__", "__int__", "__float__", "__index__", "__contains__", "is_nonzero"}
+MEMORY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+INDEXED = {"__getitem__", "__setitem__", "index_put_", "index_put"}
+AUGMENTED = {f"__i{name}__" for name in "add sub mul truediv floordiv and or xor pow mod".split()}
 
 
-def _host(value: Any) -> Any:
-    return value.elem if isinstance(value, OnDevice) else value
+def home(x: Any) -> int | None:
+    """The device of a tensor; None: the host."""
+    return getattr(x, "pretended_home", None)
 
 
-class Interceptor:
-    """Runs operators on the host's tensors, and checks and counts them."""
+def at_home(value: Any, index: int) -> Any:
+    """The tensors in a result, now of a device."""
+
+    def settled(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            x.pretended_home = index  # type: ignore[attr-defined]
+        return x
+
+    return tree_map(settled, value)
+
+
+def is_pinned(x: Tensor) -> bool:
+    return getattr(x, "pretends_pinned", False)
+
+
+class Functions(TorchFunctionMode):
+    """Runs functions on the host's memory, and checks and counts them."""
 
     def __init__(self, gpu: GPU) -> None:
         self.gpu = gpu
 
-    # -- operators -----------------------------------------------------------------------------
-
-    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operator of ATen; on the host alone if no tensor of a device takes part."""
-        name: str = func.overloadpacket.__name__
-        leaves = tree_leaves((args, kwargs))
-        ours = [t for t in leaves if isinstance(t, OnDevice)]
-        wanted = kwargs.get("device")
-        wanted = None if wanted is None else torch.device(wanted)
-        here = wanted is not None and wanted.type in (OnDevice.kind, "meta")
-        if not ours and not here:
-            self._check_arrived(leaves)
-            return func(*args, **kwargs)
-        if not ours and wanted is not None and wanted.type == "meta":
-            if name == "scalar_tensor" or (name == "full" and not list(args[0])):
-                # a number to be written, made by C++ where it takes the tensor to be
-                return func(*args, **{**kwargs, "device": torch.device("cpu")})
-            return func(*args, **kwargs)
-        index = ours[0].index if ours else self._index(wanted)
-        if any(t.index != index for t in ours) and name not in ("copy_", "_to_copy"):
-            raise Forbidden(f"{name}: tensors of two GPUs")
-        self._check_host_tensors(name, args, leaves, bool(ours))
-        reads = name in READS or (
-            name in INDEXED and any(t.dtype == torch.bool for t in _indices(args))
-        )
-        if reads:
-            self.gpu.note("reads", name)
-        leaves_gpu = name == "_to_copy" and wanted is not None and wanted.type == "cpu"
-        if leaves_gpu:
-            self.gpu.note("reads", "to(cpu)")
-        into_host = name == "copy_" and ours and not isinstance(args[0], OnDevice)
-        if into_host:
-            pinned = getattr(args[0], "pretends_pinned", False)
-            if pinned and kwargs.get("non_blocking", len(args) > 2 and args[2]):
-                self.gpu.note("downloads", name)
-                stream = self.gpu.stream_of(ours[0].index)
-                stream.clock += 1
-                place = args[0].untyped_storage().data_ptr()
-                self.gpu.pending[place] = (stream.number, stream.clock, args[0])
-            else:
-                self.gpu.note("reads", name)
-        host_kwargs = {k: _host(v) for k, v in kwargs.items() if k not in ("device", "pin_memory")}
-        if "device" in kwargs and kwargs["device"] is not None:
-            host_kwargs["device"] = torch.device("cpu")
-        host_args = tree_map(_host, args)
-        host_kwargs = tree_map(_host, host_kwargs)
-        if reads or leaves_gpu or _is_view(func) or name in NOTHING:
-            out = func(*host_args, **host_kwargs)
-        else:
-            if not into_host:
-                self.gpu.note("kernels", name)
-            out = self.gpu.run(name, lambda: func(*host_args, **host_kwargs))
-        if not _is_view(func) and not into_host:
-            self.gpu.order(name, index, [_host(t) for t in ours], out)
-        if leaves_gpu or name in ("_local_scalar_dense", "is_nonzero", "equal"):
-            return out
-        if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments):
-            if isinstance(out, Tensor):
-                return args[0]
-        return tree_map(lambda t: OnDevice(t, index) if isinstance(t, Tensor) else t, out)
-
-    def _check_host_tensors(
-        self, name: str, args: tuple[Any, ...], leaves: list[Any], ours: bool
-    ) -> None:
-        """Host tensors with dimensions may be copied, or be indices; both are uploads."""
-        large = [t for t in leaves if isinstance(t, Tensor) and t.dim() > 0]
-        large = [t for t in large if not isinstance(t, OnDevice)]
-        if not (ours and large):
-            return
-        if name == "copy_":
-            if isinstance(args[0], OnDevice):
-                self.gpu.note("uploads", name)
-                if not all(getattr(t, "pretends_pinned", False) for t in large):
-                    self.gpu.note("reads", "upload of pageable memory")
-            return
-        if name in INDEXED and isinstance(args[0], OnDevice):
-            indices = _indices(args)
-            if all(any(t is i for i in indices) for t in large):
-                self.gpu.note("uploads", f"{name} by host indices")
-                self.gpu.note("reads", "upload of pageable memory")
-                return
-        shapes = [(tuple(t.shape), str(t.device)) for t in leaves if isinstance(t, Tensor)]
-        raise Forbidden(f"{name}: tensors of the host and a GPU, {shapes}")
-
-    def _check_arrived(self, leaves: list[Any]) -> None:
-        """The host may not read a download before an event after it."""
-        for t in leaves if self.gpu.pending else ():
-            if isinstance(t, Tensor):
-                place = t.untyped_storage().data_ptr()
-                stream, clock, _ = self.gpu.pending.get(place, (0, 0, None))
-                if self.gpu.complete.get(stream, 0) < clock:
-                    raise Forbidden("the host reads a download that may not have arrived")
-
-    def _index(self, device: torch.device | None) -> int:
-        found = None if device is None else device.index
-        return self.gpu.current if found is None else found
-
-    # -- functions that never reach the operators as they are -----------------------------------
-
-    def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A function of PyTorch's Python interface."""
-        if func in FACTORIES:
-            return self._factory(func, args, dict(kwargs))
-        if func in (Tensor.to, Tensor.cuda):
-            return self._move(func, args, kwargs)
-        if func is Tensor.__setitem__ and isinstance(args[0], OnDevice):
-            if not isinstance(args[2], Tensor):  # C++ would make it where it takes the tensor to be
-                with torch._C.DisableTorchFunction():
-                    args = (*args[:2], torch.scalar_tensor(args[2], dtype=args[0].dtype))
-            return func(*args)
-        if func in (Tensor.tolist, Tensor.numpy):
-            if not isinstance(args[0], OnDevice):
-                self._check_arrived([args[0]])
-                return func(*args, **kwargs)
-            self.gpu.note("reads", func.__name__)
-            return args[0].elem.tolist()
-        if func is Tensor.data_ptr and isinstance(args[0], OnDevice):
-            return args[0].elem.data_ptr()
-        if func is Tensor.new_tensor and isinstance(args[0], OnDevice):
-            self.gpu.note("uploads", "new_tensor")
-            self.gpu.note("reads", "upload of pageable memory")
-            return OnDevice(args[0].elem.new_tensor(*args[1:], **kwargs), args[0].index)
-        if func is Tensor.pin_memory:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = func.__name__, dict(kwargs or {})
+        if name in ("__get__", "__set__"):
+            return self._attribute(func, args)
+        if name == "pin_memory":
             args[0].pretends_pinned = True
             return args[0]
-        if func in WHOLE and any(isinstance(t, OnDevice) for t in tree_leaves((args, kwargs))):
-            name = func.__name__
-            tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-            if not all(isinstance(t, OnDevice) for t in tensors):
-                raise Forbidden(f"{name}: tensors of the host and a GPU")
-            index = next(t.index for t in tensors if isinstance(t, OnDevice))
-            if any(isinstance(t, OnDevice) and t.index != index for t in tensors):
-                raise Forbidden(f"{name}: tensors of two GPUs")
-            host_args, host_kwargs = tree_map(_host, args), tree_map(_host, kwargs)
-            if func is F.scaled_dot_product_attention:
-                self.gpu.attention_shapes.add(tuple(tuple(t.shape) for t in tensors))
-            self.gpu.note("kernels", name)
-            out = self.gpu.run(name, lambda: func(*host_args, **host_kwargs))
-            self.gpu.order(name, index, (host_args, host_kwargs), out)
-            return OnDevice(out, index)
-        return func(*args, **kwargs)
-
-    def _factory(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        device = kwargs.get("device")
-        pinned = kwargs.pop("pin_memory", False)
-        if device is None or torch.device(device).type != OnDevice.kind:
-            made = func(*args, **kwargs)
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if func in (Tensor.to, Tensor.cuda, Tensor.cpu):
+            return self._move(func, args, kwargs)
+        if name == "copy_":
+            return self._copy(*args, **kwargs)
+        pinned, device = kwargs.pop("pin_memory", False), kwargs.get("device")
+        device = None if device is None else torch.device(device)
+        index = next((home(t) for t in tensors if home(t) is not None), None)
+        if device is not None and device.type == self.gpu.kind:
+            kwargs["device"] = "cpu"
+            index = self.gpu.current if device.index is None else device.index
+        if index is None:
+            self._check_arrived(tensors)
+            out = func(*args, **kwargs)
             if pinned:
-                made.pretends_pinned = True
-            return made
-        kwargs["device"] = "cpu"
-        index, name = self._index(torch.device(device)), func.__name__
-        if func in (torch.tensor, torch.as_tensor):
-            self.gpu.note("uploads", name)
-            self.gpu.note("reads", "upload of pageable memory")
-            made = func(*args, **kwargs)
-            self.gpu.order(name, index, (), made)
-            return OnDevice(made, index)
-        if name in NOTHING:
-            made = func(*args, **kwargs)
-        else:
-            self.gpu.note("kernels", name)
-            made = self.gpu.run(name, lambda: func(*args, **kwargs))
-        self.gpu.order(name, index, (), made)
-        return OnDevice(made, index)
+                out.pretends_pinned = True
+            return out
+        if func in (torch.tensor, torch.as_tensor, Tensor.new_tensor):
+            self._upload(name)
+        self._check_homes(name, args, tensors)
+        if name in READS or (name in INDEXED and _by_mask(args)):
+            self.gpu.note("reads", name)
+        places = {t.untyped_storage().data_ptr() for t in tensors}
+        out = func(*args, **kwargs)
+        made = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+        if name in READS:
+            self.gpu.order(name, index, tensors, ())
+            return out
+        written = made
+        if _in_place(name):
+            written = [args[0]]
+        elif "out" not in kwargs and all(t.untyped_storage().data_ptr() in places for t in made):
+            return at_home(out, index)  # a view, or a number that the host knows
+        self.gpu.order(name, index, tensors, written)
+        if name not in MEMORY:
+            self.gpu.launched(name, lambda: func(*args, **kwargs), made)
+        if func is F.scaled_dot_product_attention:
+            self.gpu.attention_shapes.add(tuple(tuple(t.shape) for t in tensors))
+        if self.gpu.kind == "mps" and any(t.dtype == torch.float64 for t in made):
+            raise Forbidden("MPS has no float64")
+        return at_home(out, index)
+
+    def _attribute(self, func: Any, args: Any) -> Any:
+        name, index = func.__self__.__name__, home(args[0])
+        if index is None:
+            return func(*args)
+        if name == "device":
+            return torch.device(self.gpu.kind, index)
+        return self.gpu.kind == "cuda" if name == "is_cuda" else at_home(func(*args), index)
 
     def _move(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """`Tensor.to` and `Tensor.cuda`: an upload, or a change of dtype on the device."""
-        x, device, dtype = args[0], None, None
-        for value in (*args[1:], *(kwargs[k] for k in ("device", "dtype", "other") if k in kwargs)):
-            if isinstance(value, torch.device | str):
-                device = torch.device(value)
-            elif isinstance(value, torch.dtype):
+        """`Tensor.to`, `cuda` and `cpu`: an upload, a read, or a change of dtype."""
+        (x, *others), device, dtype = args, None, None
+        for value in (*others, *(kwargs[k] for k in ("device", "dtype", "other") if k in kwargs)):
+            if isinstance(value, torch.dtype):
                 dtype = value
             elif isinstance(value, Tensor):
-                device, dtype = value.device, value.dtype
-        if func is Tensor.cuda:
-            device = device or torch.device("cuda")
-        if device is None or device.type != OnDevice.kind:
+                other = home(value)
+                dtype, device = value.dtype, torch.device(self.gpu.kind, other or 0)
+                device = torch.device("cpu") if other is None else device
+            elif isinstance(value, torch.device | str):
+                device = torch.device(value)
+        if func is not Tensor.to:
+            device = torch.device("cpu" if func is Tensor.cpu else device or "cuda")
+        index, dtype = home(x), dtype or x.dtype
+        if device is not None and device.type not in ("cpu", self.gpu.kind):
             return func(*args, **kwargs)
-        index = self._index(device)
-        if isinstance(x, OnDevice):
-            if x.index != index:
-                raise Forbidden("a copy from one GPU to another")
-            return x if dtype is None else func(x, dtype)
-        self.gpu.note("uploads", "to")
-        pinned = getattr(x, "pretends_pinned", False) and kwargs.get("non_blocking")
-        if not pinned:  # PyTorch waits until the copy is complete, however small it is
+        if index is None and (device is None or device.type == "cpu"):
+            self._check_arrived([x])
+            return func(*args, **kwargs)
+        if self.gpu.kind == "mps" and dtype == torch.float64:
+            raise Forbidden("MPS has no float64")
+        if index is None:
+            target = self.gpu.current if device is None or device.index is None else device.index
+            # PyTorch waits until the copy is complete, however small it is
+            self._upload("to", is_pinned(x) and kwargs.get("non_blocking", False))
+            made = x.detach().to(dtype, copy=True)
+            self.gpu.order("to", target, (), made)
+            return at_home(made, target)
+        if device is not None and device.type == "cpu":
+            self.gpu.note("reads", "to(cpu)")
+            self.gpu.order("to", index, x, ())
+            return x.detach().to(dtype, copy=True)
+        if device is not None and device.index not in (None, index):
+            raise Forbidden("a copy from one GPU to another")
+        if dtype == x.dtype and not kwargs.get("copy"):
+            return x
+        made = x.to(dtype, copy=True)
+        self.gpu.order("to", index, x, made)
+        self.gpu.launched("to", lambda: x.to(dtype, copy=True), [made])
+        return at_home(made, index)
+
+    def _copy(self, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+        to, of = home(target), home(source)
+        if to is None and of is not None:
+            if is_pinned(target) and non_blocking:
+                self.gpu.note("downloads", "copy_")
+                stream = self.gpu.stream_of(of)
+                stream.clock += 1
+                place = target.untyped_storage().data_ptr()
+                self.gpu.pending[place] = (stream.number, stream.clock, target)
+            else:
+                self.gpu.note("reads", "copy_")
+            return target.copy_(source)
+        if to is None:
+            self._check_arrived([source])
+            return target.copy_(source)
+        if of is None and source.dim():
+            self._upload("copy_", is_pinned(source))
+        target.copy_(source)
+        self.gpu.order("copy_", to, [t for t in (target, source) if home(t) is not None], target)
+        self.gpu.launched("copy_", lambda: target.copy_(source), [])
+        return target
+
+    def _upload(self, name: str, is_pinned: bool = False) -> None:
+        self.gpu.note("uploads", name)
+        if not is_pinned:
             self.gpu.note("reads", "upload of pageable memory")
-        made = x.detach().to(dtype or x.dtype, copy=True)
-        self.gpu.order("to", index, (), made)
-        return OnDevice(made, index)
+
+    def _check_homes(self, name: str, args: Any, tensors: list[Tensor]) -> None:
+        """Of the host may be numbers, and indices or what is stored at them, which are uploads."""
+        if len({home(t) for t in tensors} - {None}) > 1:
+            raise Forbidden(f"{name}: tensors of two GPUs")
+        of_host = [t for t in tensors if home(t) is None and t.dim()]
+        if of_host and name in INDEXED and home(args[0]) is not None:
+            self._upload(f"{name} of the host's", all(map(is_pinned, of_host)))
+        elif of_host:
+            raise Forbidden(f"{name}: tensors of the host and a GPU")
+
+    def _check_arrived(self, tensors: list[Tensor]) -> None:
+        """The host may not read a download before an event after it."""
+        for t in tensors if self.gpu.pending else ():
+            place = t.untyped_storage().data_ptr()
+            stream, clock, _ = self.gpu.pending.get(place, (0, 0, None))
+            if self.gpu.complete.get(stream, 0) < clock:
+                raise Forbidden("the host reads a download that may not have arrived")
 
 
-def _indices(args: tuple[Any, ...]) -> list[Tensor]:
-    return [t for t in tree_leaves(args[1:2]) if isinstance(t, Tensor)]
+def _in_place(name: str) -> bool:
+    if name.startswith("__"):
+        return name == "__setitem__" or name in AUGMENTED
+    return name.endswith("_")
 
 
-def _is_view(func: Any) -> bool:
-    schema = func._schema
-    if any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments):
-        return False
-    return any(r.alias_info is not None for r in schema.returns)
-
-
-class Operators(TorchDispatchMode):
-    def __init__(self, interceptor: Interceptor) -> None:
-        super().__init__()
-        self.interceptor = interceptor
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        composite = torch._C.DispatchKey.CompositeImplicitAutograd
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), composite):
-            with self:
-                found = func.decompose(*args, **(kwargs or {}))
-            if found is not NotImplemented:
-                return found
-        return self.interceptor.operator(func, args, kwargs or {})
-
-
-class Functions(TorchFunctionMode):
-    def __init__(self, interceptor: Interceptor) -> None:
-        self.interceptor = interceptor
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.interceptor.function(func, args, kwargs or {})
+def _by_mask(args: Any) -> bool:
+    """Whether an index is a mask, of which the host must know how much it chooses."""
+    return any(isinstance(t, Tensor) and t.dtype == torch.bool for t in tree_leaves(args[1:2]))

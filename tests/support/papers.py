@@ -1,13 +1,14 @@
-"""The approximate forms as their papers have them: one query, one head, one token at a time.
+"""Attention as the papers have it: one query, one head, one token at a time.
 
-Letters and orientation as in `tests.support.formulas`: row vectors, x W. Nothing is folded, cached
-or batched; run it in float64. A `Head` is one head's Q, K and V; what it attends to is a list of
-tokens.
+Row vectors and the letters of slim attention (arXiv 2503.05840): W_Q, W_K, W_V, W_O are [d, d] in
+the orientation x W; head i owns columns i*d_k to (i+1)*d_k. Nothing is folded, cached or batched;
+run it in float64.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +16,21 @@ from torch import Tensor
 
 from slimwhisper.research.forms.compact import SHARE
 from slimwhisper.research.forms.keyformer import Keyformer
-from tests.support.formulas import PlainAttention
+
+
+@dataclass(frozen=True, slots=True)
+class PlainAttention:
+    """One attention block's weights: [d, d] matrices for row vectors, [d] biases, heads."""
+
+    w_q: Tensor
+    b_q: Tensor
+    w_k: Tensor
+    w_v: Tensor
+    b_v: Tensor
+    w_o: Tensor
+    b_o: Tensor
+    heads: int
+
 
 Rotations = Sequence[tuple[Tensor, Tensor]]  # of every head R [d_k, r] and R_v [d_k, r_v]
 
@@ -28,7 +43,35 @@ def columns_of(p: PlainAttention) -> list[slice]:
 
 def output(p: PlainAttention, heads: Sequence[Tensor]) -> Tensor:
     """What heads found, [d_k] each -> [d]."""
-    return torch.cat(list(heads)) @ p.w_o + p.b_v @ p.w_o + p.b_o
+    return torch.cat(list(heads), dim=-1) @ p.w_o + p.b_v @ p.w_o + p.b_o
+
+
+def attend(
+    p: PlainAttention,
+    x: Tensor,
+    source: Tensor,
+    causal: bool = False,
+    rotations: Rotations | None = None,
+) -> Tensor:
+    """What every exact form computes, from keys and values: x [Q, d] over source [T, d] -> [Q, d].
+
+    causal: a row of x sees the source up to its own place. rotations: those of ZACK (arXiv
+    2408.04107), which take queries, keys and values to fewer columns.
+    """
+    hidden = torch.ones(len(x), len(source), dtype=torch.bool).triu(1) & causal
+    heads = []
+    for i, c in enumerate(columns_of(p)):
+        queries, keys, values = (
+            x @ p.w_q[:, c] + p.b_q[c],
+            source @ p.w_k[:, c],
+            source @ p.w_v[:, c],
+        )
+        if rotations is not None:
+            r, r_v = rotations[i]
+            queries, keys, values = queries @ r, keys @ r, values @ r_v @ r_v.T
+        scores = queries @ keys.T * (c.stop - c.start) ** -0.5
+        heads.append(scores.masked_fill(hidden, float("-inf")).softmax(dim=-1) @ values)
+    return output(p, heads)
 
 
 def argtopk(values: Tensor, count: int) -> list[int]:
@@ -128,20 +171,6 @@ def rank_of(singular: Sequence[float], removal: float) -> int:
     raise AssertionError
 
 
-def attend_zack(
-    p: PlainAttention, rotations: Rotations, x: Tensor, source: Tensor, causal: bool = False
-) -> Tensor:
-    """x [Q, d] over source [T, d] -> [Q, d]."""
-    hidden = torch.ones(len(x), len(source), dtype=torch.bool).triu(1) & causal
-    heads = []
-    for (r, r_v), c in zip(rotations, columns_of(p), strict=True):
-        queries, keys = (x @ p.w_q[:, c] + p.b_q[c]) @ r, source @ p.w_k[:, c] @ r
-        scores = queries @ keys.T * (c.stop - c.start) ** -0.5
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(dim=-1)
-        heads.append(weights @ (source @ p.w_v[:, c] @ r_v) @ r_v.T)
-    return torch.cat(heads, dim=-1) @ p.w_o + p.b_v @ p.w_o + p.b_o
-
-
 # -- Keyformer, arXiv 2403.09054, Algorithm 1 ----------------------------------------------------
 
 
@@ -153,9 +182,9 @@ def decode_keyformer(
     noise: Tensor,
     length: int,
     by_head: bool,
-) -> tuple[Tensor, list[list[int]]]:
-    """text [n, d], its first `prompt` tokens at once, the others in steps -> outputs [n, d] and the
-    tokens that each head keeps in the end. noise [h, length]: zeta of each head and token.
+) -> Tensor:
+    """text [n, d], its first `prompt` tokens at once, the others in steps -> outputs [n, d].
+    noise [h, length]: zeta of each head and token.
     """
     zeta = noise.tolist() if settings.noise == "gumbel" else torch.zeros_like(noise).tolist()
     k, w, last = settings.budget or length, settings.window(length), settings.steps or length // 2
@@ -194,7 +223,7 @@ def decode_keyformer(
             score[head][t] = 0.0
         reduce(t)
         attend(t, t - prompt + 1)
-    return torch.stack(outputs), kept
+    return torch.stack(outputs)
 
 
 # -- merged frames -------------------------------------------------------------------------------
@@ -227,17 +256,3 @@ def merged(x: Tensor, groups: int) -> Tensor:
     for members in groups_of(x, groups):
         result[members] = x[members].mean(dim=0)
     return result
-
-
-def by_steps(
-    attend: Callable[[Tensor, Tensor], Tensor],
-    dense: Callable[[Tensor, Tensor], Tensor],
-    text: Tensor,
-    prompt: int,
-) -> Tensor:
-    """A text [n, d]: `dense(x [1, d], source)` for its prompt, then `attend(x [d], source)`."""
-    results = [
-        dense(text[t : t + 1], text[: t + 1])[0] if t < prompt else attend(text[t], text[: t + 1])
-        for t in range(len(text))
-    ]
-    return torch.stack(results)
