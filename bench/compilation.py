@@ -240,13 +240,12 @@ def main() -> None:
     parser.add_argument("--rocm", help="a processor, such as gfx942")
     parser.add_argument("--jobs", type=int, help="processes [one for each core]")
     args = parser.parse_args()
-    lines, shared = [], {at: SHARED[at] for at in args.capabilities}
+    lines = []
+    shared = {at: SHARED[at] for at in args.capabilities}
     # ROCm runs what a device of compute capability 8.0 does (`dispatch`)
     todo = jobs(not args.some, {80: ROCM_SHARED} if args.rocm else shared)
-    if args.width:
-        todo = [
-            (at, v) for at, v in todo if v.configuration and v.configuration.width == args.width
-        ]
+    if width := args.width:
+        todo = [(at, v) for at, v in todo if v.configuration and v.configuration.width == width]
     if args.table:
         todo = [(at, v) for at, v in todo if v.configuration and not v.flags]
         print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")

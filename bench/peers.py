@@ -121,7 +121,7 @@ def parsed() -> argparse.Namespace:
     reasons = {name: why_left_out(peer, args.device) for name, peer in PEERS.items()}
     if wrong := [f"{name} ({reasons[name]})" for name in args.engines or () if reasons[name]]:
         parser.error(f"cannot be measured: {', '.join(wrong)}")
-    for name in [] if args.engines else filter(reasons.get, reasons):
+    for name in [n for n in PEERS if reasons[n] and not args.engines]:
         print(f"{name} is left out: {reasons[name]}", file=sys.stderr)
     args.engines = args.engines or [name for name in PEERS if not reasons[name]]
     return args

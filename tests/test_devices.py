@@ -83,7 +83,8 @@ def test_a_model_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
         problem = "digits: not enough memory on cuda:0 for its weights; choose a smaller model"
         with pretend_cuda(memory=memory), pytest.raises(CheckpointError, match=problem):
             load_model("digits", "cuda", **arguments)
-        return full.call_args.args[3]
+        chosen: tuple[Form, Form] = full.call_args.args[3]
+        return chosen
 
     assert forms(windows=1) == forms(windows=8) == choose_forms("baseline")
     assert forms() == forms(windows=9) == forms(GB // 100, windows=1) == choose_forms("slim")
