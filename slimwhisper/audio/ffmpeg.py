@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from slimwhisper.audio.headers import (
     AUDIO_SUFFIXES,
-    BY_DEFAULT,
     CONTAINERS,
     DECODERS,
     IN_BYTES,
@@ -65,7 +64,7 @@ BLOCK = 60  # seconds of silence in a piece
 logger = logging.getLogger("slimwhisper")
 
 
-def decode(name: str, file: BinaryIO, how: ReadOptions = BY_DEFAULT) -> Iterator[NDArray[np.int16]]:
+def decode(name: str, file: BinaryIO, how: ReadOptions) -> Iterator[NDArray[np.int16]]:
     """Pieces of int16 [n] of `file`, which is at its start; [n, channels] if they are not mixed.
     name: for messages, with the suffix.
 

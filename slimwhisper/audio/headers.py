@@ -90,9 +90,6 @@ class ReadOptions:
     seconds: float = inf  # the longest recording
 
 
-BY_DEFAULT = ReadOptions()
-
-
 class Selection:
     """Chooses the recordings among the files of folders, stores and archives, which nobody named,
     and counts the other files.

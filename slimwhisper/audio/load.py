@@ -161,7 +161,8 @@ def _store(
 ) -> tuple[str, StoredSamples]:
     """A file's name for messages, and its samples; of its channels in turn, if they are split."""
     if readers is not None and isinstance(source, str | PathLike) and readers.can_read(source):
-        return name_for_messages(fspath(source)), readers.read(source, how=how)
+        name = name_for_messages(fspath(source))
+        return name, readers.read(source, name, how)
     name, file = open_source(source)
     with file:
         if readers is not None and readers.count and isinstance(source, RemoteFile):

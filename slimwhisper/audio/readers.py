@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.audio.headers import BY_DEFAULT, ReadOptions, is_silence, silence
-from slimwhisper.audio.samples import StoredSamples, name_for_messages, open_source, pieces_of
+from slimwhisper.audio.headers import ReadOptions, is_silence, silence
+from slimwhisper.audio.samples import StoredSamples, open_source, pieces_of
 from slimwhisper.errors import AudioError, ReaderKilledError, SlimWhisperError
 from slimwhisper.types import SAMPLE_RATE
 
@@ -101,8 +101,8 @@ class Readers:
     def read(
         self,
         path: str | PathLike[str],
-        name: str | None = None,
-        how: ReadOptions = BY_DEFAULT,
+        name: str,
+        how: ReadOptions,
         *,
         on_samples: Callable[[int], None] = lambda samples: None,
         on_warning: Callable[[str], None] = lambda text: logger.warning("%s", text),
@@ -110,14 +110,13 @@ class Readers:
         """A file's samples at 16 kHz; channels that are not mixed count together. Waits for a free
         worker.
 
-        `name` is the file's name in messages; None: its path. `on_samples` is called with the
+        `name` is the file's name in messages. `on_samples` is called with the
         number of samples, before more are stored and while waiting; an exception from it ends the
         reading, and is raised here. `on_warning` is called with what is odd about the file. Raises
         AudioError as `load_samples` does, and if the recording is too long or its decoder crashes
         or hangs; ReaderKilledError if the system does not let a worker live.
         """
         path = os.fspath(path)
-        name = name_for_messages(path) if name is None else name
         how = replace(how, seconds=min(how.seconds, self.seconds))
         request = [path, name, asdict(how)]
         with suppress(ReaderKilledError):

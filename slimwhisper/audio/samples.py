@@ -18,7 +18,7 @@ from typing import IO, Any, BinaryIO, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.audio.headers import BY_DEFAULT, ReadOptions, is_silence, plain_samples, recordings
+from slimwhisper.audio.headers import ReadOptions, is_silence, plain_samples, recordings
 from slimwhisper.errors import AudioError
 from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
@@ -389,9 +389,7 @@ def name_for_messages(path: str) -> str:
     return path if path.isprintable() and path else repr(path)
 
 
-def pieces_of(
-    name: str, file: BinaryIO, how: ReadOptions = BY_DEFAULT
-) -> Iterator[NDArray[np.int16]]:
+def pieces_of(name: str, file: BinaryIO, how: ReadOptions) -> Iterator[NDArray[np.int16]]:
     """Pieces of int16 [n] of `file`: at least one sample, or an error. If channels are not mixed,
     those of more than one come as [n, channels].
     """

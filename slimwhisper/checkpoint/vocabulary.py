@@ -358,7 +358,7 @@ def byte_level_tokenizer(
     """GPT-2's pattern and letters.
 
     Arguments:
-        vocabulary: token, spelled as by `openai.spelled` -> id.
+        vocabulary: token, spelled as by `tokens.vocabulary.spelled` -> id.
         merges: pairs of tokens, the first to merge first.
         added: tokens that are matched whole in texts, in the order of their ids -> whether they are
             special, not text. Those that are not in the vocabulary get the ids after it.

@@ -36,7 +36,7 @@ class Source:
 
     def matrices(self) -> list[Tensor]:
         """A linear layer's weight [out, in]; of a factored layer, the two that are multiplied by
-        one after the other, [r, in] and [out, r] (`checkpoint.formats.lite_whisper`).
+        one after the other, [r, in] and [out, r] (`checkpoint.formats.hugging_face`).
         """
         if f"{self.prefix}weight" in self.state:
             return [self.tensor("weight")]

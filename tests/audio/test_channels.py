@@ -55,9 +55,9 @@ def test_the_longest_recording_counts_all_channels(tmp_path: Path) -> None:
     path = write(tmp_path / "a.wav", 16_000, 2)  # of 2 s
     readers = Readers(1, seconds=3)
     try:
-        assert len(readers.read(path)) == 32_000
+        assert len(readers.read(path, "a.wav", ReadOptions())) == 32_000
         with pytest.raises(AudioError, match=r"longer than .* min, all channels together"):
-            readers.read(path, how=ReadOptions(split=True))
+            readers.read(path, "a.wav", ReadOptions(split=True))
     finally:
         readers.close()
 

@@ -14,6 +14,7 @@ from whisper.audio import load_audio as whisper_load_audio
 
 from slimwhisper.audio import samples
 from slimwhisper.audio.ffmpeg import decode
+from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.load import load_audio
 from tests.support.recordings import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, sound, write
 
@@ -150,13 +151,13 @@ def test_tags_that_are_not_utf8(tmp_path):
 def test_fast_path_runs_in_blocks_and_equals_pyav(tmp_path, monkeypatch):
     path = write(tmp_path / "a.wav")
     with path.open("rb") as file:
-        through_pyav = np.concatenate(list(decode("a.wav", file))) * np.float32(STEP)
+        through_pyav = np.concatenate(list(decode("a.wav", file, ReadOptions()))) * np.float32(STEP)
     monkeypatch.setattr("slimwhisper.audio.ffmpeg.decode", None)  # calling it would raise
     fast = load_audio(path)
     assert fast.dtype == np.float32 and fast.size == SECONDS * 16000
     np.testing.assert_array_equal(fast, through_pyav)
     monkeypatch.setattr(samples, "BLOCK", 999)
     with path.open("rb") as file:
-        sizes = [len(piece) for piece in samples.pieces_of("a.wav", file)]
+        sizes = [len(piece) for piece in samples.pieces_of("a.wav", file, ReadOptions())]
     assert sizes == [999] * 32 + [32]
     np.testing.assert_array_equal(load_audio(path), fast)

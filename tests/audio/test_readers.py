@@ -13,12 +13,14 @@ import pytest
 import soundfile
 
 from slimwhisper.audio import readers as reader
+from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.readers import Readers
 from slimwhisper.errors import AudioError
 from tests.support.paths import BROKEN
 from tests.support.spoken import SAMPLES
 
 GOOD = SAMPLES / "phone-number.wav"
+HOW = ReadOptions()
 MakeReaders = Callable[..., Readers]
 
 
@@ -45,7 +47,7 @@ def endless(tmp_path: Path) -> Path:
 
 def reads(readers: Readers) -> bool:
     """Whether it is still at work."""
-    return len(readers.read(GOOD, "a.wav")) > 16_000
+    return len(readers.read(GOOD, "a.wav", HOW)) > 16_000
 
 
 def test_messages_name_the_file_as_its_owner_knows_it(make: MakeReaders, tmp_path: Path) -> None:
@@ -55,7 +57,7 @@ def test_messages_name_the_file_as_its_owner_knows_it(make: MakeReaders, tmp_pat
         (tmp_path / "none.wav", "talk.m4a: no such file"),
     ):
         with pytest.raises(AudioError, match=message) as raised:
-            readers.read(path, "talk.m4a")
+            readers.read(path, "talk.m4a", HOW)
         assert str(path) not in str(raised.value)
     assert reads(readers)
 
@@ -81,7 +83,7 @@ def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch, make: MakeReaders) -
     greedy = "readers.pieces_of = lambda *_: iter([bytearray(readers.MAX_MEMORY)])"
     monkeypatch.setattr(reader, "COMMAND", worker_that(greedy))
     with pytest.raises(AudioError, match=r"a\.wav: decoding it takes more memory"):
-        make().read(GOOD, "a.wav")
+        make().read(GOOD, "a.wav", HOW)
 
 
 def test_closing_ends_busy_workers_and_those_who_wait(make: MakeReaders, endless: Path) -> None:
@@ -89,7 +91,7 @@ def test_closing_ends_busy_workers_and_those_who_wait(make: MakeReaders, endless
 
     def read() -> str:
         with pytest.raises(AudioError) as raised:
-            readers.read(endless)
+            readers.read(endless, "endless", HOW)
         return str(raised.value)
 
     with ThreadPoolExecutor(2) as pool:
@@ -121,18 +123,18 @@ def test_what_takes_long_to_decode_is_refused_early(
     """Many channels at a high rate: refused by its header, or once so much has been decoded."""
     readers = make(seconds=2)
     with pytest.raises(AudioError, match=r"^a\.flac: too long for 8 channels at 384000 Hz"):
-        readers.read(flac(tmp_path / "fast.flac", 384_000, 8, 0.5, stated), "a.flac")
+        readers.read(flac(tmp_path / "fast.flac", 384_000, 8, 0.5, stated), "a.flac", HOW)
     good = flac(tmp_path / "good.flac", 192_000, 2, 1.9, stated)
-    assert len(readers.read(good, "a.flac")) > 30_000
+    assert len(readers.read(good, "a.flac", HOW)) > 30_000
     long = flac(tmp_path / "long.flac", 8_000, 1, 3, stated)
     with pytest.raises(AudioError, match=r"a\.flac: longer than the limit"):
-        readers.read(long, "a.flac")
+        readers.read(long, "a.flac", HOW)
 
 
 def test_what_the_caller_raises_ends_the_reading(make: MakeReaders, endless: Path) -> None:
     """Even while the worker sends nothing; the next file has another worker."""
     with pytest.raises(AudioError, match=r"endless\.wav: .*longer than 1 s"):
-        make(timeout=1).read(endless, "endless.wav")  # a hang
+        make(timeout=1).read(endless, "endless.wav", HOW)  # a hang
     readers, given_up = make(), threading.Event()
 
     def keep(_: int) -> None:
@@ -141,7 +143,7 @@ def test_what_the_caller_raises_ends_the_reading(make: MakeReaders, endless: Pat
 
     threading.Timer(0.3, given_up.set).start()
     with pytest.raises(RuntimeError):
-        readers.read(endless, on_samples=keep)
+        readers.read(endless, "endless", HOW, on_samples=keep)
     assert reads(readers) and len(readers._workers) == 1
 
 
@@ -175,6 +177,6 @@ readers._send = send"""
     readers = make()
     if fails is not None:
         with pytest.raises(AudioError, match=rf"^a\.wav: its .*{fails}"):
-            readers.read(GOOD, "a.wav")
+            readers.read(GOOD, "a.wav", HOW)
     assert reads(readers)
     assert len(readers._workers) == 1

@@ -63,7 +63,7 @@ def test_a_recording_with_one_track(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 def test_other_readers(film: Path) -> None:
     with closing(Readers(1)) as readers:
-        by_reader = [readers.read(film, how=ReadOptions(audio_track=n)) for n in (None, "en")]
+        by_reader = [readers.read(film, "a", ReadOptions(audio_track=n)) for n in (None, "en")]
     for default, english in (by_reader, [load_samples(film, audio_track=n) for n in (None, "en")]):
         assert len(english) > 9 * 16_000 > len(default)
 
