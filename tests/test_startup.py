@@ -106,7 +106,7 @@ PUBLIC = (
     "AudioError CacheError CheckpointError DecodingOptions DecodingResult DependencyError "
     "ModelDimensions OptionError Options OutputError Segment SlimWhisper SlimWhisperError "
     "Transcript Whisper available_models decode detect_language load_audio load_model "
-    "log_mel_spectrogram pad_or_trim transcribe"
+    "log_mel_spectrogram pad_or_trim save_transcript transcribe"
 ).split()
 FLIGHT = SAMPLES / "flight.m4a"
 # openai-whisper's names for what has another one here

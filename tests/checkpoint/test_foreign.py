@@ -240,7 +240,7 @@ def test_ctranslate2_with_other_tokens_is_read_by_its_tokenizer(tmp_path: Path) 
     assert "no tokenizer.json" in refusal(folder)
     table.save(folder)
     tokens = load_checkpoint(folder).tokens
-    assert not tokens.is_whispers and [*tokens.encoding.values()] == ["en", "de", "xx"]
+    assert not tokens.is_whispers and [*tokens.languages.values()] == ["en", "de", "xx"]
 
 
 def test_faster_whispers_id_on_the_hub(

@@ -8,7 +8,7 @@ import pytest
 import whisper
 from huggingface_hub import constants
 
-from slimwhisper.checkpoint import load
+from slimwhisper.checkpoint import hub, load
 from slimwhisper.checkpoint.load import available_models
 from slimwhisper.checkpoint.names import HUB_IDS, HUB_MODELS
 from slimwhisper.commands.costs import OFFICIAL_DIMS, known_dims
@@ -107,7 +107,7 @@ def test_short_names_are_fetched_by_their_ids(monkeypatch: pytest.MonkeyPatch) -
         asked.append(repository)
         raise load.load_error("no network")
 
-    monkeypatch.setattr(load, "fetch_model", fetch)
+    monkeypatch.setattr(hub, "fetch_model", fetch)
     for name in HUB_IDS:
         assert refusal(name) == "no network"
     assert asked == list(HUB_IDS.values())
