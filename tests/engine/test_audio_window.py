@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Decoded, Search, Window
+from slimwhisper.engine.requests import Search, Window
 from slimwhisper.model.model import Model
 from slimwhisper.types import MEL_FRAMES_PER_POSITION
 from tests.support.windows import (
@@ -28,30 +28,20 @@ def cut(windows: Sequence[Window], frames: Sequence[int] = FRAMES) -> list[Windo
     return [replace(w, mel=w.mel[:, :n]) for w, n in pairs if w.mel is not None]
 
 
-def alone(model: Model, window: Window, search: Search | None = None) -> Decoded:
-    """What a model with windows of this length answers."""
-    assert window.mel is not None
-    shorter = model.shortened(window.mel.shape[1] // MEL_FRAMES_PER_POSITION)
-    return decode(shorter, [window], 1, search)[0]
-
-
 @pytest.mark.parametrize(
     ("forms", "search", "temperatures"),
     [(("e", "x"), *SEARCHES[-1]), (("kv", "kv"), *SEARCHES[0])],
     ids=str,
 )
-def test_lengths_in_one_batch(
+def test_a_window_of_its_own_length(
     forms: tuple[str, str], search: Search | None, temperatures: Sequence[float]
 ) -> None:
     model = short_model(forms=forms)
     assert not model.fallbacks
-    windows = cut(short_windows(6, temperatures=temperatures))
-    expected = [alone(model, window, search) for window in windows]
-    assert_same(decode(model, windows, 2, search), expected)  # slots have other windows before
-    assert_same(decode(model, windows, 6, search, backwards=True), expected)
-    whole = decode(model, short_windows(6, temperatures=temperatures), 6, search)
-    same = [a.tokens == b.tokens for a, b in zip(whole, expected, strict=True)]
-    assert same[1] and same[5] and not all(same)
+    for window in cut(short_windows(6, temperatures=temperatures)):
+        assert window.mel is not None
+        shorter = model.shortened(window.mel.shape[1] // MEL_FRAMES_PER_POSITION)
+        assert_same(*(decode(m, [window], 1, search) for m in (model, shorter)))
 
 
 def test_whole_windows_alone_read_without_lengths(model: Model) -> None:

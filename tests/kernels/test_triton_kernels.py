@@ -103,7 +103,7 @@ def test_split_latent(
     assert_latent(found, queries, latent, scale)
 
 
-@examples(50)
+@examples(30)
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), splits=st.sampled_from([1, 3]))
 def test_every_way_to_read(data: st.DataObject, dtype: torch.dtype, splits: int) -> None:
     """Some parts have nothing for a text's first tokens."""

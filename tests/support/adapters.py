@@ -21,8 +21,8 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def query_and_value_factors(dims: Dims, rank: int = 2, seed: int = 0) -> dict[str, Tensor]:
-    """A and B of every query and value map, float32, by PEFT's names without the prefix."""
+def query_and_value_factors(dims: Dims, seed: int = 0) -> dict[str, Tensor]:
+    """A and B of rank 2 of query and value maps, float32, by PEFT's names without the prefix."""
     generator = torch.Generator().manual_seed(seed)
     width, tensors = dims.n_text_state, {}
     for side, layers in (("encoder", dims.n_audio_layer), ("decoder", dims.n_text_layer)):
@@ -30,8 +30,8 @@ def query_and_value_factors(dims: Dims, rank: int = 2, seed: int = 0) -> dict[st
             for i in range(layers):
                 for part in ("q_proj", "v_proj"):
                     module = f"model.{side}.layers.{i}.{kind}.{part}"
-                    a = torch.randn(rank, width, generator=generator)
-                    b = torch.randn(width, rank, generator=generator)
+                    a = torch.randn(2, width, generator=generator)
+                    b = torch.randn(width, 2, generator=generator)
                     tensors |= {f"{module}.lora_A.weight": a, f"{module}.lora_B.weight": b}
     return tensors
 

@@ -145,10 +145,10 @@ def pickled(name: str, content: Any) -> Damage:
     return lambda folder: torch.save(content, folder / name)
 
 
-def openai(change: Callable[[dict[Any, Any]], dict[Any, Any]], dims: Any = DIMS) -> Damage:
-    """An OpenAI file with other tensors, or other dimensions than those of its tensors."""
+def openai(change: Callable[[dict[Any, Any]], dict[Any, Any]]) -> Damage:
+    """An OpenAI file with other tensors."""
     state = random_state(DIMS, seed=1)
-    return lambda folder: save_openai(folder / OPENAI, dims, change(state))
+    return lambda folder: save_openai(folder / OPENAI, DIMS, change(state))
 
 
 def bomb(name: str) -> Damage:

@@ -176,11 +176,11 @@ def dims_of(table: Table, **changes: Any) -> Dims:
     return replace(dims, n_vocab=table.n_vocab, **changes)
 
 
-def weights_of(table: Table, dims: Dims, seed: int = 0) -> State:
+def weights_of(table: Table, dims: Dims) -> State:
     """Random weights whose greedy texts differ from window to window, and end."""
     # `random_state` knows Whisper's vocabulary
-    state = random_state(replace(dims, n_vocab=tiny_dims().n_vocab), seed)
-    generator = torch.Generator().manual_seed(seed + 1)
+    state = random_state(replace(dims, n_vocab=tiny_dims().n_vocab), seed=0)
+    generator = torch.Generator().manual_seed(1)
     embedding = torch.randn(dims.n_vocab, dims.n_text_state, generator=generator)
     embedding[table.ids["<|endoftext|>"]] *= 1.8
     stamps = [i for n, i in table.ids.items() if n in STAMPS]
@@ -197,7 +197,6 @@ def hf_folder(
     config: Mapping[str, Any] | None = None,
     preprocessor: Mapping[str, Any] | None = None,
     dims: Dims | None = None,
-    seed: int = 0,
     older: bool = False,
     without: Sequence[str] = (),
 ) -> Path:
@@ -207,7 +206,7 @@ def hf_folder(
     before tokenizer.json. without: names of files that are removed again.
     """
     dims = dims or dims_of(table)
-    save_hf(folder, dims, weights_of(table, dims, seed))
+    save_hf(folder, dims, weights_of(table, dims))
     (table.save_older if older else table.save)(folder)
     ids = generation_of(table)
     tokens = ("decoder_start_token_id", "eos_token_id", "bos_token_id", "pad_token_id")

@@ -27,13 +27,15 @@ from slimwhisper.kernels.gpu import driver
 from tests.support.pretend.device import GPU, Forbidden, PretendEvent, PretendGraph, PretendStream
 from tests.support.pretend.operators import Functions
 
+MEMORY = 80 << 30  # bytes of each device, all free
+
 
 @contextmanager
-def pretend_cuda(count: int = 1, memory: int = 80 << 30, divides: bool = True) -> Iterator[GPU]:
-    """`count` devices with `memory` bytes each, for this thread and those it starts. divides:
-    whether their multiprocessors can be divided.
+def pretend_cuda(count: int = 1, divides: bool = True) -> Iterator[GPU]:
+    """`count` devices, for this thread and those it starts. divides: whether their multiprocessors
+    can be divided.
     """
-    gpu = GPU(memory)
+    gpu = GPU()
 
     @contextmanager
     def device(chosen: torch.device | int) -> Iterator[None]:
@@ -93,7 +95,7 @@ def pretend_cuda(count: int = 1, memory: int = 80 << 30, divides: bool = True) -
         "current_device": lambda: gpu.current,
         "get_device_capability": lambda _=None: (9, 0),
         "get_device_name": lambda _=None: "a pretend GPU",
-        "mem_get_info": lambda _=None: (memory, memory),
+        "mem_get_info": lambda _=None: (MEMORY, MEMORY),
         "memory_reserved": lambda _=None: 0,
         "memory_allocated": lambda _=None: 0,
         "get_per_process_memory_fraction": of_index(1.0),

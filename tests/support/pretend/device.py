@@ -30,8 +30,7 @@ class Counts:
 class GPU:
     """The state of all pretend devices, and what happens to their tensors."""
 
-    def __init__(self, memory: int) -> None:
-        self.memory = memory  # bytes, free and in total
+    def __init__(self) -> None:
         self.kind = "cuda"  # or "mps", "xpu"
         self.counts = Counts()
         self.log: list[Callable[[], Any]] | None = None  # of the capture in progress
@@ -94,10 +93,10 @@ class GPU:
                 getattr(before, name).update(getattr(self.counts, name))
             self.counts = before
 
-    def note(self, kind: str, name: str, count: int = 1) -> None:
+    def note(self, kind: str, name: str) -> None:
         if kind != "kernels" and self.capturing:
             raise Forbidden(f"{name} in a capture: {kind} are not allowed")
-        getattr(self.counts, kind)[name] += count
+        getattr(self.counts, kind)[name] += 1
 
     def order(self, name: str, index: int, args: Any, written: Any) -> None:
         """Check that what a kernel reads is there by then, and note what it writes."""

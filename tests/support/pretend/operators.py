@@ -55,8 +55,8 @@ class Functions(TorchFunctionMode):
             args[0].pretends_pinned = True
             return args[0]
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        if func in (Tensor.to, Tensor.cuda, Tensor.cpu):
-            return self._move(func, args, kwargs)
+        if func in (Tensor.to, Tensor.cpu):
+            return self._move(func, *args, **kwargs)
         if name == "copy_":
             return self._copy(*args, **kwargs)
         pinned, device = kwargs.pop("pin_memory", False), kwargs.get("device")
@@ -104,26 +104,16 @@ class Functions(TorchFunctionMode):
             return torch.device(self.gpu.kind, index)
         return self.gpu.kind == "cuda" if name == "is_cuda" else at_home(func(*args), index)
 
-    def _move(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """`Tensor.to`, `cuda` and `cpu`: an upload, a read, or a change of dtype."""
-        (x, *others), device, dtype = args, None, None
-        for value in (*others, *(kwargs[k] for k in ("device", "dtype", "other") if k in kwargs)):
-            if isinstance(value, torch.dtype):
-                dtype = value
-            elif isinstance(value, Tensor):
-                other = home(value)
-                dtype, device = value.dtype, torch.device(self.gpu.kind, other or 0)
-                device = torch.device("cpu") if other is None else device
-            elif isinstance(value, torch.device | str):
-                device = torch.device(value)
-        if func is not Tensor.to:
-            device = torch.device("cpu" if func is Tensor.cpu else device or "cuda")
-        index, dtype = home(x), dtype or x.dtype
-        if device is not None and device.type not in ("cpu", self.gpu.kind):
-            return func(*args, **kwargs)
-        if index is None and (device is None or device.type == "cpu"):
+    def _move(self, func: Any, x: Tensor, *others: Any, **kwargs: Any) -> Tensor:
+        """`Tensor.to` and `Tensor.cpu`: an upload, a read, or a change of dtype."""
+        asked = [*others, *kwargs.values(), *(["cpu"] if func is Tensor.cpu else [])]
+        dtype = next((a for a in asked if isinstance(a, torch.dtype)), x.dtype)
+        device = next((torch.device(a) for a in asked if isinstance(a, torch.device | str)), None)
+        index = home(x)
+        if index is None and (device is None or device.type != self.gpu.kind):
             self._check_arrived([x])
-            return func(*args, **kwargs)
+            moved: Tensor = func(x, *others, **kwargs)
+            return moved
         if self.gpu.kind == "mps" and dtype == torch.float64:
             raise Forbidden("MPS has no float64")
         if index is None:
