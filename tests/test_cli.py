@@ -88,9 +88,10 @@ def test_bad_input_is_one_line(
 ) -> None:
     out = tmp_path / "out"
     arguments = words.replace("GOOD", "BAD/good.wav").replace("BAD", str(bad)).split()
-    defaults = [] if "--model" in arguments else ["--model", model]
-    defaults += [] if "-o" in arguments else ["-o", str(out)]
-    run = run_cli("transcribe", *arguments, *defaults)
+    if arguments[0] == "transcribe":
+        arguments += [] if "--model" in arguments else ["--model", model]
+        arguments += [] if "-o" in arguments else ["-o", str(out)]
+    run = run_cli(*arguments)
     assert run.status != 0
     lines = [
         line
@@ -122,13 +123,6 @@ def test_a_mistyped_flag_or_command_gets_a_suggestion(
         assert f"did you mean {meant}?" in capsys.readouterr().err, line
 
 
-def test_first_mistakes(run_cli: RunCLI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    assert "mean slimwhisper transcribe samples/pi.opus?" in run_cli("samples/pi.opus").err
-    assert "--sentences needs True or False" in run_cli("transcribe", "a", "--sentences").err
-    assert "could match" in run_cli("transcribe", "a", "--f").err
-
-
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_is_a_screen(run_cli: RunCLI, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """Of all commands, or of the flags that most people need; "all" has all flags."""
@@ -145,8 +139,6 @@ def test_help_is_a_screen(run_cli: RunCLI, monkeypatch: pytest.MonkeyPatch, comm
 def test_without_a_command_is_help(run_cli: RunCLI) -> None:
     run = run_cli()
     assert (run.status, run.out, run.err) == (0, run_cli("--help").out, "")
-    says = "unrecognized arguments: --verson; did you mean --version?; see slimwhisper --help"
-    assert run_cli("--verson").err == f"slimwhisper: {says}\n"
 
 
 def test_completion_by_shtab() -> None:

@@ -7,8 +7,6 @@ import gzip
 import inspect
 import json
 import pickle
-import subprocess
-import sys
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +18,7 @@ import torch
 import whisper as openai_whisper
 
 import slimwhisper
+from tests.support.command import python
 from tests.support.paths import SAMPLES
 from tests.support.sounds import noise_bursts
 
@@ -310,8 +309,7 @@ print(decode(model, mel, DecodingOptions(sample_len=4, fp16=False)).text)
 
 @pytest.mark.slow
 def test_in_the_place_of_whisper(random_paths: dict[str, Path]) -> None:
-    arguments = ["-c", AS_WHISPER, str(random_paths["english"])]
-    found = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    found = python("-c", AS_WHISPER, str(random_paths["english"]))
     assert found.returncode == 0, found.stderr
 
 

@@ -1,4 +1,4 @@
-"""Wheel and editable install: all modules, and nothing else on the import path."""
+"""Wheel and editable install: all modules, nothing else on the import path, and no network."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.paths import ROOT, SAMPLES
 
 DATA = {
     *(f"slimwhisper/jobs/report.{suffix}" for suffix in ("css", "html", "js")),
@@ -33,6 +33,46 @@ import slimwhisper.cache.decoder_cache, slimwhisper.kernels.attention
 for name in ("kernels", "app", "tests", "cache"):
     assert importlib.util.find_spec(name) is None, name
 print(slimwhisper.kernels.attention.__file__)
+"""
+
+ALONE = ["unshare", "--map-root-user", "--net"]  # a network namespace of its own
+LISTEN_HERE = """
+import fcntl, socket, struct
+UP = struct.pack("16sh", b"lo", 0x41) + bytes(14)  # SIOCSIFFLAGS: the loopback is up
+fcntl.ioctl(socket.socket(), 0x8914, UP)
+"""
+# of every Python that runs: writes down each name and address that is not this machine's
+WATCH = """
+import sys
+def watch(event, arguments):
+    if event in ("socket.getaddrinfo", "socket.connect"):
+        host = arguments[0] if event == "socket.getaddrinfo" else arguments[1][0]
+        if isinstance(host, str) and host not in ("127.0.0.1", "::1", "localhost", ""):
+            open("sought.txt", "a").write(f"{host}\\n")
+sys.addaudithook(watch)
+"""
+JOB = """
+import subprocess, sys, time, httpx, slimwhisper
+assert "/site/" in slimwhisper.__file__
+sample = sys.argv[1]
+cli = [sys.executable, "-m", "slimwhisper"]
+subprocess.run([*cli, "transcribe", sample, "--model", "digits", "-o", "out"], check=True)
+server = subprocess.Popen([*cli, "serve", "--model", "digits", "--port", "7861"])
+try:
+    url = "http://127.0.0.1:7861"
+    for _ in range(1200):
+        try:
+            if httpx.get(f"{url}/health").status_code == 200:
+                break
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    answer = httpx.post(f"{url}/v1/audio/transcriptions", files={"file": open(sample, "rb")})
+    print(answer.json()["text"])
+    assert httpx.get(url).status_code == 200  # the page
+finally:
+    server.terminate()
+    assert server.wait(60) == 0
 """
 
 pytestmark = [
@@ -89,10 +129,16 @@ def tracked() -> set[str]:
     }
 
 
-def test_wheel(source: Path, tmp_path: Path) -> None:
-    build = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "-o", tmp_path, source)
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheels")
+    build = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "-o", out, source)
     run(*build, CFLAGS="-O0")  # compiled in a sixth of the time
-    (wheel,) = tmp_path.glob("*.whl")
+    (made,) = out.glob("*.whl")
+    return made
+
+
+def test_wheel(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert modules(names) == tracked()
@@ -158,3 +204,28 @@ def test_editable_install(source: Path, tmp_path: Path) -> None:
     run(*pip, PYTHONPATH=sysconfig.get_path("purelib"), SLIMWHISPER_NATIVE="0")
     place = run(python, "-c", PROBE, cwd=str(tmp_path))
     assert Path(place.strip()).resolve() == (source / "kernels" / "attention.py").resolve()
+
+
+ALONE_FAILS = (
+    shutil.which("unshare") is None
+    or subprocess.run([*ALONE, "true"], capture_output=True).returncode
+)
+
+
+@pytest.mark.skipif(bool(ALONE_FAILS), reason="needs unshare, and network namespaces for users")
+def test_without_a_network(wheel: Path, tmp_path: Path) -> None:
+    """Installed from a folder of wheels, started, asked. Nothing looks for another machine, so
+    nothing waits for one.
+    """
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(WATCH)
+    install = f"{sys.executable} -m pip install -q --no-deps --no-index --find-links {wheel.parent}"
+    steps = [
+        f"{sys.executable} -c '{LISTEN_HERE}'",
+        f"{install} --target site slimwhisper",
+        f"PYTHONPATH=site {sys.executable} -c '{JOB}' {SAMPLES / 'phone-number.wav'}",
+    ]
+    said = run(*ALONE, "sh", "-ec", "\n".join(steps), cwd=str(tmp_path))
+    assert "five five five" in said
+    assert (tmp_path / "out/phone-number.txt").exists()
+    assert not (tmp_path / "sought.txt").exists(), (tmp_path / "sought.txt").read_text()

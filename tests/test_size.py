@@ -37,17 +37,19 @@ def lines_of_code(text: str) -> int:
 
 
 @cache
+def lines_of(path: Path) -> int:
+    return lines_of_code(path.read_text(encoding="utf-8"))
+
+
 def folder(name: str) -> int:
     """Lines of code of the files in a folder; links are not followed."""
-    paths = [path for path in (ROOT / name).rglob("*.py") if not path.is_symlink()]
-    return sum(lines_of_code(path.read_text(encoding="utf-8")) for path in paths)
+    return sum(lines_of(path) for path in (ROOT / name).rglob("*.py") if not path.is_symlink())
 
 
 def core() -> int:
     """The core's lines, with those of the library's own modules."""
     library = "api devices loaded_model loading option_group options types errors text windows"
-    files = [ROOT / f"slimwhisper/{name}.py" for name in library.split()]
-    own = sum(lines_of_code(path.read_text(encoding="utf-8")) for path in files)
+    own = sum(lines_of(ROOT / f"slimwhisper/{name}.py") for name in library.split())
     return own + folder("kernels") + sum(folder(f"slimwhisper/{name}") for name in CORE)
 
 

@@ -107,20 +107,6 @@ def test_in_turns(random_paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--batch", "0"], "'0' is not a positive"),
-        (["--random"], "--random"),
-        (["--adapter", "mine", "--adapter", "another"], "given twice; merge adapters with PEFT"),
-    ],
-)
-def test_bad_arguments_at_once(run_cli: RunCLI, arguments: list[str], message: str) -> None:
-    run = run_cli("bench", *arguments)
-    assert run.status == 2 and run.out == ""
-    assert message in run.err and len(run.err.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"model": "enormous", "random": True}, "'enormous' is not an official shape"),

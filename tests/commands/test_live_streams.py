@@ -1,6 +1,5 @@
 """Audio from pipes and addresses: the same samples as from files, as they come, and errors."""
 
-import io
 import os
 import re
 import socket
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
 
 from slimwhisper.audio.load import load_audio
 from slimwhisper.commands.live import streams
@@ -21,6 +19,7 @@ from slimwhisper.errors import AudioError, OptionError
 from tests.support.paths import SAMPLES
 from tests.support.recordings import convert, ffmpeg, needs_ffmpeg, sound, write
 from tests.support.servers import Server, serving
+from tests.support.sounds import wav
 
 NAME = "standard input"
 
@@ -51,12 +50,6 @@ def pipe() -> Iterator[Pipe]:
     os.close(made.out)
 
 
-def wav(samples: np.ndarray, rate: int, subtype: str = "PCM_16", format: str = "WAV") -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, samples, rate, format=format, subtype=subtype)
-    return file.getvalue()
-
-
 def until_it_fails(pieces: Iterable[np.ndarray], words: str) -> int:
     """The samples before an error with these words, in one line that names its source."""
     count = 0
@@ -85,7 +78,7 @@ def read_pipe(pipe: Pipe, data: bytes, **options: Any) -> np.ndarray:
 def test_samples_are_those_of_a_file(
     pipe: Pipe, rate: int, channels: int, format: str, subtype: str
 ) -> None:
-    data = wav(sound(rate, channels, 0.5), rate, subtype, format)
+    data = wav(sound(rate, channels, 0.5), rate, format, subtype)
     assert np.array_equal(read_pipe(pipe, data), load_audio(data))
 
 
@@ -123,7 +116,7 @@ def test_pieces_come_while_the_pipe_is_open(pipe: Pipe, header: Any) -> None:
         (wav(sound(16_000), 16_000)[:-32_001], "in the middle of a sample"),
         (wav(sound(16_000), 16_000)[:30], "header"),
         (b"RIFF" + b"\xff" * 100, "header"),
-        (wav(sound(16_000), 16_000, "IMA_ADPCM"), "kind"),
+        (wav(sound(16_000), kind="IMA_ADPCM"), "kind"),
         (wav(sound(16_000)[:0], 16_000), "no samples"),
         (b"fLaC" + b"\xff" * 100, "not audio"),
         ((SAMPLES / "flight.m4a").read_bytes(), "this kind of file"),  # its index is at its end
@@ -152,7 +145,7 @@ def test_http(site: Server) -> None:
 def test_a_station_that_ends(site: Server) -> None:
     """Without a stated length, the end of the connection is not the end of the audio."""
     site.endless = True
-    site.pages["/radio"] = wav(sound(16_000, 1, 3.0), 16_000, "MPEG_LAYER_III", "MP3")
+    site.pages["/radio"] = wav(sound(16_000, 1, 3.0), 16_000, "MP3", "MPEG_LAYER_III")
     pieces = url_pieces(f"{site.url}/radio", "radio")
     assert until_it_fails(pieces, r"ended, or .* after \d\.\d s") >= 3 * 16_000
 

@@ -2,11 +2,10 @@
 
 import gc
 import io
-import subprocess
-import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,9 @@ from slimwhisper.faster_whisper.segments import _models
 from slimwhisper.faster_whisper.tokenizer import Tokenizer
 from slimwhisper.faster_whisper.transcribe import get_suppressed_tokens
 from slimwhisper.faster_whisper.vad import get_speech_timestamps
+from tests.support.command import python
 from tests.support.paths import SAMPLES
+from tests.support.refusals import TABLES
 from tests.support.spoken import EXPECTED, LONG
 
 PHONE, PI = SAMPLES / "phone-number.wav", SAMPLES / "pi.opus"
@@ -315,34 +316,14 @@ def test_numbers_and_arrays_of_numpy_and_torch(model: WhisperModel, kind: Any) -
         assert info.transcription_options.temperatures == pytest.approx(temperatures)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        ({"compute_type": "int16"}, "compute_type 'int16' is not one of"),
-        ({"device": "cuda", "device_index": [0, 1]}, "one WhisperModel for each"),
-        ({"files": {"model.bin": b""}}, "files in memory"),
-        ({"revision": "main"}, "hf download --revision"),
-        ({"use_auth_token": "hf_x"}, "hf auth login"),
-        ({"model_size_or_path": "small-ish", "local_files_only": True}, "no such name"),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), TABLES["faster_whisper_models"])
 def test_models_that_cannot_be_had(make: dict[str, Any], message: str) -> None:
     with pytest.raises((OptionError, CheckpointError), match=message) as caught:
         WhisperModel(**{"model_size_or_path": "digits", **make})
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length_penalty": 0.8}, "length_penalty 0.8: only 1"),
-        ({"chunk_length": 15}, "chunk_length 15: windows are 30 s"),
-        ({"vad_filter": True, "vad_parameters": {"onset": 0.5}}, "unknown 'onset'; known: thresh"),
-        ({"repetition_penalty": 0}, "repetition_penalty 0 is not a number between"),
-        ({"initial_prompt": [99_999]}, "give a text, or token ids from 0"),
-        ({"task": "rm"}, "task 'rm' is not one of transcribe, translate"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), TABLES["faster_whisper_options"])
 def test_options_that_cannot_be_had(
     model: WhisperModel, options: dict[str, Any], message: str
 ) -> None:
@@ -377,9 +358,7 @@ assert isinstance(list(segments)[0], Segment)
 """
 
 
-def as_faster_whisper(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "slimwhisper.as_faster_whisper", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+as_faster_whisper = partial(python, "-m", "slimwhisper.as_faster_whisper")
 
 
 @pytest.mark.slow

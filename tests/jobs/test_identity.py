@@ -1,8 +1,6 @@
 """A file counts as done only for the same model, precision and caches."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,6 +12,7 @@ from slimwhisper import cli
 from slimwhisper.checkpoint.names import BUNDLED
 from slimwhisper.disk import MIB, WHOLE_FILE, file_digest
 from slimwhisper.jobs.journal import identify_model
+from tests.support.command import python
 from tests.support.fake_model import FakeModel
 
 
@@ -147,8 +146,6 @@ def test_nothing_to_do_without_torch(fake_model: FakeModel, tree: Path) -> None:
         "status = main(sys.argv[1:])\n"
         'sys.exit(f\'{status} {[m for m in ("torch", "whisper") if m in sys.modules]}\')'
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
-    )
+    done = python("-c", code, *arguments)
     assert done.stderr.startswith("Nothing to do: 2 already done.\n")
     assert done.stderr.endswith("\n0 []\n")

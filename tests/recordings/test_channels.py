@@ -12,9 +12,11 @@ import soundfile
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.errors import AudioError, OptionError
+from slimwhisper.outputs import formats_of
 from slimwhisper.recordings.channels import _cut
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.calls import Call, call
+from tests.support.command import RunCLI
 from tests.support.scripted import segment as plain_segment
 from tests.support.sounds import claps
 
@@ -178,23 +180,20 @@ def test_recordings_beside_each_other(digits: SlimWhisper, talk: Call, tmp_path:
             assert result.text.split() == [word for _, word in talk.words]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"channels": "split", "diarize": "embedding"}, "each channel is a speaker already"),
-        ({"channels": "both"}, "channels 'both' is not one of: split"),
-        ({"channel_names": ("a", "b")}, "channel_names also needs channels"),
-        ({"channels": "split", "channel_names": ("a", "a")}, "'a' is given twice"),
-        ({"channels": "split", "channel_names": ("a", "b\n")}, "without line breaks"),
-        ({"channels": "split", "speakers": 2}, "speakers also needs diarize"),
-    ],
-)
-def test_what_is_refused(
-    digits: SlimWhisper, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
-) -> None:
-    monkeypatch.setattr("slimwhisper.speakers.choice.missing", lambda backend: [])
-    with pytest.raises(OptionError, match=message):
-        digits.make_options(**options)
+def test_the_command(run_cli: RunCLI, talk: Call, tmp_path: Path) -> None:
+    """A file for each format, with the names; a mono recording fails alone."""
+    out = tmp_path / "out"
+    soundfile.write(tmp_path / "call.wav", talk.audio.T, 16_000)
+    soundfile.write(tmp_path / "mono.wav", talk.audio[0], 16_000)
+    names = ("--channels", "split", "--channel_names", "agent,customer")
+    run = run_cli("transcribe", str(tmp_path), "--model", "digits", "-o", str(out), *names)
+    assert run.status == 1 and run.err.count("mono.wav: has one channel") == 1
+    assert "] agent: " in run.out and "] customer: " in run.out
+    assert {p.suffix[1:] for p in out.glob("call.*")} == {*formats_of("all"), "rttm"}
+    assert not list(out.glob("mono.*"))
+    lines = [line.partition(": ") for line in (out / "call.txt").read_text().splitlines()]
+    assert [name for name, *_ in lines] == ["agent", "customer"] * 3
+    assert " ".join(text for *_, text in lines).split() == [word for _, word in talk.words]
 
 
 def test_a_text_is_not_aligned_with_channels(digits: SlimWhisper, talk: Call) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -19,6 +21,12 @@ class Run:
         except SystemExit as stop:  # argparse
             self.status = int(stop.code or 0)
         self.out, self.err = capsys.readouterr()
+
+
+def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter's answer."""
+    command, variables = [sys.executable, *arguments], os.environ | environment
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200)
 
 
 RunCLI = Callable[..., Run]  # the fixture `run_cli`, which needs no more than the arguments

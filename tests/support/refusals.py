@@ -1,4 +1,4 @@
-"""What clients send that is refused, and how it is said: tests/app/refusals.toml."""
+"""What is refused of clients, of commands and of options, and how: tests/app/refusals.toml."""
 
 import tomllib
 from typing import Any

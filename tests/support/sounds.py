@@ -1,6 +1,18 @@
 """Sounds made up for tests."""
 
+import io
+
 import numpy as np
+import soundfile
+
+
+def wav(
+    samples: np.ndarray, rate: int = 16_000, format: str = "WAV", kind: str = "PCM_16"
+) -> bytes:
+    """A file of samples [n] or [n, channels]."""
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format=format, subtype=kind)
+    return file.getvalue()
 
 
 def noise_bursts(seconds: float, seed: int) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Loops: against a slow search, and what is and is not one."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,25 +37,6 @@ def test_loops_are_those_of_a_slow_search(
             words[start : stop - period] == words[start + period : stop]
             for period in range(1, 1 + (stop - start) // 3)
         )
-
-
-@pytest.mark.parametrize(
-    ("text", "loop"),
-    [
-        ("Thank you. " * 4, True),
-        ("and then we went back to the house " * 3, True),
-        ("谢谢大家" * 4, True),
-        ("ご視聴ありがとうございました。" * 3, True),
-        ("ขอบคุณครับ" * 4, True),
-        ("", False),
-        ("No, no, no, no, no.", False),
-        ("I know, I know, I know.", False),
-        ("We will fight, and we will fight, and we will win.", False),
-        ("哈哈哈哈哈哈", False),
-    ],
-)
-def test_what_is_a_loop(text: str, loop: bool) -> None:
-    assert looping([text]) == [loop]
 
 
 def test_segments_that_repeat_one_another() -> None:

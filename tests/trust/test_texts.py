@@ -1,11 +1,18 @@
-"""Phrases, pace and scripts: what is found, and what is nearly so."""
+"""Phrases, pace, loops and scripts: what is found, and what is nearly so."""
 
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from slimwhisper.trust.flags import TABLE, is_common, is_credit, is_foreign, least_seconds
+from slimwhisper.trust.flags import (
+    TABLE,
+    is_common,
+    is_credit,
+    is_foreign,
+    least_seconds,
+    looping,
+)
 
 TEXTS = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
 
@@ -26,20 +33,14 @@ def test_credits_with_names_and_near_misses(text: str, credit: bool) -> None:
     assert is_credit(text) == credit and not is_common(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("", 0),
-        ("abc def", 6 / 30),
-        ("2024", 4 / 10),
-        ("你好世界", 4 / 12),
-        ("안녕", 2 / 12),
-        ("Привет", 6 / 30),
-        ("สวัสดี", 4 / 30),  # its vowel signs are no letters
-    ],
-)
-def test_the_least_time_of_a_text(text: str, seconds: float) -> None:
-    assert least_seconds(text) == pytest.approx(seconds)
+@pytest.mark.parametrize(("text", "letters", "pace"), TEXTS["paces"])
+def test_the_least_time_of_a_text(text: str, letters: int, pace: int) -> None:
+    assert least_seconds(text) == pytest.approx(letters / pace)
+
+
+@pytest.mark.parametrize(("text", "loop"), TEXTS["loops"])
+def test_what_is_a_loop(text: str, loop: bool) -> None:
+    assert looping([text]) == [loop]
 
 
 @pytest.mark.parametrize(("text", "language", "foreign"), TEXTS["scripts"])
