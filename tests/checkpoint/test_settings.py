@@ -20,7 +20,7 @@ from slimwhisper.longform.requests import make_rules
 from slimwhisper.options import Options
 from tests.support.checkpoints import DIMS, random_state, refusal, save_openai
 from tests.support.fuzz import examples
-from tests.support.hf_folders import command, trained_table
+from tests.support.hf_folders import hf_folder, trained_table
 from tests.support.sounds import noise_bursts
 
 TABLE = trained_table()
@@ -50,7 +50,7 @@ def test_settings_are_the_defaults(
     tmp_path: Path, generation: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     model = slimwhisper.load_model(
-        command(tmp_path / "model", TABLE, generation=generation), device="cpu"
+        hf_folder(tmp_path / "model", TABLE, generation=generation), device="cpu"
     )
     plain = Options(**expected)  # type: ignore[arg-type]
     assert model.make_options() == plain
@@ -62,7 +62,7 @@ def test_settings_are_the_defaults(
 
 
 def test_lists_of_tokens(tmp_path: Path) -> None:
-    folder = command(
+    folder = hf_folder(
         tmp_path / "model",
         TABLE,
         generation={"suppress_tokens": [3, 1, 9_999, -1], "begin_suppress_tokens": []},
@@ -77,7 +77,7 @@ def test_lists_of_tokens(tmp_path: Path) -> None:
 
 def test_what_is_not_followed_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     generation = {"num_beams": 5, "forced_decoder_ids": [[1, 7]]}
-    load_checkpoint(command(tmp_path / "model", TABLE, generation=generation))
+    load_checkpoint(hf_folder(tmp_path / "model", TABLE, generation=generation))
     lines = [r.getMessage() for r in caplog.records]
     assert len(lines) == 2
     assert all("not followed" in line and "generation_config.json" in line for line in lines)
@@ -85,8 +85,8 @@ def test_what_is_not_followed_is_reported(tmp_path: Path, caplog: pytest.LogCapt
 
 def test_config_is_read_where_there_is_no_generation_config(tmp_path: Path) -> None:
     config = {"suppress_tokens": [5], "forced_decoder_ids": [[1, IDS["<|de|>"]]]}
-    whole = command(tmp_path / "whole", TABLE, config=config)
-    old = command(tmp_path / "old", TABLE, config=config, without=("generation_config.json",))
+    whole = hf_folder(tmp_path / "whole", TABLE, config=config)
+    old = hf_folder(tmp_path / "old", TABLE, config=config, without=("generation_config.json",))
     assert load_checkpoint(whole).settings.language is None
     assert load_checkpoint(old).settings.language == "de"
     assert load_checkpoint(old).tokens.suppressed == (5,)
@@ -110,7 +110,7 @@ def test_config_is_read_where_there_is_no_generation_config(tmp_path: Path) -> N
     ],
 )
 def test_values_that_cannot_be_used(tmp_path: Path, file: str, key: str, value: Any) -> None:
-    message = refusal(command(tmp_path / "model", TABLE, **{file: {key: value}}))
+    message = refusal(hf_folder(tmp_path / "model", TABLE, **{file: {key: value}}))
     assert key in message and file in message
 
 
@@ -121,7 +121,7 @@ NAMES = [f.name for f in fields(GenerationSettings)] + ["forced_decoder_ids", "n
 
 @pytest.fixture(scope="module")
 def any_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return command(tmp_path_factory.mktemp("any") / "model", TABLE)
+    return hf_folder(tmp_path_factory.mktemp("any") / "model", TABLE)
 
 
 @examples(60)
@@ -138,7 +138,7 @@ def test_any_settings_are_read_or_refused(any_folder: Path, generation: dict[str
 @pytest.mark.slow
 def test_audio_window_in_every_format(tmp_path: Path) -> None:
     """In either file of a folder, in a .pt file, and kept by `convert`."""
-    folder = command(tmp_path / "model", TABLE, config={"audio_window": "auto"})
+    folder = hf_folder(tmp_path / "model", TABLE, config={"audio_window": "auto"})
     assert load_checkpoint(folder).settings.audio_window == "auto"
     state = random_state(DIMS, seed=2)
     paths = [save_openai(tmp_path / f"{i}.pt", DIMS, state) for i in range(2)]
@@ -157,7 +157,7 @@ def test_audio_window_in_every_format(tmp_path: Path) -> None:
 
 def test_audio_window_may_be_chosen(tmp_path: Path) -> None:
     """But approximate caches hold whole windows."""
-    folder = command(tmp_path / "model", TABLE, config={"audio_window": "auto"})
+    folder = hf_folder(tmp_path / "model", TABLE, config={"audio_window": "auto"})
     assert load_checkpoint("digits").settings.audio_window == "auto", "the bundled model"
     for window in ("auto", "near", "full"):
         model = slimwhisper.load_model(folder, device="cpu", audio_window=window)
@@ -178,7 +178,7 @@ def test_report_and_transcribe_show_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     generation = {"language": "de", "suppress_tokens": [1, 2], "return_timestamps": False}
-    folder = command(tmp_path / "model", TABLE, generation=generation)
+    folder = hf_folder(tmp_path / "model", TABLE, generation=generation)
     assert cli.main(["report", str(folder), "--json"]) == 0
     rows = {r["name"]: r for r in json.loads(capsys.readouterr().out)[0]["settings"]}
     assert (rows["language"]["value"], rows["language"]["flag"]) == ("de", "--language")
