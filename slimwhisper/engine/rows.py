@@ -111,26 +111,34 @@ class Snapshot:
         return list(zip(*(t[rows].tolist() for t in columns), strict=True))
 
 
-class BeamTexts(NamedTuple):
-    """Beams, and the finished texts of each window."""
+class FinishedTexts(NamedTuple):
+    """The texts of n windows that beam search has finished, m of each: buffers, views, or copies.
+    The last of the m receives the texts that finish too late, and is never read.
+    """
 
-    lengths: Tensor  # [n * width] int64: tokens of each beam
-    table: Tensor  # [n * width, pages] int64: the pages of each beam
-    finished: Tensor  # [n, m, limit] int64
-    finished_lengths: Tensor  # [n, m] int64
-    finished_scores: Tensor  # [n, m] floating
-    finished_logprobs: Tensor  # [n, m, limit] floating; [n, m, 0] if not requested
-    finished_bonuses: Tensor | None  # [n, m] floating; None: as `TextBuffers.bonuses`
-    finished_count: Tensor  # [n] int64
+    tokens: Tensor  # [n, m, limit] int64
+    lengths: Tensor  # [n, m] int64
+    scores: Tensor  # [n, m] floating: sums of log-probabilities
+    bonuses: Tensor  # [n, m] floating
+    logprobs: Tensor  # [n, m, limit] floating: of each token; [n, m, 0] if not requested
+    counts: Tensor  # [n] int64
 
 
 class BeamSnapshot(Snapshot):
     """The beams and finished texts of a group's tickets at one step."""
 
     def __init__(
-        self, tickets: Sequence[Ticket], texts: TextBuffers, beams: BeamTexts, eot: int
+        self,
+        tickets: Sequence[Ticket],
+        texts: TextBuffers,
+        eot: int,
+        finished: FinishedTexts,
+        lengths: Tensor,
+        table: Tensor,
     ) -> None:
-        self.beams = BeamTexts(*map(_to_host, beams))
+        """lengths: tokens of each beam, [n * width] int64. table: [n * width, pages] int64."""
+        self.finished = FinishedTexts(*map(_to_host, finished))
+        self.lengths, self.table = _to_host(lengths), _to_host(table)
         super().__init__(tickets, texts, eot)
 
     def read_pages(
@@ -143,33 +151,24 @@ class BeamSnapshot(Snapshot):
             whole, tokens = divmod(snap.length - 1, PAGE)
             if index in ended or snap.stale or tokens >= every or not whole:
                 continue
-            yield snap.ticket, self.beams.table[self._rows(index), :whole].tolist()
+            yield snap.ticket, self.table[self._rows(index), :whole].tolist()
 
     def _ended(self) -> Tensor:
-        """[n] bool: the window has enough finished texts; the last column is for late ones."""
-        return self.beams.finished_count >= self.beams.finished.shape[1] - 1
+        """[n] bool: the window has enough finished texts."""
+        return self.finished.counts >= self.finished.tokens.shape[1] - 1
 
     def _texts(self, index: int) -> list[Candidate]:
         """The finished texts and, if there are too few, the best unfinished beams."""
-        beams, texts, rows = self.beams, self.texts, self._rows(index)
-        count = int(beams.finished_count[index])
-        finished = (
-            beams.finished,
-            beams.finished_lengths,
-            beams.finished_scores,
-            _or_zeros(beams.finished_bonuses, beams.finished_scores),
-            beams.finished_logprobs,
-        )
+        texts, rows, count = self.texts, self._rows(index), int(self.finished.counts[index])
+        columns = (t[index, :count].tolist() for t in self.finished[:-1])
         candidates = [
             (tokens[:n], score, bonus, logprobs[: n + 1])
-            for tokens, n, score, bonus, logprobs in zip(
-                *(t[index, :count].tolist() for t in finished), strict=True
-            )
+            for tokens, n, score, bonus, logprobs in zip(*columns, strict=True)
         ]
         bonuses = _or_zeros(texts.bonuses, texts.logprobs)
         best = (texts.logprobs[rows] + bonuses[rows]).argsort().flip(0)
         for beam in (rows.start + best[: max(self.width - count, 0)]).tolist():
-            length = int(beams.lengths[beam])
+            length = int(self.lengths[beam])
             tokens = texts.sampled[beam, :length].tolist()
             logprobs = texts.token_logprobs[beam, :length].tolist()
             score, bonus = float(texts.logprobs[beam]), float(bonuses[beam])

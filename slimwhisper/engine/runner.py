@@ -268,9 +268,7 @@ class Runner:
         self.group_runners: dict[RowGroup, GroupRunner] = {}
         self._steps = 0
 
-    def add(
-        self, group: RowGroup, beams: bool = False, drafter: "Drafter | None" = None
-    ) -> GroupRunner:
+    def add(self, group: RowGroup, beams: bool = False, drafter: "Drafter | None" = None) -> None:
         """Allocate the caches, rows and sampler of a group."""
         model, vocabulary = self.model, self.model.vocabulary
         rows = group.capacity * group.width
@@ -295,7 +293,6 @@ class Runner:
             from slimwhisper.engine.drafting import Speculation
 
             runner.speculation = Speculation(model, cache, greedy, drafter)
-        return runner
 
     def nbytes(self) -> int:
         """Bytes of the caches."""

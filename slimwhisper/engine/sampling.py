@@ -18,7 +18,7 @@ from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import SelfCache
 from slimwhisper.engine.filters import NEVER, Texts, bonus_of, log_probability
-from slimwhisper.engine.rows import BeamSnapshot, BeamTexts, RowState, Snapshot, StepBatch
+from slimwhisper.engine.rows import BeamSnapshot, FinishedTexts, RowState, Snapshot, StepBatch
 from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.kernels.dispatch import Kernels
 
@@ -153,23 +153,23 @@ class BeamSampler(Sampler):
         self.cache, self.skip = cache, skip
         self.width, device = state.width, state.positions.device
         self.max_finished = round(self.width * patience)  # finished texts that end a search
-        # the last entry receives the texts that finish too late, and is never read
         shape = (len(state.texts.no_speech), self.max_finished + 1)
-        self.finished = torch.zeros((*shape, state.limit), dtype=torch.int64, device=device)
-        self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.scores = torch.zeros(shape, dtype=torch.float32, device=device)
-        self.bonuses = torch.zeros(shape, dtype=torch.float32, device=device)
-        self.logprobs = torch.zeros((*shape, state.limit), dtype=torch.float32, device=device)
-        self.count = torch.zeros(shape[0], dtype=torch.int64, device=device)
+        self.finished = FinishedTexts(
+            tokens=torch.zeros((*shape, state.limit), dtype=torch.int64, device=device),
+            lengths=torch.zeros(shape, dtype=torch.int64, device=device),
+            scores=torch.zeros(shape, dtype=torch.float32, device=device),
+            bonuses=torch.zeros(shape, dtype=torch.float32, device=device),
+            logprobs=torch.zeros((*shape, state.limit), dtype=torch.float32, device=device),
+            counts=torch.zeros(shape[0], dtype=torch.int64, device=device),
+        )
 
     def by_window(self) -> Sequence[Tensor]:
         """The finished texts."""
-        texts = self.finished, self.logprobs, self.lengths
-        return *texts, self.scores, self.bonuses, self.count
+        return self.finished
 
     def begin(self, first: int, count: int) -> None:
         """No text is finished."""
-        self.count[first : first + count] = 0
+        self.finished.counts[first : first + count] = 0
 
     def choose(self, batch: StepBatch, logits: Tensor, fresh: bool) -> None:
         """Extend each window's beams by their best continuations; logits [R, V]."""
@@ -179,7 +179,7 @@ class BeamSampler(Sampler):
         ranked = self._rank(batch, texts, logits, fresh)
         ends = ranked.tokens == self.eot
         others = (~ends).cumsum(dim=1)
-        done = self.count[self._windows(batch)] >= self.max_finished
+        done = self.finished.counts[self._windows(batch)] >= self.max_finished
         self._finish(batch, ranked, ends & (others < self.width) & ~done[:, None])
         self._continue(batch, ranked, ~ends & (others <= self.width), ~done)
 
@@ -220,21 +220,22 @@ class BeamSampler(Sampler):
     def _finish(self, batch: StepBatch, ranked: Ranked, new: Tensor) -> None:
         """Store texts that have just ended, best first, while there is room: new [W, n] bool."""
         windows, block, texts = self._windows(batch), batch.block, self.state.texts
-        count, lengths = self.count[windows], self.state.counts[block][ranked.sources]
+        finished, count = self.finished, self.finished.counts[windows]
+        lengths = self.state.counts[block][ranked.sources]
         target = new.cumsum(dim=1) - 1 + count[:, None]
         target = target.masked_fill(~new | (target >= self.max_finished), self.max_finished)
         window = torch.arange(windows.start, windows.stop, device=new.device)[:, None]
-        self.finished[window, target] = texts.sampled[block][ranked.sources]
-        self.lengths[window, target] = lengths
-        self.scores[window, target] = ranked.sums.float()
+        finished.tokens[window, target] = texts.sampled[block][ranked.sources]
+        finished.lengths[window, target] = lengths
+        finished.scores[window, target] = ranked.sums.float()
         if ranked.bonuses is not None:
-            self.bonuses[window, target] = ranked.bonuses.float()
+            finished.bonuses[window, target] = ranked.bonuses.float()
         elif bonus_of(self.state.filters.made.values()) is not None:
-            self.bonuses[window, target] = 0.0
+            finished.bonuses[window, target] = 0.0
         if batch.logprobs:
-            self.logprobs[window, target] = texts.token_logprobs[block][ranked.sources]
-            self.logprobs[window, target, lengths] = ranked.logprobs.float()
-        self.count[windows] = (count + new.sum(dim=1)).clamp_(max=self.max_finished)
+            finished.logprobs[window, target] = texts.token_logprobs[block][ranked.sources]
+            finished.logprobs[window, target, lengths] = ranked.logprobs.float()
+        finished.counts[windows] = (count + new.sum(dim=1)).clamp_(max=self.max_finished)
 
     def _continue(
         self, batch: StepBatch, ranked: Ranked, continues: Tensor, active: Tensor
@@ -267,14 +268,8 @@ class BeamSampler(Sampler):
         windows = slice(first, first + len(tickets))
         rows = slice(windows.start * self.width, windows.stop * self.width)
         texts = self.state.texts_of(first, tickets)
-        beams = BeamTexts(
-            lengths=self.state.counts[rows],
-            table=self.state.table[rows],
-            finished=self.finished[windows],
-            finished_lengths=self.lengths[windows],
-            finished_scores=self.scores[windows],
-            finished_logprobs=self.logprobs[windows, :, : texts.token_logprobs.shape[1]],
-            finished_bonuses=None if texts.bonuses is None else self.bonuses[windows],
-            finished_count=self.count[windows],
-        )
-        return BeamSnapshot(tickets, texts, beams, self.eot)
+        finished = FinishedTexts(*(t[windows] for t in self.finished))
+        recorded = finished.logprobs[..., : texts.token_logprobs.shape[1]]
+        finished = finished._replace(logprobs=recorded)
+        lengths, table = self.state.counts[rows], self.state.table[rows]
+        return BeamSnapshot(tickets, texts, self.eot, finished, lengths, table)

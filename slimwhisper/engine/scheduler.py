@@ -86,7 +86,6 @@ class RowGroup:
     lookahead: int = 0  # tokens that a step may write after the next one
     resumable: bool = False  # a prompt may be followed by a draft
     tickets: list[Ticket] = field(default_factory=list)
-    _cache_indices: set[int] = field(default_factory=set)  # in use
 
     @property
     def room(self) -> int:
@@ -95,14 +94,13 @@ class RowGroup:
 
     def add(self, ticket: Ticket) -> None:
         """Append a window; it gets the rows after all others'."""
-        ticket.cache_index = next(i for i in range(self.capacity) if i not in self._cache_indices)
-        self._cache_indices.add(ticket.cache_index)
+        used = {t.cache_index for t in self.tickets}
+        ticket.cache_index = next(i for i in range(self.capacity) if i not in used)
         self.tickets.append(ticket)
 
     def remove(self, ticket: Ticket) -> tuple[int, int]:
         """Remove a window; the last one takes its rows. Returns (the last index, its index)."""
         index, last = self.tickets.index(ticket), len(self.tickets) - 1
-        self._cache_indices.discard(ticket.cache_index)
         self.tickets[index] = self.tickets[last]
         del self.tickets[last]
         return last, index
