@@ -16,8 +16,8 @@ from slimwhisper.devices import check_batch_size
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import CacheError, DependencyError, OptionError, SlimWhisperError
 from slimwhisper.live.setup import UpdateSettings, check
+from slimwhisper.live.stream import window_of_silence
 from slimwhisper.live.types import LiveOptions
-from slimwhisper.live.warming import window_of_silence
 from slimwhisper.model.model import Model
 from slimwhisper.service.source import Windows
 from slimwhisper.service.transcriber import Transcriber

@@ -10,41 +10,12 @@ from numpy.typing import NDArray
 from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.types import LiveEvent, SpeechStarted, SpeechStopped
-from slimwhisper.live.utterance import StreamContext, Utterance
+from slimwhisper.live.utterance import Utterance
 from slimwhisper.live.voice_activity import VoiceActivity
 from slimwhisper.speakers.live import LiveSpeakers
 from slimwhisper.types import SAMPLE_RATE
 
 Samples = NDArray[np.float32]  # [n], at 16 kHz
-
-
-class SampleQueue:
-    """Samples that wait to be processed; its length is how many."""
-
-    def __init__(self) -> None:
-        self._pieces: deque[Samples] = deque()
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def append(self, samples: Samples) -> None:
-        """Keep samples [n], which are not copied."""
-        self._pieces.append(samples)
-        self._count += len(samples)
-
-    def take(self, size: int) -> Samples:
-        """Remove the next samples [size]."""
-        block, filled = np.empty(size, np.float32), 0
-        self._count -= size
-        while filled < size:
-            piece = self._pieces.popleft()
-            part = piece[: size - filled]
-            block[filled : filled + len(part)] = part
-            filled += len(part)
-            if len(rest := piece[len(part) :]):  # a short one is copied, to free a long piece
-                self._pieces.appendleft(rest.copy() if len(rest) < size else rest)
-        return block
 
 
 class SpeechSegmenter:
@@ -59,15 +30,17 @@ class SpeechSegmenter:
         self._buffers, self._emit = buffers, emit
         self.setup = self.next_setup = setup
         self.activity = VoiceActivity(setup.live.vad_threshold, setup.live.silence_duration_ms)
-        self.pending = SampleQueue()
+        self.pending: Samples = np.empty(0, np.float32)  # not processed yet
         self._padding: Samples = np.empty(0, np.float32)  # the last samples processed
         self._earliest_start = 0  # of the next buffer, in samples since the stream began
         self._utterance: Utterance | None = None  # the current one
         self._number = 0  # of the next utterance
         self._control_calls = 0  # of `commit` and `clear`
+        self.history: list[
+            int
+        ] = []  # tokens that utterances have committed, before their last cuts
         live = setup.live
-        speakers = LiveSpeakers(live.known_speakers) if live.diarize else None
-        self.context = StreamContext(speakers=speakers)
+        self.speakers = LiveSpeakers(live.known_speakers) if live.diarize else None
 
     # -- audio, and its end ----------------------------------------------------------------------
 
@@ -96,10 +69,17 @@ class SpeechSegmenter:
                 self._close()  # without turns, silence does not fill the window
         self._padding = sound[len(sound) - min(self.setup.padding, len(sound)) :].copy()
 
+    def take(self, size: int) -> Samples:
+        """Remove the next pending samples [size]."""
+        block, rest = self.pending[:size], self.pending[size:]
+        # a short rest does not keep the memory of a long piece
+        self.pending = rest.copy() if len(rest) < size else rest
+        return block
+
     def process_pending(self) -> None:
-        """Process the waiting samples, which are less than a block."""
+        """Process the pending samples, which are less than a block."""
         if len(self.pending):
-            self.process(self.pending.take(len(self.pending)))
+            self.process(self.take(len(self.pending)))
 
     def commit(self) -> None:
         """`Stream.commit`, once the pending samples are processed."""
@@ -134,7 +114,8 @@ class SpeechSegmenter:
         self.setup = self.next_setup
         live = self.setup.live
         self.activity.configure(live.vad_threshold, live.silence_duration_ms)
-        self._utterance = Utterance(self._number, seconds, self.setup, self.context)
+        speakers = self.speakers
+        self._utterance = Utterance(self._number, seconds, self.setup, self.history, speakers)
         self._number += 1
         self._emit(SpeechStarted(self._utterance.number, round(seconds, 3), self._control_calls))
         return self._utterance

@@ -1,7 +1,9 @@
 """The settings that all updates of a stream share: its checked options and its sampling rules."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
 
 from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.engine.requests import Rules
@@ -64,27 +66,24 @@ class UpdateSettings:
         """
         check(live)
 
-        def options(**changes: Any) -> Options:
-            return make_options(
-                ModelFacts("this model", dims, vocabulary, settings),
-                task=live.task,
-                language=live.language,
-                initial_prompt=live.prompt,
-                hotwords=live.hotwords,
-                without_timestamps=True,
-                **changes,
-            )
-
-        checked_options = options()
+        options = make_options(
+            ModelFacts("this model", dims, vocabulary, settings),
+            task=live.task,
+            language=live.language,
+            initial_prompt=live.prompt,
+            hotwords=live.hotwords,
+            without_timestamps=True,
+        )
+        rules = make_rules(dims, options, vocabulary)
         window = dims.window_frames
         most = window - END_SILENCE_FRAMES
         return UpdateSettings(
             dims,
             vocabulary,
             live,
-            checked_options,
-            make_rules(dims, checked_options, vocabulary),
-            make_rules(dims, options(suppress_blank=False), vocabulary),
+            options,
+            rules,
+            replace(rules, suppress_first=torch.empty(0, dtype=torch.int64)),
             min(most, window * 2 // 3) if live.turns else most,
         )
 

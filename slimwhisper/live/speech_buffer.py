@@ -1,22 +1,42 @@
 """A stretch of speech without a pause: its audio, its updates, and the text they commit."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from slimwhisper.audio.mel import without_silence
-from slimwhisper.engine.requests import Answer, Decoded, Request, Window
-from slimwhisper.live.cutting import BufferCut, choose_cut
+from slimwhisper.engine.requests import (
+    Align,
+    Alignment,
+    Answer,
+    Attempt,
+    Decoded,
+    Languages,
+    Request,
+    Retry,
+    Window,
+)
 from slimwhisper.live.mel import LiveMel
-from slimwhisper.live.policy import TextPiece, committable
+from slimwhisper.live.policy import TextPiece, choose_cut, committable
+from slimwhisper.live.setup import EXTRA_TOKENS
 from slimwhisper.live.types import TextUpdate
-from slimwhisper.live.update import UpdateDecoding, words_of
 from slimwhisper.live.utterance import BufferText, Utterance
 from slimwhisper.live.voice_activity import SHORT_SILENCE
-from slimwhisper.longform.words import attention
-from slimwhisper.types import HOP_SAMPLES, POSITIONS_PER_SECOND, SAMPLE_RATE, Word
+from slimwhisper.longform.options import RecordingOptions
+from slimwhisper.longform.requests import Candidate, attempts_of, choose
+from slimwhisper.longform.words import attach_words, attention
+from slimwhisper.types import (
+    FRAMES_PER_SECOND,
+    HOP_SAMPLES,
+    POSITIONS_PER_SECOND,
+    SAMPLE_RATE,
+    Segment,
+    Word,
+)
 
 END_MARGIN = SAMPLE_RATE // 10  # samples after the speech that its last update must include
 TAIL = SAMPLE_RATE // 2  # samples after the speech that its last update decodes
@@ -92,6 +112,132 @@ class BufferAudio:
         self.decoded_frames -= frames
 
 
+class UpdateDecoding:
+    """One update, from the newest audio to its text and its words' times; `request` is the next
+    one, None once it is done.
+
+    `_run` reads from top to bottom: like `longform.session.Session`, it yields requests for the
+    engine and receives the answers.
+    """
+
+    def __init__(
+        self, utterance: Utterance, text: BufferText, audio: BufferAudio, text_end: int
+    ) -> None:
+        """Start with the newest audio of a buffer. text: of the buffer so far. text_end: where its
+        committed text ends, in samples since the stream began.
+        """
+        setup = utterance.setup
+        self.utterance, self.text, self._audio = utterance, text, audio
+        available, before = audio.frames_to_decode, audio.decoded_frames
+        self.frames = audio.decoded_frames = min(available, setup.max_frames)
+        self.final = audio.closed and self.frames == available  # no more audio follows
+        most = setup.dims.n_text_ctx * (2 if setup.live.turns else 3) // 8  # committed tokens
+        full = self.frames >= setup.full_frames or len(text.committed) > most
+        self.full = full and not self.final  # the buffer will be cut
+        unwritten = min(audio.speech_end, audio.decoded_end) - text_end
+        # no words may follow the committed ones
+        self._may_be_empty = bool(text.committed) and unwritten < UNWRITTEN
+        # a text that is too long for its audio is a loop, which would take seconds to end
+        new_frames = max(self.frames - before, 0)
+        expected = len(text.tentative) + setup.usual_tokens(new_frames)
+        usual = min(setup.usual_tokens(self.frames) - len(text.committed), expected)
+        self._max_tokens = max(usual, EXTRA_TOKENS)
+        # the results, once `request` is None
+        self.result = Decoded()
+        self.doubtful = False  # it failed or was cut off, so it cannot become final
+        self.words: list[TextPiece] = []
+        self.alignment: Alignment | None = None
+        self._steps = self._run()
+        self.request: Request | None = next(self._steps)
+
+    def accept(self, answer: Answer) -> Request | None:
+        """The next request for the slot; None: the update is done. Raises SlimWhisperError if the
+        model's output was not finite.
+        """
+        try:
+            self.request = self._steps.send(answer)
+        except StopIteration:
+            self.request = None
+        return self.request
+
+    def _run(self) -> Generator[Request, Answer, None]:
+        setup, utterance = self.utterance.setup, self.utterance
+        mel, window = self._audio.mel.window(self.frames), setup.options.audio_window
+        seed = (setup.options.seed, utterance.number, self._audio.start, self.frames)
+        audio: Tensor | None = without_silence(mel, self.frames, window)
+        if setup.language is None and not utterance.text:  # until some is committed
+            languages = yield Window(audio, (setup.vocabulary.sot,), 0, rules=None)
+            assert isinstance(languages, Languages)
+            utterance.set_language(languages.most_likely())
+            audio = None
+        attempts, failures = iter(attempts_of(setup.options, seed)), list[Candidate]()
+        attempt = next(attempts)
+        request: Request = self._window(audio, attempt, self.text.tentative)
+        while True:
+            answer = yield request
+            assert isinstance(answer, Decoded)
+            text = utterance.tokenizer.decode(list(answer.tokens))
+            if not self._may_be_empty and utterance.copies_prompt(self.text.committed, text):
+                self._may_be_empty = bool(self.text.committed)
+                request = self._window(None, attempt, ())
+                continue
+            candidate, cut_off = self._as_candidate(answer, text), self._cut_off(answer)
+            failed = candidate.failed(setup.options)
+            if not (self.final or self.full):  # the next update decodes this audio again
+                break
+            if not failed:
+                if not cut_off:
+                    break
+                self._max_tokens = setup.later_rules.sample_len
+                request = self._window(None, attempt, answer.tokens)
+                continue
+            failures.append(candidate)
+            following = next(attempts, None)
+            if following is None:
+                candidate = choose(failures, setup.options)
+                break
+            attempt, request = following, Retry(following)
+        self._store_result(candidate, failed or cut_off)
+        if setup.live.words or not self.final:
+            tokens = (*self.text.committed, *(t for word in self.words for t in word.tokens))
+            if tokens:
+                context = utterance.tokenizer.sot_sequence_including_notimestamps
+                alignment = yield Align(tuple(context), tokens)
+                assert isinstance(alignment, Alignment)
+                self.alignment = alignment
+
+    def _window(self, mel: Tensor | None, attempt: Attempt, draft: tuple[int, ...]) -> Window:
+        setup = self.utterance.setup
+        prompt, index = self.utterance.prompt(self.text.committed)
+        rules = setup.later_rules if self._may_be_empty else setup.first_rules
+        rules = replace(rules, sample_len=min(rules.sample_len, self._max_tokens))
+        return Window(mel, prompt, index, rules, attempt, logprobs=True, draft=draft)
+
+    def _as_candidate(self, answer: Decoded, text: str) -> Candidate:
+        """An answer with the mean log-probability of the whole text since the cut."""
+        logprobs = [*self.text.logprobs, *answer.logprobs]
+        mean = sum(logprobs) / (len(logprobs) or 1)
+        return Candidate.of(replace(answer, avg_logprob=mean), text)
+
+    def _cut_off(self, answer: Decoded) -> bool:
+        """Whether a text stopped at `_max_tokens` and could have been longer."""
+        unended = len(answer.logprobs) <= len(answer.tokens)
+        return unended and self._max_tokens < self.utterance.setup.later_rules.sample_len
+
+    def _store_result(self, candidate: Candidate, doubtful: bool) -> None:
+        setup, tokenizer = self.utterance.setup, self.utterance.tokenizer
+        self.result, self.doubtful = candidate.result, doubtful
+        tokens = () if candidate.is_silence(setup.options) else candidate.result.tokens
+        pairs = zip(tokens, candidate.result.logprobs, strict=False)
+        text_tokens = [(t, p) for t, p in pairs if setup.vocabulary.is_text(t)]
+        texts, parts = tokenizer.split_to_word_tokens([t for t, _ in text_tokens])
+        logprobs = iter([p for _, p in text_tokens])
+        self.words = [
+            TextPiece(text, tuple(part), tuple(islice(logprobs, len(part))))
+            for text, part in zip(texts, parts, strict=True)
+        ]
+
+
 class SpeechBuffer:
     """A buffer of audio and the text since its last cut. Each update is one `Window`."""
 
@@ -144,26 +290,8 @@ class SpeechBuffer:
 
     def request(self) -> Window:
         """Start an update with the newest audio."""
-        audio, setup = self.audio, self.setup
         self.updates += 1
-        available, previous_frames = audio.frames_to_decode, audio.decoded_frames
-        audio.decoded_frames = min(available, setup.max_frames)
-        final = audio.closed and audio.decoded_frames == available
-        most = setup.dims.n_text_ctx * (2 if setup.live.turns else 3) // 8  # committed tokens
-        full = audio.decoded_frames >= setup.full_frames or len(self.text.committed) > most
-        mel, window = audio.mel.window(audio.decoded_frames), setup.options.audio_window
-        unwritten = min(audio.speech_end, audio.decoded_end) - self._text_end
-        self._update = UpdateDecoding(
-            self.utterance,
-            self.text,
-            without_silence(mel, audio.decoded_frames, window),
-            frames=audio.decoded_frames,
-            new_frames=max(audio.decoded_frames - previous_frames, 0),
-            final=final,
-            full=full and not final,
-            may_be_empty=bool(self.text.committed) and unwritten < UNWRITTEN,
-            seed=(setup.options.seed, self.utterance.number, audio.start, audio.decoded_frames),
-        )
+        self._update = UpdateDecoding(self.utterance, self.text, self.audio, self._text_end)
         assert isinstance(self._update.request, Window)
         return self._update.request
 
@@ -187,24 +315,18 @@ class SpeechBuffer:
         self._last_result = None if update.doubtful else update.result
         if update.final:
             return self._commit(update.result, len(update.words), final=True)
-        count = 0 if update.doubtful else self._committable(update, previous)
+        count = 0
+        if update.alignment is not None and not update.doubtful:
+            weights = attention(update.alignment, update.frames)
+            attended = weights[:-1].argmax(dim=-1).tolist()
+            new = attended[len(self.text.committed) :]
+            count = committable(update.words, previous, new, positions=weights.shape[-1])
+            incomplete = (i for i, piece in enumerate(update.words) if "\ufffd" in piece.text)
+            # not a character of which bytes are missing
+            count = min(count, next(incomplete, count))
+            latest = max(attended[: self.text.tokens_with(count)], default=0)
+            self._text_end = self.audio.start + latest * SAMPLE_RATE // POSITIONS_PER_SECOND
         return self._commit(update.result, count)
-
-    def _committable(self, update: UpdateDecoding, previous: Sequence[TextPiece]) -> int:
-        """How many words of an update, which is not the last, can be committed. Notes where the
-        committed text ends then.
-        """
-        if update.alignment is None:
-            return 0
-        weights = attention(update.alignment, update.frames)
-        attended = weights[:-1].argmax(dim=-1).tolist()
-        new = attended[len(self.text.committed) :]
-        count = committable(update.words, previous, new, positions=weights.shape[-1])
-        incomplete = (i for i, piece in enumerate(update.words) if "\ufffd" in piece.text)
-        count = min(count, next(incomplete, count))  # not a character of which bytes are missing
-        latest = max(attended[: self.text.tokens_with(count)], default=0)
-        self._text_end = self.audio.start + latest * SAMPLE_RATE // POSITIONS_PER_SECOND
-        return count
 
     def finalize(self) -> TextUpdate | None:
         """Commit all text without another update, if the last one decoded all of the speech."""
@@ -224,7 +346,8 @@ class SpeechBuffer:
         """Commit the first `count` tentative words. A full buffer is cut, and may commit more."""
         update, cut = self._update, None
         if update is not None and update.full and not final:
-            cut = self._choose_cut(update, count)
+            tokenizer, tokens = self.utterance.tokenizer, self.text.tokens_with(count)
+            cut = choose_cut(update.alignment, tokens, self.audio.mel, update.frames, tokenizer)
             count = max(count, self.text.words_within(cut.tokens))
         event = self._commit_words(result, count)
         if final:
@@ -248,23 +371,24 @@ class SpeechBuffer:
         seconds = round(self.audio.decoded_end / SAMPLE_RATE, 2)
         return TextUpdate(self.utterance.number, emitted, tentative, tuple(words), seconds)
 
-    def _choose_cut(self, update: UpdateDecoding, count: int) -> BufferCut:
-        """The cut of a full buffer of which `count` tentative words will be committed."""
-        committed, tokenizer = self.text.tokens_with(count), self.utterance.tokenizer
-        return choose_cut(update.alignment, committed, self.audio.mel, update.frames, tokenizer)
-
     def _words(self, texts: Sequence[Sequence[int]]) -> list[list[Word]]:
-        """The timed words of successive texts since the cut; none if `live.words` is off."""
+        """The timed words of successive texts since the cut, whose tokens joined are the update's;
+        none if `live.words` is off. Punctuation belongs to the word before it, even across texts.
+        """
         update, audio = self._update, self.audio
         if not self.setup.live.words or update is None or update.alignment is None:
             return [[] for _ in texts]
-        tokenizer, offset = self.utterance.tokenizer, audio.start / SAMPLE_RATE
-        timed_words = words_of(texts, update.alignment, tokenizer, audio.decoded_frames, offset)
+        tokenizer, frames = self.utterance.tokenizer, audio.decoded_frames
+        blank = Segment(0, 0, 0.0, frames / FRAMES_PER_SECOND, "", [], 0.0, 0.0, 0.0, 0.0)
+        segments = [replace(blank, tokens=list(tokens)) for tokens in texts]
+        timed = attach_words(segments, update.alignment, tokenizer, RecordingOptions(), frames, 0.0)
         earliest = round(audio.speech_start / SAMPLE_RATE, 2)  # not in the padding
-        return [
-            [replace(w, start=min(max(w.start, earliest), w.end)) for w in words]
-            for words in timed_words
-        ]
+
+        def in_stream(word: Word) -> Word:
+            start, end = (round(t + audio.start / SAMPLE_RATE, 2) for t in (word.start, word.end))
+            return replace(word, start=min(max(start, earliest), end), end=end)
+
+        return [[in_stream(word) for word in segment.words or ()] for segment in timed]
 
     def _close_segment(self, count: int, end: int) -> None:
         """Make a segment of the first `count` tokens since the cut. end: of it, in samples."""

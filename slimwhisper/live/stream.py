@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import inf
 from operator import itemgetter
 
@@ -17,8 +18,9 @@ from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.types import LiveEvent, LiveOptions, SpeakersNamed
 from slimwhisper.live.utterance import Utterance
+from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import Vocabulary
-from slimwhisper.types import Dims
+from slimwhisper.types import SAMPLE_RATE, Dims
 
 MAX_PARALLEL_UPDATES = 4  # updates of a stream with a backlog
 
@@ -119,7 +121,8 @@ class Stream:
         """
         if self._finished:
             raise OptionError("the stream is finished; open another one for more audio")
-        self.segmenter.pending.append(as_samples(samples))
+        parts = self.segmenter
+        parts.pending = np.concatenate([parts.pending, as_samples(samples)])
 
     @property
     def ready_samples(self) -> int:
@@ -283,10 +286,10 @@ class Stream:
             self._buffers.popleft()
             if buffer.ends_utterance:
                 self._events.append(buffer.utterance.end_event())
-        context = self.segmenter.context
-        if self._finished and not self._buffers and context.speakers is not None:
-            self._events.append(SpeakersNamed(tuple(context.speakers.named())))
-            context.speakers = None
+        speakers = self.segmenter.speakers
+        if self._finished and not self._buffers and speakers is not None:
+            self._events.append(SpeakersNamed(tuple(speakers.named())))
+            self.segmenter.speakers = None
         now = time.monotonic()
         for buffer in self._buffers:
             if buffer.update_due():
@@ -323,8 +326,17 @@ def process_streams(streams: Sequence[Stream]) -> None:
     while sizes := {s: size for s in streams if (size := s.ready_samples)}:
         size = max(sizes.values())
         alike = [s for s, each in sizes.items() if each == size]
-        blocks = np.stack([s.segmenter.pending.take(size) for s in alike])
+        blocks = np.stack([s.segmenter.take(size) for s in alike])
         networks = [s.segmenter.activity.stream for s in alike]
         batch = networks[0].next_batch(networks, blocks)
         for stream, block, probabilities in zip(alike, blocks, batch, strict=True):
             stream.process(block, probabilities)
+
+
+def window_of_silence(model: Model, options: LiveOptions) -> Window:
+    """A second of silence, for which a device prepares itself before the first stream needs it."""
+    options = replace(options, language=options.language or "en")  # skips language detection
+    setup = UpdateSettings.of(model.dims, model.vocabulary, options, model.settings)
+    buffer = SpeechBuffer(Utterance(0, 0.0, setup, []), 0, 0)
+    buffer.audio.mel.append(np.zeros(SAMPLE_RATE, np.float32))
+    return buffer.request()

@@ -1,7 +1,6 @@
 """The text of an utterance, and that of its speech buffers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,26 +50,25 @@ class BufferText:
         del self.committed[:tokens], self.logprobs[:tokens]
 
 
-@dataclass(slots=True)
-class StreamContext:
-    """What a stream's utterances share, and add to."""
-
-    history: list[int] = field(default_factory=list)  # tokens committed before the last cut
-    speakers: LiveSpeakers | None = None  # None: not requested
-
-
 class Utterance:
     """The text of one utterance; its audio is in speech buffers."""
 
     def __init__(
-        self, number: int, start: float, setup: UpdateSettings, context: StreamContext
+        self,
+        number: int,
+        start: float,
+        setup: UpdateSettings,
+        history: list[int],
+        speakers: LiveSpeakers | None = None,
     ) -> None:
-        """start: seconds."""
+        """start: seconds. history: the stream's committed tokens before the last cut; they grow.
+        speakers: of the stream; None: not requested.
+        """
         self.number, self.start, self.end, self.setup = number, start, start, setup
         self.text = ""  # all committed text
         kept = setup.live.condition_on_previous_text
-        self._history, self._segments = context.history if kept else [], list[Segment]()
-        self.speakers = context.speakers
+        self._history, self._segments = history if kept else [], list[Segment]()
+        self.speakers = speakers
         self.language: str | None = None  # code; None: not known yet
         if setup.language is not None:
             self.set_language(setup.language)

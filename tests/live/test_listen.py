@@ -18,8 +18,8 @@ import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio import vad
 from slimwhisper.errors import AudioError, DependencyError, OptionError
+from slimwhisper.live.speech_buffer import UpdateDecoding
 from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
-from slimwhisper.live.update import UpdateDecoding
 from slimwhisper.model.encoder import Encoder
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.spoken import EXPECTED, SAMPLES, with_draft

@@ -7,9 +7,16 @@ import pytest
 import torch
 
 from slimwhisper.engine.requests import Alignment
-from slimwhisper.live.cutting import BufferCut, choose_cut
 from slimwhisper.live.mel import LiveMel
-from slimwhisper.live.policy import KNOWN_MARGIN, NEW_MARGIN, REWIND_FRAMES, TextPiece, committable
+from slimwhisper.live.policy import (
+    KNOWN_MARGIN,
+    NEW_MARGIN,
+    REWIND_FRAMES,
+    BufferCut,
+    TextPiece,
+    choose_cut,
+    committable,
+)
 from tests.support.tones import vocabulary
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
-from slimwhisper.live.segmenter import SampleQueue
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
 from tests.support.fuzz import examples
@@ -155,7 +154,7 @@ def test_a_quarter_of_an_hour_stays_flat(turns: bool) -> None:
         committed += "".join(f" {e.committed.strip()}" for e in events if e.committed)
         parts = stream.segmenter
         kept = sum(p.audio.mel.samples for p in stream._buffers) + len(parts._padding)
-        sizes.append(kept + len(parts.pending) + len(parts.context.history))
+        sizes.append(kept + len(parts.pending) + len(parts.history))
         reader.windows[:-1], reader.texts[:-1] = [], []
         if not turns and rng.random() < 0.2:
             stream.commit()
@@ -167,14 +166,13 @@ def test_a_quarter_of_an_hour_stays_flat(turns: bool) -> None:
 
 def test_samples_that_wait_are_not_copied_for_each_block() -> None:
     """Once for each block, ten minutes took 24 s; a short rest does not keep a long piece."""
-    queue, piece = SampleQueue(), np.arange(10, dtype=np.float32)
-    queue.append(piece[:1])
-    queue.append(piece[1:])
-    assert queue.take(4).tolist() == [0, 1, 2, 3] and len(queue) == 6
-    assert np.shares_memory(queue._pieces[0], piece)
-    assert queue.take(4).tolist() == [4, 5, 6, 7] and len(queue) == 2
-    assert not np.shares_memory(queue._pieces[0], piece)
-    assert queue.take(2).tolist() == [8, 9] and not len(queue)
+    parts = begin(PLAIN)[0].segmenter
+    parts.pending = piece = np.arange(10, dtype=np.float32)
+    assert parts.take(4).tolist() == [0, 1, 2, 3] and len(parts.pending) == 6
+    assert np.shares_memory(parts.pending, piece)
+    assert parts.take(4).tolist() == [4, 5, 6, 7] and len(parts.pending) == 2
+    assert not np.shares_memory(parts.pending, piece)
+    assert parts.take(2).tolist() == [8, 9] and not len(parts.pending)
 
 
 # -- what a stream is told while it runs ---------------------------------------------------------
