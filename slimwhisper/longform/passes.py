@@ -1,4 +1,5 @@
-"""What others do with a recording's segments: as windows are decoded, and once all is there.
+"""A window and its segments, and what others do with them: as windows are decoded, and once all is
+there.
 
 The table of the passes that there are is `slimwhisper.recordings.passes`.
 """
@@ -12,9 +13,52 @@ from torch import Tensor
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform.options import RecordingOptions
-from slimwhisper.longform.segments import WindowSpan
 from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary
-from slimwhisper.types import Segment, Transcript
+from slimwhisper.types import FRAMES_PER_SECOND, Segment, Transcript
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpan:
+    """The position of a window in its recording, in mel frames.
+
+    Attributes:
+        start: Where it starts.
+        frames: The frames of the recording in the window. The rest is padding.
+        content: The frames of the whole recording, or where a piece of it ends.
+        window: The frames of the window, padding included.
+    """
+
+    start: int
+    frames: int
+    content: int
+    window: int
+
+    @property
+    def offset(self) -> float:
+        """The start of the window, in seconds."""
+        return self.start / FRAMES_PER_SECOND
+
+    @property
+    def end(self) -> float:
+        """The end of the window, padding included, in seconds."""
+        return (self.start + self.window) / FRAMES_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSegments:
+    """A window's text, cut into segments, and where to continue.
+
+    Attributes:
+        segments: The segments. Those without text still have their tokens.
+        seek: The mel frame to continue from.
+        nothing_follows: Whether the window ended with a single timestamp.
+        dropped: Whether the window is discarded and decoded again from `seek`.
+    """
+
+    segments: list[Segment]
+    seek: int
+    nothing_follows: bool
+    dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

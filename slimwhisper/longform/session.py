@@ -6,7 +6,7 @@ the engine, and receive its answers.
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, pairwise
 from operator import itemgetter
 
 from slimwhisper.audio.mel import Spectrogram
@@ -21,11 +21,10 @@ from slimwhisper.engine.requests import (
     Window,
 )
 from slimwhisper.longform.options import RecordingOptions
-from slimwhisper.longform.passes import DecodedWindow, Passes
+from slimwhisper.longform.passes import DecodedWindow, Passes, WindowSegments, WindowSpan
 from slimwhisper.longform.requests import Candidate, Prompts, attempts_of, choose, make_rules
-from slimwhisper.longform.segments import WindowSegments, WindowSpan, cut_at_timestamps
 from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, get_vocabulary, language_code
-from slimwhisper.types import FRAMES_PER_SECOND, WHOLE, Dims, Segment
+from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, WHOLE, Dims, Segment
 
 Clip = tuple[int, int]  # mel frames [start, stop)
 LONG_SILENCE = 10 * FRAMES_PER_SECOND  # a model may take what follows it in a window for silence
@@ -270,13 +269,14 @@ class Session:
     ) -> None:
         """Add a window's segments and move on."""
         options, state = self.options, self.state
-        new, seek, dropped = cut.segments, cut.seek, False
+        timed, last_speech = cut, state.last_speech
         if options.word_timestamps:
-            from slimwhisper.longform.words import time_segments
+            from slimwhisper.longform.words import last_word_end, time_segments
 
-            timed = time_segments(cut, alignment, state.tokenizer, options, span, state.last_speech)
-            new, seek, dropped = timed.segments, timed.seek, timed.dropped
-            state.last_speech = timed.last_speech
+            timed = time_segments(cut, alignment, state.tokenizer, options, span, last_speech)
+            end = last_word_end(timed.segments)
+            state.last_speech = last_speech if end is None else end
+        new, seek = timed.segments, timed.seek
         window = DecodedWindow(
             span=span,
             mel=lambda: self.mel.window(span.start, span.frames),
@@ -288,13 +288,13 @@ class Session:
             language_probability=state.language_probability,
         )
         if self._voice and cut.nothing_follows:  # so says the model
-            end = max(round((new or cut.segments)[-1].end * FRAMES_PER_SECOND), span.start)
-            seek = end if self._voice.seconds(end, seek) > UNHEARD else seek
+            heard = max(round((new or cut.segments)[-1].end * FRAMES_PER_SECOND), span.start)
+            seek = heard if self._voice.seconds(heard, seek) > UNHEARD else seek
         for change in self._passes.times:
             new = change(new, window)
         # a window whose text is just <|0.00|><|0.00|> would be decoded in an endless loop
         state.seek = seek if seek > span.start else span.start + span.frames
-        if not dropped:
+        if not timed.dropped:
             number = len(self.segments)
             new = [replace(_cleared(s), id=i) for i, s in enumerate(new, start=number)]
             for change in self._passes.windows:
@@ -311,3 +311,64 @@ def _cleared(segment: Segment) -> Segment:
         return segment
     logprobs = segment.token_logprobs and []
     return replace(segment, text="", tokens=[], words=[], token_logprobs=logprobs)
+
+
+def cut_at_timestamps(
+    span: WindowSpan,
+    result: Decoded,
+    ratio: float,
+    vocabulary: Vocabulary,
+    tokenizer: Tokenizer,
+    token_logprobs: bool,
+) -> WindowSegments:
+    """The segments of a window's text. ratio: its compression ratio. token_logprobs: keep them.
+
+    Between two adjacent timestamps, one segment ends and the next begins. The text after the last
+    such pair is unfinished, so the next window starts there, unless the text ends with a single
+    timestamp: then nothing follows. Unlike in `whisper`, no segment ends after the recording.
+    """
+    tokens, timestamps = result.tokens, vocabulary.timestamps
+    begin = timestamps.start
+    offset, seconds = span.offset, MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND
+    following, limit = span.start + span.frames, span.content / FRAMES_PER_SECOND
+
+    def segment(start: float, end: float, first: int = 0, last: int | None = None) -> Segment:
+        start, end = offset + start, offset + end
+        if end > limit:  # a text after the recording's end keeps a moment of it
+            latest = max(limit - seconds, offset) if start < end else limit
+            start, end = min(start, latest), limit
+        piece = tokens[first:last]
+        logprobs = result.logprobs[first : first + len(piece)]
+        return Segment(
+            id=0,
+            seek=span.start,
+            start=start,
+            end=end,
+            text=tokenizer.decode([t for t in piece if vocabulary.is_text(t)]),
+            tokens=list(piece),
+            temperature=result.temperature,
+            avg_logprob=result.avg_logprob,
+            compression_ratio=ratio,
+            no_speech_prob=result.no_speech_prob,
+            token_logprobs=list(logprobs) if token_logprobs else None,
+        )
+
+    is_stamp = [t in timestamps for t in tokens]
+    nothing_follows = is_stamp[-2:] == [False, True]
+    ends = [i for i in range(1, len(tokens)) if is_stamp[i - 1] and is_stamp[i]]
+    if not ends:
+        stamps = [t for t in tokens if t in timestamps]
+        duration = span.frames / FRAMES_PER_SECOND
+        if stamps and stamps[-1] != begin:
+            duration = (stamps[-1] - begin) * seconds
+        return WindowSegments([segment(0.0, duration)], following, nothing_follows)
+    done = (tokens[ends[-1] - 1] - begin) * MEL_FRAMES_PER_POSITION
+    seek = span.start + min(done, span.window)
+    if nothing_follows:
+        ends.append(len(tokens))
+        seek = following
+    segments = [
+        segment((tokens[i] - begin) * seconds, (tokens[j - 1] - begin) * seconds, i, j)
+        for i, j in pairwise([0, *ends])
+    ]
+    return WindowSegments(segments, seek, nothing_follows)

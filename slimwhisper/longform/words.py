@@ -1,5 +1,7 @@
 """The times of words, from the text's attention to the audio. No model.
 
+Text that the model invented over silence has words that are too long, too short, or improbable.
+
 The results equal `whisper`'s to the last digit. `time_segments` processes a window; the other
 functions are its steps.
 """
@@ -16,17 +18,14 @@ from numpy.typing import NDArray
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform.options import RecordingOptions
-from slimwhisper.longform.segments import (
-    WindowSegments,
-    WindowSpan,
-    before_hallucination,
-    leading_silence,
-)
+from slimwhisper.longform.passes import WindowSegments, WindowSpan
 from slimwhisper.tokens.vocabulary import Tokenizer, text_only
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Segment, Word
 
 _MEDIAN_WIDTH = 7  # encoder positions
 _SENTENCE_ENDS = ".。!！?？"
+_PUNCTUATION = "\"'“¿([{-\"'.。,，!！?？:：”)]}、"  # ignored; not affected by the options
+_EDGE = 2.0  # seconds from a window's edges with too little context
 
 
 @dataclass(slots=True)
@@ -40,16 +39,6 @@ class WordTiming:
     probability: float
 
 
-@dataclass(frozen=True, slots=True)
-class TimedSegments:
-    """A window's segments with their words, and where to continue."""
-
-    segments: list[Segment]
-    seek: int  # mel frames
-    last_speech: float  # seconds: where the last word so far ends
-    dropped: bool = False  # the window is discarded and decoded again from `seek`
-
-
 def time_segments(
     cut: WindowSegments,
     alignment: Alignment | None,
@@ -57,7 +46,7 @@ def time_segments(
     options: RecordingOptions,
     span: WindowSpan,
     last_speech: float,
-) -> TimedSegments:
+) -> WindowSegments:
     """Add words to a window's segments, skip hallucinations, and find where the next one starts.
 
     `alignment` is None if they have no text tokens. `last_speech`: seconds, before the window.
@@ -69,11 +58,10 @@ def time_segments(
     if threshold is not None:
         start = leading_silence(segments, span, threshold)
         if start is not None:
-            return TimedSegments([], start, last_speech, dropped=True)
+            return replace(cut, segments=[], seek=start, dropped=True)
         segments, start = before_hallucination(segments, span, threshold, last_speech)
         seek = seek if start is None else start
-    end = last_word_end(segments)
-    return TimedSegments(segments, seek, last_speech if end is None else end)
+    return replace(cut, segments=segments, seek=seek)
 
 
 def _after_last_word(
@@ -86,6 +74,85 @@ def _after_last_word(
     if threshold is not None and span.end - end <= threshold:
         return span.start + span.frames
     return round(end * FRAMES_PER_SECOND)
+
+
+def leading_silence(segments: Sequence[Segment], span: WindowSpan, threshold: float) -> int | None:
+    """Where to decode again if silence at the start may have caused the window's text: the mel
+    frame at which the first words start, if they are anomalous and more than `threshold` seconds
+    precede them; else None.
+    """
+    first = _next_with_words(segments)
+    if first is None or not is_anomaly(first):
+        return None
+    gap = first.start - span.offset
+    return span.start + round(gap * FRAMES_PER_SECOND) if gap > threshold else None
+
+
+def before_hallucination(
+    segments: Sequence[Segment], span: WindowSpan, threshold: float, last_speech: float
+) -> tuple[list[Segment], int | None]:
+    """The segments before the first hallucination that is between silences or hallucinations.
+
+    Also the mel frame to continue from; None if all segments are kept.
+    `threshold`: seconds of pause that count as silence. `last_speech`: seconds, before the window.
+    """
+    for i, segment in enumerate(segments):
+        if not segment.words:
+            continue
+        if is_anomaly(segment):
+            following = _next_with_words(segments[i + 1 :])
+            if _after_silence(segment, span, threshold, last_speech) and _before_silence(
+                segment, following, span, threshold
+            ):
+                seek = round(max(span.offset + 1, segment.start) * FRAMES_PER_SECOND)
+                if span.content / FRAMES_PER_SECOND - segment.end < threshold:
+                    seek = span.content
+                return list(segments[:i]), seek
+        last_speech = segment.end
+    return list(segments), None
+
+
+def _after_silence(segment: Segment, span: WindowSpan, threshold: float, last: float) -> bool:
+    return (
+        segment.start - last > threshold
+        or segment.start < threshold
+        or segment.start - span.offset < _EDGE
+    )
+
+
+def _before_silence(
+    segment: Segment, following: Segment | None, span: WindowSpan, threshold: float
+) -> bool:
+    next_start = span.offset + span.frames / FRAMES_PER_SECOND
+    if following is not None and following.words:
+        next_start = following.words[0].start
+    return (
+        next_start - segment.end > threshold
+        or (following is not None and is_anomaly(following))
+        or span.end - segment.end < _EDGE
+    )
+
+
+def is_anomaly(segment: Segment) -> bool:
+    """Whether the first eight words are mostly anomalous."""
+    words = [w for w in segment.words or () if w.word not in _PUNCTUATION][:8]
+    score = sum(anomaly_score(word) for word in words)
+    return bool(segment.words) and (score >= 3 or score + 0.01 >= len(words))
+
+
+def anomaly_score(word: Word) -> float:
+    """How anomalous a word is; 0 for a normal one."""
+    duration = word.end - word.start
+    score = 1.0 if word.probability < 0.15 else 0.0
+    if duration < 0.133:
+        score += (0.133 - duration) * 15
+    if duration > 2.0:
+        score += duration - 2.0
+    return score
+
+
+def _next_with_words(segments: Sequence[Segment]) -> Segment | None:
+    return next((s for s in segments if s.words), None)
 
 
 def last_word_end(segments: Sequence[Segment]) -> float | None:

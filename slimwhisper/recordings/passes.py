@@ -10,8 +10,7 @@ from itertools import islice
 from typing import TypeVar
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext, Voice
-from slimwhisper.longform.segments import WindowSpan
+from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext, Voice, WindowSpan
 from slimwhisper.options import Options
 from slimwhisper.trust.flags import (
     CERTAIN_LANGUAGE,

@@ -16,8 +16,7 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.cli import main
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.errors import OptionError
-from slimwhisper.longform.passes import DecodedWindow
-from slimwhisper.longform.segments import WindowSpan
+from slimwhisper.longform.passes import DecodedWindow, WindowSpan
 from slimwhisper.recordings.fine_words import with_fine_times
 from slimwhisper.types import Segment, Word
 from tests.support.paths import SAMPLES, SHARED

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slimwhisper.engine.requests import Decoded
-from slimwhisper.longform.segments import WindowSpan, cut_at_timestamps
+from slimwhisper.longform.passes import WindowSpan
+from slimwhisper.longform.session import cut_at_timestamps
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from tests.support.checkpoints import tiny_dims
 from tests.support.fuzz import examples
