@@ -123,19 +123,7 @@ class Live:
         if self._iterated:
             raise OptionError("a live stream can be iterated only once; open another stream")
         self._iterated = True
-        with self._call:
-            while not self._closed:
-                while not self._commands.empty():
-                    self._run(self._commands.get())
-                events, pending = self._take()
-                self._undecoded = self._stream.backlog
-                yield from events
-                if pending and not self._closed:
-                    self._transcriber.step()
-                elif self._stream.ended:
-                    return
-                elif not events:  # only a command changes anything now
-                    self._run(self._commands.get())
+        yield from self._iterate(self._commands.get)
 
     def listen(self, source: Iterable[ArrayLike]) -> Iterator[LiveEvent]:
         """Iterate the events of the audio of a source.
@@ -153,14 +141,33 @@ class Live:
             AudioError: When a piece has another shape or dtype, or numbers that are not finite.
             SlimWhisperError: When the model's output was not finite.
         """
-        with self._call:
+
+        def commands() -> Iterator[Callable[[], Any]]:
             for piece in source:
                 samples = as_samples(piece)
                 for start in range(0, len(samples), FRAME):  # at most one block at a time
-                    self._run(partial(self._stream.append, samples[start : start + FRAME]))
-                    yield from self._decode()
-            self._run(self._stream.finish)
-            yield from self._decode()
+                    yield partial(self._stream.append, samples[start : start + FRAME])
+            yield self._stream.finish
+
+        yield from self._iterate(partial(next, commands()))
+
+    def _iterate(self, following: Callable[[], Callable[[], Any]]) -> Iterator[LiveEvent]:
+        """The events up to the end; following: gives the next command, once nothing else is to be
+        done.
+        """
+        with self._call:
+            while not self._closed:
+                while not self._commands.empty():
+                    self._run(self._commands.get())
+                events, pending = self._take()
+                self._undecoded = self._stream.backlog
+                yield from events
+                if pending and not self._closed:
+                    self._transcriber.step()
+                elif self._stream.ended:
+                    return
+                elif not events:  # only a command changes anything now
+                    self._run(following())
 
     def _run(self, command: Callable[[], Any]) -> None:
         with self._transcriber.paused():
@@ -178,15 +185,6 @@ class Live:
                 raise event.error
             pending = self._stream.due is not None or bool(self._submission.running)
             return self._stream.events(), pending
-
-    def _decode(self) -> Iterator[LiveEvent]:
-        """Run the updates that are due, one after the other."""
-        pending = True
-        while pending:
-            events, pending = self._take()
-            yield from events
-            if pending:
-                self._transcriber.step()
 
 
 async def listen_async(live: Live, source: AsyncIterable[ArrayLike]) -> AsyncIterator[LiveEvent]:

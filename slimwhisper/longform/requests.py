@@ -43,7 +43,7 @@ def search_of(options: SearchOptions) -> Search:
 def make_rules(
     dims: Dims, options: RecordingOptions, vocabulary: Vocabulary | None = None
 ) -> Rules:
-    """The sampling rules of some options; equal rules are the same object.
+    """The sampling rules of some options; equal ones without hot words are the same object.
 
     vocabulary: None: Whisper's for these dimensions. Raises OptionError for hot words that it
     cannot write.
@@ -62,7 +62,7 @@ def make_rules(
     if not options.hot_words:
         return rules
     lines = tuple(options.hot_words)
-    return _with_hot_words(rules, hot_words(vocabulary, lines, options.hot_word_bonus))
+    return replace(rules, hot_words=hot_words(vocabulary, lines, options.hot_word_bonus))
 
 
 @lru_cache(maxsize=8)  # lists may be large
@@ -74,11 +74,6 @@ def hot_words(vocabulary: Vocabulary, lines: tuple[str, ...], bonus: float) -> "
     from slimwhisper.engine.hot_words import make_hot_words
 
     return make_hot_words(spellings(vocabulary, lines, bonus), word_ends(vocabulary))
-
-
-@lru_cache(maxsize=8)
-def _with_hot_words(rules: Rules, words: "HotWords") -> Rules:
-    return replace(rules, hot_words=words)
 
 
 @lru_cache(maxsize=64)

@@ -92,38 +92,24 @@ class FairLock:
         return bool(self._queue)
 
     @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Hold it."""
-        place = [threading.get_ident()]
+    def __call__(self, wait: bool = True) -> Iterator[bool]:
+        """Hold it; without `wait`, only if nobody has it or waits for it. Whether it is held."""
+        place, held = [threading.get_ident()], False
         try:
             with self._changed:
-                # one of this thread's is left of an interrupt, as nobody gets it twice
-                self._queue = deque(other for other in self._queue if other != place)
-                self._queue.append(place)
-                while self._queue[0] is not place:
-                    self._changed.wait()
-            yield
+                held = wait or not self._queue
+                if held:
+                    # one of this thread's is left of an interrupt, as nobody gets it twice
+                    self._queue = deque(other for other in self._queue if other != place)
+                    self._queue.append(place)
+                    while self._queue[0] is not place:
+                        self._changed.wait()
+            yield held
         finally:
-            self._leave(place)
-
-    def _leave(self, place: list[int]) -> None:
-        with self._changed:
-            self._queue = deque(other for other in self._queue if other is not place)
-            self._changed.notify_all()
-
-    @contextmanager
-    def at_once(self) -> Iterator[bool]:
-        """Hold it if nobody has it or waits for it; whether it is held."""
-        place = [threading.get_ident()]
-        with self._changed:
-            free = not self._queue
-            if free:
-                self._queue.append(place)
-        try:
-            yield free
-        finally:
-            if free:
-                self._leave(place)
+            if held:
+                with self._changed:
+                    self._queue = deque(other for other in self._queue if other is not place)
+                    self._changed.notify_all()
 
 
 RECORDINGS_SHARE = 4  # streams leave 1 / RECORDINGS_SHARE of the slots to waiting recordings

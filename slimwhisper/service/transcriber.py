@@ -456,7 +456,7 @@ class Call:
             self.transcriber.cancel(submission)
         # the garbage collector may call, in any thread and at any time, so this does not wait: a
         # step that is being made ends them when it is done
-        with self.transcriber.lock.at_once() as held:
+        with self.transcriber.lock(wait=False) as held:
             if held:
                 self.transcriber.end_cancelled()
 
