@@ -97,8 +97,7 @@ class Engines:
         """
         check(options)
         if self.model is not None and self.loaded == choice:
-            network = self.network(options.window)
-            UpdateSettings.of(network.dims, network.vocabulary, options, network.settings)
+            UpdateSettings.of(self.network(options.window).facts, options)
 
     def warm_up(self, options: LiveOptions) -> None:
         """Make the engine of such streams, and use it once, unless an engine is in use. Raises

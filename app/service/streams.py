@@ -143,7 +143,7 @@ class LiveStream:
         if self.stream is None:
             self._engines.load_for_users(self.model)
             network = self._engines.network(self.options.window)
-            stream = Stream(network.dims, network.vocabulary, self.options, network.settings)
+            stream = Stream(network.facts, self.options)
             call = self._engines.transcriber.call(Search(), emit=self._receive, model=network)
             self.stream, self._submission = stream, call.submit(stream)
         budget = PIECE

@@ -51,9 +51,8 @@ class Live:
             AudioError: When the recording of a known speaker cannot be read.
             DependencyError: When silero-vad, or a package for speakers, is not installed.
         """
-        model = transcriber.model
         self._transcriber, self._call = transcriber, transcriber.call(Search(), 1)
-        self._stream = Stream(model.dims, model.vocabulary, options, model.settings)
+        self._stream = Stream(transcriber.model.facts, options)
         self._submission: Submission | None = None
         self._commands: SimpleQueue[Callable[[], Any]] = SimpleQueue()
         self._closed = self._finished = self._iterated = False

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.engine.requests import Rules
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import LiveOptions
@@ -43,19 +42,12 @@ class UpdateSettings:
     max_frames: int
 
     @staticmethod
-    def of(
-        dims: Dims,
-        vocabulary: Vocabulary,
-        live: LiveOptions,
-        settings: GenerationSettings | None = None,
-    ) -> "UpdateSettings":
+    def of(facts: ModelFacts, live: LiveOptions) -> "UpdateSettings":
         """Make the settings of a stream.
 
         Args:
-            dims: The dimensions of the model, shortened to `live.window`.
-            vocabulary: The model's vocabulary.
+            facts: What is known of the model, shortened to `live.window`.
             live: The options of the stream.
-            settings: The settings in the model's files.
 
         Returns:
             The settings.
@@ -65,9 +57,9 @@ class UpdateSettings:
             DependencyError: When speakers are requested and a package for them is not installed.
         """
         check(live)
-
+        dims, vocabulary = facts.dims, facts.vocabulary
         options = make_options(
-            ModelFacts("this model", dims, vocabulary, settings),
+            replace(facts, name="this model"),
             task=live.task,
             language=live.language,
             initial_prompt=live.prompt,

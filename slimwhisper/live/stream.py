@@ -10,7 +10,6 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.segmenter import Samples, SpeechSegmenter
@@ -19,8 +18,8 @@ from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.types import LiveEvent, LiveOptions, SpeakersNamed
 from slimwhisper.live.utterance import Utterance
 from slimwhisper.model.model import Model
-from slimwhisper.tokens.vocabulary import Vocabulary
-from slimwhisper.types import SAMPLE_RATE, Dims
+from slimwhisper.option_group import ModelFacts
+from slimwhisper.types import SAMPLE_RATE
 
 MAX_PARALLEL_UPDATES = 4  # updates of a stream with a backlog
 
@@ -62,29 +61,20 @@ class Stream:
     live = True
     done = False  # never by itself: more audio may follow
 
-    def __init__(
-        self,
-        dims: Dims,
-        vocabulary: Vocabulary,
-        options: LiveOptions,
-        settings: GenerationSettings | None = None,
-    ) -> None:
+    def __init__(self, facts: ModelFacts, options: LiveOptions) -> None:
         """Open a stream.
 
         Args:
-            dims: The dimensions of the model, shortened by `SlimWhisper.shortened` if the options
+            facts: What is known of the model, shortened by `SlimWhisper.shortened` if the options
                 have a `window`.
-            vocabulary: The model's vocabulary.
             options: The options of the stream.
-            settings: The settings in the model's files.
 
         Raises:
             OptionError: When an option has an invalid value.
             AudioError: When the recording of a known speaker cannot be read.
             DependencyError: When silero-vad, or a package for speakers, is not installed.
         """
-        self._model_parts = dims, vocabulary, settings
-        setup = UpdateSettings.of(dims, vocabulary, options, settings)
+        self._facts, setup = facts, UpdateSettings.of(facts, options)
         self._buffers: deque[SpeechBuffer] = deque()  # not done
         self._events: list[LiveEvent] = []
         self._finished = False
@@ -177,10 +167,9 @@ class Stream:
         Raises:
             OptionError: When an option has an invalid value, or the window is another one.
         """
-        dims, vocabulary, settings = self._model_parts
         if options.window != self.segmenter.setup.live.window:
             raise OptionError("window cannot change within a stream; open another stream")
-        self.segmenter.next_setup = UpdateSettings.of(dims, vocabulary, options, settings)
+        self.segmenter.next_setup = UpdateSettings.of(self._facts, options)
 
     # -- updates ---------------------------------------------------------------------------------
 
@@ -336,7 +325,7 @@ def process_streams(streams: Sequence[Stream]) -> None:
 def window_of_silence(model: Model, options: LiveOptions) -> Window:
     """A second of silence, for which a device prepares itself before the first stream needs it."""
     options = replace(options, language=options.language or "en")  # skips language detection
-    setup = UpdateSettings.of(model.dims, model.vocabulary, options, model.settings)
+    setup = UpdateSettings.of(model.facts, options)
     buffer = SpeechBuffer(Utterance(0, 0.0, setup, []), 0, 0)
     buffer.audio.mel.append(np.zeros(SAMPLE_RATE, np.float32))
     return buffer.request()

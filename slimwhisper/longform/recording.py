@@ -42,11 +42,6 @@ class AudioPlan:
     pieces: Sequence[Region] = ()  # of later sessions, in mel frames
     speech: int | None = None  # samples of speech; None: not looked for
 
-    @property
-    def excerpts(self) -> Excerpts | None:
-        """The excerpts, if not all samples are decoded."""
-        return self.samples if isinstance(self.samples, Excerpts) else None
-
 
 def plan_audio(samples: Samples, options: RecordingOptions, window_frames: int) -> AudioPlan:
     """Look for speech, if the options ask for it. window_frames: mel frames of a piece, at most."""
@@ -88,7 +83,8 @@ class Recording:
         """Reads all samples, once more to find speech. vocabulary: as in `Session`."""
         self.options, self._samples, self._passes = options, samples, passes or Passes()
         plan = plan_audio(samples, options, dims.window_frames)
-        self._excerpts, self._waiting = plan.excerpts, deque(plan.pieces)
+        self._excerpts = plan.samples if isinstance(plan.samples, Excerpts) else None
+        self._waiting = deque(plan.pieces)
         self.seconds_of_speech = self.seconds if plan.speech is None else plan.speech / SAMPLE_RATE
         self._reported: list[Segment] = []
         if plan.speech is not None:  # clips are in the plan
@@ -129,9 +125,7 @@ class Recording:
     def context(self) -> TranscriptContext:
         """What passes may know; known once the language is."""
         first = self.sessions[0]
-        return TranscriptContext(
-            self.options, self.seconds, first.vocabulary, first.state.tokenizer
-        )
+        return TranscriptContext(self.options, self.seconds, first.vocabulary, first.tokenizer)
 
     @property
     def seconds(self) -> float:

@@ -5,7 +5,7 @@ the engine, and receive its answers.
 """
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, pairwise
 from operator import itemgetter
 
@@ -41,24 +41,13 @@ def clips_of(options: RecordingOptions, content_frames: int) -> list[Clip]:
     return list(zip(points[::2], stops, strict=True))
 
 
-@dataclass(slots=True)
-class WindowState:
-    """What the next window needs to know of the ones before it."""
-
-    languages: Sequence[str]  # codes to choose among; (): all
-    seek: int = 0  # mel frames: where it starts
-    tokenizer: Tokenizer = field(init=False)  # for the language, once that is known
-    text_language: str | None = None  # code
-    spoken_language: str | None = None  # code: the last one detected
-    language_probability: float = 1.0  # with `multilingual`: of a language that has changed
-    last_speech: float = 0.0  # seconds
-
-
 Steps = Generator[Request, Answer, None]
 
 
 class Session:
     """One recording, or some clips of it."""
+
+    tokenizer: Tokenizer  # for the language, once that is known
 
     def __init__(
         self,
@@ -88,7 +77,13 @@ class Session:
         self.language_probs: dict[str, float] = {}  # by code; {}: the language was known
         self._passes = passes or Passes()
         self._voice = self._passes.voice
-        self.state = WindowState(languages)
+        # what the next window needs to know of the ones before it
+        self._seek = 0  # mel frames: where it starts
+        self._languages = languages  # codes to choose among; []: all
+        self._text_language: str | None = None  # code
+        self._spoken_language: str | None = None  # code: the last one detected
+        self._language_probability = 1.0  # with `multilingual`: of a language that has changed
+        self._last_speech = 0.0  # seconds
         self._steps = self._run(self._windows(clips, silences), cut=clips is None)
         self._request: Request | None = next(self._steps, None)
 
@@ -121,7 +116,7 @@ class Session:
     @property
     def position(self) -> int:
         """Mel frames of the recording done so far."""
-        return min(self.state.seek, self.mel.frames)
+        return min(self._seek, self.mel.frames)
 
     def _run(self, spans: Iterator[WindowSpan], *, cut: bool) -> Steps:
         """Decode window after window; the first tells the language, if that is not known. cut: as
@@ -134,7 +129,7 @@ class Session:
             in_slot = audio if (yield from self._find_language(audio)) == 1 else None
         else:
             self._set_language(self.language)
-        self.prompts = Prompts(self.state.tokenizer, self.dims, self.options)
+        self.prompts = Prompts(self.tokenizer, self.dims, self.options)
         for span in chain([] if first is None else [first], spans):
             encoded = (span.start, span.frames) == in_slot
             in_slot = None
@@ -152,11 +147,11 @@ class Session:
         """
         window = self.dims.window_frames
         for start, stop in clips_of(self.options, self.mel.frames) if clips is None else clips:
-            self.state.seek = start
-            while (seek := self.state.seek) < stop:
+            self._seek = start
+            while (seek := self._seek) < stop:
                 after = next((b for a, b in silences if a <= seek < b), None)
                 if after is not None:
-                    self.state.seek = after
+                    self._seek = after
                     continue
                 long = (a for a, b in silences if seek < a and b - a >= LONG_SILENCE)
                 frames = min(window, stop - seek, next(long, stop) - seek)
@@ -164,7 +159,7 @@ class Session:
                     content = self.mel.frames if clips is None else stop
                     yield WindowSpan(seek, frames, content, window)
                 else:
-                    self.state.seek += frames
+                    self._seek += frames
 
     # -- the language --------------------------------------------------------------------------
 
@@ -194,7 +189,7 @@ class Session:
                 break
             audio = start, frames
         _, self.language, self.language_probs = max(found, key=itemgetter(0))
-        self.state.language_probability = 1.0  # it has not changed
+        self._language_probability = 1.0  # it has not changed
         self._set_language(self.language)
         return len(found)
 
@@ -207,17 +202,17 @@ class Session:
         mel, prompt = self.mel.for_encoder(*audio), (self.vocabulary.sot,)
         answer = yield Window(mel, prompt, 0, rules=None)
         assert isinstance(answer, Languages)
-        state, language = self.state, answer.most_likely(self.state.languages)
-        before, state.spoken_language = state.spoken_language, language
+        language = answer.most_likely(self._languages)
+        before, self._spoken_language = self._spoken_language, language
         unchanged = before in (None, language)
-        state.language_probability = 1.0 if unchanged else answer.probs[language]
+        self._language_probability = 1.0 if unchanged else answer.probs[language]
         self._set_language(language)
         return language, answer.probs
 
     def _set_language(self, language: str) -> None:
-        self.state.tokenizer = self.vocabulary.tokenizer(language, self.options.task)
+        self.tokenizer = self.vocabulary.tokenizer(language, self.options.task)
         if self.vocabulary.languages:
-            self.state.text_language = "en" if self.options.task == "translate" else language
+            self._text_language = "en" if self.options.task == "translate" else language
 
     # -- a window ------------------------------------------------------------------------------
 
@@ -225,7 +220,7 @@ class Session:
         """Decode a window, at rising temperatures while attempts fail, and add its segments.
         encoded: the engine has its audio.
         """
-        options, tokenizer = self.options, self.state.tokenizer
+        options, tokenizer = self.options, self.tokenizer
         first, *others = attempts_of(options, (options.seed, span.start))
         prompt, sot_index = self.prompts.of_window(tokenizer)
         window = Window(
@@ -249,7 +244,7 @@ class Session:
         else:
             chosen = choose(failures, options)
         if chosen.is_silence(options) or (faint and chosen.failed(options)):
-            self.state.seek += span.frames
+            self._seek += span.frames
             return
         cut = cut_at_timestamps(
             span, chosen.result, chosen.ratio, self.vocabulary, tokenizer, options.token_logprobs
@@ -268,24 +263,24 @@ class Session:
         self, span: WindowSpan, result: Decoded, cut: WindowSegments, alignment: Alignment | None
     ) -> None:
         """Add a window's segments and move on."""
-        options, state = self.options, self.state
-        timed, last_speech = cut, state.last_speech
+        options = self.options
+        timed, last_speech = cut, self._last_speech
         if options.word_timestamps:
             from slimwhisper.longform.words import last_word_end, time_segments
 
-            timed = time_segments(cut, alignment, state.tokenizer, options, span, last_speech)
+            timed = time_segments(cut, alignment, self.tokenizer, options, span, last_speech)
             end = last_word_end(timed.segments)
-            state.last_speech = last_speech if end is None else end
+            self._last_speech = last_speech if end is None else end
         new, seek = timed.segments, timed.seek
         window = DecodedWindow(
             span=span,
             mel=lambda: self.mel.window(span.start, span.frames),
-            tokenizer=state.tokenizer,
+            tokenizer=self.tokenizer,
             before=self.segments,
             alignment=alignment,
             stop=max(cut.seek, seek),
-            language=state.text_language,
-            language_probability=state.language_probability,
+            language=self._text_language,
+            language_probability=self._language_probability,
         )
         if self._voice and cut.nothing_follows:  # so says the model
             heard = max(round((new or cut.segments)[-1].end * FRAMES_PER_SECOND), span.start)
@@ -293,7 +288,7 @@ class Session:
         for change in self._passes.times:
             new = change(new, window)
         # a window whose text is just <|0.00|><|0.00|> would be decoded in an endless loop
-        state.seek = seek if seek > span.start else span.start + span.frames
+        self._seek = seek if seek > span.start else span.start + span.frames
         if not timed.dropped:
             number = len(self.segments)
             new = [replace(_cleared(s), id=i) for i, s in enumerate(new, start=number)]

@@ -15,6 +15,7 @@ from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
+from tests.support.checkpoints import facts_of
 from tests.support.fuzz import examples
 from tests.support.tones import (
     MULTILINGUAL,
@@ -229,14 +230,14 @@ def test_commits_and_other_options_from_the_next_utterance_on() -> None:
 
 def test_the_language_of_each_utterance() -> None:
     multilingual = vocabulary(MULTILINGUAL)
-    stream, reader = Stream(MULTILINGUAL, multilingual, PLAIN), Reader(multilingual)
+    stream, reader = Stream(facts_of(MULTILINGUAL), PLAIN), Reader(multilingual)
     events = play(stream, reader, [speech([list(range(6)), [1, 2]], 0.8)])
     assert [e.language for e in ends_of(events)] == ["de", "de"]
     detections = [w for w in reader.windows if w.rules is None]
     decoded = [w for w in reader.windows if w.rules is not None]
     assert all(w.mel is not None for w in detections) and 2 <= len(detections) < len(decoded)
     assert all("<|de|>" in reader.tokenizer.decode(list(w.prompt)) for w in decoded)
-    german = Stream(MULTILINGUAL, multilingual, replace(PLAIN, language="German"))
+    german = Stream(facts_of(MULTILINGUAL), replace(PLAIN, language="German"))
     (ended,) = ends_of(play(german, reader, [speech([[1, 2]], 0.8)]))
     assert ended.language == "de" and reader.windows[-1].rules is not None
 

@@ -33,6 +33,7 @@ from slimwhisper.live.types import (
 )
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary
 from slimwhisper.types import SAMPLE_RATE, Dims
+from tests.support.checkpoints import facts_of
 
 DIMS = Dims(80, 500, 8, 1, 1, 51_864, 448, 8, 1, 1)  # windows of 10 s, English
 MULTILINGUAL = Dims(80, 500, 8, 1, 1, 51_865, 448, 8, 1, 1)
@@ -211,4 +212,4 @@ ONE_SAMPLE = np.zeros(1, np.float32)
 
 def begin(options: LiveOptions = PLAIN) -> tuple[Stream, Reader]:
     """A stream of this module's model, and what reads its windows."""
-    return Stream(DIMS, vocabulary(), options), Reader(vocabulary())
+    return Stream(facts_of(DIMS), options), Reader(vocabulary())
