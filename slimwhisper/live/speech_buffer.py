@@ -25,7 +25,6 @@ from slimwhisper.live.policy import TextPiece, choose_cut, committable
 from slimwhisper.live.setup import EXTRA_TOKENS
 from slimwhisper.live.types import TextUpdate
 from slimwhisper.live.utterance import BufferText, Utterance
-from slimwhisper.live.voice_activity import SHORT_SILENCE
 from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.requests import Candidate, attempts_of, choose
 from slimwhisper.longform.words import attach_words, attention
@@ -38,6 +37,7 @@ from slimwhisper.types import (
     Word,
 )
 
+SHORT_SILENCE = SAMPLE_RATE // 4  # samples of silence after which speech may be over
 END_MARGIN = SAMPLE_RATE // 10  # samples after the speech that its last update must include
 TAIL = SAMPLE_RATE // 2  # samples after the speech that its last update decodes
 UNWRITTEN = SAMPLE_RATE  # samples of speech after committed text, of which there must be more text
@@ -51,7 +51,7 @@ class BufferAudio:
     start: int
     speech_start: int
     speech_end: int  # of the latest speech so far
-    raw: list[NDArray[np.float32]] | None = None  # the samples, for who speaks; None: not kept
+    raw: NDArray[np.float32] | None = None  # the samples, for who speaks; None: not kept
     closed: bool = False  # no more audio follows
     decoded_frames: int = 0  # mel frames in the last update
 
@@ -91,23 +91,22 @@ class BufferAudio:
         """Append samples, float32 [n] at 16 kHz."""
         self.mel.append(samples)
         if self.raw is not None:
-            self.raw.append(samples)
+            self.raw = np.concatenate([self.raw, samples])
 
     def speech(self, end: int) -> NDArray[np.float32] | None:
         """The samples up to a position, without the padding before speech: float32 [n]. None: they
         are not kept.
         """
-        if not self.raw:
+        if self.raw is None:
             return None
-        self.raw = [np.concatenate(self.raw)]
         first = max(min(self.speech_start, end) - self.start, 0)
-        return self.raw[0][first : end - self.start]
+        return self.raw[first : end - self.start]
 
     def cut(self, frames: int) -> None:
         """Remove the first mel frames."""
         self.mel.cut(frames)
-        if self.raw:
-            self.raw = [np.concatenate(self.raw)[frames * HOP_SAMPLES :]]
+        if self.raw is not None:
+            self.raw = self.raw[frames * HOP_SAMPLES :]
         self.start += frames * HOP_SAMPLES
         self.decoded_frames -= frames
 
@@ -246,7 +245,7 @@ class SpeechBuffer:
         dims = utterance.setup.dims
         mel = LiveMel(dims.n_mels, dims.window_frames)
         self.utterance, self.setup = utterance, utterance.setup
-        raw: list[NDArray[np.float32]] | None = None if utterance.speakers is None else []
+        raw = None if utterance.speakers is None else np.empty(0, np.float32)
         self.audio = BufferAudio(mel, start, speech_start, speech_end=speech_start, raw=raw)
         self.text = BufferText()
         self._text_end = start  # the last sample that committed text attends to

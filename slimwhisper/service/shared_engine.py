@@ -125,7 +125,6 @@ class Submission:
     running: set[Decoding] = field(default_factory=set)  # in a slot, or waiting for one
     # sessions that gave up their slots to others, each with its next window
     paused: deque[tuple[Any, Window]] = field(default_factory=deque)
-    engine: SharedEngine | None = None  # None: it waits for the next step
 
     def close(self, event: Finished | Failed | None = None) -> None:
         """End it. event: the last one that its call gets."""

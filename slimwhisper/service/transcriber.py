@@ -69,7 +69,7 @@ class Transcriber:
         # turns with it; None: each call says how many it needs, and no engine waits for another
         self.slots: int | None = None
         self._engines: list[SharedEngine] = []  # in the order of their next turns
-        self._arrivals: deque[tuple[Call, Submission]] = deque()
+        self._arrivals: deque[Submission] = deque()
         self._cancelled: deque[Submission] = deque()
         self._defaults: dict[Search, int] = {}  # chosen once, as free memory varies
         self._turn_end = 0.0  # by time.monotonic()
@@ -156,7 +156,7 @@ class Transcriber:
     @property
     def used(self) -> bool:
         """Whether there are sources, even such as have nothing to decode now."""
-        arriving = any(call.submissions for call, _ in list(self._arrivals))
+        arriving = any(submission.call.submissions for submission in list(self._arrivals))
         return arriving or any(engine.submissions for engine in list(self._engines))
 
     @contextmanager
@@ -168,9 +168,9 @@ class Transcriber:
             finally:
                 self.end_cancelled()
 
-    def add(self, call: "Call", submission: Submission) -> None:
+    def add(self, submission: Submission) -> None:
         """Serve a source from the next step on. This does not wait."""
-        self._arrivals.append((call, submission))
+        self._arrivals.append(submission)
 
     def cancel(self, submission: Submission) -> None:
         """End a source at the next step, without an event.
@@ -185,10 +185,9 @@ class Transcriber:
         The caller holds the lock.
         """
         while self._arrivals:
-            call, submission = self._arrivals[0]  # it stays there until it is somewhere else
-            if submission in call.submissions:  # else it was cancelled
-                submission.engine = self._engine_of(call)
-                submission.engine.add(submission)
+            submission = self._arrivals[0]  # it stays there until it is somewhere else
+            if submission in submission.call.submissions:  # else it was cancelled
+                self._engine_of(submission.call).add(submission)
             self._arrivals.popleft()
         self.end_cancelled()
         live = self._take_turns()
@@ -204,9 +203,9 @@ class Transcriber:
         """Drop what was cancelled. The caller holds the lock."""
         while self._cancelled:
             submission = self._cancelled.popleft()
-            if submission.engine is not None:
-                submission.engine.end(submission)
-            elif submission in submission.call.submissions:
+            for engine in self._engines:
+                engine.end(submission)
+            if submission in submission.call.submissions:  # it has not come to an engine
                 submission.close()
 
     def _engine_of(self, call: "Call") -> SharedEngine:
@@ -240,6 +239,7 @@ class Transcriber:
             self._engines.append(engines[i])
         for i in turn.allocate:
             self._allocate(engines[i])
+            self._turn_end = time.monotonic() + TURN
         return live
 
     def _should_resize(self, engine: SharedEngine, live: bool) -> bool:
@@ -260,35 +260,27 @@ class Transcriber:
         return max(*slots, bucket_of(sum(slots), default)) if slots else default
 
     def _allocate(self, engine: SharedEngine) -> None:
-        """Make an engine, with as many slots as there may be, and at least one."""
-        if self.slots is None:
-            self._allocate_wanted(engine)
-            return
-        try:
-            slots = self._within_budget(engine, self.slots)
-            engine.engine = make_engine(engine.model, engine.search, slots)
-        except Exception as error:
-            self._fail(engine, error)
-        self._turn_end = time.monotonic() + TURN
+        """Make an engine, with as many slots as there may be, and at least one.
 
-    def _allocate_wanted(self, engine: SharedEngine) -> None:
-        """Make an engine as large as its callers want; those who want more than there is memory for
-        get the error, and no others.
+        Without a budget, it is as large as its callers want. Those who want more than there is
+        memory for get the error, and no others.
         """
         while engine.used:
-            callers = engine.callers
-            largest = max(caller.slots or 0 for caller in callers)
-            failure: Exception | None = None
-            for slots in dict.fromkeys((self._wanted(engine), largest or self._wanted(engine))):
+            refused = engine.callers
+            if self.slots is not None:
+                sizes = [self._within_budget(engine, self.slots)]
+            else:
+                largest = max(caller.slots or 0 for caller in refused)
+                refused = {caller for caller in refused if (caller.slots or 0) == largest}
+                sizes = [self._wanted(engine), largest or self._wanted(engine)]
+            for slots in dict.fromkeys(sizes):
                 try:
                     engine.engine = make_engine(engine.model, engine.search, slots)
                     return
                 except Exception as error:
                     failure = error
-            assert failure is not None
-            for caller in callers:
-                if (caller.slots or 0) == largest:
-                    self._refuse(engine, caller, failure)
+            for caller in refused:
+                self._refuse(engine, caller, failure)
         self._engines.remove(engine)
 
     @staticmethod
@@ -321,8 +313,8 @@ class Transcriber:
         """
         with self.paused():
             while error is not None and self._arrivals:
-                call, submission = self._arrivals.popleft()
-                if submission in call.submissions:
+                submission = self._arrivals.popleft()
+                if submission in submission.call.submissions:
                     submission.close(Failed(submission.tag, plain_error(error), of_engine=True))
             for engine in self._engines.copy():
                 if error is not None:
@@ -399,7 +391,7 @@ class Call:
         """
         submission = Submission(self, source, tag)
         self.submissions[submission] = None
-        self.transcriber.add(self, submission)
+        self.transcriber.add(submission)
         return submission
 
     def run(self) -> Iterator[Event]:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from slimwhisper.live import voice_activity
+from slimwhisper.live import segmenter
 from tests.support.tones import Loudness
 
 
 @pytest.fixture
 def loudness(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is loud is speech."""
-    monkeypatch.setattr(voice_activity, "SpeechStream", Loudness)
+    monkeypatch.setattr(segmenter, "SpeechStream", Loudness)

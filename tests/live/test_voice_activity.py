@@ -6,8 +6,8 @@ import pytest
 import slimwhisper
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.audio.vad import SpeechStream, speech_regions
-from slimwhisper.live import voice_activity
-from slimwhisper.live.voice_activity import BLOCK, SpeechChange, VoiceActivity
+from slimwhisper.live import segmenter
+from slimwhisper.live.segmenter import BLOCK, SpeechChange, VoiceActivity
 from tests.support.spoken import LONG, SAMPLES
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
@@ -54,6 +54,6 @@ def test_hysteresis(monkeypatch: pytest.MonkeyPatch) -> None:
         def probabilities(self, block: np.ndarray) -> np.ndarray:
             return np.array([script.pop(0) for _ in range(0, len(block), 512)])
 
-    monkeypatch.setattr(voice_activity, "SpeechStream", Scripted)
+    monkeypatch.setattr(segmenter, "SpeechStream", Scripted)
     changes = changes_of(np.zeros(len(script) * 512, np.float32), 0.5, 96)
     assert [(c.speech, c.at / 512) for c in changes] == [(True, 1), (False, 9), (True, 10)]
