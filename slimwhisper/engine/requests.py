@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slimwhisper.cache.rows import pages_of
@@ -134,14 +134,6 @@ class Window:
     attempt: Attempt = Attempt()
     logprobs: bool = False
     draft: tuple[int, ...] = ()
-
-    def without_mel(self) -> Window:
-        """Return the same request, once its audio is in the slot.
-
-        Returns:
-            The request.
-        """
-        return replace(self, mel=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -374,7 +374,7 @@ class Runner:
             self.encoder.begin(tickets, mels, not plan.starved)
             self._receive(results, wait=False)
         for ticket in plan.encode:
-            ticket.window = ticket.window.without_mel()
+            ticket.window = replace(ticket.window, mel=None)  # it is in the slot
         self._receive(results, wait=False)
         # with one slot, or an encoder in parallel, its memory is reused soon
         if plan.encode and self.cross.slots > 1 and self.encoder.synchronous:

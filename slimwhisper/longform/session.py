@@ -93,13 +93,8 @@ class Session:
         return self._request is None
 
     def next_request(self) -> Request | None:
-        """The next request for the engine; None at the end of the recording. A window's audio is
-        returned once, and not kept here.
-        """
-        request = self._request
-        if isinstance(request, Window):
-            self._request = request.without_mel()
-        return request
+        """The next request for the engine; None at the end of the recording."""
+        return self._request
 
     def accept(self, answer: Answer) -> list[Segment]:
         """Process the answer to the last request, and return the new segments, if any.

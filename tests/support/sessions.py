@@ -67,7 +67,7 @@ def answer(*tokens: int, **fields: float) -> Decoded:
 
 
 def request(state: Session) -> Window:
-    """The window that is asked for, with its audio, which a session gives away once."""
+    """The window that is asked for."""
     window = state._request
     assert isinstance(window, Window)
     return window
