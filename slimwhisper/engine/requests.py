@@ -159,11 +159,6 @@ class Align:
     before: tuple[int, ...]
     text: tuple[int, ...]
 
-    @property
-    def length(self) -> int:
-        """The number of tokens that are read, <|endoftext|> included."""
-        return len(self.before) + len(self.text) + 1
-
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
