@@ -174,7 +174,7 @@ class Scheduler:
         """context: n_text_ctx. main: the group of greedy texts, or of beams. batched: on a GPU,
         whose encoder runs beside the steps: windows are encoded, and started, faster together.
         """
-        self.slots, self.pool, self.context, self.search = slots, pool, context, search
+        self.slots, self.pool, self.context = slots, pool, context
         self.main_group, self.batched = main, batched
         # of samples, with about as many rows as the main group, in which more windows wait; None:
         # the main group samples, too
