@@ -43,14 +43,12 @@ class HotWords:
     A node also has the edges of all shorter ends of its text, but for those of the root.
     """
 
-    vocabulary: int  # its size, V
     # by edge, sorted: node * V + token, with the node that follows and the bonus of the token
     # before `at_risk` of the edge's node is taken back
     keys: Integers
     following: Integers
     bonuses: Floats
     # by node
-    first_edges: Integers  # [N + 1]: node n has the edges first_edges[n] ... first_edges[n + 1] - 1
     roots: Integers  # [N]: where a text stands after a token that continues nothing
     at_risk: Floats  # [N]
     word_ends: NDArray[np.bool_]  # [V]: whether a word may begin after each token without a space
@@ -64,7 +62,7 @@ class HotWords:
 
     def _after(self, node: int, token: int) -> int:
         for origin in (node, int(self.roots[node])):
-            key = origin * self.vocabulary + token
+            key = origin * len(self.word_ends) + token
             edge = int(np.searchsorted(self.keys, key))
             if edge < len(self.keys) and self.keys[edge] == key:
                 return int(self.following[edge])
@@ -150,22 +148,19 @@ def make_hot_words(phrases: Sequence[Phrase], word_ends: NDArray[np.bool_]) -> H
     Raises OptionError if the phrases have too much in common.
     """
     trie, size = _Trie(phrases, word_ends), len(word_ends)
-    nodes, first = range(len(trie.children)), [0]
+    nodes = range(len(trie.children))
     keys, following, bonuses = list[int](), list[int](), list[float]()
     for node in nodes:
         for token, (child, bonus) in sorted(trie.edges(node).items()):
             keys.append(node * size + token)
             following.append(child)
             bonuses.append(bonus)
-        first.append(len(keys))
         if len(keys) > MOST_EDGES:
             raise OptionError("hot_words: too many phrases have parts in common; give fewer")
     return HotWords(
-        size,
         np.array(keys, dtype=np.int64),
         np.array(following, dtype=np.int64),
         np.array(bonuses, dtype=np.float32),
-        np.array(first, dtype=np.int64),
         np.array(trie.roots, dtype=np.int64),
         np.array([trie.at_risk(n) for n in nodes], dtype=np.float32),
         word_ends,
@@ -238,18 +233,19 @@ def make_tables(
     """The tables of these lists, of which the first is empty. old: tables that are not needed any
     more; they are filled anew and returned if their shapes fit.
     """
-    shape = _rounded(len(lists)) * ROOTS, lists[0].vocabulary
-    first_bonuses = np.zeros(shape, dtype=np.float32)
+    size = len(lists[0].word_ends)
+    first_bonuses = np.zeros((_rounded(len(lists)) * ROOTS, size), dtype=np.float32)
     parts: list[list[NDArray[Any]]] = []
     node = edge = most = 0
     for number, h in enumerate(lists):
-        size, nodes, rows = h.vocabulary, len(h.roots), h.roots + number * ROOTS
+        nodes, rows = len(h.roots), h.roots + number * ROOTS
+        first_edges = np.searchsorted(h.keys, np.arange(nodes + 1) * size)
         for root in (BEGIN, INSIDE):
-            edges = slice(int(h.first_edges[root]), int(h.first_edges[root + 1]))
+            edges = slice(first_edges[root], first_edges[root + 1])
             first_bonuses[number * ROOTS + root, h.keys[edges] - root * size] = h.bonuses[edges]
-        tokens, origins, counts = h.keys % size, h.keys // size, np.diff(h.first_edges)
+        tokens, origins, counts = h.keys % size, h.keys // size, np.diff(first_edges)
         counts[:ROOTS] = 0
-        by_node = (h.first_edges[:-1] + edge, counts, h.roots + node, rows, np.full(nodes, node))
+        by_node = (first_edges[:-1] + edge, counts, h.roots + node, rows, np.full(nodes, node))
         parts.append(
             [
                 h.keys + node * size,
