@@ -375,7 +375,7 @@ class RowState:
         ids = (firsts + np.arange(self.width)).ravel()
         return ids, table.reshape(len(ids), -1)
 
-    def start(
+    def start_values(
         self, first: int, tickets: Sequence[Ticket], accepted: Sequence[AcceptedPrefix]
     ) -> list[tuple[Tensor, NDArray[Any]]]:
         """What the texts of windows first, first + 1 ... start with, after the tokens that were

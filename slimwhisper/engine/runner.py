@@ -124,7 +124,7 @@ class GroupRunner:
                 for each in zip(windows, drafts, hidden, strict=False)
             ]
             accepted, logits = [prefix for prefix, _ in found], torch.stack([t for _, t in found])
-        views, numbers = zip(*state.start(first, tickets, accepted), strict=True)
+        views, numbers = zip(*state.start_values(first, tickets, accepted), strict=True)
         pairs = zip(rules_of(tickets), accepted, strict=True)
         banned_first = padded([[] if p.tokens else r.suppress_first.tolist() for r, p in pairs], -1)
         if any(drafts):

@@ -102,7 +102,7 @@ def search_all(
     first = torch.stack([logits_after(s, [], ending) for s in searches])
     accepted = [AcceptedPrefix()] * count
     state.filters.prepare(rules_of(group.tickets))
-    for view, numbers in state.start(0, group.tickets, accepted):
+    for view, numbers in state.start_values(0, group.tickets, accepted):
         view.copy_(torch.from_numpy(numbers))
     runner.start(0, group.tickets, first, torch.zeros(count), accepted, torch.zeros(count, 1))
     results: dict[int, Decoded] = {}
