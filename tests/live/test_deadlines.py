@@ -14,7 +14,6 @@ from slimwhisper.live.speech_buffer import SHORT_SILENCE
 from slimwhisper.live.stream import MAX_PARALLEL_UPDATES, Stream
 from slimwhisper.live.types import LiveEvent, SpeechStopped, TextUpdate, UtteranceEnded
 from slimwhisper.types import SAMPLE_RATE
-from tests.support.checkpoints import facts_of
 from tests.support.tones import (
     MULTILINGUAL,
     PLAIN,
@@ -129,7 +128,7 @@ def test_what_is_over_is_decoded_side_by_side(clock: Clock) -> None:
 def test_a_language_is_found_before_others_depend_on_it() -> None:
     """Passages of one utterance come one after the other, unless the language is given."""
     for language, parallel in ((None, 1), ("en", 3)):
-        stream = Stream(facts_of(MULTILINGUAL), replace(PLAIN, turns=False, language=language))
+        stream, _ = begin(replace(PLAIN, turns=False, language=language), MULTILINGUAL)
         stream.append(speech([[1, 2], [3, 4], [5, 6], []], 9.0))  # silence fills their windows
         started = 0
         while stream.due is not None:

@@ -7,16 +7,9 @@ import pytest
 import torch
 
 from slimwhisper.engine.requests import Alignment
+from slimwhisper.live import policy
 from slimwhisper.live.mel import LiveMel
-from slimwhisper.live.policy import (
-    KNOWN_MARGIN,
-    NEW_MARGIN,
-    REWIND_FRAMES,
-    BufferCut,
-    TextPiece,
-    choose_cut,
-    committable,
-)
+from slimwhisper.live.policy import BufferCut, TextPiece, choose_cut, committable
 from tests.support.tones import vocabulary
 
 
@@ -27,18 +20,18 @@ def attend(attended: list[int], positions: int = 500, before: str = "a bcd e") -
 
 
 def test_words_that_attend_to_the_end_or_go_back_wait() -> None:
-    last = 500 - KNOWN_MARGIN
+    last, rewind = 500 - policy.KNOWN_MARGIN, policy.REWIND_FRAMES
     for attended, count in (
         *(([10, 20, 30, 40], 3), ([10, 20, 30, last], 2), ([10, 20, 30, last - 1], 3)),
         *(([10, 20, last, 40], 1), ([499, 20, 30, 40], 0)),  # a part of the word does
-        *(([100, 200, 210, 200 - REWIND_FRAMES], 2), ([100, 200, 210, 211 - REWIND_FRAMES], 3)),
+        *(([100, 200, 210, 200 - rewind], 2), ([100, 200, 210, 211 - rewind], 3)),
     ):
         assert attend(attended) == count, attended
 
 
 def test_new_words_wait_longer() -> None:
     """Those that the update before did not have at their places, but for case and punctuation."""
-    new = 500 - NEW_MARGIN
+    new = 500 - policy.NEW_MARGIN
     for before, count in (("a bcd e", 3), ("A, Bcd. ... e!", 3), ("a bce e", 1), ("bcd e", 1)):
         assert attend([10, new, new, new], before=before) == count, before
         assert attend([10, new - 2, new - 1, new - 1], before=before) == 3, "a name, at last"

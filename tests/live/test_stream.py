@@ -13,15 +13,12 @@ from hypothesis import strategies as st
 
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
-from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
-from tests.support.checkpoints import facts_of
 from tests.support.fuzz import examples
 from tests.support.tones import (
     MULTILINGUAL,
     ONE_SAMPLE,
     PLAIN,
-    Reader,
     begin,
     play,
     speech,
@@ -29,7 +26,6 @@ from tests.support.tones import (
     texts,
     tone,
     update,
-    vocabulary,
 )
 
 pytestmark = pytest.mark.usefixtures("loudness")
@@ -229,15 +225,14 @@ def test_commits_and_other_options_from_the_next_utterance_on() -> None:
 
 
 def test_the_language_of_each_utterance() -> None:
-    multilingual = vocabulary(MULTILINGUAL)
-    stream, reader = Stream(facts_of(MULTILINGUAL), PLAIN), Reader(multilingual)
+    stream, reader = begin(dims=MULTILINGUAL)
     events = play(stream, reader, [speech([list(range(6)), [1, 2]], 0.8)])
     assert [e.language for e in ends_of(events)] == ["de", "de"]
     detections = [w for w in reader.windows if w.rules is None]
     decoded = [w for w in reader.windows if w.rules is not None]
     assert all(w.mel is not None for w in detections) and 2 <= len(detections) < len(decoded)
     assert all("<|de|>" in reader.tokenizer.decode(list(w.prompt)) for w in decoded)
-    german = Stream(facts_of(MULTILINGUAL), replace(PLAIN, language="German"))
+    german, _ = begin(replace(PLAIN, language="German"), MULTILINGUAL)
     (ended,) = ends_of(play(german, reader, [speech([[1, 2]], 0.8)]))
     assert ended.language == "de" and reader.windows[-1].rules is not None
 

@@ -210,6 +210,6 @@ PLAIN = LiveOptions()
 ONE_SAMPLE = np.zeros(1, np.float32)
 
 
-def begin(options: LiveOptions = PLAIN) -> tuple[Stream, Reader]:
+def begin(options: LiveOptions = PLAIN, dims: Dims = DIMS) -> tuple[Stream, Reader]:
     """A stream of this module's model, and what reads its windows."""
-    return Stream(facts_of(DIMS), options), Reader(vocabulary())
+    return Stream(facts_of(dims), options), Reader(vocabulary(dims))
