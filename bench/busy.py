@@ -124,8 +124,8 @@ def main() -> None:
     parser.add_argument("--loads", type=listed(int), default=[0, 1, 2, 4], help="[0,1,2,4]")
     parser.add_argument("--files", type=positive, default=4)
     parser.add_argument("--tokens", type=positive, default=50, help="of a file, without --model")
-    short = range(1, LONGEST + 1)  # seconds of a file's noise
-    parser.add_argument("--seconds", type=int, choices=short, default=LONGEST, metavar="N")
+    lengths = range(1, LONGEST + 1)  # seconds of a file's noise
+    parser.add_argument("--seconds", type=int, choices=lengths, default=LONGEST, metavar="N")
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     args = parser.parse_args()

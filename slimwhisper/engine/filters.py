@@ -196,7 +196,7 @@ class Repetition(LogitFilter):
     def __init__(self, rows: int, vocabulary: SpecialTokens, device: torch.device) -> None:
         self.state = (  # both [R]
             # logits are divided by it, or multiplied below 0; 1: none
-            torch.ones(rows, dtype=torch.float64, device=device),
+            torch.ones(rows, dtype=torch.float32, device=device),
             # tokens in a row that may occur once only; 0: no limit
             torch.zeros(rows, dtype=torch.int64, device=device),
         )
@@ -211,7 +211,7 @@ class Repetition(LogitFilter):
         """The same at each token."""
         shape = len(tokens) + 1
         return (
-            np.full(shape, rules.repetition_penalty, dtype=np.float64),
+            np.full(shape, rules.repetition_penalty, dtype=np.float32),
             np.full(shape, rules.no_repeat_ngram_size),
         )
 

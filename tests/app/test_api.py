@@ -204,6 +204,7 @@ def test_a_full_queue_and_the_end(begin: Begin) -> None:
     with pytest.raises(openai.RateLimitError) as raised:
         live.client().audio.transcriptions.create(file=PHONE, model="whisper-1")
     assert int(raised.value.response.headers["Retry-After"]) > 0
+    assert live.service.counts.refused == 1
     live.service.stop(0)
     found = live.post(files={"file": PHONE.read_bytes()})
     assert found.status_code == 503 and found.headers["Retry-After"]

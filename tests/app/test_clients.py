@@ -17,10 +17,10 @@ import pytest
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import load_audio
 from tests.support.live import start, stop
-from tests.support.paths import ROOT, SAMPLES
-from tests.support.realtime import WORDS
+from tests.support.paths import ROOT
+from tests.support.spoken import EXPECTED, SAMPLES
 
-PHONE = SAMPLES / "phone-number.wav"
+DOOR = SAMPLES / "door-code.mp3"
 REQUESTS = tomllib.loads(Path(__file__).with_name("clients.toml").read_text())["request"]
 KEY = "KEY"  # in the requests, and of the server
 
@@ -65,9 +65,9 @@ def said(answer: httpx.Response, expects: str) -> str:
 
 def sent(url: str, row: dict[str, Any]) -> httpx.Response:
     """The answer to a request with its fields in their order."""
-    data, body = PHONE.read_bytes(), row.get("body", "form")
+    data, body = DOOR.read_bytes(), row.get("body", "form")
     if body == "pcm":
-        data = (load_audio(str(PHONE)) * 32767).astype("<i2").tobytes()
+        data = (load_audio(str(DOOR)) * 32767).astype("<i2").tobytes()
     kind = [row["content_type"]] if row.get("content_type") else []
     part = (row.get("filename", "audio.wav"), data, *kind)
     fields = [
@@ -106,7 +106,7 @@ def test_a_program_is_served_unchanged(servers: dict[bool, str], row: dict[str, 
         case "json.detected":
             assert answer.json()["language_code"] == "en" and answer.json()["detected_language"]
         case expects:
-            assert said(answer, expects).strip() == WORDS
+            assert said(answer, expects).strip() == EXPECTED[DOOR.name]["text"]
 
 
 def test_each_program_has_its_row() -> None:

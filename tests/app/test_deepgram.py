@@ -1,6 +1,5 @@
 """Deepgram's API, by its own client: recordings, and live streams."""
 
-import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import soundfile
 from deepgram import DeepgramClient, DeepgramClientEnvironment
 from deepgram.core.events import EventType
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -22,6 +20,7 @@ from tests.support.live import Begin, Live, freed
 from tests.support.paths import SAMPLES
 from tests.support.realtime import WORDS, sample
 from tests.support.refusals import TABLES
+from tests.support.sounds import wav
 
 pytestmark = pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")  # its import
 PHONE = SAMPLES / "phone-number.wav"
@@ -72,8 +71,8 @@ def test_raw_samples_and_channels(live: Live, two_channels: bytes) -> None:
     assert len(texts) == 2 and all(texts) and texts[0] != texts[1]
     assert {u["channel"] for u in answer["results"]["utterances"]} == {0, 1}
     for right in (SPEECH, np.zeros_like(SPEECH), None):  # the same, silent, none at all
-        wav = wave(SPEECH if right is None else np.stack([SPEECH, right], axis=1))
-        answer = post(wav, multichannel="true")
+        both = SPEECH if right is None else np.stack([SPEECH, right], axis=1)
+        answer = post(wav(both), multichannel="true")
         texts = [c["alternatives"][0]["transcript"] for c in answer["results"]["channels"]]
         silent = right is not None and not right.any()
         assert texts == ([WORDS, ""] if silent else [WORDS])
@@ -81,17 +80,11 @@ def test_raw_samples_and_channels(live: Live, two_channels: bytes) -> None:
         assert len(answer["metadata"]["warnings"]) == 2 - len(texts)
 
 
-def wave(samples: Any) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, samples, RATE, format="WAV")
-    return file.getvalue()
-
-
 @pytest.fixture(scope="module")
 def two_channels() -> bytes:
     """A recording of two channels with different words."""
     other = np.concatenate([SPEECH[len(SPEECH) // 2 :], np.zeros(len(SPEECH) // 2, np.float32)])
-    return wave(np.stack([SPEECH, other[: len(SPEECH)]], axis=1))
+    return wav(np.stack([SPEECH, other[: len(SPEECH)]], axis=1))
 
 
 @pytest.mark.skipif(bool(missing("embedding")), reason="the extra diarize is not installed")

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import io
 import json
 import re
 from contextlib import AsyncExitStack
@@ -32,6 +31,7 @@ from tests.support.forms import wanted
 from tests.support.harm import open_files
 from tests.support.hf_folders import hf_folder, trained_table
 from tests.support.live import Live
+from tests.support.sounds import wav
 from tests.support.spoken import SAMPLES
 
 CODE = SAMPLES / "door-code.mp3"
@@ -119,15 +119,8 @@ def test_whisper_cpps_form(live: Live) -> None:
     assert asked(translate="yes").json()["text"], "an English-only model goes on"
 
 
-def wave(samples: np.ndarray) -> bytes:
-    """A WAV file."""
-    file = io.BytesIO()
-    soundfile.write(file, samples, 16_000, format="WAV")
-    return file.getvalue()
-
-
 def tone(seconds: float) -> bytes:
-    return wave(np.sin(np.arange(round(16_000 * seconds)) / 20).astype(np.float32) / 4)
+    return wav(np.sin(np.arange(round(16_000 * seconds)) / 20).astype(np.float32) / 4)
 
 
 def test_known_speakers_are_read_apart_and_leave_nothing(live: Live) -> None:
@@ -166,12 +159,12 @@ def test_a_known_voice_is_called_by_its_name(live: Live) -> None:
     create = live.client().audio.transcriptions.create
     found = create(
         **arguments,
-        known_speaker_references=[data_url(wave(slimwhisper.load_audio(CODE)[: 4 * 16_000]))],
+        known_speaker_references=[data_url(wav(slimwhisper.load_audio(CODE)[: 4 * 16_000]))],
     )
     assert {s.speaker for s in found.segments} == {"Ann"}
     assert "".join(s.text for s in found.segments).strip() == found.text
     with pytest.raises(openai.BadRequestError) as raised:
-        empty = data_url(wave(np.zeros(16_000 * 3, np.float32)))
+        empty = data_url(wav(np.zeros(16_000 * 3, np.float32)))
         create(**arguments, known_speaker_references=[empty], stream=True)
     assert "known_speaker_references[] of 'Ann': has no speech" in str(raised.value)
     assert "/proc" not in str(raised.value)

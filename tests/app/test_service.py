@@ -17,12 +17,10 @@ from slimwhisper.app.command import job_defaults
 from slimwhisper.app.service.jobs import (
     AHEAD,
     AHEAD_BYTES,
-    BusyError,
     Event,
     Job,
     Jobs,
     JobStarted,
-    Limits,
     ModelChoice,
     ModelError,
     StoppingError,
@@ -98,17 +96,6 @@ def test_requests_differ_and_a_bad_one_harms_no_other(make: Make) -> None:
     assert service.counts.failed == 3
     assert eventually(lambda: service.engines.loaded is None) and service.engines.model is None
     assert Upload(service).text
-
-
-def test_a_full_queue_refuses(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = make(limits=Limits(queue=3))
-    go = held_engines(monkeypatch)
-    uploads = [Upload(service) for _ in range(3)]
-    with pytest.raises(BusyError, match="3 requests are waiting; try again"):
-        Upload(service)
-    go.set()
-    assert len({h.text for h in uploads}) == 1
-    assert Upload(service).text and service.counts.refused == 1
 
 
 def test_cancelled_jobs_leave_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
