@@ -10,6 +10,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.resources import files
 from itertools import pairwise
@@ -261,16 +262,18 @@ def tokenizer_files(tokenizer: Tokenizer, n_text_ctx: int) -> dict[str, str]:
         "return_attention_mask": False,
         "tokenizer_class": "WhisperTokenizer",
     }
-    spellings = files("whisper.normalizers").joinpath("english.json").read_text(encoding="utf-8")
-    return {
+    written = {
         "vocab.json": json.dumps(vocabulary, ensure_ascii=False),
         "merges.txt": "\n".join(["#version: 0.2", *(" ".join(pair) for pair in merges), ""]),
         "added_tokens.json": _pretty({t: i for t, i in special.items() if t != END}),
-        "normalizer.json": spellings,
         "special_tokens_map.json": _pretty(ENDS | {"additional_special_tokens": controls}),
         "tokenizer_config.json": _pretty(configuration),
         "tokenizer.json": fast.to_str(),
     }
+    with suppress(ModuleNotFoundError):  # openai-whisper's spellings, for scores of texts alone
+        spellings = files("whisper.normalizers").joinpath("english.json")
+        written["normalizer.json"] = spellings.read_text(encoding="utf-8")
+    return written
 
 
 def _pretty(content: Any) -> str:

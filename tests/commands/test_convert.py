@@ -102,6 +102,16 @@ def test_a_folder_has_what_transformers_reads(openai_file: Path, folder: Path) -
     assert (features["feature_size"], features["nb_max_frames"]) == (80, 3000)
 
 
+def test_without_openai_whisper(
+    openai_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its list of spellings, which only scores need, is left out."""
+    monkeypatch.setattr(command, "files", Mock(side_effect=ModuleNotFoundError))
+    monkeypatch.setattr(command, "tokenizer_files", tokenizer_files)
+    convert(str(openai_file), str(tmp_path / "model"))
+    assert {p.name for p in (tmp_path / "model").iterdir()} == FILES - {"normalizer.json"}
+
+
 @pytest.mark.parametrize(
     "dims", [pytest.param(ENGLISH, marks=pytest.mark.slow), LARGE], ids=["51864", "51866"]
 )
