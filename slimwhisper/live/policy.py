@@ -18,6 +18,8 @@ from slimwhisper.types import FRAMES_PER_SECOND
 # encoder positions of 20 ms at the end of the audio: a word that attends to them is not committed
 KNOWN_MARGIN = 20  # if the update before had it too
 NEW_MARGIN = 40
+# To hold back new words below a probability of 0.5 was tried on 2,101 words of base in English,
+# French, Italian and Russian: 323 errors instead of 324, and p95 half a second later.
 REWIND_FRAMES = 50  # one second; not in the paper. Words that overlap in time go back less
 
 

@@ -75,9 +75,9 @@ def each_alone(
         (("sparse", "sparq:k=6"), *SEARCHES[0]),
     ],
 )
-@examples(8)
+@examples(4)
 @given(
-    chosen=st.lists(st.integers(0, 7), min_size=2, max_size=7),
+    chosen=st.lists(st.integers(0, 7), min_size=4, max_size=7),
     slots=st.integers(1, 4),
     check_every=st.sampled_from([None, 1, 64]),
 )

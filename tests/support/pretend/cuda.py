@@ -31,9 +31,9 @@ MEMORY = 80 << 30  # bytes of each device, all free
 
 
 @contextmanager
-def pretend_cuda(count: int = 1, divides: bool = True) -> Iterator[GPU]:
-    """`count` devices, for this thread and those it starts. divides: whether their multiprocessors
-    can be divided.
+def pretend_cuda(count: int = 1, memory: int = MEMORY, divides: bool = True) -> Iterator[GPU]:
+    """`count` devices with `memory` bytes each, for this thread and those it starts. divides:
+    whether their multiprocessors can be divided.
     """
     gpu = GPU()
 
@@ -95,7 +95,7 @@ def pretend_cuda(count: int = 1, divides: bool = True) -> Iterator[GPU]:
         "current_device": lambda: gpu.current,
         "get_device_capability": lambda _=None: (9, 0),
         "get_device_name": lambda _=None: "a pretend GPU",
-        "mem_get_info": lambda _=None: (MEMORY, MEMORY),
+        "mem_get_info": lambda _=None: (memory, memory),
         "memory_reserved": lambda _=None: 0,
         "memory_allocated": lambda _=None: 0,
         "get_per_process_memory_fraction": of_index(1.0),
