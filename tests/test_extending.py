@@ -66,7 +66,7 @@ def test_a_form_and_a_format_from_outside(
     for frames in ("all", "60"):
         form = f"{first}:frames={frames}"
         ours = run_cli(*command, "--cross-cache", form, "-f", shout, "-o", str(tmp_path))
-        assert ours.status == 0 and f"cache {first}" in ours.err
+        assert ours.status == 0 and f"cache ({first}" in ours.err
         heard = (tmp_path / "phone-number.shout").read_text().split()
         assert (heard == text.upper().split()) == (frames == "all"), "it is the form that runs"
 
