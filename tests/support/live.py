@@ -99,9 +99,9 @@ Begin = Callable[..., Live]  # of settings
 def eventually(holds: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     """Whether it holds within so many seconds."""
     deadline = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline:
+    while not (held := holds()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return holds()
+    return held
 
 
 def start(

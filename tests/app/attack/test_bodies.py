@@ -3,7 +3,7 @@
 import gc
 import logging
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 
 import httpx
@@ -126,13 +126,12 @@ def test_a_client_that_leaves_after_its_upload(
     go = held_engines(monkeypatch, 0.01)
     gc.disable()
     try:
-        for _ in range(4):
+        with ExitStack() as clients:
             data = f"POST {SPEECH} HTTP/1.1\r\n{head}\r\n".encode() + sent.read()
-            with connected(keyless, data) as client:
+            for client in [clients.enter_context(connected(keyless, data)) for _ in range(4)]:
                 if stream == "true":
                     assert client.recv(1)
-                else:
-                    assert eventually(lambda: keyless.service.in_flight > 0)
+            assert eventually(lambda: keyless.service.in_flight == 4)
         assert eventually(lambda: unnamed_bytes() <= before)
     finally:
         gc.enable()

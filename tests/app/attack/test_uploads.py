@@ -2,7 +2,9 @@
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from socket import socket
 from types import SimpleNamespace
 
 import httpx
@@ -59,13 +61,13 @@ PART = '--x\r\nContent-Disposition: form-data; name="files"; filename="a.wav"\r\
 KIND = "multipart/form-data; boundary=x"
 
 
-def half_sent(live: Live, number: int) -> None:
-    """An upload whose client leaves in the middle."""
+def half_sent(live: Live, number: int) -> socket:
+    """The connection of an upload of which half has been sent."""
     head = (
         f"POST /gradio_api/upload?upload_id=id{number} HTTP/1.1\r\nHost: 127.0.0.1",
         f"Content-Type: {KIND}\r\nContent-Length: 290000\r\n\r\n{PART}",
     )
-    connected(live, "\r\n".join(head).encode() + bytes(200_000)).close()
+    return connected(live, "\r\n".join(head).encode() + bytes(200_000))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Gradio's file
@@ -73,8 +75,10 @@ def test_nothing_of_an_upload_that_ends_early_stays(
     live: Live, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gradio_guard, "PROGRESS_SECONDS", 0.01)
-    for number in range(4):
-        half_sent(live, number)
+    with ExitStack() as clients:
+        for number in range(4):
+            clients.enter_context(half_sent(live, number))
+        assert eventually(lambda: len(left(folder)) == len(file_upload_statuses._statuses) == 4)
     assert eventually(lambda: left(folder) == [])
     assert eventually(lambda: not file_upload_statuses._statuses)
 
