@@ -285,7 +285,7 @@ def load_with_threads(threads: int, **arguments: Any) -> "SlimWhisper":
 
 def load_weights(arguments: argparse.Namespace) -> "Checkpoint":
     """The checkpoint that the flags name, with its adapter, for commands without an engine."""
-    from slimwhisper.checkpoint.load import load_checkpoint
+    from slimwhisper.formats.load import load_checkpoint
 
     root = arguments.model_dir
     return load_checkpoint(arguments.model, download_root=root, adapter=arguments.adapter)

@@ -13,9 +13,9 @@ from slimwhisper.audio.load import AudioSource, as_waveform
 from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import PRESETS, choose_forms, research
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype, device_warning, has_room, is_slow
 from slimwhisper.errors import CheckpointError, OptionError
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.loaded_model import ModelOrigin
 from slimwhisper.model.model import Guard, Model, baseline_bytes

@@ -12,13 +12,13 @@ import torch
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.files import expand_user, expected_shapes
-from slimwhisper.checkpoint.formats.openai import default_download_root, read
-from slimwhisper.checkpoint.hub import fetch_model
+from slimwhisper.checkpoint.formats.openai import read
 from slimwhisper.checkpoint.load import available_models
 from slimwhisper.checkpoint.names import BUNDLED, HUB_MODELS, MODEL_URLS, bundled_file
 from slimwhisper.commands.costs import allocate, known_dims
 from slimwhisper.commands.tables import console, table
 from slimwhisper.errors import CheckpointError
+from slimwhisper.formats.downloads import default_download_root, fetch_model
 from slimwhisper.text import human_size
 from slimwhisper.tokens.vocabulary import language_count
 from slimwhisper.types import Dims
