@@ -101,19 +101,6 @@ class FlagGroup:
         self._group.add_argument(*names, default=default, help=help + suffix, **arguments)
 
 
-def _checked_hot_words(path: str) -> str:
-    """The path of a file that has been read and checked, before a model is loaded for it. Raises
-    OptionError.
-    """
-    from slimwhisper.tokens.options import parse_hot_words, read_hot_words
-
-    parse_hot_words(read_hot_words(path), bonus=0.0)
-    return path
-
-
-PARSERS = {"hot_words": _checked_hot_words}  # of flags that take more than their type
-
-
 def add_options(
     groups: Mapping[str, FlagGroup],
     kind: type,
@@ -128,7 +115,7 @@ def add_options(
     """
     for row in fields(kind):
         option_help: OptionHelp = row.metadata["help"]
-        parse = PARSERS.get(row.name)
+        parse = option_help.parse
         if option_help.section and (not names or row.name in names):
             groups[option_help.section].add(
                 f"--{row.name}",
