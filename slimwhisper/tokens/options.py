@@ -6,13 +6,12 @@ faster-whisper; `languages` is one of slimwhisper.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-from slimwhisper.errors import OptionError
+from slimwhisper.errors import OptionError, warn_once
 from slimwhisper.option_group import TASKS, ModelFacts, OptionGroup, asks_detection, option
 from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, language_code
 from slimwhisper.types import Dims
@@ -22,8 +21,6 @@ TURBO = (4, 1280)  # decoder layers, and width, of the models that were not trai
 MOST_CHARACTERS = 1_000_000  # a second's work, for the few at the end that count
 decoding = partial(option, section="decoding")
 prompting = partial(option, section="prompting")
-
-logger = logging.getLogger("slimwhisper")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,14 +106,9 @@ def _in_english(values: Mapping[str, Any], model: ModelFacts) -> dict[str, Any]:
         known = value in TASKS if key == "task" else isinstance(value, type(english))
         if value and value != english and known:
             what = f"{key} {english!r} is used, not {values[key]!r}"
-            _warn_once(f"{model.name} is English-only: {what}")
+            warn_once(f"{model.name} is English-only: {what}")
             replaced[key] = english
     return replaced
-
-
-@cache
-def _warn_once(message: str) -> None:
-    logger.warning("%s", message)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 import slimwhisper
 from slimwhisper.checkpoint.formats.hugging_face import multiply_factors
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.engine.drafting import load_draft
+from slimwhisper.draft_model import load_draft
 from slimwhisper.errors import OptionError
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.kernels.linear import Packed, Plain, Quantized

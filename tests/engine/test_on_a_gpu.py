@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from slimwhisper.engine.drafting import DraftModel
+from slimwhisper.draft_model import DraftModel
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
-from slimwhisper.hot_words.options import hot_words
+from slimwhisper.hot_words.filter import hot_words
 from tests.support.pretend.cuda import pretend_cuda, pretend_other
 from tests.support.pretend.models import made, requests
 from tests.support.windows import (
