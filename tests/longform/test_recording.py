@@ -92,9 +92,8 @@ def test_segments_at_a_pause_that_was_left_out(
     digits: SlimWhisper,
 ) -> None:
     """Of 10 s, between the first and the last ten."""
-    regions = [(0, 160_000), (320_000, 480_000)]
     samples = ArraySamples(np.zeros(480_000, np.float32))
-    passes = Passes(speech=regions)
+    passes = Passes(speech=[(0, 160_000), (320_000, 480_000)])
     recording = Recording(samples, digits.dims, Options(**{mode: True}), passes=passes)
     found = recording._with_original_times(plain_segment(0, 0, start, end, "one", []))
     assert (found.start, found.end) == expected

@@ -336,9 +336,7 @@ SEARCH = search_of(OPTIONS)
 SHORT = ArraySamples(noise_bursts(0.8, 1))
 
 
-def recording(
-    seconds: float, seed: int, passes: Passes | None = None, **options: object
-) -> Recording:
+def recording(seconds: float, seed: int, passes: Passes | None = None, **options: Any) -> Recording:
     chosen = make_options(FACTS, **QUICK, temperature=0.0, **options)
     return Recording(ArraySamples(noise_bursts(seconds, seed)), DIMS, chosen, passes=passes)
 
