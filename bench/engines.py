@@ -14,11 +14,11 @@ from timing import synchronize
 from torch import Tensor
 
 from slimwhisper.cache.forms import PRESETS, choose_forms
-from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
+from slimwhisper.commands.random_weights import random_checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Rules, Search, Window
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options

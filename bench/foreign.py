@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 import torch
 from serve import started
 
-from slimwhisper.checkpoint.random_weights import random_state
+from slimwhisper.commands.random_weights import random_state
 from slimwhisper.types import Dims
 
 ROOT = Path(__file__).parents[1]

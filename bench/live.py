@@ -42,9 +42,9 @@ from serve import ROUTE, held, metrics, started
 from timing import children, print_machine
 
 import slimwhisper
-from slimwhisper.audio.vad import FRAME
 from slimwhisper.flags import positive
 from slimwhisper.live.types import TextUpdate
+from slimwhisper.voice_activity import FRAME
 
 Sound = NDArray[np.float32]  # [n], 16 kHz
 STREAMS = (1, 4, 16, 32, 64)

@@ -35,10 +35,10 @@ from peers_summary import Results, round_of, summaries, tables
 from rows import Row, Rows, add_results_flag, installed, listed, stoppable
 from timing import machine
 
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.disk import weights_digest
 from slimwhisper.flags import positive
+from slimwhisper.formats.load import load_checkpoint
 
 FEWEST = 4  # files of a round
 LONGEST = 29  # seconds of noise, unless it is a job

@@ -20,10 +20,10 @@ from peer_jobs import files_of, seconds_of, sources_of
 from rows import Row
 
 from slimwhisper.audio.load import load_audio
-from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.commands.measurement import Memory, recordings
+from slimwhisper.commands.random_weights import random_checkpoint
+from slimwhisper.formats.load import load_checkpoint
 
 PAUSE = 0.5  # seconds between turns: threads of the one before stop to wait for work
 SECONDS = 30  # the longest file; a longer one would need a second window

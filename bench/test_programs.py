@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.formats.load import load_checkpoint
 from tests.support.foreign import ct2_variables, save_ct2
 from tests.support.live import free_port
 from tests.support.paths import SAMPLES

@@ -88,7 +88,7 @@ else:  # hidden from type checkers, which would then accept any name
             # for scripts that preload files
             "_ALIGNMENT_HEADS": "slimwhisper.checkpoint.names:ALIGNMENT_DUMPS",
             "_MODELS": "slimwhisper.checkpoint.names:MODEL_URLS",
-            "_download": "slimwhisper.checkpoint.formats.openai:download",
+            "_download": "slimwhisper.formats.downloads:download",
             "__version__": "slimwhisper.version",
             "available_models": "slimwhisper.checkpoint.load",
             "load_model": "slimwhisper.loading",

@@ -1,4 +1,4 @@
-"""The exceptions that users see.
+"""The exceptions that users see, and the warnings that they see once.
 
 Each message is one line, which says what is wrong, where, and what to do.
 
@@ -12,6 +12,9 @@ Each message is one line, which says what is wrong, where, and what to do.
     ├── OptionError            an option has a value that cannot work; also a ValueError
     └── OutputError            a result cannot be written
 """
+
+import logging
+from functools import cache
 
 
 class SlimWhisperError(Exception):
@@ -65,6 +68,16 @@ class OptionError(SlimWhisperError, ValueError):
 
 class OutputError(SlimWhisperError):
     """A result cannot be written."""
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Warn, unless the same has been said before.
+
+    Args:
+        message: The warning.
+    """
+    logging.getLogger("slimwhisper").warning("%s", message)
 
 
 def wrap_unexpected(error: Exception, prefix: str = "") -> SlimWhisperError:

@@ -101,19 +101,6 @@ class FlagGroup:
         self._group.add_argument(*names, default=default, help=help + suffix, **arguments)
 
 
-def _checked_hot_words(path: str) -> str:
-    """The path of a file that has been read and checked, before a model is loaded for it. Raises
-    OptionError.
-    """
-    from slimwhisper.tokens.options import parse_hot_words, read_hot_words
-
-    parse_hot_words(read_hot_words(path), bonus=0.0)
-    return path
-
-
-PARSERS = {"hot_words": _checked_hot_words}  # of flags that take more than their type
-
-
 def add_options(
     groups: Mapping[str, FlagGroup],
     kind: type,
@@ -128,7 +115,7 @@ def add_options(
     """
     for row in fields(kind):
         option_help: OptionHelp = row.metadata["help"]
-        parse = PARSERS.get(row.name)
+        parse = option_help.parse
         if option_help.section and (not names or row.name in names):
             groups[option_help.section].add(
                 f"--{row.name}",
@@ -285,7 +272,7 @@ def load_with_threads(threads: int, **arguments: Any) -> "SlimWhisper":
 
 def load_weights(arguments: argparse.Namespace) -> "Checkpoint":
     """The checkpoint that the flags name, with its adapter, for commands without an engine."""
-    from slimwhisper.checkpoint.load import load_checkpoint
+    from slimwhisper.formats.load import load_checkpoint
 
     root = arguments.model_dir
     return load_checkpoint(arguments.model, download_root=root, adapter=arguments.adapter)

@@ -13,9 +13,9 @@ from slimwhisper.audio.load import AudioSource, as_waveform
 from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import PRESETS, choose_forms, research
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype, device_warning, has_room, is_slow
 from slimwhisper.errors import CheckpointError, OptionError
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.loaded_model import ModelOrigin
 from slimwhisper.model.model import Guard, Model, baseline_bytes
@@ -165,9 +165,9 @@ def load_model(
     model.check_audio_window(audio_window)
     model.cache_memory = memory
     if draft is not None:
-        from slimwhisper.engine.drafting import load_draft
+        from slimwhisper.draft_model import drafter_of, load_draft
 
-        model.draft = load_draft(read_any(draft), checkpoint, model)
+        model.draft = partial(drafter_of, load_draft(read_any(draft), checkpoint, model))
     loaded = SlimWhisper(model)
     loaded.origin = ModelOrigin(load, read)
     return loaded

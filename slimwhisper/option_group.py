@@ -5,7 +5,7 @@ transcription. The command line, the HTTP API and the journal of a job follow fr
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -42,6 +42,7 @@ class OptionHelp:
         open: Whether the limits themselves are not allowed.
         choices: The values that are allowed. An empty tuple means that there is no such list.
         needs: The names of other options, of which one must be set.
+        parse: What reads the value of the flag. None means that the type of the field does.
     """
 
     section: str
@@ -51,6 +52,7 @@ class OptionHelp:
     open: bool = False
     choices: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    parse: Callable[[str], Any] | None = None
 
 
 def option(default: Any, help: str, *, section: str = "", **arguments: Any) -> Any:
@@ -121,6 +123,21 @@ class OptionGroup:
             OptionError: When a value is invalid, contradicts another, or is not for this model.
             DependencyError: When a package that an option needs is missing.
         """
+
+    def change_rules(self, rules: Any, vocabulary: Any) -> Any:
+        """Add to the rules of a window what the feature's filter of tokens reads.
+
+        Args:
+            rules: The `Rules`.
+            vocabulary: The model's `Vocabulary`.
+
+        Returns:
+            The rules.
+
+        Raises:
+            OptionError: When they cannot be made.
+        """
+        return rules
 
     @classmethod
     def identify(cls, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimwhisper.audio.options import ChannelOptions
 from slimwhisper.errors import OptionError
+from slimwhisper.hot_words.options import HotWordOptions
 from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.option_group import ModelFacts, check_names, check_rows, groups_of, plain_values
 from slimwhisper.speakers.choice import SpeakerOptions
@@ -22,7 +23,9 @@ IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
 
 # the fields of a later base come first
 @dataclass(frozen=True, kw_only=True)
-class Options(SentenceOptions, TrustOptions, SpeakerOptions, ChannelOptions, RecordingOptions):
+class Options(
+    SentenceOptions, TrustOptions, SpeakerOptions, ChannelOptions, HotWordOptions, RecordingOptions
+):
     """The options of a transcription, with the names and the defaults of `whisper`.
 
     They are the keyword arguments of `transcribe`, `transcribe_many` and `align`. Use

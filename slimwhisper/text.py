@@ -10,7 +10,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-WIDTH = 24  # characters of a shortened name
 # change the direction of the text after them, so that a name may look like another one
 DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -113,11 +112,6 @@ class SafeStream:
             self._stream = None
             if self._required:
                 raise StreamError(error_line(error)) from error
-
-
-def shorten(name: str) -> str:
-    """A long name without its middle: the end distinguishes the parts of a series."""
-    return name if len(name) <= WIDTH else f"{name[: WIDTH // 2 - 1]}…{name[-WIDTH // 2 :]}"
 
 
 def error_line(error: BaseException, kind: bool = False) -> str:

@@ -186,7 +186,7 @@ def test_alignment_heads_of_ones_own(random_paths: dict[str, Path]) -> None:
 
 def test_in_memory(random_paths: dict[str, Path], tmp_path: Path) -> None:
     """The fourth argument, as in `whisper`: the file may go once the model is loaded."""
-    from slimwhisper.checkpoint.load import load_checkpoint
+    from slimwhisper.formats.load import load_checkpoint
 
     path = tmp_path / "model.pt"
     path.write_bytes(random_paths["english"].read_bytes())

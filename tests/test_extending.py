@@ -22,10 +22,10 @@ from slimwhisper.audio.samples import Samples
 from slimwhisper.cache import forms
 from slimwhisper.checkpoint.files import Contents
 from slimwhisper.checkpoint.formats import readers
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.engine.requests import Answer, Languages, Window
 from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.flags import FlagGroup, add_options
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.longform.passes import DecodedWindow, Passes, TranscriptContext
 from slimwhisper.option_group import ModelFacts, OptionGroup, option
 from slimwhisper.options import Options

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.cli import build_parser
 from slimwhisper.errors import OptionError
-from slimwhisper.flags import PARSERS, model_arguments
+from slimwhisper.flags import model_arguments
+from slimwhisper.hot_words.options import parse_hot_words, spellings
 from slimwhisper.jobs.flags import COMMAND_DEFAULTS, changed, options_of
 from slimwhisper.jobs.journal import identify_job
 from slimwhisper.live.setup import live_options
 from slimwhisper.longform.requests import Prompts
 from slimwhisper.options import Options, make_options
-from slimwhisper.tokens.options import parse_hot_words, spellings
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Dims
 from tests.support.checkpoints import facts_of, tiny_dims
@@ -30,7 +30,7 @@ from tests.support.refusals import TABLES
 ENGLISH, MULTILINGUAL = tiny_dims(multilingual=False), tiny_dims()
 TURBO = Dims(128, 1500, 1280, 20, 32, 51_866, 448, 1280, 20, 4)
 whole_parser = cache(build_parser)
-ROWS = [r for r in fields(Options) if r.metadata["help"].section and r.name not in PARSERS]
+ROWS = [r for r in fields(Options) if (h := r.metadata["help"]).section and not h.parse]
 
 
 def refusal(dims: Dims, **values: Any) -> str:

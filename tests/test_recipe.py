@@ -26,7 +26,7 @@ from recipes.digits.sequences import (
     answer,
 )
 from recipes.digits.voices import RATE, Bank, to_int16
-from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.formats.load import load_checkpoint
 from tests.support.spoken import SAMPLES
 
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import slimwhisper
-from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.encoding import Tokenizer, get_encoding
 from tests.support.checkpoints import DIMS, random_state, save_openai

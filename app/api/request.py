@@ -39,10 +39,10 @@ from slimwhisper.app.api.recordings import SpeakerReference, read_references
 from slimwhisper.app.service.host import Models, openai_model
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.errors import CheckpointError, DependencyError, OptionError
+from slimwhisper.hot_words.options import hot_word_lines, parse_hot_words
 from slimwhisper.option_group import asks_detection
 from slimwhisper.outputs import FORMATS
 from slimwhisper.speakers.choice import require
-from slimwhisper.tokens.options import hot_word_lines, parse_hot_words
 
 FILE_FORMATS = tuple(name for name in FORMATS if name not in ("txt", "json"))  # of `outputs`
 RESPONSE_FORMATS = ("json", "text", "verbose_json", "diarized_json", *FILE_FORMATS)

@@ -29,9 +29,9 @@ from slimwhisper.audio.samples import Samples
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.forced_alignment.script import as_lines
+from slimwhisper.hot_words.options import hot_word_lines
 from slimwhisper.service.source import Failed, Finished, Progress
 from slimwhisper.speakers.choice import BACKENDS
-from slimwhisper.tokens.options import hot_word_lines
 from slimwhisper.trust import REASONS
 
 # -- runs ----------------------------------------------------------------------------------------

@@ -16,14 +16,7 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Job, Limits
 from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.samples import (
-    SPOOL_SECONDS,
-    Mix,
-    Samples,
-    Span,
-    channels_of,
-    named_channels,
-)
+from slimwhisper.audio.samples import SPOOL_SECONDS, Samples, Span, channels_of, named_channels
 from slimwhisper.audio.threads import WORKERS
 from slimwhisper.errors import AudioError
 from slimwhisper.recordings.transcribe import (
@@ -40,6 +33,30 @@ DEFAULTS: dict[str, Any] = {"on_failure": "best"}
 LONGEST_VOICE = 60  # seconds of a known speaker's recording
 IN_MEMORY = SPOOL_SECONDS * SAMPLE_RATE  # samples: a longer recording is stored on disk
 DISK_SECONDS = 3600  # per slot, besides the two longest recordings
+
+
+class Mix:
+    """The mean of channels of equal length."""
+
+    def __init__(self, channels: Sequence[Samples]) -> None:
+        self._channels = channels
+
+    def __len__(self) -> int:
+        return len(self._channels[0])
+
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        """[stop - start] float32."""
+        parts = [channel.read(start, stop) for channel in self._channels]
+        return np.mean(parts, axis=0, dtype=np.float32)
+
+    @property
+    def silences(self) -> Sequence[Span]:
+        """Those of all channels."""
+        return self._channels[0].silences
+
+    def close(self) -> None:
+        for channel in self._channels:
+            channel.close()
 
 
 class EndedError(Exception):

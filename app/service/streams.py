@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from slimwhisper.app.service.counts import RequestCounts
 from slimwhisper.app.service.engines import Engines
 from slimwhisper.app.service.jobs import BusyError, Limits, ModelChoice
-from slimwhisper.audio.vad import SpeechStream
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
 from slimwhisper.live.stream import Stream, as_samples, process_streams
@@ -21,6 +20,7 @@ from slimwhisper.live.types import LiveEvent, LiveOptions, StreamFailed, TextUpd
 from slimwhisper.service.shared_engine import Submission
 from slimwhisper.service.source import Event, Failed
 from slimwhisper.types import SAMPLE_RATE
+from slimwhisper.voice_activity import SpeechStream
 
 logger = logging.getLogger("slimwhisper.serve")
 

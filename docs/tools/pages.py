@@ -46,7 +46,7 @@ PYTHON = {
         "longform.options.WordOptions",
         "tokens.options.LanguageOptions",
         "tokens.options.PromptOptions",
-        "tokens.options.HotWordOptions",
+        "hot_words.options.HotWordOptions",
         "audio.options.SpeechOptions",
         "audio.options.ChannelOptions",
         "longform.options.RecordingOptions",

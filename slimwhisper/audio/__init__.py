@@ -10,7 +10,7 @@ if not TYPE_CHECKING:  # `whisper.audio`, for scripts written for it
         {
             "load_audio": "slimwhisper.audio.load",
             "log_mel_spectrogram": "slimwhisper.audio.mel",
-            "mel_filters": "slimwhisper.mel_filters",
+            "mel_filters": "slimwhisper.audio.mel",
             "pad_or_trim": "slimwhisper.audio.mel",
         },
     )

@@ -4,6 +4,7 @@ functions of `whisper.audio`, for scripts that were written for it.
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from importlib.resources import as_file, files
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.samples import ArraySamples, Samples
 from slimwhisper.audio.threads import use_threads
 from slimwhisper.cores import find_cores
-from slimwhisper.mel_filters import mel_filters
 from slimwhisper.types import (
     CHUNK_SECONDS,
     FRAMES_PER_SECOND,
@@ -166,6 +166,14 @@ def log_mel(samples: NDArray[np.float32], n_mels: int, heard: int | None = None)
     mel[:, heard:] = -10.0
     mel[:, :heard].clamp_(min=1e-10).log10_()
     return mel
+
+
+def mel_filters(device: str | torch.device, n_mels: int) -> Tensor:
+    """openai-whisper's table (MIT licence: THIRD_PARTY.md), [n_mels, 201] float32, for 80 or 128
+    rows.
+    """
+    with as_file(files("slimwhisper").joinpath("mel_filters.npz")) as path, np.load(path) as data:
+        return torch.from_numpy(data[f"mel_{n_mels}"]).to(device)
 
 
 @cache

@@ -237,30 +237,6 @@ class Channel:
         self._stored.close()
 
 
-class Mix:
-    """The mean of channels of equal length."""
-
-    def __init__(self, channels: Sequence[Samples]) -> None:
-        self._channels = channels
-
-    def __len__(self) -> int:
-        return len(self._channels[0])
-
-    def read(self, start: int, stop: int) -> NDArray[np.float32]:
-        """[stop - start] float32."""
-        parts = [channel.read(start, stop) for channel in self._channels]
-        return np.mean(parts, axis=0, dtype=np.float32)
-
-    @property
-    def silences(self) -> Sequence[Span]:
-        """Those of all channels."""
-        return self._channels[0].silences
-
-    def close(self) -> None:
-        for channel in self._channels:
-            channel.close()
-
-
 def channels_of(stored: StoredSamples) -> list[Channel]:
     """The channels of stored samples."""
     return [Channel(stored, number) for number in range(stored.channels)]

@@ -1,20 +1,17 @@
-"""Readers for untrusted model files: JSON, safetensors, pickled tensors, and other binary files;
-and the check that their tensors are those of a complete Whisper model, with finite weights.
+"""Readers for untrusted model files: JSON, safetensors and pickled tensors; and the check that
+their tensors are those of a complete Whisper model, with finite weights.
 
 They read nothing outside the chosen folder, unpickle nothing except tensors, and decompress no
 archive. Every error is a CheckpointError of one line, with the file and the remedy.
 """
 
 import json
-import math
 import os
 import pickle
-import struct
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field
-from mmap import ACCESS_READ, mmap
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -212,51 +209,6 @@ def _placeholder_reason(file: Path) -> str | None:
     if head.startswith((b"<!doctype html", b"<html")):
         return "is a web page, not the file itself; download it again, logged in if necessary"
     return None
-
-
-class BinaryFile:
-    """A little-endian file, read from its start. Every error is a CheckpointError of one line."""
-
-    def __init__(self, path: Path, kind: str) -> None:
-        """kind: what the file is, for messages, such as "ggml file"."""
-        self.path, self.kind = path, kind
-        with reading(path, "cannot be read"), path.open("rb") as file:
-            self._data = mmap(file.fileno(), 0, access=ACCESS_READ)
-
-    @property
-    def remaining(self) -> int:
-        """Bytes that have not been read yet."""
-        return len(self._data) - self._data.tell()
-
-    def read(self, count: int) -> bytes:
-        """The next bytes."""
-        if not 0 <= count <= self.remaining:
-            raise self.damaged(f"{count} bytes expected, {self.remaining} remain")
-        return self._data.read(count)
-
-    def numbers(self, form: str) -> tuple[Any, ...]:
-        """The next numbers, in `struct`'s letters."""
-        form = f"<{form}"
-        return struct.unpack(form, self.read(struct.calcsize(form)))
-
-    def text(self, count: int) -> str:
-        """The next bytes, as UTF-8."""
-        try:
-            return self.read(count).decode()
-        except UnicodeDecodeError as error:
-            raise self.damaged("a name is not UTF-8") from error
-
-    def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """The next numbers as a tensor [*shape], a copy."""
-        count = math.prod(shape)
-        data = self.read(count * dtype.itemsize)
-        if not count:
-            raise self.damaged(f"a tensor has shape {list(shape)}")
-        return torch.frombuffer(bytearray(data), dtype=dtype).reshape(tuple(shape))
-
-    def damaged(self, what: str) -> Exception:
-        """The error for a file with damaged content."""
-        return load_error(f"{self.path}: truncated or damaged {self.kind}: {what}; copy it again")
 
 
 EMBEDDING = "decoder.token_embedding.weight"  # [V, d], also for the logits, unless there is

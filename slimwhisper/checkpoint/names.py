@@ -3,7 +3,6 @@ or Apache-2.0 licences; and those that come with the package.
 """
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,10 +46,3 @@ HUB_MODELS = {
     "nb-whisper-large": HubModel("NbAiLab/nb-whisper-large", "no", None),
 }
 HUB_IDS = {name: model.repository for name, model in HUB_MODELS.items()}
-
-
-def looks_like_hub_id(name: str) -> bool:
-    """Whether a name looks like "organisation/model" and not like a path."""
-    part = r"[A-Za-z0-9][\w.-]*"
-    is_file = name.endswith((".pt", ".pth", ".bin", ".safetensors"))
-    return re.fullmatch(f"{part}/{part}", name) is not None and ".." not in name and not is_file

@@ -30,10 +30,11 @@ from slimwhisper.checkpoint.formats.hugging_face import (
     hugging_face_name,
     multiply_factors,
 )
-from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
+from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.settings import head_pairs
 from slimwhisper.checkpoint.vocabulary import byte_level_tokenizer
 from slimwhisper.errors import OptionError, OutputError
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.option_group import TASKS, ModelFacts
 from slimwhisper.options import changed_settings
 from slimwhisper.text import error_line

@@ -290,7 +290,7 @@ def _speakers() -> Check:
 
 
 def _models() -> Check:
-    from slimwhisper.checkpoint.formats.openai import default_download_root
+    from slimwhisper.formats.downloads import default_download_root
 
     advice = "pass --model_dir FOLDER, or set XDG_CACHE_HOME"
     return _folder_check(Path(default_download_root()), False, advice)

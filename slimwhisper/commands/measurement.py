@@ -23,11 +23,12 @@ from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import choose_forms
 from slimwhisper.checkpoint.files import OUTPUT
 from slimwhisper.checkpoint.formats.hugging_face import multiply_factors
-from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
-from slimwhisper.checkpoint.random_weights import random_checkpoint
+from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
+from slimwhisper.commands.random_weights import random_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.model.model import Model
 from slimwhisper.text import install_command
 from slimwhisper.tokens.vocabulary import Vocabulary

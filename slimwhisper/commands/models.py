@@ -12,15 +12,15 @@ import torch
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.files import expand_user, expected_shapes
-from slimwhisper.checkpoint.formats.openai import default_download_root, read
-from slimwhisper.checkpoint.hub import fetch_model
+from slimwhisper.checkpoint.formats.openai import read
 from slimwhisper.checkpoint.load import available_models
 from slimwhisper.checkpoint.names import BUNDLED, HUB_MODELS, MODEL_URLS, bundled_file
 from slimwhisper.commands.costs import allocate, known_dims
 from slimwhisper.commands.tables import console, table
 from slimwhisper.errors import CheckpointError
+from slimwhisper.formats.downloads import default_download_root, fetch_model
 from slimwhisper.text import human_size
-from slimwhisper.tokens.vocabulary import language_count
+from slimwhisper.tokens.vocabulary import SIZES
 from slimwhisper.types import Dims
 
 PRESET = "slim"
@@ -73,6 +73,13 @@ def _describe(name: str, root: Path) -> KnownModel:
     size = None if parameters is None else parameters * torch.float16.itemsize
     location = None if path is None else str(path)
     return KnownModel(name, source, languages, parameters, size, window, location)
+
+
+def language_count(dims: Dims) -> str:
+    """ "en" for OpenAI's English vocabulary, "99" or "100" for the others, "?" for another size."""
+    if dims.n_vocab not in SIZES:
+        return "?"
+    return str(dims.num_languages) if dims.is_multilingual else "en"
 
 
 def _existing(file: Path) -> Path | None:

@@ -9,10 +9,8 @@ The engine knows nothing about files, recordings or text: tokens are numbers, a 
 something (`SpecialTokens`).
 """
 
-import logging
 from collections.abc import Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -234,9 +232,6 @@ class Engine:
                 return answers
 
 
-logger = logging.getLogger("slimwhisper")
-
-MOST_DRAFTED = 7  # slots; drafts for more do not pay: docs/guides/transcribing.md#drafts
 PAGES_SHARE = 0.8  # of a GPU's free memory; the rest is for CUDA graphs
 
 
@@ -281,7 +276,8 @@ def choose_pages(model: Model, search: Search, slots: int) -> int | None:
 def make_engine(model: Model, search: Search, slots: int) -> Engine:
     """A new engine. Raises OptionError if there is too little memory, or for beams with a draft."""
     try:
-        draft, pages = _drafter(model, search, slots), choose_pages(model, search, slots)
+        draft = None if model.draft is None else model.draft(model, search, slots)
+        pages = choose_pages(model, search, slots)
         return Engine(model, slots, search, draft=draft, pages=pages)
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error):
@@ -291,27 +287,3 @@ def make_engine(model: Model, search: Search, slots: int) -> Engine:
             f"batch_size {slots}: not enough memory on {model.device} for the caches, {need:.1f} "
             "GB, or more with beams; choose a smaller batch_size"
         ) from error
-
-
-def _drafter(model: Model, search: Search, slots: int) -> MakeDrafter | None:
-    """The drafter of the texts, if there is one for so many. Raises OptionError."""
-    if model.draft is None:
-        return None
-    if search.beams is not None:
-        raise OptionError(
-            f"beams: {model.draft.name} drafts for {model.name}, which needs greedy decoding; "
-            "leave out the beam size, or the draft"
-        )
-    if slots > MOST_DRAFTED:
-        _warn_of_unused(model.draft.name, slots)
-        return None
-    from slimwhisper.engine.drafting import DraftModel
-
-    return partial(DraftModel, model.draft, model)
-
-
-@cache
-def _warn_of_unused(draft: str, slots: int) -> None:
-    """Once, however many engines are made."""
-    what = f"{draft} drafts for up to {MOST_DRAFTED} windows, as more would not be faster"
-    logger.warning("batch_size %d: %s; choose fewer, or leave out the draft", slots, what)

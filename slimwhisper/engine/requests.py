@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slimwhisper.cache.rows import pages_of
 
 if TYPE_CHECKING:  # the command line starts without torch
     from torch import Tensor
-
-    from slimwhisper.engine.hot_words import HotWords
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +24,7 @@ class Rules:
         sample_len: The most tokens that are sampled.
         repetition_penalty: The limit on repeated tokens, as in `filters.Repetition`.
         no_repeat_ngram_size: The limit on repeated n-grams, as in `filters.Repetition`.
-        hot_words: The phrases whose tokens get a bonus.
+        bonuses: What the `BonusFilter` of a feature reads. None means that there are no bonuses.
     """
 
     suppress: Tensor
@@ -36,7 +34,7 @@ class Rules:
     sample_len: int
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
-    hot_words: HotWords | None = None
+    bonuses: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 import logging
 import os
 
-from slimwhisper.checkpoint.load import available_models, locate_checkpoint
+from slimwhisper.checkpoint.load import available_models
 from slimwhisper.errors import OptionError
+from slimwhisper.formats.load import locate_checkpoint
 from slimwhisper.text import format_timestamp
 
 __all__ = ["available_models", "download_model", "format_timestamp", "get_logger"]

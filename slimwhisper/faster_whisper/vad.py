@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.errors import OptionError
 from slimwhisper.faster_whisper.types import VadOptions
-from slimwhisper.longform.recording import find_speech
 from slimwhisper.options import Options
 from slimwhisper.types import SAMPLE_RATE
+from slimwhisper.voice_activity import find_speech
 
 __all__ = ["VadOptions", "get_speech_timestamps"]
 

@@ -18,7 +18,7 @@ from slimwhisper.errors import SlimWhisperError
 from slimwhisper.files import InputFile
 from slimwhisper.jobs.writers import RecordingResult
 from slimwhisper.outputs import FORMATS, segment_line
-from slimwhisper.text import clock, escape_line, human_size, shorten
+from slimwhisper.text import clock, escape_line, human_size
 from slimwhisper.types import Segment, Transcript
 
 if TYPE_CHECKING:  # slow: a job with nothing to do needs no torch, and one without terminal no rich
@@ -27,8 +27,14 @@ if TYPE_CHECKING:  # slow: a job with nothing to do needs no torch, and one with
     from slimwhisper.api import SlimWhisper
 
 NO_SPEECH = "[no speech]"
+WIDTH = 24  # characters of a shortened name
 NAMES_SHOWN = 2  # files in progress that the bar names
 KINDS_SHOWN = 8  # suffixes of files that were left out
+
+
+def shorten(name: str) -> str:
+    """A long name without its middle: the end distinguishes the parts of a series."""
+    return name if len(name) <= WIDTH else f"{name[: WIDTH // 2 - 1]}…{name[-WIDTH // 2 :]}"
 
 
 @dataclass(slots=True)

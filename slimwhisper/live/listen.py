@@ -10,7 +10,6 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from slimwhisper.audio.vad import FRAME
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
 from slimwhisper.live.stream import Stream, as_samples
@@ -19,6 +18,7 @@ from slimwhisper.service.shared_engine import Submission
 from slimwhisper.service.source import Failed
 from slimwhisper.service.transcriber import Transcriber
 from slimwhisper.types import SAMPLE_RATE
+from slimwhisper.voice_activity import FRAME
 
 MAX_BACKLOG = 30.0  # seconds of audio read from an asynchronous source ahead of the updates
 POLL = 0.02  # seconds

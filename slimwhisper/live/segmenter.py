@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.audio.vad import DROP, FRAME, SpeechStream
 from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.speech_buffer import SHORT_SILENCE, SpeechBuffer
 from slimwhisper.live.types import LiveEvent, SpeechStarted, SpeechStopped
 from slimwhisper.live.utterance import Utterance
 from slimwhisper.speakers.live import LiveSpeakers
 from slimwhisper.types import SAMPLE_RATE
+from slimwhisper.voice_activity import DROP, FRAME, SpeechStream
 
 Samples = NDArray[np.float32]  # [n], at 16 kHz
 

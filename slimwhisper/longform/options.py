@@ -14,12 +14,7 @@ from typing import Any
 from slimwhisper.audio.options import SpeechOptions
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import AUDIO_WINDOWS, ModelFacts, OptionGroup, option
-from slimwhisper.tokens.options import (
-    HotWordOptions,
-    LanguageOptions,
-    PromptOptions,
-    prefix_tokens,
-)
+from slimwhisper.tokens.options import LanguageOptions, PromptOptions, prefix_tokens
 
 ON_FAILURE = ("last", "best")
 WORD_TIMES = ("whisper", "fine")
@@ -243,7 +238,6 @@ class WordOptions(OptionGroup):
 class RecordingOptions(
     WordOptions,
     ThresholdOptions,
-    HotWordOptions,
     PromptOptions,
     SpeechOptions,
     SearchOptions,

@@ -198,6 +198,8 @@ class Passes:
         windows: The passes over a window's segments, which have their numbers then.
         transcript: The passes over the finished transcript.
         dropped: The flags of segments that are left out.
+        speech: The regions with speech, samples [start, stop) in order. Nothing else is decoded.
+            None means all.
         voice: Where there may be speech, if that is known. Windows without speech are not decoded.
     """
 
@@ -205,6 +207,7 @@ class Passes:
     windows: list[WindowPass] = field(default_factory=list)
     transcript: list[Pass] = field(default_factory=list)
     dropped: frozenset[str] = frozenset()
+    speech: Sequence[tuple[int, int]] | None = None
     voice: Voice | None = None
 
     def drops(self, segment: Segment) -> bool:

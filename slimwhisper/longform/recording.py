@@ -23,11 +23,6 @@ from slimwhisper.types import (
 )
 
 PAUSE = 2 * SAMPLE_RATE  # samples: a shorter one stays inside a piece, a longer one is left out
-# of `speech_regions`: options without their vad_
-VAD_OPTIONS = (
-    *("threshold", "neg_threshold", "min_speech_duration_ms", "max_speech_duration_s"),
-    *("min_silence_duration_ms", "speech_pad_ms"),
-)
 MAX_EDGE = 1.0  # seconds of a segment on the other side of a silence that are cut off
 
 Region = tuple[int, int]  # samples [start, stop)
@@ -43,13 +38,13 @@ class AudioPlan:
     speech: int | None = None  # samples of speech; None: not looked for
 
 
-def plan_audio(samples: Samples, options: RecordingOptions, window_frames: int) -> AudioPlan:
-    """Look for speech, if the options ask for it. window_frames: mel frames of a piece, at most."""
-    if not (options.parallel or options.vad_filter):
+def plan_audio(samples: Samples, options: RecordingOptions, passes: Passes, most: int) -> AudioPlan:
+    """Leave out what is not speech, where that is known. most: mel frames of a piece, at most."""
+    if passes.speech is None:
         return AudioPlan(samples)
     frames = clips_of(options, len(samples) // HOP_SAMPLES)
     selected = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
-    regions = _intersection(find_speech(samples, options), selected)
+    regions = _intersection(passes.speech, selected)
     if options.parallel:  # pieces are of whole mel frames
         regions = [(a - a % HOP_SAMPLES, b - b % HOP_SAMPLES) for a, b in regions]
     speech = sum(b - a for a, b in regions)
@@ -57,9 +52,7 @@ def plan_audio(samples: Samples, options: RecordingOptions, window_frames: int) 
         return AudioPlan(samples, clips=[], speech=speech)
     if not options.parallel:
         return AudioPlan(Excerpts(samples, regions), speech=speech)
-    from slimwhisper.audio.vad import pack_regions
-
-    packed = pack_regions(regions, PAUSE, window_frames * HOP_SAMPLES)
+    packed = pack_regions(regions, PAUSE, most * HOP_SAMPLES)
     lengths = (sum(b - a for a, b in piece) // HOP_SAMPLES for piece in packed)
     first, *others = pairwise(accumulate(lengths, initial=0))
     return AudioPlan(Excerpts(samples, [*chain.from_iterable(packed)]), [first], others, speech)
@@ -80,9 +73,9 @@ class Recording:
         vocabulary: Vocabulary | None = None,
         passes: Passes | None = None,
     ) -> None:
-        """Reads all samples, once more to find speech. vocabulary: as in `Session`."""
+        """Reads all samples. vocabulary: as in `Session`."""
         self.options, self._samples, self._passes = options, samples, passes or Passes()
-        plan = plan_audio(samples, options, dims.window_frames)
+        plan = plan_audio(samples, options, self._passes, dims.window_frames)
         self._excerpts = plan.samples if isinstance(plan.samples, Excerpts) else None
         self._waiting = deque(plan.pieces)
         self.seconds_of_speech = self.seconds if plan.speech is None else plan.speech / SAMPLE_RATE
@@ -221,14 +214,26 @@ class Recording:
         )
 
 
-def find_speech(samples: Samples, options: RecordingOptions) -> list[Region]:
-    """The regions with speech; with `parallel`, cut at short pauses, later joined up to 30 s."""
-    from slimwhisper.audio.vad import speech_regions
+def pack_regions(regions: Iterable[Region], gap: int, limit: int) -> list[list[Region]]:
+    """Pieces of neighbouring regions, up to `limit` samples each: those less than `gap` samples
+    apart are joined, and of longer pauses nothing counts.
 
-    given = {name: getattr(options, f"vad_{name}") for name in VAD_OPTIONS}
-    defaults = {"min_silence_duration_ms": 300, "speech_pad_ms": 200} if options.parallel else {}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    return speech_regions(samples, **defaults | chosen)
+    A region longer than `limit` is a piece of its own.
+    """
+    pieces: list[list[Region]] = []
+    length = limit
+    for start, stop in regions:
+        first, last = pieces[-1][-1] if pieces else (start, start)
+        near = start - last < gap
+        length += stop - (last if near else start)
+        if length > limit or not pieces:
+            pieces.append([(start, stop)])
+            length = stop - start
+        elif near:
+            pieces[-1][-1] = (first, stop)
+        else:
+            pieces[-1].append((start, stop))
+    return pieces
 
 
 def _intersection(regions: Iterable[Region], selected: Sequence[Region]) -> list[Region]:

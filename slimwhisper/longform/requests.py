@@ -6,28 +6,24 @@ to keep.
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from slimwhisper.engine.requests import Attempt, Decoded, Rules, Search
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.options import RecordingOptions, SearchOptions
+from slimwhisper.option_group import groups_of
 from slimwhisper.tokens.options import (
     prefix_tokens,
     prompt_tokens,
-    spellings,
     suppressed_first_tokens,
     suppressed_tokens,
-    word_ends,
 )
 from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, get_vocabulary, text_only
 from slimwhisper.types import POSITIONS_PER_SECOND, Dims
-
-if TYPE_CHECKING:  # imported with the first list
-    from slimwhisper.engine.hot_words import HotWords
 
 
 def search_of(options: SearchOptions) -> Search:
@@ -43,10 +39,10 @@ def search_of(options: SearchOptions) -> Search:
 def make_rules(
     dims: Dims, options: RecordingOptions, vocabulary: Vocabulary | None = None
 ) -> Rules:
-    """The sampling rules of some options; equal ones without hot words are the same object.
+    """The sampling rules of some options; equal ones are the same object where no feature changes
+    them.
 
-    vocabulary: None: Whisper's for these dimensions. Raises OptionError for hot words that it
-    cannot write.
+    vocabulary: None: Whisper's for these dimensions. Raises OptionError as a feature does.
     """
     vocabulary = vocabulary or get_vocabulary(dims)
     rules = _rules(
@@ -59,21 +55,9 @@ def make_rules(
         repetition_penalty=options.repetition_penalty,
         no_repeat_ngram_size=options.no_repeat_ngram_size,
     )
-    if not options.hot_words:
-        return rules
-    lines = tuple(options.hot_words)
-    return replace(rules, hot_words=hot_words(vocabulary, lines, options.hot_word_bonus))
-
-
-@lru_cache(maxsize=8)  # lists may be large
-def hot_words(vocabulary: Vocabulary, lines: tuple[str, ...], bonus: float) -> "HotWords":
-    """The automaton of a list; equal ones are the same object. lines, bonus: as of `spellings`.
-
-    Raises OptionError as `spellings` and `make_hot_words`.
-    """
-    from slimwhisper.engine.hot_words import make_hot_words
-
-    return make_hot_words(spellings(vocabulary, lines, bonus), word_ends(vocabulary))
+    for group in groups_of(type(options), "change_rules"):
+        rules = group.change_rules(options, rules, vocabulary)
+    return rules
 
 
 @lru_cache(maxsize=64)

@@ -1,8 +1,10 @@
 """A checkpoint set up for use: encoder, decoder, and a plan of caches that the guard accepted."""
 
 import logging
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,7 +82,8 @@ class Model:
         kernels = self.plan.kernels
         self.encoder = encoder or Encoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
         self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
-        self.draft: Model | None = None  # a smaller one with the same encoder
+        # of this model, an engine's search and slots -> what makes its drafter, if there is one
+        self.draft: Callable[[Model, Any, int], Any] | None = None
         self.cache_memory: int | None = None  # bytes for the text's pages of an engine
 
     def shortened(self, positions: int) -> "Model":

@@ -92,11 +92,14 @@ def add_fine_times(passes: Passes, samples: Samples, options: Options, name: str
 
 
 def add_flags(passes: Passes, samples: Samples, options: Options, name: str) -> None:
-    """What is doubtful in a window; and where there is speech, as other windows are not decoded.
-
-    Pieces of speech alone need no such map.
+    """What is doubtful in a window; and where there is speech, as the rest, or a window without it,
+    is not decoded.
     """
-    if options.speech_only and not (options.vad_filter or options.parallel):
+    if options.vad_filter or options.parallel:
+        from slimwhisper.voice_activity import find_speech
+
+        passes.speech = find_speech(samples, options)
+    elif options.speech_only:
         from slimwhisper.recordings.voice import SpeechFrames
 
         passes.voice = SpeechFrames(samples)

@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.audio.vad import FRAME, speech_probabilities
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE
+from slimwhisper.voice_activity import FRAME, speech_probabilities
 
 _MAYBE_SPEECH = 0.3  # lowest probability
 _PEAK, _INAUDIBLE = 0.5, 1e-4  # of the samples of a block, scaled; a lower peak is silence

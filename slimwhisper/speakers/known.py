@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.samples import Samples
-from slimwhisper.audio.vad import speech_regions
 from slimwhisper.errors import AudioError
 from slimwhisper.speakers.embedding import embed_voice
 from slimwhisper.speakers.turns import Turn, by_first_speech
 from slimwhisper.types import SAMPLE_RATE
+from slimwhisper.voice_activity import speech_regions
 
 logger = logging.getLogger("slimwhisper")
 SAME_VOICE = 0.5  # cosine at which two voices are the same; see docs/guides/speakers.md

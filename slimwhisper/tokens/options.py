@@ -1,36 +1,26 @@
-"""The options about languages, prompts and hot words, and how their texts become tokens.
+"""The options about languages and prompts, and how their texts become tokens.
 
 Names and defaults are those of `whisper`. `hotwords` and `multilingual` are options of
-faster-whisper; `languages`, `hot_words` and `hot_word_bonus` are options of slimwhisper. A list of
-hot words has one phrase a line, with its own bonus after a tab if it has one.
+faster-whisper; `languages` is one of slimwhisper.
 """
 
 from __future__ import annotations
 
-import logging
-import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import Any
 
-from slimwhisper.disk import content_digest
-from slimwhisper.errors import OptionError
+from slimwhisper.errors import OptionError, warn_once
 from slimwhisper.option_group import TASKS, ModelFacts, OptionGroup, asks_detection, option
 from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, language_code
 from slimwhisper.types import Dims
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 ENGLISH = {"language": "en", "task": "transcribe", "multilingual": False}
 TURBO = (4, 1280)  # decoder layers, and width, of the models that were not trained to translate
+MOST_CHARACTERS = 1_000_000  # a second's work, for the few at the end that count
 decoding = partial(option, section="decoding")
 prompting = partial(option, section="prompting")
-
-logger = logging.getLogger("slimwhisper")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,14 +106,9 @@ def _in_english(values: Mapping[str, Any], model: ModelFacts) -> dict[str, Any]:
         known = value in TASKS if key == "task" else isinstance(value, type(english))
         if value and value != english and known:
             what = f"{key} {english!r} is used, not {values[key]!r}"
-            _warn_once(f"{model.name} is English-only: {what}")
+            warn_once(f"{model.name} is English-only: {what}")
             replaced[key] = english
     return replaced
-
-
-@cache
-def _warn_once(message: str) -> None:
-    logger.warning("%s", message)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,88 +157,15 @@ class PromptOptions(OptionGroup):
         vocabulary = model.vocabulary
         for key in ("initial_prompt", "prefix", "hotwords"):
             value = getattr(self, key)
-            check_length(key, value)
+            if (length := len(value or ())) > MOST_CHARACTERS:
+                what = f"{key} has {length:,} characters"
+                raise OptionError(f"{what}; give at most {MOST_CHARACTERS:,}")
             if value and vocabulary.sot_prev is None and key != "prefix":
                 reason = f"its vocabulary has no <|startofprev|>; drop {key}"
                 raise OptionError(f"{model.name}: {reason}")
             if isinstance(value, tuple) and any(t not in range(vocabulary.size) for t in value):
                 rule = f"give a text, or token ids from 0 to {vocabulary.size - 1}"
                 raise OptionError(f"{key} {value!r}: {rule}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class HotWordOptions(OptionGroup):
-    """Words whose tokens become more probable. They are options of slimwhisper.
-
-    Attributes:
-        hot_words: The path of a file, which is read when the options are made, or its lines. It has
-            up to 10,000 words or phrases, one in a line. Their tokens get `hot_word_bonus`, or the
-            number after a tab in the same line. Unlike `hotwords`, they are not a prompt. () means
-            no words.
-        hot_word_bonus: The number from 0 to 20 that is added to the log-probability of each token
-            that continues a hot word. The default is 2.0.
-    """
-
-    # the path of a file, or its lines; the file is read when options are made
-    hot_words: str | tuple[str, ...] = prompting(
-        (),
-        "file of up to 10,000 words or phrases, one a line, whose tokens get --hot_word_bonus, or "
-        "the number after a tab; unlike --hotwords, which is a prompt [none]",
-    )
-    hot_word_bonus: float = prompting(
-        2.0, "added to the log-probability of each token that continues a hot word", low=0, high=20
-    )
-
-    @classmethod
-    def prepare(cls, values: dict[str, Any], defaults: dict[str, Any], model: ModelFacts) -> None:
-        """Read the file of hot words, if there is one.
-
-        Args:
-            values: The options of all groups that were given, by name. They are changed in place.
-            defaults: The model's own values for the others.
-            model: The model that they are for.
-
-        Raises:
-            OptionError: When the file cannot be read.
-        """
-        words = values.pop("hot_words", None)
-        if words is not None:
-            values["hot_words"] = read_hot_words(words) if isinstance(words, str | Path) else words
-
-    def check(self, model: ModelFacts) -> None:
-        """Check that the model can write the words.
-
-        Args:
-            model: The model that the options are for.
-
-        Raises:
-            OptionError: When it cannot, or there are too many words.
-        """
-        # kept for the rules of the windows
-        spellings(model.vocabulary, tuple(self.hot_words), self.hot_word_bonus)
-
-    @classmethod
-    def identify(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the digest of the file, for the journal of a job.
-
-        Args:
-            options: The options that differ from their defaults, by name.
-
-        Returns:
-            The digest, under "hot_words", if there are any.
-        """
-        words = options.get("hot_words")
-        return {"hot_words": content_digest(words)} if words else {}
-
-
-MOST_CHARACTERS = 1_000_000  # a second's work, for the few at the end that count
-
-
-def check_length(key: str, text: str | Sequence[int] | None) -> None:
-    """Raise OptionError for a text that is too long. key: of the option."""
-    if (length := len(text or ())) > MOST_CHARACTERS:
-        what = f"{key} has {length:,} characters"
-        raise OptionError(f"{what}; give at most {MOST_CHARACTERS:,}")
 
 
 def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -339,130 +251,3 @@ def suppressed_first_tokens(vocabulary: Vocabulary) -> list[int]:
     if vocabulary.suppressed_first is not None:
         return list(vocabulary.suppressed_first)
     return [*vocabulary.tokenizer().encode(" "), vocabulary.eot]
-
-
-MOST_PHRASES = 10_000
-LONGEST = 200  # characters of a phrase
-HIGHEST = 20.0  # bonus of a token, a difference of log-probabilities
-MAX_BYTES = 8 << 20  # of a file
-# first and last code: Thai, Lao, Tibetan, Myanmar and Khmer, which have no spaces between words
-UNSPACED = ((0x0E00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF))
-
-
-class Spelling(NamedTuple):
-    """One way to write a phrase."""
-
-    tokens: tuple[int, ...]
-    bonus: float  # of each token
-    # whether it may follow a letter: it begins with a space, or its script has none between words
-    anywhere: bool
-
-
-def read_hot_words(path: str | Path) -> tuple[str, ...]:
-    """The lines of a file in UTF-8. Raises OptionError."""
-    name, path = f"hot_words: {path}", Path(path)
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise OptionError(f"{name} has more than {MAX_BYTES >> 20} MiB; give a shorter list")
-        return tuple(path.read_text(encoding="utf-8-sig").splitlines())
-    except OSError as error:
-        raise OptionError(f"{name} cannot be read ({error.strerror}); give a text file") from None
-    except UnicodeDecodeError:
-        raise OptionError(f"{name} is not UTF-8; save it as UTF-8") from None
-
-
-def hot_word_lines(text: str) -> tuple[str, ...]:
-    """The lines of a text that someone has typed or sent, without those that are empty."""
-    return tuple(line for line in text.splitlines() if line.strip())
-
-
-def parse_hot_words(lines: Sequence[str], bonus: float) -> dict[str, float]:
-    """The phrases of a list, and the bonus of each token of them: of a phrase that is there twice,
-    the larger one. bonus: of phrases without their own.
-
-    Raises OptionError for an empty line, a bonus that is none, and a list or phrase too long.
-    """
-    if len(lines) > MOST_PHRASES:
-        raise OptionError(f"hot_words: {len(lines):,} phrases; give at most {MOST_PHRASES:,}")
-    phrases: dict[str, float] = {}
-    for number, line in enumerate(lines, 1):
-        if not isinstance(line, str):
-            raise OptionError(f"hot_words: line {number} is {line!r}; give a text")
-        text, tab, own = line.partition("\t")
-        phrase = " ".join(text.split())
-        if not phrase:
-            raise OptionError(f"hot_words: line {number} is empty; leave it out")
-        if len(phrase) > LONGEST:
-            length = f"{len(phrase):,} characters"
-            raise OptionError(f"hot_words: line {number} has {length}; give at most {LONGEST}")
-        points = _bonus(own, number) if tab else bonus
-        phrases[phrase] = max(points, phrases.get(phrase, 0.0))
-    return phrases
-
-
-def _bonus(text: str, line: int) -> float:
-    try:
-        bonus = float(text)
-    except ValueError:
-        bonus = float("nan")
-    if not 0 <= bonus <= HIGHEST:
-        rule = f"give a number from 0 to {HIGHEST:g} after the tab"
-        raise OptionError(f"hot_words: line {line}: the bonus {text.strip()!r} is none; {rule}")
-    return bonus
-
-
-@lru_cache(maxsize=8)
-def spellings(vocabulary: Vocabulary, lines: tuple[str, ...], bonus: float) -> tuple[Spelling, ...]:
-    """All spellings of the phrases of a list: as given, in lower case, and with the first letter,
-    or that of every word, in upper case; each with a space before it, and without.
-
-    Raises OptionError as `parse_hot_words`, and for a phrase that is not text in this vocabulary.
-    """
-    tokenizer, found = vocabulary.tokenizer(), []
-    for phrase, points in parse_hot_words(lines, bonus).items():
-        for text in _cases(phrase):
-            spaced = _has_spaces(text)
-            for before in (" ", ""):
-                tokens = _encoded(vocabulary, tokenizer, before + text)
-                found.append(Spelling(tokens, points, bool(before) or not spaced))
-    return tuple(found)
-
-
-def _cases(phrase: str) -> Iterator[str]:
-    words = phrase.split(" ")
-    lower = phrase.lower()
-    capitals = " ".join(word[:1].upper() + word[1:] for word in words)
-    yield from dict.fromkeys((phrase, lower, phrase[:1].upper() + phrase[1:], capitals))
-
-
-def _has_spaces(text: str) -> bool:
-    """Whether words of the script of its first letter have spaces between them."""
-    code = ord(text[0])
-    wide = unicodedata.east_asian_width(text[0]) in "WF"
-    hangul = 0xAC00 <= code <= 0xD7A3
-    return hangul or not (wide or any(first <= code <= last for first, last in UNSPACED))
-
-
-def _encoded(vocabulary: Vocabulary, tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    tokens = tuple(encode_text(tokenizer, text))
-    same = tokenizer.decode(list(tokens)) == text
-    if not (same and tokens and all(map(vocabulary.is_text, tokens))):
-        what = "is not text that this model can write; leave it out"
-        raise OptionError(f"hot_words: {text.strip()[:40]!r} {what}")
-    return tokens
-
-
-@lru_cache(maxsize=8)
-def word_ends(vocabulary: Vocabulary) -> NDArray[np.bool_]:
-    """[V]: whether a word may begin after each token without a space: it ends with a sign that is
-    no letter or digit, or is not text.
-    """
-    import numpy as np  # `--help` needs only the options
-
-    decode, ends = vocabulary.tokenizer().decode, np.ones(vocabulary.size, dtype=np.bool_)
-    for ids in vocabulary.texts:
-        for token in ids:
-            last = decode([token])[-1:]
-            # the bytes of a part of a character are no sign
-            ends[token] = not (last.isalnum() or last == "\N{REPLACEMENT CHARACTER}")
-    return ends

@@ -114,13 +114,6 @@ def openai_tokenizer(dims: Dims) -> Tokenizer | None:
     return get_tokenizer(dims) if dims.n_vocab in SIZES else None
 
 
-def language_count(dims: Dims) -> str:
-    """ "en" for OpenAI's English vocabulary, "99" or "100" for the others, "?" for another size."""
-    if dims.n_vocab not in SIZES:
-        return "?"
-    return str(dims.num_languages) if dims.is_multilingual else "en"
-
-
 def text_tokens(tokenizer: Tokenizer) -> list[bytes]:
     """The bytes of every text token, by id: all ids below <|endoftext|>."""
     return [tokenizer.encoding.decode_single_token_bytes(i) for i in range(tokenizer.eot)]

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from slimwhisper.app.service.jobs import Limits
+from slimwhisper.app.service.reading import Mix
 from slimwhisper.app.service.service import Service
-from slimwhisper.audio.samples import Samples
+from slimwhisper.audio.samples import ArraySamples, Samples
 from tests.support.calls import Call, call
 from tests.support.live import Live
 from tests.support.page_calls import call as page_call
@@ -96,6 +98,11 @@ def test_all_channels_count_together(
     short = make(limits=Limits(seconds=1.5 * seconds))
     assert Upload(short, path).text
     assert "min, all channels together" in str(Upload(short, path, channels="split").error)
+
+
+def test_the_mean_of_channels() -> None:
+    mixed = Mix([ArraySamples(np.array(c, np.float32)) for c in ([0, 1, 2], [4, 4, 4])])
+    assert mixed.read(1, 3).tolist() == [2.5, 3.0]
 
 
 def test_the_page(page_server: Live, talk: Call, stereo: bytes, tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.recordings import SpeakerReference, store_references
 from slimwhisper.app.api.respond import FinishedTranscript, logprobs
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.errors import AudioError
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.speakers.choice import missing
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Segment, Transcript

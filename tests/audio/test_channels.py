@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.load import load_channels, load_samples
 from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.samples import ArraySamples, Mix, Samples
+from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import AudioError
 from tests.support.recordings import convert, needs_ffmpeg, sound, write
 
@@ -70,8 +70,6 @@ def test_arrays() -> None:
         np.testing.assert_array_equal(everything(right), audio[:, 1])
     halves = load_channels(audio, sample_rate=32_000).values()
     assert [len(channel) for channel in halves] == [16_000, 16_000]
-    mixed = Mix([ArraySamples(audio[:, 0]), ArraySamples(audio[:, 1])])
-    np.testing.assert_allclose(everything(mixed), audio.mean(axis=1), atol=1e-6)
 
 
 def test_errors_name_the_recording(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import slimwhisper
-from slimwhisper.audio import vad
+from slimwhisper import voice_activity as vad
 from slimwhisper.audio.threads import usual_threads
-from slimwhisper.audio.vad import FRAME, pack_regions, speech_regions
 from slimwhisper.errors import DependencyError
+from slimwhisper.longform.recording import pack_regions
 from slimwhisper.recordings.voice import SpeechFrames
+from slimwhisper.voice_activity import FRAME, speech_regions
 from tests.support.sessions import Heard
 from tests.support.spoken import LONG, SAMPLES
 
@@ -130,7 +131,7 @@ def test_faint_voice_is_short_and_rare() -> None:
 # In a fresh process: silero-vad sets the threads when it is imported, once.
 THREADS = """
 import threading, torch, numpy as np
-import slimwhisper.audio.vad as vad
+import slimwhisper.voice_activity as vad
 
 torch.set_num_threads(3)
 counts = []

@@ -10,8 +10,8 @@ from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Context, fold
 from slimwhisper.cache.forms import X8, choose_forms
 from slimwhisper.cache.rows import DecodeStep, Rows
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.errors import OptionError
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.kernels.attention import Latent
 from slimwhisper.model.calibration import record_activations
 from slimwhisper.model.model import Model

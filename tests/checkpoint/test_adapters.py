@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.files import EMBEDDING
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.flags import load_weights
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.jobs.journal import identify_adapter
 from slimwhisper.loading import load_model
 from tests.support import damage as d

@@ -6,9 +6,9 @@ import pytest
 import torch
 import whisper
 
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.settings import default_heads, official_heads, parse_head_pairs
 from slimwhisper.commands.costs import OFFICIAL_DIMS
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
 from tests.support.checkpoints import random_state, save_hf, save_openai, tiny_dims

@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.errors import CheckpointError
+from slimwhisper.formats.load import load_checkpoint
 from tests.support import checkpoints as c
 from tests.support import damage as d
 from tests.support.checkpoints import DIMS, State, assert_equal, hf_config, refusal

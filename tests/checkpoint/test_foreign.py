@@ -11,7 +11,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 
-from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.tokens.vocabulary import get_vocabulary, is_openai_table
 from slimwhisper.types import Dims
 from tests.support import damage as d

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from slimwhisper.checkpoint.hub import OPTIONAL
-from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.checkpoint.names import looks_like_hub_id
+from slimwhisper.formats.downloads import OPTIONAL, looks_like_hub_id
+from slimwhisper.formats.load import load_checkpoint
 from tests.support.adapters import query_and_value_factors, save_adapter
 from tests.support.checkpoints import (
     COMMIT,

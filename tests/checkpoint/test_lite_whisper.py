@@ -11,9 +11,10 @@ from torch import Tensor
 
 import slimwhisper
 from slimwhisper.checkpoint.formats.hugging_face import multiply_factors
-from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
-from slimwhisper.engine.drafting import load_draft
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.draft_model import load_draft
 from slimwhisper.errors import OptionError
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.kernels.linear import Packed, Plain, Quantized
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.model import Model

@@ -14,11 +14,12 @@ from whisper.model import ModelDimensions, Whisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.rows import PAGE
 from slimwhisper.checkpoint.files import EMBEDDING, OUTPUT, expected_shapes
-from slimwhisper.checkpoint.load import Checkpoint, available_models, load_checkpoint
+from slimwhisper.checkpoint.load import available_models
 from slimwhisper.checkpoint.names import bundled_file
-from slimwhisper.checkpoint.random_weights import random_checkpoint
+from slimwhisper.commands.random_weights import random_checkpoint
 from slimwhisper.disk import weights_digest
 from slimwhisper.errors import OptionError
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.model.model import Model
 from slimwhisper.types import SAMPLE_RATE, Dims
 from tests.support.checkpoints import (
@@ -41,7 +42,6 @@ def test_openai_file(tmp_path: Path, state: State, dtype: torch.dtype) -> None:
     cast = {name: tensor.to(dtype) for name, tensor in state.items()}
     path = save_openai(tmp_path / "a.pt", DIMS, cast)
     found = load_checkpoint(path)
-    assert isinstance(found, Checkpoint)
     assert found.name == str(path)
     assert found.dims == DIMS
     assert_equal(found.state, state, dtype)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from slimwhisper.checkpoint.files import OUTPUT
-from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
 from tests.support import oracle

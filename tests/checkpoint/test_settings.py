@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import slimwhisper
 from slimwhisper import cli
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.commands.convert import convert
 from slimwhisper.errors import CheckpointError, OptionError
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.options import Options
 from tests.support.checkpoints import DIMS, random_state, refusal, save_openai

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import slimwhisper
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.errors import CheckpointError, OptionError
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary
 from tests.support import damage as d
 from tests.support.checkpoints import refusal, tiny_dims

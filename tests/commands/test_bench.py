@@ -11,11 +11,11 @@ import torch
 from slimwhisper import cli
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.files import expected_shapes
-from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands import bench as benchmark
 from slimwhisper.commands.bench import make_cases, measure_in_process
 from slimwhisper.commands.measurement import Case, Memory, measure
 from slimwhisper.commands.parsers import BATCHES
+from slimwhisper.commands.random_weights import random_checkpoint
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, save_openai, tiny_dims

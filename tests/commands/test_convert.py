@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 from whisper.decoding import DecodingTask
 
-from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.commands import convert as command
 from slimwhisper.commands.convert import convert, tokenizer_files
 from slimwhisper.errors import CheckpointError, OptionError, OutputError, SlimWhisperError
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.types import Dims
 from tests.support.adapters import query_and_value_factors, save_adapter
 from tests.support.checkpoints import (
@@ -217,12 +217,8 @@ def test_settings_that_stay_behind_are_named(folder: Path, tmp_path: Path, run_c
 
 def test_alignment_heads_go_along(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """OpenAI's names have known heads; a folder holds them."""
-    known = replace(load_checkpoint(folder), alignment_heads={0: [0]}, folder=None)
-
-    def load(name: Any, **_: Any) -> Checkpoint:
-        return known if name == "tiny" else load_checkpoint(name)
-
-    monkeypatch.setattr(command, "load_checkpoint", load)
+    own = {"tiny": replace(load_checkpoint(folder), alignment_heads={0: [0]}, folder=None)}
+    monkeypatch.setattr(command, "load_checkpoint", lambda n, **_: own.get(n) or load_checkpoint(n))
     made = convert("tiny", tmp_path / "out").path
     assert read(made / "generation_config.json")["alignment_heads"] == [[0, 0]]
 

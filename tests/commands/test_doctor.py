@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from slimwhisper.audio import load as audio
-from slimwhisper.checkpoint.formats import openai as checkpoint
 from slimwhisper.commands import doctor, measurement
 from slimwhisper.commands.doctor import checks, package_checks, run_doctor
 from slimwhisper.commands.measurement import Case
+from slimwhisper.formats import downloads
 from slimwhisper.kernels.cpu.library import library
 from tests.support.command import RunCLI
 
@@ -33,7 +33,7 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test looks at, or writes to, the folders of who runs it, or takes the time to measure."""
     monkeypatch.setattr(measurement, "measure", lambda _: {"seconds": 1.0})
     models = tmp_path / "models"
-    monkeypatch.setattr(checkpoint, "default_download_root", lambda: models)
+    monkeypatch.setattr(downloads, "default_download_root", lambda: models)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("COLUMNS", "80")
@@ -177,7 +177,7 @@ def test_never_raises(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         (torch, "get_num_threads"),
         (torch.cuda, "is_available"),
         (audio, "resampler"),
-        (checkpoint, "default_download_root"),
+        (downloads, "default_download_root"),
         (metadata, "version"),
         (doctor.platform, "python_version"),
         (doctor.sysconfig, "get_paths"),

@@ -8,10 +8,10 @@ import pytest
 import whisper
 from huggingface_hub import constants
 
-from slimwhisper.checkpoint import hub, load
 from slimwhisper.checkpoint.load import available_models
 from slimwhisper.checkpoint.names import HUB_IDS, HUB_MODELS
 from slimwhisper.commands.costs import OFFICIAL_DIMS, known_dims
+from slimwhisper.formats import downloads
 from slimwhisper.research.report import make_report
 from tests.support.checkpoints import refusal
 from tests.support.command import RunCLI
@@ -105,9 +105,9 @@ def test_short_names_are_fetched_by_their_ids(monkeypatch: pytest.MonkeyPatch) -
 
     def fetch(repository: str, local_files_only: bool) -> Path:
         asked.append(repository)
-        raise load.load_error("no network")
+        raise downloads.load_error("no network")
 
-    monkeypatch.setattr(hub, "fetch_model", fetch)
+    monkeypatch.setattr(downloads, "fetch_model", fetch)
     for name in HUB_IDS:
         assert refusal(name) == "no network"
     assert asked == list(HUB_IDS.values())

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from slimwhisper.cache.forms import all_forms
 from slimwhisper.engine.filters import FILTERS, LogitFilter
-from slimwhisper.engine.hot_words import HotWordFilter
 from slimwhisper.engine.passes import usable_draft
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
-from slimwhisper.longform.requests import hot_words, make_rules
+from slimwhisper.hot_words.filter import HotWordFilter, hot_words
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
@@ -131,7 +131,7 @@ def test_forms_that_cannot_take_tokens_back(name: str) -> None:
 def test_what_filters_know_of_a_draft_is_what_sampling_leaves(kind: type[LogitFilter]) -> None:
     """Their states along a text on the host, and after each of its tokens on the device."""
     words = hot_words(VOCABULARY, ("new york", "york city"), 2.0)
-    rules = replace(make_rules(SHORT, Options(no_repeat_ngram_size=3)), hot_words=words)
+    rules = replace(make_rules(SHORT, Options(no_repeat_ngram_size=3)), bonuses=words)
     stamps, logit_filter = VOCABULARY.timestamps, kind(1, VOCABULARY, CPU)
     logit_filter.prepare([rules])
     text = (stamps[0], 649, 331, stamps[3], stamps[3], 649, 42, stamps[9], EOT)

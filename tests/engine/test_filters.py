@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.filters import Filters, Repetition, Texts
-from slimwhisper.engine.hot_words import HotWordFilter
 from slimwhisper.engine.passes import verify
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
-from slimwhisper.longform.requests import hot_words, make_rules
+from slimwhisper.hot_words.filter import HotWordFilter, hot_words
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
 from tests.support import plain_text
@@ -89,7 +89,7 @@ def free(count: int, temperature: float = 0.0, sample_len: int = 14) -> list[Win
 def biased(window: Window, lines: tuple[str, ...] | None, bonus: float = 5.0) -> Window:
     assert window.rules is not None
     words = None if lines is None else hot_words(VOCABULARY, lines, bonus)
-    return replace(window, rules=replace(window.rules, hot_words=words))
+    return replace(window, rules=replace(window.rules, bonuses=words))
 
 
 def by_limits(model: Model, windows: Sequence[Window]) -> list[Window]:
@@ -129,7 +129,7 @@ def test_texts_are_those_of_the_definition(
     found = decode(exact, asked, slots=4, search=search)
     for window, text in zip(asked, found, strict=True):
         assert window.rules is not None
-        phrases = None if window.rules.hot_words is None else Phrases(lines, 5.0)
+        phrases = None if window.rules.bonuses is None else Phrases(lines, 5.0)
         definition = PlainText(exact, window, phrases)
         beams = search.beams
         expected, mean = definition.greedy() if beams is None else definition.best_beam(beams)

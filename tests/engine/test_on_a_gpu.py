@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from slimwhisper.engine.drafting import DraftModel
+from slimwhisper.draft_model import DraftModel
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
-from slimwhisper.longform.requests import hot_words
+from slimwhisper.hot_words.filter import hot_words
 from tests.support.pretend.cuda import pretend_cuda, pretend_other
 from tests.support.pretend.models import made, requests
 from tests.support.windows import (
@@ -114,7 +114,7 @@ def test_nobody_waits_for_the_gpu(search: Search | None, phrases: int | None) ->
         model = made(("e", "x"), CURRENT, torch.float16)
         engine = Engine(model, 3, search, 4)
         for window in requests(3):
-            rules = replace(window.rules, sample_len=60, hot_words=words)  # type: ignore[type-var]
+            rules = replace(window.rules, sample_len=60, bonuses=words)  # type: ignore[type-var]
             engine.submit(owner, replace(window, rules=rules, logprobs=True))
         step(engine)
         looks = 0

@@ -15,6 +15,7 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.cli import build_parser
+from slimwhisper.draft_model import DraftModel, load_draft
 from slimwhisper.engine.drafting import (
     MAX_DRAFT,
     TIMED_FIRST,
@@ -23,9 +24,7 @@ from slimwhisper.engine.drafting import (
     DraftContext,
     Drafter,
     DraftLengthController,
-    DraftModel,
     expected_tokens,
-    load_draft,
 )
 from slimwhisper.engine.engine import Engine, make_engine
 from slimwhisper.engine.requests import Answer, Decoded, Request, Search, Window

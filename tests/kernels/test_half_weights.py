@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.cache.fold import Folded
-from slimwhisper.checkpoint.random_weights import random_checkpoint
+from slimwhisper.commands.random_weights import random_checkpoint
 from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
 from slimwhisper.kernels.linear import Plain, Weight, in_half, linear, quantize

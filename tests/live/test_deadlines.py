@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slimwhisper.audio.vad import FRAME
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Window
 from slimwhisper.live import stream as stream_module
 from slimwhisper.live.setup import EXTRA_TOKENS
@@ -14,6 +13,7 @@ from slimwhisper.live.speech_buffer import SHORT_SILENCE
 from slimwhisper.live.stream import MAX_PARALLEL_UPDATES, Stream
 from slimwhisper.live.types import LiveEvent, SpeechStopped, TextUpdate, UtteranceEnded
 from slimwhisper.types import SAMPLE_RATE
+from slimwhisper.voice_activity import FRAME
 from tests.support.tones import (
     MULTILINGUAL,
     PLAIN,

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import slimwhisper
+from slimwhisper import voice_activity as vad
 from slimwhisper.api import SlimWhisper
-from slimwhisper.audio import vad
 from slimwhisper.errors import AudioError, DependencyError, OptionError
 from slimwhisper.live.speech_buffer import UpdateDecoding
 from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded

@@ -5,9 +5,9 @@ import pytest
 
 import slimwhisper
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.audio.vad import SpeechStream, speech_regions
 from slimwhisper.live import segmenter
 from slimwhisper.live.segmenter import BLOCK, SpeechChange, VoiceActivity
+from slimwhisper.voice_activity import SpeechStream, speech_regions
 from tests.support.spoken import LONG, SAMPLES
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")

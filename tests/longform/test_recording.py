@@ -11,10 +11,11 @@ import pytest
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.longform.passes import TranscriptContext
+from slimwhisper.longform.passes import Passes, TranscriptContext
 from slimwhisper.longform.recording import Recording
 from slimwhisper.options import Options
 from slimwhisper.recordings.passes import passes_of, with_logprobs
+from slimwhisper.recordings.transcribe import make_recording
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Segment, Transcript
 from tests.support.checkpoints import tiny_dims
@@ -89,13 +90,11 @@ def test_segments_at_a_pause_that_was_left_out(
     end: float,
     expected: tuple[float, float],
     digits: SlimWhisper,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of 10 s, between the first and the last ten."""
-    regions = [(0, 160_000), (320_000, 480_000)]
-    monkeypatch.setattr("slimwhisper.audio.vad.speech_regions", lambda *_, **__: regions)
     samples = ArraySamples(np.zeros(480_000, np.float32))
-    recording = Recording(samples, digits.dims, Options(**{mode: True}))
+    passes = Passes(speech=[(0, 160_000), (320_000, 480_000)])
+    recording = Recording(samples, digits.dims, Options(**{mode: True}), passes=passes)
     found = recording._with_original_times(plain_segment(0, 0, start, end, "one", []))
     assert (found.start, found.end) == expected
     recording.close()
@@ -118,7 +117,9 @@ def test_silence_is_left_out(digits: SlimWhisper, phrases: Phrases) -> None:
     starts = [s["start"] for s in result["segments"]]
     assert starts == sorted(starts)
     assert all(0 <= s["start"] <= s["end"] <= seconds for s in result["segments"])
-    recording = Recording(ArraySamples(phrases.audio), digits.dims, Options(vad_filter=True))
+    recording = make_recording(
+        ArraySamples(phrases.audio), digits.network, Options(vad_filter=True)
+    )
     session = recording.next_session()
     assert session is not None
     speech = sum(end - start for start, end in phrases.spans)
@@ -214,7 +215,7 @@ def test_clips_hold_for_speech_too(digits: SlimWhisper, phrases: Phrases) -> Non
 def test_pieces_are_sessions_of_their_own(digits: SlimWhisper, phrases: Phrases) -> None:
     """With a spectrogram each, so they are made as places come free: never all at once."""
     audio = np.tile(phrases.audio, 8)
-    recording = Recording(ArraySamples(audio), digits.dims, Options(parallel=True))
+    recording = make_recording(ArraySamples(audio), digits.network, Options(parallel=True))
     speech, pieces = recording.seconds_of_speech, 1 + len(recording._waiting)
     assert 2 <= speech / 30 <= pieces < 2 + speech / 25  # nothing but speech, and nearly full
     for count in range(1, pieces + 1):

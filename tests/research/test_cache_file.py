@@ -14,10 +14,11 @@ from torch import Tensor
 import slimwhisper
 from slimwhisper.app.command import make_settings
 from slimwhisper.cache.forms import E, X, check_cache, choose_forms, parse_form
-from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
+from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.cli import build_parser
 from slimwhisper.disk import WHOLE_TENSOR, weights_digest
 from slimwhisper.errors import CacheError, OptionError, OutputError
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.jobs.journal import identify_caches
 from slimwhisper.model.calibration import guarded_plan
 from slimwhisper.model.model import Model

@@ -14,8 +14,8 @@ import slimwhisper
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.cache.forms import PRESETS, Form, all_forms, check_form, names_of
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.errors import AudioError, OptionError
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.research import pairs
 from slimwhisper.research.comparison import Comparison, find_recordings, words_of
 from slimwhisper.research.pairs import FormPair, MeasuredCache

@@ -19,6 +19,7 @@ from slimwhisper.engine import engine as engine_module
 from slimwhisper.engine.engine import Engine, make_engine, slot_bytes
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
+from slimwhisper.longform.passes import Passes
 from slimwhisper.longform.recording import Recording
 from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
@@ -335,9 +336,9 @@ SEARCH = search_of(OPTIONS)
 SHORT = ArraySamples(noise_bursts(0.8, 1))
 
 
-def recording(seconds: float, seed: int, **options: object) -> Recording:
+def recording(seconds: float, seed: int, passes: Passes | None = None, **options: Any) -> Recording:
     chosen = make_options(FACTS, **QUICK, temperature=0.0, **options)
-    return Recording(ArraySamples(noise_bursts(seconds, seed)), DIMS, chosen)
+    return Recording(ArraySamples(noise_bursts(seconds, seed)), DIMS, chosen, passes=passes)
 
 
 def call_of(network: Model, slots: int) -> Call:
@@ -397,13 +398,10 @@ def test_a_gpu_encodes_ahead_for_a_batch() -> None:
             assert len(run(call)) == 8
 
 
-def test_pieces_of_one_recording_leave_room_for_others(
-    network: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_of_one_recording_leave_room_for_others(network: Model) -> None:
     regions = [(i * 320_000, i * 320_000 + 256_000) for i in range(5)]  # two are over 30 s
-    monkeypatch.setattr("slimwhisper.audio.vad.speech_regions", lambda *_, **__: regions)
     call = call_of(network, 2)
-    submit(call, "pieces", recording(100, 1, parallel=True))
+    submit(call, "pieces", recording(100, 1, Passes(speech=regions), parallel=True))
     call.transcriber.step()
     submit(call, "short", recording(20, 3))
     assert [source for source, _ in run(call)] == ["short", "pieces"]

@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from slimwhisper.checkpoint.files import OUTPUT
-from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.checkpoint.random_weights import random_state as random_state
 from slimwhisper.checkpoint.settings import GenerationSettings
+from slimwhisper.commands.random_weights import random_state as random_state
 from slimwhisper.errors import CheckpointError
+from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.option_group import ModelFacts
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Dims

@@ -9,8 +9,9 @@ from torch import Tensor
 from slimwhisper.engine.filters import NEVER, Timestamps, apply_timestamp_rules
 from slimwhisper.engine.requests import Window
 from slimwhisper.engine.sampling import waiting_times
+from slimwhisper.hot_words.filter import word_ends
+from slimwhisper.hot_words.options import spellings
 from slimwhisper.model.model import Model
-from slimwhisper.tokens.options import spellings, word_ends
 from tests.support.windows import CPU, DIMS, VOCABULARY
 
 SIZE = VOCABULARY.size

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from slimwhisper.audio.mel import Spectrogram
-from slimwhisper.audio.vad import FRAME
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.longform.passes import Passes
 from slimwhisper.longform.session import Session
@@ -16,6 +15,7 @@ from slimwhisper.recordings.passes import flag
 from slimwhisper.recordings.voice import SpeechFrames
 from slimwhisper.tokens.vocabulary import get_tokenizer
 from slimwhisper.types import SAMPLE_RATE, Dims
+from slimwhisper.voice_activity import FRAME
 from tests.support.checkpoints import tiny_dims
 
 DIMS = tiny_dims(multilingual=False)

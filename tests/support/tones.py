@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from recipes.digits.catalogue import WORDS
-from slimwhisper.audio.vad import FRAME
 from slimwhisper.engine.requests import (
     Align,
     Alignment,
@@ -33,6 +32,7 @@ from slimwhisper.live.types import (
 )
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary
 from slimwhisper.types import SAMPLE_RATE, Dims
+from slimwhisper.voice_activity import FRAME
 from tests.support.checkpoints import facts_of
 
 DIMS = Dims(80, 500, 8, 1, 1, 51_864, 448, 8, 1, 1)  # windows of 10 s, English

@@ -23,7 +23,8 @@ from slimwhisper.engine.requests import (
     Search,
     Window,
 )
-from slimwhisper.longform.requests import hot_words, make_rules
+from slimwhisper.hot_words.filter import hot_words
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.model import Guard, Model
 from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
@@ -176,7 +177,7 @@ def of_every_kind(plain: Sequence[Window], exact: bool) -> list[Asked]:
         return replace(window, rules=replace(window.rules, **changes))  # type: ignore[type-var, arg-type]
 
     def with_words(window: Window, *lines: str) -> Window:
-        return with_rules(window, hot_words=hot_words(VOCABULARY, lines, 9.0))
+        return with_rules(window, bonuses=hot_words(VOCABULARY, lines, 9.0))
 
     return [
         Asked(with_words(plain[0], "of the", "the deal")),

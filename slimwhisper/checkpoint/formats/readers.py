@@ -1,13 +1,13 @@
 """The table of readers, one for each format of checkpoints.
 
-A module of this package is one.
+The modules of this package are two; `slimwhisper.formats.load` adds those of other programs.
 """
 
 from pathlib import Path
 from typing import Protocol
 
 from slimwhisper.checkpoint.files import Contents, load_error
-from slimwhisper.checkpoint.formats import ctranslate2, ggml, hugging_face, openai
+from slimwhisper.checkpoint.formats import hugging_face, openai
 
 
 class Reader(Protocol):
@@ -42,7 +42,8 @@ class Reader(Protocol):
         """
 
 
-READERS: list[Reader] = [ggml, ctranslate2, hugging_face, openai]  # the first that detects it reads
+# the first that detects it reads; the last two detect any folder, and any file
+READERS: list[Reader] = [hugging_face, openai]
 
 
 def register(reader: Reader) -> None:

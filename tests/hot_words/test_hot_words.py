@@ -1,8 +1,6 @@
 """Hot words against their definition: phrases compared with the whole text at every step."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -12,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from slimwhisper.engine.filters import argmax
-from slimwhisper.engine.hot_words import HotWordFilter, HotWords
-from slimwhisper.longform.requests import hot_words, make_rules
+from slimwhisper.hot_words.filter import HotWordFilter, hot_words
+from slimwhisper.longform.requests import make_rules
 from slimwhisper.options import Options
 from tests.support.fuzz import examples
 from tests.support.plain_text import SIZE, Phrases
@@ -30,15 +28,9 @@ NEAR = [*PHRASES.tokens, *OTHERS]
 PARTS = st.sampled_from([s.tokens for s in PHRASES.spelled]) | st.tuples(st.sampled_from(NEAR))
 
 
-@cache
-def words() -> HotWords:
-    return hot_words(VOCABULARY, TANGLED, 2.0)
-
-
 def start(text: Sequence[int]) -> tuple[HotWordFilter, tuple[Tensor, ...]]:
     """A filter, and the state of a text that begins with some tokens."""
-    made, rules = HotWordFilter(1, VOCABULARY, CPU), make_rules(DIMS, Options())
-    rules = replace(rules, hot_words=words())
+    made, rules = HotWordFilter(1, VOCABULARY, CPU), make_rules(DIMS, Options(hot_words=TANGLED))
     assert made.prepare([rules])
     return made, tuple(torch.tensor(np.asarray(t)[-1:]) for t in made.along(rules, text))
 
@@ -63,7 +55,8 @@ def test_gains_are_those_of_the_definition(parts: list[tuple[int, ...]]) -> None
         safe = gained - PHRASES.open_points(text)
         assert float(rows.kept(slice(0, 1))) == pytest.approx(safe, abs=1e-2)
         assert safe > -1e-6
-    assert int(state[0]) - 2 == words().walk(text)[-1] == int(start(text)[1][0]) - 2
+    words = hot_words(VOCABULARY, TANGLED, 2.0)
+    assert int(state[0]) - 2 == words.walk(text)[-1] == int(start(text)[1][0]) - 2
 
 
 def test_the_largest_is_argmax() -> None:

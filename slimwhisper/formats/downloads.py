@@ -1,13 +1,87 @@
-"""Downloads models and adapters from the Hugging Face hub once, then finds them in its cache."""
+"""Downloads models and adapters once: OpenAI's files by name, and the Hugging Face hub's by id."""
 
+import hashlib
+import logging
+import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
+from http.client import HTTPException
+from os import PathLike
 from pathlib import Path
+from urllib.error import HTTPError
 
-from slimwhisper.checkpoint.files import load_error
-from slimwhisper.checkpoint.formats.ctranslate2 import CTRANSLATE2, CTRANSLATE2_TOKENS
+import torch
+
+from slimwhisper.checkpoint.files import expand_user, load_error
 from slimwhisper.checkpoint.formats.hugging_face import WHOLE, index_of, shards
 from slimwhisper.errors import CheckpointError
+from slimwhisper.formats.foreign import CTRANSLATE2, CTRANSLATE2_TOKENS
+
+logger = logging.getLogger("slimwhisper")
+
+
+def default_download_root() -> Path:
+    """openai-whisper's folder: ${XDG_CACHE_HOME:-~/.cache}/whisper."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "whisper"
+
+
+def fetch_openai(
+    name: str, url: str, download_root: str | PathLike[str] | None, local_files_only: bool
+) -> Path:
+    """The verified file of an official model, downloaded if it does not exist."""
+    if download_root is not None:
+        root = expand_user(download_root)
+    else:
+        try:
+            root = default_download_root()
+        except RuntimeError as error:  # from Path.home()
+            raise load_error(f"model {name!r}: {error} Set XDG_CACHE_HOME.") from error
+    digest, file_name = url.split("/")[-2:]
+    file = root / file_name
+    remedy = f"give a model file, or place {file_name} at {file}"
+    try:
+        exists = file.exists()
+        if exists and not file.is_file():
+            raise load_error(f"{file}: not a file; move it away, or choose another folder")
+        if exists and _sha256(file) == digest:
+            return file
+    except OSError as error:
+        raise load_error(f"{file}: cannot be read: {error.strerror}; {remedy}") from error
+    if local_files_only:
+        problem = f"has a wrong checksum in {root}" if exists else f"is not in {root}"
+        raise load_error(f"model {name!r} {problem}, and downloads are off; {remedy}")
+    if exists:
+        logger.warning("%s has a wrong checksum; downloading it again", file)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        # writes to a temporary file, verifies, renames: an interrupted run leaves nothing behind
+        torch.hub.download_url_to_file(url, str(file), hash_prefix=digest, progress=True)
+    except RuntimeError as error:  # how torch.hub reports a wrong checksum
+        problem = f"the download from {url} has a wrong checksum and was deleted"
+        raise load_error(f"model {name!r}: {problem}; try again, or {remedy}") from error
+    except (OSError, HTTPException, ValueError) as error:
+        if isinstance(error, HTTPError):
+            error.close()  # it holds the connection
+            reason: object = error  # includes the status code
+        else:
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        text = f"{reason}" or type(error).__name__
+        raise load_error(f"cannot download {name!r} to {file}: {text}; {remedy}") from error
+    return file
+
+
+def download(url: str, root: str, in_memory: bool) -> bytes | str:
+    """As `whisper._download`: the path of a model's file, or its content."""
+    file = fetch_openai(Path(url).stem, url, root, local_files_only=False)
+    return file.read_bytes() if in_memory else str(file)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
 
 # files that a model may lack, and then has Whisper's own tokens and settings; after each, the files
 # that models of other versions of the library have in its place
@@ -20,6 +94,13 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
 }
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+
+
+def looks_like_hub_id(name: str) -> bool:
+    """Whether a name looks like "organisation/model" and not like a path."""
+    part = r"[A-Za-z0-9][\w.-]*"
+    is_file = name.endswith((".pt", ".pth", ".bin", ".safetensors"))
+    return re.fullmatch(f"{part}/{part}", name) is not None and ".." not in name and not is_file
 
 
 class _Repository:
@@ -110,8 +191,20 @@ def fetch_model(repository: str, local_files_only: bool) -> Path:
     return hub.folder
 
 
-def fetch_adapter(repository: str, local_files_only: bool) -> Path:
-    """The local folder of a hub adapter's config and weights; as `fetch_model`."""
-    hub = _Repository(repository, local_files_only, ADAPTER_CONFIG)
+def adapter_folder(adapter: str | PathLike[str], local_files_only: bool) -> Path:
+    """The local folder of an adapter; downloads the files of a hub id, as `fetch_model`.
+
+    Raises CheckpointError.
+    """
+    label = os.fspath(adapter)
+    path = expand_user(label)
+    if label and path.is_dir():
+        return path
+    if path.is_file():
+        raise load_error(f"{label}: is a file; give the folder that has {ADAPTER_CONFIG}")
+    if not isinstance(adapter, str) or not looks_like_hub_id(label):
+        what = "no such folder; give a PEFT adapter's folder or hub id"
+        raise load_error(f"adapter {label!r}: {what}")
+    hub = _Repository(label, local_files_only, ADAPTER_CONFIG)
     hub.require(*ADAPTER_WEIGHTS)
     return hub.folder

@@ -13,6 +13,7 @@ Sizes are rounded up, so that a list seldom needs larger tensors than are there.
 from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,15 +24,15 @@ from torch import Tensor
 from slimwhisper.engine.filters import FILTERS, BonusFilter, State
 from slimwhisper.engine.requests import Rules
 from slimwhisper.errors import OptionError
+from slimwhisper.hot_words.options import Spelling, spellings
 from slimwhisper.kernels.memory import upload
+from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import SpecialTokens
 
 MOST_EDGES = 4_000_000
 BEGIN, INSIDE = 0, 1  # the roots: where a word may begin without a space, and where not
 ROOTS = 2
 
-# tokens of a phrase, the bonus of each, and whether the phrase may begin inside a word
-Phrase = tuple[tuple[int, ...], float, bool]
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
@@ -72,7 +73,7 @@ class HotWords:
 class _Trie:
     """The nodes while they are made: as lists, which are faster than arrays one by one."""
 
-    def __init__(self, phrases: Sequence[Phrase], ends: NDArray[np.bool_]) -> None:
+    def __init__(self, phrases: Sequence[Spelling], ends: NDArray[np.bool_]) -> None:
         self.children: list[dict[int, int]] = [{}, {}]
         self.tokens, self.points = [-1, -1], [0.0, 0.0]  # of the edge to the node
         self.complete = [False, False]
@@ -142,7 +143,7 @@ class _Trie:
         return edges
 
 
-def make_hot_words(phrases: Sequence[Phrase], word_ends: NDArray[np.bool_]) -> HotWords:
+def make_hot_words(phrases: Sequence[Spelling], word_ends: NDArray[np.bool_]) -> HotWords:
     """The automaton of the phrases of a list. word_ends [V]: as of `HotWords`.
 
     Raises OptionError if the phrases have too much in common.
@@ -165,6 +166,29 @@ def make_hot_words(phrases: Sequence[Phrase], word_ends: NDArray[np.bool_]) -> H
         np.array([trie.at_risk(n) for n in nodes], dtype=np.float32),
         word_ends,
     )
+
+
+@lru_cache(maxsize=8)
+def word_ends(vocabulary: Vocabulary) -> NDArray[np.bool_]:
+    """[V]: whether a word may begin after each token without a space: it ends with a sign that is
+    no letter or digit, or is not text.
+    """
+    decode, ends = vocabulary.tokenizer().decode, np.ones(vocabulary.size, dtype=np.bool_)
+    for ids in vocabulary.texts:
+        for token in ids:
+            last = decode([token])[-1:]
+            # the bytes of a part of a character are no sign
+            ends[token] = not (last.isalnum() or last == "\N{REPLACEMENT CHARACTER}")
+    return ends
+
+
+@lru_cache(maxsize=8)  # lists may be large
+def hot_words(vocabulary: Vocabulary, lines: tuple[str, ...], bonus: float) -> HotWords:
+    """The automaton of a list; equal ones are the same object. lines, bonus: as of `spellings`.
+
+    Raises OptionError as `spellings` and `make_hot_words`.
+    """
+    return make_hot_words(spellings(vocabulary, lines, bonus), word_ends(vocabulary))
 
 
 NO_KEY = torch.iinfo(torch.int64).max  # behind the last edge's
@@ -290,13 +314,13 @@ class HotWordFilter(BonusFilter):
     @staticmethod
     def setting(rules: Sequence[Rules]) -> Hashable:
         """Whether a window has a list."""
-        return any(r.hot_words is not None for r in rules) or None
+        return any(r.bonuses is not None for r in rules) or None
 
     def prepare(self, rules: Sequence[Rules]) -> bool:
         """Hold exactly the lists of these texts from now on, if one of them is new. Rows that stand
         in others become free.
         """
-        lists = dict.fromkeys(r.hot_words for r in rules if r.hot_words is not None)
+        lists = dict.fromkeys(r.bonuses for r in rules if r.bonuses is not None)
         if all(words in self.lists for words in lists):
             return False
         nodes, kept, old = self.state[0], self.lists, self.tables
@@ -311,7 +335,7 @@ class HotWordFilter(BonusFilter):
 
     def along(self, rules: Rules, tokens: Sequence[int]) -> Sequence[NDArray[Any]]:
         """The nodes, and nothing gained yet."""
-        words = rules.hot_words or self.lists[0]
+        words = rules.bonuses or self.lists[0]
         nodes = self._first_node(words) + np.array(words.walk(tokens))
         return nodes, np.zeros(len(nodes), dtype=np.float32)
 

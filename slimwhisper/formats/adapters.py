@@ -5,7 +5,6 @@ W [out, in] of linear layers. Each is computed in float64 and rounded once, to f
 methods are refused: PEFT can merge them itself.
 """
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,15 +19,13 @@ from slimwhisper.checkpoint.files import (
     EMBEDDING,
     JSONFields,
     check_numbers,
-    expand_user,
     factored_layers,
     inside,
     load_error,
     read_tensors,
 )
 from slimwhisper.checkpoint.formats.hugging_face import hugging_face_name, openai_name
-from slimwhisper.checkpoint.hub import ADAPTER_CONFIG, ADAPTER_WEIGHTS, fetch_adapter
-from slimwhisper.checkpoint.names import looks_like_hub_id
+from slimwhisper.formats.downloads import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_folder
 
 _PREFIX = "base_model.model."
 _KEY = re.compile(re.escape(_PREFIX) + r"(.+)\.lora_([AB])\.weight")
@@ -57,23 +54,11 @@ class Adapter:
     targets: tuple[str, ...]  # suffixes of the names of modules that must have factors
 
 
-def adapter_folder(adapter: str | PathLike[str], local_files_only: bool = False) -> Path:
-    """The adapter's local folder; downloads the files of a hub id. Raises CheckpointError."""
+def read_adapter(adapter: str | PathLike[str], local_files_only: bool) -> Adapter:
+    """Read an adapter from its folder, or from the hub. Raises CheckpointError."""
     if not isinstance(adapter, str | PathLike):
         raise load_error(f"adapter {adapter!r}: is not one folder or hub id; {_MERGE_FIRST}")
-    label = os.fspath(adapter)
-    path = expand_user(label)
-    if label and path.is_dir():
-        return path
-    if path.is_file():
-        raise load_error(f"{label}: is a file; give the folder that has {ADAPTER_CONFIG}")
-    if isinstance(adapter, str) and looks_like_hub_id(label):
-        return fetch_adapter(label, local_files_only)
-    raise load_error(f"adapter {label!r}: no such folder; give a PEFT adapter's folder or hub id")
-
-
-def read_adapter(folder: Path) -> Adapter:
-    """Read an adapter from its folder. Raises CheckpointError."""
+    folder = adapter_folder(adapter, local_files_only)
     config = inside(folder, ADAPTER_CONFIG)
     if not config.is_file():
         whole = (folder / "config.json").is_file()

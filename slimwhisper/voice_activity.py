@@ -1,9 +1,9 @@
 """Voice activity: silero-vad's network on frames of 32 ms, block by block."""
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from slimwhisper.audio.options import SpeechOptions
 from slimwhisper.audio.samples import Samples
 from slimwhisper.audio.threads import one_thread
 from slimwhisper.errors import DependencyError
@@ -42,6 +43,16 @@ def speech_regions(samples: Samples, **options: float) -> list[Region]:
     audio = {"sampling_rate": SAMPLE_RATE, "audio_length_samples": len(samples)}
     regions = make_regions(probabilities, **audio, **DEFAULTS | options)
     return [(int(region["start"]), int(region["end"])) for region in regions]
+
+
+def find_speech(samples: Samples, options: SpeechOptions) -> list[Region]:
+    """The regions with speech; with `parallel`, cut at short pauses, later joined up to 30 s."""
+    names = [row.name for row in fields(SpeechOptions) if row.name.startswith("vad_")]
+    given = {name.removeprefix("vad_"): getattr(options, name) for name in names}
+    del given["filter"]  # whether to look for speech at all
+    defaults = {"min_silence_duration_ms": 300, "speech_pad_ms": 200} if options.parallel else {}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return speech_regions(samples, **defaults | chosen)
 
 
 def speech_probabilities(
@@ -98,28 +109,6 @@ def _shared_thread() -> ThreadPoolExecutor:
 def _shared_network() -> "VadNetwork":
     run = _shared_thread().submit
     return run(VadNetwork, run(_load_package).result()[1]).result()
-
-
-def pack_regions(regions: Iterable[Region], gap: int, limit: int) -> list[list[Region]]:
-    """Pieces of neighbouring regions, up to `limit` samples each: those less than `gap` samples
-    apart are joined, and of longer pauses nothing counts.
-
-    A region longer than `limit` is a piece of its own.
-    """
-    pieces: list[list[Region]] = []
-    length = limit
-    for start, stop in regions:
-        first, last = pieces[-1][-1] if pieces else (start, start)
-        near = start - last < gap
-        length += stop - (last if near else start)
-        if length > limit or not pieces:
-            pieces.append([(start, stop)])
-            length = stop - start
-        elif near:
-            pieces[-1][-1] = (first, stop)
-        else:
-            pieces[-1].append((start, stop))
-    return pieces
 
 
 def _load_package() -> tuple[Callable[..., list[dict[str, int]]], Any]:

@@ -1,0 +1,122 @@
+"""Loads a checkpoint by its name or path, and merges an adapter into it.
+
+These can be loaded: bundled models, openai-whisper's names and `.pt` files, folders, ids and short
+names of Hugging Face (see `checkpoint.names`), models of faster-whisper and whisper.cpp that are
+not quantised (see `foreign`), and a LoRA adapter in PEFT's format for all of them
+(see `adapters`). Nothing except tensors is unpickled.
+"""
+
+import logging
+import os
+from dataclasses import replace
+from difflib import get_close_matches
+from os import PathLike
+from pathlib import Path
+
+from slimwhisper.checkpoint.files import expand_user, load_error
+from slimwhisper.checkpoint.formats.readers import READERS
+from slimwhisper.checkpoint.load import Checkpoint, available_models, read_checkpoint
+from slimwhisper.checkpoint.names import BUNDLED, HUB_IDS, MODEL_URLS, bundled_file
+from slimwhisper.errors import CheckpointError
+from slimwhisper.formats.foreign import CTranslate2, Ggml
+
+logger = logging.getLogger("slimwhisper")
+
+# before those that read any folder and any file, and after those that others have registered
+READERS[-2:-2] = [Ggml(), CTranslate2()]
+
+
+def load_checkpoint(
+    name: str | PathLike[str],
+    *,
+    download_root: str | PathLike[str] | None = None,
+    local_files_only: bool = False,
+    in_memory: bool = False,
+    adapter: str | PathLike[str] | None = None,
+) -> Checkpoint:
+    """Load a checkpoint.
+
+    What `name` may be is tried in this order: a bundled or official name, the path of a file or a
+    folder, a short name or an id of the Hugging Face hub.
+
+    Args:
+        name: The name or the path. A `Path` is never taken for an id.
+        download_root: Where named models are kept. None means `default_download_root()`. Models of
+            the hub stay in the hub's own cache.
+        local_files_only: Whether never to use the network.
+        in_memory: Whether to copy the weights into memory. Otherwise they are mapped from the file
+            if its format allows it.
+        adapter: The folder or the hub's id of a LoRA adapter in PEFT's format, which is merged into
+            the weights.
+
+    Returns:
+        The checkpoint.
+
+    Raises:
+        CheckpointError: When it cannot be found, downloaded or loaded. The message is one line with
+            the file, what is wrong and what to do.
+    """
+    label, lora = os.fspath(name), None
+    try:
+        path = locate_checkpoint(name, download_root, local_files_only)
+        if adapter is not None:
+            from slimwhisper.formats.adapters import merge_adapter, read_adapter
+
+            lora = read_adapter(adapter, local_files_only)
+        checkpoint = read_checkpoint(path, label)
+    except OSError as error:  # a parent folder is not readable, or a name is too long
+        reason = f"cannot be read: {error.strerror or error}"
+        raise load_error(f"{label[:300]}: {reason}; make it readable for this user") from error
+    if adapter is not None and lora is not None:
+        state, name = merge_adapter(checkpoint.state, lora), f"{label} with {Path(adapter).name}"
+        checkpoint = replace(checkpoint, name=name, state=state)
+    label, settings = checkpoint.name, checkpoint.settings
+    for row in settings.ignored:
+        logger.warning("%s: %s %s is %s, %s", label, settings.file, row.name, row.value, row.effect)
+    if in_memory:
+        state = {key: tensor.clone() for key, tensor in checkpoint.state.items()}
+        checkpoint = replace(checkpoint, state=state)
+    return checkpoint
+
+
+def locate_checkpoint(
+    name: str | PathLike[str], download_root: str | PathLike[str] | None, local_files_only: bool
+) -> Path:
+    """Find the file or the folder of a model, and download it if necessary.
+
+    Args:
+        name: The name or the path, as in `load_checkpoint`.
+        download_root: Where named models are kept.
+        local_files_only: Whether never to use the network.
+
+    Returns:
+        The path.
+
+    Raises:
+        CheckpointError: When it cannot be found or downloaded.
+    """
+    label = os.fspath(name)
+    if label in BUNDLED:
+        logger.warning(BUNDLED[label])
+        return bundled_file(label)
+    if label in MODEL_URLS:
+        from slimwhisper.formats.downloads import fetch_openai
+
+        return fetch_openai(label, MODEL_URLS[label], download_root, local_files_only)
+    if label and (path := expand_user(label)).exists():  # Path("") is the current folder
+        return path
+    from slimwhisper.formats.downloads import fetch_model, looks_like_hub_id
+
+    if label in HUB_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
+        return fetch_model(HUB_IDS.get(label, label), local_files_only)
+    raise _unknown(label)
+
+
+def _unknown(label: str) -> CheckpointError:
+    if "/" in label or Path(label).suffix in (".pt", ".pth", ".bin", ".safetensors"):
+        what = "no such file or folder; check the path, or give a name like turbo"
+        return load_error(f"{label}: {what}")
+    near = get_close_matches(label.lower(), available_models(), n=3)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    known = f"{hint}`slimwhisper models` lists the names"
+    return load_error(f"model {label[:300]!r}: no such name, file or folder; {known}")
