@@ -71,7 +71,8 @@ def speech(folder: Path) -> list[Sample]:
     """A folder's recordings. Their names begin with the chapter: 84-121123-0000.flac."""
     texts, samples, last = dict[str, str](), list[Sample](), [""]
     for file in folder.rglob("*.trans.txt"):
-        texts |= {line[0]: line[1] for row in file.open() if (line := row.split(" ", 1))[1:]}
+        rows = file.read_text(encoding="utf-8").splitlines()
+        texts |= {line[0]: line[1] for row in rows if (line := row.split(" ", 1))[1:]}
     for path, said in find_recordings([str(folder)]):
         chapter, text = path.stem.split("-")[:2], texts.get(path.stem, said)
         sound = load_audio(path)

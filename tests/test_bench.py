@@ -142,15 +142,20 @@ def test_a_script(command: str, check: Callable[[dict[str, Any]], bool]) -> None
     assert check(found), found
 
 
-def test_windows_as_mlperf_counts_them(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:.*english.json:pytest.PytestUnraisableExceptionWarning")
+def test_windows_as_mlperf_counts_them(
+    tmp_path: Path, bench: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of a chapter in LibriSpeech's layout, whose recordings are joined."""
     said = EXPECTED["phone-number.wav"]["text"].upper()
     for name in ("84-121123-0000", "84-121123-0001"):
         shutil.copy(SAMPLES / "phone-number.wav", tmp_path / f"{name}.wav")
         with (tmp_path / "84-121123.trans.txt").open("a") as file:
             file.write(f"{name} {said}\n")
-    printed = output("mlperf.py", "--model=digits", f"--audio={tmp_path}", "--windows=2")
-    found = json.loads(printed.splitlines()[-1])
+    flags = ["--model=digits", f"--audio={tmp_path}", "--windows=2"]
+    monkeypatch.setattr(sys, "argv", ["mlperf.py", *flags])
+    bench("mlperf").main()
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (found["windows"], found["tokens"], found["word_errors"]) == (2, 2 * 20, 0)
 
 

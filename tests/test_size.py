@@ -17,6 +17,14 @@ SLACK = 0.01  # of a number: what has fallen by more is written down
 PRODUCT = ("slimwhisper", "app", "kernels")
 # what everybody's recording needs
 CORE = "audio tokens checkpoint cache model engine longform service".split()
+# none of them is needed to read a WAV, load a .pt file and decode: most take 0.1 s or more
+HEAVY = {
+    *("numba", "llvmlite", "scipy", "whisper", "av", "torchaudio", "tokenizers", "fsspec"),
+    *("huggingface_hub", "silero_vad", "onnxruntime", "sklearn", "pandas", "pyarrow", "matplotlib"),
+    *("triton", "sympy", "torch._dynamo", "torch._inductor", "transformers", "rich", "gradio"),
+    *("slimwhisper.app", "slimwhisper.live.listen", "slimwhisper.audio.ffmpeg"),
+    "slimwhisper.research.forms",
+}
 
 
 def lines_of_code(text: str) -> int:
@@ -59,14 +67,16 @@ def test_lines() -> None:
 
 
 def test_modules(tmp_path: Path) -> None:
-    """Of one WAV on the command line."""
+    """Of one WAV on the command line, in a fresh interpreter."""
     script, wav = ROOT / "tests/support/one_wav.py", SAMPLES / "phone-number.wav"
     command = [sys.executable, str(script), str(wav), str(tmp_path)]
     set_here = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TRITON_INTERPRET")  # by conftest
     env = {name: value for name, value in os.environ.items() if name not in set_here}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
-    *_, ran, in_vain = done.stdout.splitlines()
+    ran, in_vain, last = (line for line in done.stdout.splitlines() if not line.startswith("["))
     assert "slimwhisper.engine.engine" in ran and "slimwhisper.app" not in ran + in_vain
+    collects, frozen, *loaded = last.split()
+    assert (collects, frozen) == ("True", "True") and not HEAVY & set(loaded)
     assert_not_larger(
         {"modules run": len(ran.split()), "modules imported in vain": len(in_vain.split())}
     )

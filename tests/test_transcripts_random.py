@@ -88,7 +88,7 @@ def pair(request: pytest.FixtureRequest, random_paths: dict[str, Path]) -> tuple
 def test_options(pair: tuple[Any, SlimWhisper], options: dict[str, Any]) -> None:
     theirs, ours = pair
     audio = RECORDINGS[3][: 46 * 16_000]  # two windows
-    options = {"sample_len": 60, **options} if options else options
+    options = {"sample_len": 30, **options} if options else options
     expected = whisper_transcribe(theirs, audio, **options)
     assert not differences(transcribe(ours, audio, **options), expected)
     assert expected["segments"] or "no_speech_threshold" in options, "not of nothing"

@@ -22,7 +22,7 @@ from slimwhisper.errors import ReaderKilledError
 from tests.support.live import Begin, Live, eventually
 from tests.support.paths import BROKEN
 from tests.support.realtime import PATH, QUERY, encoded, sample, until
-from tests.support.recordings import ffmpeg, needs_ffmpeg, write
+from tests.support.sounds import ffmpeg, needs_ffmpeg, write
 from tests.support.spoken import EXPECTED, SAMPLES
 
 PHONE, LONG = SAMPLES / "phone-number.wav", SAMPLES / "three-minutes.ogg"

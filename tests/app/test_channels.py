@@ -13,12 +13,12 @@ from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.reading import Mix
 from slimwhisper.app.service.service import Service
 from slimwhisper.audio.samples import ArraySamples, Samples
-from tests.support.calls import Call, call
 from tests.support.live import Live
 from tests.support.page_calls import call as page_call
 from tests.support.page_calls import upload
 from tests.support.service_jobs import Upload
 from tests.support.sounds import wav
+from tests.support.spoken import Call, call
 
 SPEECH = "/v1/audio/transcriptions"
 

@@ -13,7 +13,7 @@ from slimwhisper.audio.load import load_channels, load_samples
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import AudioError
-from tests.support.recordings import convert, needs_ffmpeg, sound, write
+from tests.support.sounds import convert, needs_ffmpeg, sound, write
 
 
 def everything(samples: Samples) -> NDArray[np.float32]:

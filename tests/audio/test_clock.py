@@ -12,7 +12,7 @@ from slimwhisper.audio.headers import silence
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.samples import Excerpts, StoredSamples
 from tests.support.paths import SAMPLES
-from tests.support.recordings import ffmpeg, needs_ffmpeg, write
+from tests.support.sounds import ffmpeg, needs_ffmpeg, write
 
 pytestmark = needs_ffmpeg
 FILM = ("-f", "lavfi", "-i", "color=c=black:s=32x32:r=5:d=12")

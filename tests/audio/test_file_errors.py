@@ -15,7 +15,7 @@ from slimwhisper.audio.ffmpeg import ALLOWED
 from slimwhisper.audio.load import load_audio
 from slimwhisper.errors import AudioError
 from tests.support.fuzz import examples
-from tests.support.recordings import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, write
+from tests.support.sounds import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, write
 
 PICTURE = ("-f", "lavfi", "-i", "testsrc=size=32x32:rate=5:duration=6", "-c:v", "mpeg4")
 

@@ -16,7 +16,7 @@ from slimwhisper.audio import samples
 from slimwhisper.audio.ffmpeg import decode
 from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.load import load_audio
-from tests.support.recordings import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, sound, write
+from tests.support.sounds import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, sound, write
 
 
 @cache

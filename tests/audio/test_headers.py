@@ -11,7 +11,7 @@ import soundfile
 from slimwhisper.audio.load import load_audio
 from slimwhisper.errors import AudioError
 from tests.support.paths import SAMPLES
-from tests.support.recordings import convert, ffmpeg, needs_ffmpeg, sound, write
+from tests.support.sounds import convert, ffmpeg, needs_ffmpeg, sound, write
 
 # by format: the last bytes before the size of the samples, its bytes, and what it counts besides
 FORMATS = {

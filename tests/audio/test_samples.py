@@ -19,7 +19,7 @@ from slimwhisper.audio.load import as_waveform, load_samples, resample, resample
 from slimwhisper.audio.samples import ArraySamples, Excerpts, StoredSamples
 from slimwhisper.errors import AudioError, OptionError
 from tests.support.fuzz import examples
-from tests.support.recordings import STEP, write
+from tests.support.sounds import STEP, write
 
 N = 50_000
 RANGES = [(0, N), (0, 1), (17, 4_000), (N - 1, N), (N - 10, N + 10), (-5, 5), (-9, -1), (9, 9)]

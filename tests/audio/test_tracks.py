@@ -11,7 +11,7 @@ from slimwhisper.audio.load import load_channels, load_samples
 from slimwhisper.audio.readers import Readers
 from slimwhisper.errors import AudioError, OptionError
 from tests.support.paths import SAMPLES
-from tests.support.recordings import ffmpeg, needs_ffmpeg, write
+from tests.support.sounds import ffmpeg, needs_ffmpeg, write
 
 pytestmark = needs_ffmpeg
 PHONE = SAMPLES / "phone-number.wav"

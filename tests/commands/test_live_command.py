@@ -1,4 +1,6 @@
-"""`slimwhisper live` with a model that is not there: sources, outputs, signals, errors."""
+"""`slimwhisper live` with a model that is not there: sources, outputs, signals, errors; how it
+gives audio to a stream, at its speed, in time, and all of it; and what a terminal's screen has.
+"""
 
 import json
 import os
@@ -17,6 +19,8 @@ import soundfile
 
 from slimwhisper.cli import build_parser
 from slimwhisper.commands.live import command, flags, outputs
+from slimwhisper.commands.live.outputs import Screen
+from slimwhisper.commands.live.source_reader import SourceReader, paced
 from slimwhisper.errors import AudioError
 from slimwhisper.live.types import (
     LiveEvent,
@@ -264,3 +268,164 @@ def test_an_error_of_the_model_and_a_second_signal(
     model.on_piece = lambda: [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]
     run = run_cli("live", source)
     assert run.status == 130 and run.err == "slimwhisper: interrupted\n"
+
+
+# -- what a stream is given ------------------------------------------------------------------------
+
+
+def test_own_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece comes when it has been said; a reader that is late is not made later."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    times = []
+    for piece in paced(iter([np.zeros(SAMPLE_RATE, np.float32)] * 2)):
+        assert len(piece) == SAMPLE_RATE // 10
+        times.append(now[0])
+        if len(times) == 10:
+            now[0] += 0.55
+    assert times[:10] == pytest.approx(100 + 0.1 * np.arange(1, 11))
+    assert times[10:15] == pytest.approx([101.55] * 5)
+    assert times[15:] == pytest.approx(100 + 0.1 * np.arange(16, 21))
+
+
+class Slow:
+    """A stream that decodes nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.pieces: list[np.ndarray] = []
+        self.backlog = 0.0
+        self.finished = False
+
+    def append(self, piece: np.ndarray) -> None:
+        self.pieces.append(piece)
+        self.backlog += len(piece) / SAMPLE_RATE
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+def pumped(feed: SourceReader, stream: Slow) -> list[float]:
+    """How late it was told to be."""
+    late: list[float] = []
+    feed.pump(stream, 1.0, late.append)
+    return late
+
+
+def test_a_slow_model_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A microphone goes on; nothing is lost."""
+    now = [1.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    sound = np.arange(12 * SAMPLE_RATE, dtype=np.float32)
+
+    def source() -> Iterator[np.ndarray]:
+        for i in range(120):
+            now[0] += 0.1
+            yield sound[i * 1600 : (i + 1) * 1600]
+
+    stream = Slow()
+    late = pumped(SourceReader(source(), True), stream)
+    assert len(late) == 1 and 6 < late[0] < 6.2
+    assert stream.finished and np.array_equal(np.concatenate(stream.pieces), sound)
+
+
+def test_a_fast_pipe_waits_for_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file through a pipe is decoded in the same steps as from a disk."""
+    stream, most = Slow(), [0.0]
+
+    def sleep(_: float) -> None:
+        most[0] = max(most[0], stream.backlog)
+        stream.backlog = 0.0
+
+    feed = SourceReader(iter([np.zeros(50 * SAMPLE_RATE, np.float32)]), True)
+    while feed._queue.qsize() < 500:
+        time.sleep(0.001)
+    monkeypatch.setattr("slimwhisper.commands.live.source_reader.time.sleep", sleep)
+    assert pumped(feed, stream) == []
+    assert sum(map(len, stream.pieces)) == 50 * SAMPLE_RATE and 1 < most[0] < 1.2
+
+
+def test_a_stream_that_waits_for_more_is_given_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update that is not due yet is not waited for."""
+    now, stream = [0.0], Slow()
+    feed = SourceReader(iter([np.zeros(20 * SAMPLE_RATE, np.float32)]), True)
+    while feed._queue.qsize() < 200:
+        time.sleep(0.001)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    assert pumped(feed, stream) == []
+    assert stream.backlog == pytest.approx(20) and 0.19 * 190 < now[0] < 0.23 * 190
+
+
+# -- a terminal ------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """What is on a terminal's screen after codes that rewrite lines."""
+
+    def __init__(self, width: int) -> None:
+        self.width, self.lines, self.at = width, [""], 0
+
+    def write(self, text: str) -> int:
+        for part in re.findall(r"\x1b\[[\d;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
+            if part == "\n":
+                self.at += 1
+                self.lines += [""] * (self.at == len(self.lines))
+            elif part == "\x1b[2K":
+                self.lines[self.at] = ""
+            elif re.fullmatch(r"\x1b\[\d+A", part):
+                self.at -= int(part[2:-1])
+            elif part[0] not in "\r\x1b":
+                self.lines[self.at] += part
+        return len(text)
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool:
+        return True
+
+    encoding = "utf-8"
+
+    def text(self) -> list[str]:
+        return [line for line in self.lines if line]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return Terminal(20)
+
+
+def test_the_tail_is_rewritten_in_place(terminal: Terminal) -> None:
+    screen: Any = Screen(terminal, width=20)  # type: ignore[arg-type]
+    for committed, tail, shown in (
+        ("", " won", ["won"]),
+        (" one", " tool", ["one tool"]),
+        ("", " two three", ["one two three"]),
+        (" two three", " four five six", ["one two three four", "five six"]),
+        (" four five six seven", "", ["one two three four", "five six seven"]),
+    ):
+        screen.event(TextUpdate(0, committed, tail))
+        assert [line.rstrip() for line in terminal.text()] == shown
+    screen.event(UtteranceEnded(0, (), " one two three four five six seven", "en"))
+    screen.event(TextUpdate(1, "", " next"))
+    assert [line.rstrip() for line in terminal.text()][-1] == "next"
+    screen.close()
+    assert [line.rstrip() for line in terminal.text()] == ["one two three four", "five six seven"]
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+def test_dim_or_bracket(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, no_color: bool
+) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(terminal, "write", lambda text: written.append(text) or len(text))
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    screen = Screen(terminal, width=20)  # type: ignore[arg-type]
+    screen.event(TextUpdate(0, " one", " two"))
+    everything = "".join(written)
+    assert ("\x1b[2m two" in everything) != no_color
+    assert ("one [two]" in everything) == no_color
+    screen.close()

@@ -17,9 +17,8 @@ from slimwhisper.commands.live import streams
 from slimwhisper.commands.live.streams import pipe_pieces, url_pieces
 from slimwhisper.errors import AudioError, OptionError
 from tests.support.paths import SAMPLES
-from tests.support.recordings import convert, ffmpeg, needs_ffmpeg, sound, write
 from tests.support.servers import Server, serving
-from tests.support.sounds import wav
+from tests.support.sounds import convert, ffmpeg, needs_ffmpeg, sound, wav, write
 
 NAME = "standard input"
 

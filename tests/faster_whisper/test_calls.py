@@ -1,7 +1,10 @@
 """Scripts written for faster-whisper: what they call, and what they get."""
 
 import gc
+import importlib
+import inspect
 import io
+import json
 import weakref
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -14,6 +17,7 @@ import pytest
 import torch
 
 import slimwhisper
+from slimwhisper import faster_whisper
 from slimwhisper.errors import AudioError, CheckpointError, OptionError
 from slimwhisper.faster_whisper import (
     BatchedInferencePipeline,
@@ -380,3 +384,33 @@ def test_programs_by_command_and_module() -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "no such file, command or module" in done.stderr
     assert as_faster_whisper().returncode == 2
+
+
+# -- names, arguments and defaults are faster-whisper 1.2's ----------------------------------------
+
+
+PINNED = json.loads(Path(__file__).with_name("signatures.json").read_text(encoding="utf-8"))
+
+
+def signature(package: Any, path: str) -> str:
+    """Of a function or a class in a package, without types."""
+    value = package
+    for part in path.split("."):
+        if not hasattr(value, part):
+            importlib.import_module(f"{value.__name__}.{part}")
+        value = getattr(value, part)
+    found = inspect.signature(value)
+    bare = [p.replace(annotation=p.empty) for p in found.parameters.values()]
+    return str(found.replace(parameters=bare, return_annotation=found.empty))
+
+
+def test_arguments_and_defaults() -> None:
+    assert {path: signature(faster_whisper, path) for path in PINNED} == PINNED
+
+
+def test_they_are_the_packages() -> None:
+    package = pytest.importorskip("faster_whisper", reason="needs faster-whisper")
+    if not package.__version__.startswith("1.2."):
+        pytest.skip(f"faster-whisper {package.__version__} is another one than 1.2")
+    assert {path: signature(package, path) for path in PINNED} == PINNED
+    assert set(package.__all__) <= set(faster_whisper.__all__)

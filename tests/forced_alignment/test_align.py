@@ -1,8 +1,7 @@
 """A text and its recording, from end to end, with `digits`."""
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import numpy as np
@@ -174,12 +173,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert txt.splitlines() == [*LINES, "Goodbye then"]
 
 
-def test_a_recording_on_standard_input(tmp_path: Path) -> None:
+def test_a_recording_on_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("\n".join(LINES))
-    command = [sys.executable, "-m", "slimwhisper", "align", "-", "a.txt", "--model", "digits"]
-    with PHONE.open("rb") as file:
-        ran = subprocess.run(command, stdin=file, cwd=tmp_path, capture_output=True, check=False)
-    assert ran.returncode == 0 and (tmp_path / "stdin.srt").read_text().count("-->") == 3
+    monkeypatch.chdir(tmp_path)
+    usual = os.dup(0)
+    try:
+        with PHONE.open("rb") as file:
+            os.dup2(file.fileno(), 0)
+        assert main("align - a.txt --model digits".split()) == 0
+    finally:
+        os.dup2(usual, 0)
+        os.close(usual)
+    assert (tmp_path / "stdin.srt").read_text().count("-->") == 3
 
 
 def test_the_command_overwrites_neither_text_nor_audio(

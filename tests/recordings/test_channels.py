@@ -15,10 +15,10 @@ from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.outputs import formats_of
 from slimwhisper.recordings.channels import _cut
 from slimwhisper.types import Segment, Transcript, Word
-from tests.support.calls import Call, call
 from tests.support.command import RunCLI
 from tests.support.scripted import segment as plain_segment
 from tests.support.sounds import claps
+from tests.support.spoken import Call, call
 
 SPLIT: dict[str, Any] = {"channels": "split", "temperature": 0}
 ALONE: dict[str, Any] = {"temperature": 0, "vad_filter": True, "word_timestamps": True}

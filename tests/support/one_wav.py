@@ -2,10 +2,13 @@
 
     python tests/support/one_wav.py WAV FOLDER
 
-Prints two lines: the modules of the package of which a function runs, but for what runs while
-modules are imported; and the modules that are imported, have functions, and run none.
+Prints three lines: the modules of the package of which a function runs, but for what runs while
+modules are imported; the modules that are imported, have functions, and run none; and, after the
+command with times of words, whether Python looks for garbage, whether what was imported is left out
+of that, and all modules.
 """
 
+import gc
 import sys
 import threading
 from types import FrameType, FunctionType
@@ -42,16 +45,19 @@ def has_functions(name: str) -> bool:
 
 def main() -> None:
     wav, folder = sys.argv[1:]
+    command = ["transcribe", wav, "--model", "digits", "--device", "cpu", "-o", folder]
     threading.setprofile(note)
     sys.setprofile(note)
     from slimwhisper.cli import main as slimwhisper
 
-    status = slimwhisper(["transcribe", wav, "--model", "digits", "--device", "cpu", "-o", folder])
+    assert slimwhisper(command) == 0
     sys.setprofile(None)
-    assert status == 0
+    threading.setprofile(None)  # type: ignore[arg-type]
     imported = {name for name in sys.modules if name.startswith(PACKAGE)}
     print(*sorted(ran & imported))
     print(*sorted(name for name in imported - ran if has_functions(name)))
+    assert slimwhisper([*command, "--word_timestamps", "True"]) == 0
+    print(gc.isenabled(), gc.get_freeze_count() > 100_000, *sys.modules)
 
 
 if __name__ == "__main__":

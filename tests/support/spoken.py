@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import slimwhisper
 from recipes.digits.catalogue import WORDS
@@ -65,3 +67,31 @@ def sequence(count: int, rng: np.random.Generator) -> tuple[list[str], np.ndarra
     words = spoken_words()
     chosen = rng.integers(len(words), size=count)
     return [WORDS[words[i][0]] for i in chosen], joined([words[i][1] for i in chosen], rng)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A telephone call of two people, each on a channel of their own."""
+
+    audio: NDArray[np.float32]  # [2, n], 16 kHz
+    words: list[tuple[int, str]]  # channel and word, in order of time
+
+    def said(self, channel: int) -> list[str]:
+        return [word for number, word in self.words if number == channel]
+
+
+def call(turns: int = 6, digits: int = 3, pause: float = 0.6, seed: int = 3) -> Call:
+    """People who take turns of some digits, with pauses in seconds between them."""
+    rng, known = np.random.default_rng(seed), spoken_words()
+    silence = np.zeros((2, round(pause * RATE)), np.float32)
+    pieces, words = [silence], []
+    for turn in range(turns):
+        channel = turn % 2
+        for i in rng.choice(len(known), digits):
+            digit, sound = known[i]
+            piece = np.zeros((2, len(sound) + 3_200), np.float32)
+            piece[channel, : len(sound)] = sound
+            pieces.append(piece)
+            words.append((channel, WORDS[digit]))
+        pieces.append(silence)
+    return Call(np.concatenate(pieces, axis=1), words)
