@@ -213,7 +213,6 @@ def _placeholder_reason(file: Path) -> str | None:
 
 EMBEDDING = "decoder.token_embedding.weight"  # [V, d], also for the logits, unless there is
 OUTPUT = "proj_out.weight"  # [V, d]
-FACTORS = ("weight1", "weight2")  # in place of a weight [out, in]: [in, r] and [r, out]
 TEXTS = range(8, 4097)  # tokens of a text's context; Whisper's has 448
 
 
@@ -252,35 +251,10 @@ def expected_shapes(dims: Dims) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def factored_layers(state: Mapping[str, Tensor]) -> set[str]:
-    """The names, with a dot at their end, of the layers that have a factor of their weight."""
-    names = [name for name in state if isinstance(name, str)]  # a file may have other keys
-    return {name.removesuffix(f) for name in names for f in FACTORS if name.endswith(f".{f}")}
-
-
-def _factor_shapes(
-    name: str, expected: Mapping[str, tuple[int, ...]], state: Mapping[str, Tensor]
-) -> dict[str, tuple[int, ...]]:
-    """`expected` with factors in place of the weights that `state` has as factors. The first one's
-    second dimension is their rank. Raises CheckpointError for layers that cannot be factored.
-    """
-    shapes = dict(expected)
-    for layer in sorted(factored_layers(state)):
-        shape = shapes.pop(f"{layer}weight", ())
-        if len(shape) != 2 or not layer.startswith("encoder.blocks."):
-            what = f"the weight of {layer[:-1]!s:.200} is in two factors"
-            remedy = "multiply them and save it again"
-            raise load_error(f"{name}: {what}, but only the encoder's matrices may be; {remedy}")
-        first, second = (f"{layer}{factor}" for factor in FACTORS)
-        rank = max([1, *getattr(state.get(first), "shape", ())[1:2]])
-        shapes |= {first: (shape[1], rank), second: (rank, shape[0])}
-    return shapes
-
-
 def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
     """Raise CheckpointError unless `state` has the tensors of `expected_shapes`, all finite.
 
-    state: OpenAI's name -> tensor, matrices [out, in]. The encoder's may be in two `FACTORS`.
+    state: OpenAI's name -> tensor, matrices [out, in].
     """
     if min(astuple(dims)) < 1:
         raise load_error(f"{name}: invalid dimensions {list(astuple(dims))}; copy it again")
@@ -305,7 +279,6 @@ def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
     keys = [n.removesuffix("weight") for n in expected if n.endswith(".key.weight")]
     optional = {f"{key}bias": expected[f"{key}weight"][:1] for key in keys}  # dropped by folding
     optional[OUTPUT] = expected[EMBEDDING]
-    expected = _factor_shapes(name, expected, state)
     shapes = expected | optional
     missing = [n for n in expected if n not in state]
     extra = [n for n in state if n not in shapes]

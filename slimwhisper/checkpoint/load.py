@@ -31,7 +31,7 @@ class Checkpoint:
 
     It has the tensors of `files.expected_shapes`. There may also be biases of keys, which change
     nothing, and `proj_out.weight`, [V, d], if the matrix of the logits is not the embedding of the
-    tokens. Weights of the encoder may be two factors in place of a matrix (`formats.hugging_face`).
+    tokens.
 
     Attributes:
         name: The model's name, followed by its adapter's name.

@@ -22,14 +22,8 @@ import torch
 from tokenizers import processors
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import OUTPUT, factored_layers, inside, load_error, read_json
-from slimwhisper.checkpoint.formats.hugging_face import (
-    DIMENSIONS,
-    LITE_WHISPER,
-    RANKS,
-    hugging_face_name,
-    multiply_factors,
-)
+from slimwhisper.checkpoint.files import OUTPUT, inside, load_error, read_json
+from slimwhisper.checkpoint.formats.hugging_face import DIMENSIONS, hugging_face_name
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.settings import head_pairs
 from slimwhisper.checkpoint.vocabulary import byte_level_tokenizer
@@ -56,7 +50,6 @@ class Conversion(NamedTuple):
 
     path: Path
     dropped: tuple[str, ...]  # settings that slimwhisper reads in it, and openai-whisper does not
-    products: int = 0  # weights that were two factors, which neither format can store
 
 
 def run_convert(arguments: argparse.Namespace) -> int:
@@ -69,10 +62,6 @@ def run_convert(arguments: argparse.Namespace) -> int:
         remedy = "for the same times of words there, call set_alignment_heads"
         hint = f"; {remedy}" if "alignment_heads" in conversion.dropped else ""
         print(f"slimwhisper: {conversion.path}: {unread}{hint}", file=sys.stderr)
-    if conversion.products:
-        lost = f"the factors of {conversion.products} weights were multiplied"
-        speed = "so the encoder is as large and as slow as Whisper's"
-        print(f"slimwhisper: {conversion.path}: {lost}, {speed}", file=sys.stderr)
     print(f"{conversion.path}: written, and verified by reading it back")
     return 0
 
@@ -91,8 +80,7 @@ def convert(
     Arguments:
         name: as for `load_checkpoint`.
         out: ends in .pt, or is a folder.
-        dtype: "float32", "float16" or "bfloat16"; None: each tensor keeps its own; the product of
-            two factors is float32, or float64.
+        dtype: "float32", "float16" or "bfloat16"; None: each tensor keeps its own.
         overwrite: replace an existing file, or a folder that has only a model's files.
         adapter: as for `load_checkpoint`; it is merged into the written weights.
         download_root: folder for downloaded models.
@@ -130,7 +118,7 @@ def convert(
         reason = f"cannot be written: {error_line(error)}"
         raise OutputError(f"{target}: {reason}; free some space, or choose another") from error
     dropped = tuple(name for name in own if name != "audio_window")
-    return Conversion(target, dropped, len(factored_layers(checkpoint.state)))
+    return Conversion(target, dropped)
 
 
 def _check_format(checkpoint: Checkpoint) -> None:
@@ -149,12 +137,11 @@ def _check_format(checkpoint: Checkpoint) -> None:
 def _tensors_to_write(checkpoint: Checkpoint, dtype: str | None) -> dict[str, Tensor]:
     """The tensors to write, in their dtype, each with storage of its own.
 
-    Biases of keys are left out: neither format has them, and they cancel in the softmax. Factors
-    are multiplied: other programs read them with code of the model's own, or not at all.
+    Biases of keys are left out: neither format has them, and they cancel in the softmax.
     """
     number = None if dtype is None else getattr(torch, dtype)
     state: dict[str, Tensor] = {}
-    for name, tensor in multiply_factors(checkpoint.state).items():
+    for name, tensor in checkpoint.state.items():
         if name.endswith(".key.bias"):
             continue
         converted = tensor.contiguous() if number is None else tensor.to(number).contiguous()
@@ -418,10 +405,6 @@ def _copied(checkpoint: Checkpoint, source: Path) -> dict[str, str]:
     config["dtype" if "dtype" in config else "torch_dtype"] = _dtype(checkpoint.state)
     config["tie_word_embeddings"] = OUTPUT not in checkpoint.state
     config["vocab_size"] = checkpoint.dims.n_vocab
-    if config["model_type"] == LITE_WHISPER:  # its factors are multiplied: it is Whisper's
-        config |= {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]}
-        for key in (RANKS, "auto_map"):
-            config.pop(key, None)
     files = [inside(source, name) for name in FOLDER_FILES]
     contents = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
     dims = checkpoint.dims

@@ -22,7 +22,6 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import choose_forms
 from slimwhisper.checkpoint.files import OUTPUT
-from slimwhisper.checkpoint.formats.hugging_face import multiply_factors
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.commands.random_weights import random_checkpoint
@@ -201,8 +200,7 @@ def _whisper_run(
         raise DependencyError(f"openai-whisper is not installed; {command}") from None
     model = whisper.model.Whisper(whisper.model.ModelDimensions(**asdict(checkpoint.dims)))
     names = model.state_dict().keys()  # without key biases, which have no effect
-    state = multiply_factors(checkpoint.state)
-    model.load_state_dict({name: state[name] for name in names})
+    model.load_state_dict({name: checkpoint.state[name] for name in names})
     model.eval().to(device)
     model.encoder.forward = clock.wrap(model.encoder.forward)
 

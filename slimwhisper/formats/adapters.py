@@ -19,7 +19,6 @@ from slimwhisper.checkpoint.files import (
     EMBEDDING,
     JSONFields,
     check_numbers,
-    factored_layers,
     inside,
     load_error,
     read_tensors,
@@ -137,16 +136,10 @@ def merge_adapter(state: Mapping[str, Tensor], adapter: Adapter) -> dict[str, Te
     """Merge an adapter; changed weights become float32, or stay float64.
 
     state: OpenAI's name -> tensor, matrices [out, in]; not modified. Raises CheckpointError for
-    factors that are missing or do not fit, for a layer whose weight is itself in two factors, or if
-    a merged weight is not finite.
+    factors that are missing or do not fit, or if a merged weight is not finite.
     """
     file = adapter.file
     linear = {n for n, t in state.items() if t.ndim == 2 and n.endswith(".weight")} - {EMBEDDING}
-    halves = factored_layers(state)
-    if factored := [n for n in sorted(adapter.factors) if n.removesuffix("weight") in halves]:
-        what = f"{_module(factored[0])} of the model is stored as two factors"
-        remedy = "`slimwhisper convert` the model to a folder first, which multiplies them"
-        raise load_error(f"{file}: {what}, which take no adapter; {remedy}")
     if unknown := adapter.factors.keys() - linear:
         reason = f"no linear layer {_module(min(unknown))} for it"
         raise load_error(f"{file}: the model has {reason}; {_ANOTHER}, or {_MERGE_FIRST}")

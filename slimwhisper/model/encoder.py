@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import factored_layers
 from slimwhisper.kernels.blocks import BlockWeights, encoder_attention, encoder_rows, reads_tiles
 from slimwhisper.kernels.cpu.library import intercepted
 from slimwhisper.kernels.dispatch import Kernels
@@ -99,7 +98,7 @@ class _EncoderBlock:
         return encoder_attention(q, k, v, self.rounded).flatten(2)
 
     def weights(self) -> BlockWeights:
-        """Of a block without factors; there are several parts of an MLP for oneDNN alone."""
+        """There are several parts of an MLP for oneDNN alone."""
         layers = *self.projections, self.out, *self.mlp.parts[0]
         return BlockWeights(self.norm.pair, self.mlp.norm.pair, *(layer.pair for layer in layers))
 
@@ -122,9 +121,8 @@ class Encoder:
         to share those of a model.
         """
         self.kernels = kernels or Kernels(device, dtype)
-        whole = not factored_layers(state)  # its layers are one matrix each
-        whole &= device.type == "cpu"
-        tiled = whole and not int8 and reads_tiles(dims.n_audio_state, dtype)
+        on_cpu = device.type == "cpu"
+        tiled = on_cpu and not int8 and reads_tiles(dims.n_audio_state, dtype)
         source = Source(state, "encoder.", device, dtype, int8=int8, tiled=tiled)
         self.dims, self.device, self.dtype = dims, device, dtype
         self.conv1 = _Convolution.read(source / "conv1", stride=1)
@@ -137,7 +135,7 @@ class Encoder:
         ]
         self.norm = LayerNorm.read(source / "ln_post")
         self.rows = (
-            encoder_rows([b.weights() for b in self.blocks], self.norm.pair) if whole else []
+            encoder_rows([b.weights() for b in self.blocks], self.norm.pair) if on_cpu else []
         )
 
     def shortened(self, dims: Dims) -> "Encoder":

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import FACTORS
 from slimwhisper.kernels.attention import CacheWrite, add_norm
 from slimwhisper.kernels.blocks import MLPBlock
 from slimwhisper.kernels.cpu.library import library
@@ -34,31 +33,22 @@ class Source:
         """The tensor of this name, in its own shape [...]; dtype None: the source's."""
         return self.state[self.prefix + name].to(self.device, dtype or self.dtype)
 
-    def matrices(self) -> list[Tensor]:
-        """A linear layer's weight [out, in]; of a factored layer, the two that are multiplied by
-        one after the other, [r, in] and [out, r] (`checkpoint.formats.hugging_face`).
-        """
-        if f"{self.prefix}weight" in self.state:
-            return [self.tensor("weight")]
-        return [self.tensor(name).T.contiguous() for name in FACTORS]
-
     def prepared(self, weight: Tensor) -> Matrix:
-        """One of the `matrices`, as it is multiplied by."""
+        """A linear layer's weight [out, in], as it is multiplied by."""
         return prepare(weight, self.small_batches, self.int8, self.tiled)
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """x W^T + b; of a factored layer, x W_1^T W^T + b."""
+    """x W^T + b."""
 
-    weight: Matrix  # [out, in], or [out, r]
+    weight: Matrix  # [out, in]
     bias: Tensor | None = None
-    first: Matrix | None = None  # W_1 [r, in]
 
     @staticmethod
     def read(source: Source, bias: bool = True) -> "Linear":
-        *first, weight = map(source.prepared, source.matrices())
-        return Linear(weight, source.tensor("bias") if bias else None, *first)
+        weight = source.prepared(source.tensor("weight"))
+        return Linear(weight, source.tensor("bias") if bias else None)
 
     @staticmethod
     def joined(*layers: "Linear") -> "Sequence[Linear]":
@@ -76,7 +66,7 @@ class Linear:
     def on_gpu(self) -> HalfOnGPU | None:
         """The weight, if its product can be added to a tensor for the price of the product."""
         weight = self.weight
-        return weight if self.first is None and isinstance(weight, HalfOnGPU) else None
+        return weight if isinstance(weight, HalfOnGPU) else None
 
     @property
     def pair(self) -> tuple[Matrix, Tensor | None]:
@@ -85,8 +75,6 @@ class Linear:
 
     def __call__(self, x: Tensor, gelu: bool = False, addend: Tensor | None = None) -> Tensor:
         """x [..., in], addend [..., out] -> [..., out]."""
-        if self.first is not None:
-            x = self.first.multiply(x, None, None, False)
         return self.weight.multiply(x, self.bias, addend, gelu)
 
 
@@ -146,7 +134,7 @@ class Residual:
     def add_mlp(self, mlp: "MLP") -> None:
         """Add an MLP of the norm of the sum so far."""
         normed, ((up, down), *others) = self.normed(mlp.norm), mlp.parts
-        if others or mlp.first or mlp.last or down.on_gpu is None:
+        if others or down.on_gpu is None:
             self.add(mlp(normed))
         else:
             self.add_product(up(normed, gelu=True), down)
@@ -174,36 +162,30 @@ class MLP:
 
     norm: LayerNorm
     parts: Sequence[tuple[Linear, Linear]]  # up and down, for a part of the hidden values
-    first: Linear | None = None  # d -> r, before the parts, where `up` is factored
-    last: Linear | None = None  # r -> d, after them, where `down` is
     block: MLPBlock | None = None  # the whole, in C
 
     @staticmethod
     def read(source: Source) -> "MLP":
         up, down, prepared = source / "mlp" / "0", source / "mlp" / "2", source.prepared
-        *inner, wide = up.matrices()
-        narrow, *outer = down.matrices()
-        bias, down_bias = up.tensor("bias"), down.tensor("bias")
-        first = Linear(prepared(inner[0])) if inner else None
-        last = Linear(prepared(outer[0]), down_bias) if outer else None
+        wide, bias, narrow = up.tensor("weight"), up.tensor("bias"), down.tensor("weight")
         width = None if source.int8 or source.tiled else packed_width(narrow, source.small_batches)
         width, parts = width or narrow.shape[1], list[tuple[Linear, Linear]]()
         pieces = zip(wide.split(width), bias.split(width), narrow.split(width, dim=1), strict=True)
         for piece, its_bias, lower in pieces:
-            last_bias = None if outer or parts else down_bias
+            last_bias = None if parts else down.tensor("bias")
             parts.append((Linear(prepared(piece), its_bias), Linear(prepared(lower), last_bias)))
         block = None
-        if source.small_batches and not inner:  # of weights that are not packed, there is one part
+        if source.small_batches:  # of weights that are not packed, there is one part
             matrices = (layer.weight for layer in parts[0])
             block = MLPBlock.of(library(source.dtype), *matrices, bias, parts[0][1].bias)
-        return MLP(LayerNorm.read(source / "mlp_ln"), parts, first, last, block)
+        return MLP(LayerNorm.read(source / "mlp_ln"), parts, block)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The normed x [..., d] -> [..., d], to add to the residual stream."""
         if self.block is not None and (whole := self.block(x)) is not None:
             return whole
-        x, y = x if self.first is None else self.first(x), None
+        y = None
         for up, down in self.parts:
             y = down(up(x, gelu=True), addend=y)
         assert y is not None
-        return y if self.last is None else self.last(y)
+        return y

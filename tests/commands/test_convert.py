@@ -33,7 +33,6 @@ from tests.support.checkpoints import (
     tiny_dims,
 )
 from tests.support.command import RunCLI
-from tests.support.lite_whisper import factored_state, products, save_lite
 
 ENGLISH = tiny_dims(width=8, multilingual=False, audio_layers=1, text_layers=1)
 LARGE = tiny_dims(width=8, n_mels=128, audio_layers=1, text_layers=1)
@@ -282,29 +281,6 @@ def test_folder_to_folder_keeps_tokenizer_and_settings(folder: Path, tmp_path: P
     kind = torch.bfloat16
     assert_equal(load_checkpoint(made).state, {n: t.to(kind) for n, t in expected.items()}, kind)
     assert read(made / "config.json")["torch_dtype"] == "bfloat16"
-
-
-def test_factors_are_multiplied(tmp_path: Path, run_cli: RunCLI) -> None:
-    """LiteASR's: what is written is Whisper's, for every program; one line says what that costs."""
-    state = factored_state(DIMS, seed=7)
-    source = save_lite(tmp_path / "lite", DIMS, state)
-    run = run_cli("convert", str(source), str(tmp_path / "whole"))
-    assert run.status == 0 and run.err.count("\n") == 1
-    assert f"{tmp_path / 'whole'}: the factors of 4 weights were multiplied" in run.err
-    config = read(tmp_path / "whole" / "config.json")
-    assert config["model_type"] == "whisper" and config["d_model"] == 8
-    assert config["architectures"] == ["WhisperForConditionalGeneration"]
-    assert not {"low_rank_config", "auto_map"} & config.keys()
-    assert {file.name for file in (tmp_path / "whole").iterdir()} <= FILES
-    rounded = {n: t.float() for n, t in products(state).items() if not n.endswith(".key.bias")}
-    assert_equal(load_checkpoint(tmp_path / "whole").state, rounded)
-    file = convert(str(source), tmp_path / "out.pt", dtype="float16").path
-    assert_equal(load_checkpoint(file).state, rounded, torch.float16)
-    theirs = whisper.load_model(str(file), device="cpu").state_dict()
-    name = "encoder.blocks.0.mlp.0.weight"
-    assert torch.equal(theirs[name], rounded[name].half().float())
-    again = run_cli("convert", str(tmp_path / "whole"), str(tmp_path / "again.pt"))
-    assert again.status == 0 and not again.err
 
 
 def test_an_existing_output_is_kept(openai_file: Path, tmp_path: Path, run_cli: RunCLI) -> None:

@@ -1,14 +1,7 @@
-"""Reads Hugging Face checkpoints: folders with config.json and weights, in one file or in shards.
-
-LiteASR's factored encoders (Kamahori et al., arXiv 2502.20583): config.json has the model_type
-"lite-whisper" and the ranks r of each encoder layer's linear maps, those that are factored:
-y = (x `weight1`) `weight2` + `bias`, [in, r] and [r, out], instead of x `weight`^T + `bias`,
-[out, in]. All else is as in Whisper.
-"""
+"""Reads Hugging Face checkpoints: folders with config.json and weights, in a file or in shards."""
 
 import logging
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -16,77 +9,14 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.files import (
     EMBEDDING,
-    FACTORS,
     OUTPUT,
     Contents,
     JSONFields,
-    factored_layers,
     inside,
     load_error,
     read_tensors,
 )
 from slimwhisper.types import Dims
-
-LITE_WHISPER = "lite-whisper"
-RANKS = "low_rank_config"
-_LAYERS = {  # name in a layer's ranks: part of the tensors' names
-    "q_proj": "attn.query",
-    "k_proj": "attn.key",
-    "v_proj": "attn.value",
-    "out_proj": "attn.out",
-    "fc1": "mlp.0",
-    "fc2": "mlp.2",
-}
-
-
-def check_ranks(fields: JSONFields, layers: int, state: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError unless the encoder's factors have config.json's ranks.
-
-    layers: of the encoder. state: OpenAI's name -> tensor.
-    """
-    ranks = fields.get(RANKS, list, [])
-    if ranks and (len(ranks) != layers or not all(isinstance(r, dict) for r in ranks)):
-        raise fields.invalid(RANKS, f"not a list of {layers} objects, one for each encoder layer")
-    wanted = {
-        f"encoder.blocks.{i}.{_LAYERS[key]}.": rank
-        for i, named in enumerate(ranks)
-        for key, rank in named.items()
-        if key in _LAYERS
-    }
-    found = {
-        layer: shape[1]
-        for layer in factored_layers(state)
-        if layer.startswith("encoder.blocks.")
-        and len(shape := state.get(f"{layer}{FACTORS[0]}", torch.empty(0)).shape) == 2
-    }
-    for layer in sorted({*wanted, *found}):
-        if wanted.get(layer) != found.get(layer):
-            what = f"{RANKS} gives {layer[:-1]} {_rank(wanted.get(layer))}"
-            remedy = "copy config.json and the weights from one model"
-            has = f"the weights have {_rank(found.get(layer))}"
-            raise load_error(f"{fields.file}: {what}, but {has}; {remedy}")
-
-
-def _rank(rank: object) -> str:
-    return "no rank" if rank is None else f"rank {rank!r:.40}"
-
-
-def multiply_factors(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same weights with the product [out, in] in place of two factors.
-
-    state: OpenAI's name -> tensor. Products are computed in float64 and rounded once, to float32,
-    or stay float64.
-    """
-    layers = factored_layers(state)
-    factors = set(chain.from_iterable((f"{layer}{f}" for f in FACTORS) for layer in layers))
-    whole = {name: tensor for name, tensor in state.items() if name not in factors}
-    for layer in sorted(layers):
-        first, second = (state[f"{layer}{factor}"] for factor in FACTORS)
-        product = (first.double() @ second.double()).T.contiguous()
-        wide = torch.promote_types(torch.promote_types(first.dtype, second.dtype), torch.float32)
-        whole[f"{layer}weight"] = product.to(wide)
-    return whole
-
 
 WHOLE = ("model.safetensors", "pytorch_model.bin")  # the first that exists is read
 _AGAIN = "download the model again"
@@ -201,7 +131,7 @@ def read(folder: Path) -> Contents:
     """config.json and the weights: OpenAI's name -> tensor, memory-mapped if possible.
 
     Shapes as in `files.expected_shapes`: matrices [out, in]. A matrix for the logits that is not
-    the token embedding is `proj_out.weight`, [V, d]. LiteASR's factors stay as they are.
+    the token embedding is `proj_out.weight`, [V, d].
     """
     if not folder.is_dir():
         what = "give the folder with its config.json, not the .safetensors file"
@@ -225,7 +155,6 @@ def read(folder: Path) -> Contents:
     if OUTPUT in state and tied:
         text = "%s: %s is used for the logits; set tie_word_embeddings to false in config.json"
         logger.warning(text, folder, f"{OUTPUT} differs from the token embedding and")
-    check_ranks(settings, dims.n_audio_layer, state)
     return Contents(dims, state, folder=folder)
 
 
@@ -251,7 +180,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 def _read_dims(fields: JSONFields) -> Dims:
     config, content = fields.file, fields.content
     kind = content.get("model_type")
-    if kind not in ("whisper", LITE_WHISPER):
+    if kind != "whisper":
         raise load_error(f"{config}: model_type is {kind!r}, not 'whisper'; give a Whisper model")
     for key, whispers in (("activation_function", "gelu"), ("scale_embedding", False)):
         if content.get(key, whispers) != whispers:
