@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.audio.mel import FFT_SAMPLES, HALF, RANGE, log_mel
-from slimwhisper.types import HOP_SAMPLES
+from slimwhisper.types import HOP_SAMPLES, MEL_FRAMES_PER_POSITION
 
 SILENCE = -10.0  # log10 of the lowest power, to which whisper clips
 
@@ -44,13 +44,23 @@ class LiveMel:
         self._pending.append(samples)
         self.samples += len(samples)
 
-    def window(self, frames: int) -> Tensor:
-        """[n_mels, width] float32: the first `frames` mel frames, then silence. If they are the
-        whole buffer, the frames after them include its last samples, which overlap them.
+    def logs(self, frames: int) -> Tensor:
+        """[n_mels, n] float32: log10 of the power of the first complete mel frames, at most
+        `frames`, of whole encoder positions.
+        """
+        whole = min(frames, self.complete) // MEL_FRAMES_PER_POSITION
+        return self._logs[:, : whole * MEL_FRAMES_PER_POSITION].clone()
+
+    def window(self, frames: int, before: Tensor | None = None) -> Tensor:
+        """[n_mels, width] float32: `logs` of what was before, the first `frames` mel frames, then
+        silence. If they are the whole buffer, the frames after them include its last samples, which
+        overlap them.
         """
         self._compute()
         mel = torch.full((self.n_mels, self.width), SILENCE)
         computed = self._logs[:, : self.width if frames == self.frames else frames]
+        if before is not None:
+            computed = torch.cat([before, computed], dim=1)[:, : self.width]
         mel[:, : computed.shape[1]] = computed
         if frames == self.frames:
             samples = self._samples if self._reflected else _reflect(self._samples)

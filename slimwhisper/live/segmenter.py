@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.speech_buffer import SHORT_SILENCE, SpeechBuffer
 from slimwhisper.live.types import LiveEvent, SpeechStarted, SpeechStopped
-from slimwhisper.live.utterance import Utterance
+from slimwhisper.live.utterance import History, Utterance
 from slimwhisper.speakers.live import LiveSpeakers
 from slimwhisper.types import SAMPLE_RATE
 from slimwhisper.voice_activity import DROP, FRAME, SpeechStream
@@ -114,9 +114,7 @@ class SpeechSegmenter:
         self._utterance: Utterance | None = None  # the current one
         self._number = 0  # of the next utterance
         self._control_calls = 0  # of `commit` and `clear`
-        self.history: list[
-            int
-        ] = []  # tokens that utterances have committed, before their last cuts
+        self.history = History(setup.dims.n_mels)
         live = setup.live
         self.speakers = LiveSpeakers(live.known_speakers) if live.diarize else None
 

@@ -98,6 +98,11 @@ class UpdateSettings:
         update_frames = round(self.live.update * FRAMES_PER_SECOND)
         return max(self.max_frames - update_frames, self.max_frames // 2)
 
+    @property
+    def window_frames(self) -> int:
+        """The most mel frames of an update, with those of speech before its buffer."""
+        return self.dims.window_frames - END_SILENCE_FRAMES
+
     def usual_tokens(self, frames: int) -> int:
         """Return the most tokens to sample for some audio.
 

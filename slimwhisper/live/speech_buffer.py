@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -31,6 +32,7 @@ from slimwhisper.longform.words import attach_words, attention
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
+    MEL_FRAMES_PER_POSITION,
     POSITIONS_PER_SECOND,
     SAMPLE_RATE,
     Segment,
@@ -83,6 +85,12 @@ class BufferAudio:
         return min(self.mel.frames, -(-(self.speech_end + TAIL - self.start) // HOP_SAMPLES))
 
     @property
+    def tells_language(self) -> bool:
+        """Whether there is as much speech as its language needs, or no more may follow."""
+        long = self.speech_end - self.speech_start >= SAMPLE_RATE
+        return long or self.closed or self.trailing_silence >= SHORT_SILENCE
+
+    @property
     def all_speech_decoded(self) -> bool:
         """Whether an update has decoded all of the speech and some silence after it."""
         return self.decoded_end >= min(self.speech_end + END_MARGIN, self.end - HOP_SAMPLES)
@@ -101,6 +109,11 @@ class BufferAudio:
             return None
         first = max(min(self.speech_start, end) - self.start, 0)
         return self.raw[first : end - self.start]
+
+    def logs(self, end: int) -> Tensor:
+        """[n_mels, frames] float32: `LiveMel.logs` up to a position, and of silence after it."""
+        end += TAIL if self.closed else 0
+        return self.mel.logs((end - self.start) // HOP_SAMPLES)
 
     def cut(self, frames: int) -> None:
         """Remove the first mel frames."""
@@ -130,8 +143,8 @@ class UpdateDecoding:
         available, before = audio.frames_to_decode, audio.decoded_frames
         self.frames = audio.decoded_frames = min(available, setup.max_frames)
         self.final = audio.closed and self.frames == available  # no more audio follows
-        most = setup.dims.n_text_ctx * (2 if setup.live.turns else 3) // 8  # committed tokens
-        full = self.frames >= setup.full_frames or len(text.committed) > most
+        self._most = setup.dims.n_text_ctx * (2 if setup.live.turns else 3) // 8  # committed tokens
+        full = self.frames >= setup.full_frames or len(text.committed) > self._most
         self.full = full and not self.final  # the buffer will be cut
         unwritten = min(audio.speech_end, audio.decoded_end) - text_end
         # no words may follow the committed ones
@@ -141,6 +154,7 @@ class UpdateDecoding:
         expected = len(text.tentative) + setup.usual_tokens(new_frames)
         usual = min(setup.usual_tokens(self.frames) - len(text.committed), expected)
         self._max_tokens = max(usual, EXTRA_TOKENS)
+        self._context = utterance.history.nothing
         # the results, once `request` is None
         self.result = Decoded()
         self.doubtful = False  # it failed or was cut off, so it cannot become final
@@ -161,14 +175,17 @@ class UpdateDecoding:
 
     def _run(self) -> Generator[Request, Answer, None]:
         setup, utterance = self.utterance.setup, self.utterance
-        mel, window = self._audio.mel.window(self.frames), setup.options.audio_window
         seed = (setup.options.seed, utterance.number, self._audio.start, self.frames)
-        audio: Tensor | None = without_silence(mel, self.frames, window)
-        if setup.language is None and not utterance.text:  # until some is committed
-            languages = yield Window(audio, (setup.vocabulary.sot,), 0, rules=None)
+        if setup.language is None and not (utterance.text or utterance.continues):
+            languages = yield Window(self._mel(), (setup.vocabulary.sot,), 0, rules=None)
             assert isinstance(languages, Languages)
             utterance.set_language(languages.most_likely())
             audio = None
+            if self._audio.tells_language and self._add_context():
+                utterance.continues, audio = True, self._mel()
+        else:
+            self._add_context()
+            audio = self._mel()
         attempts, failures = iter(attempts_of(setup.options, seed)), list[Candidate]()
         attempt = next(attempts)
         request: Request = self._window(audio, attempt, self.text.tentative)
@@ -176,9 +193,14 @@ class UpdateDecoding:
             answer = yield request
             assert isinstance(answer, Decoded)
             text = utterance.tokenizer.decode(list(answer.tokens))
-            if not self._may_be_empty and utterance.copies_prompt(self.text.committed, text):
-                self._may_be_empty = bool(self.text.committed)
-                request = self._window(None, attempt, ())
+            since = self.text.committed
+            if not self._may_be_empty and utterance.copies(since, text):
+                self._may_be_empty, audio = bool(since), None
+                if not since:  # without what it copies
+                    utterance.history.clear()
+                    self._context = utterance.history.nothing
+                    audio = self._mel()
+                request = self._window(audio, attempt, ())
                 continue
             candidate, cut_off = self._as_candidate(answer, text), self._cut_off(answer)
             failed = candidate.failed(setup.options)
@@ -200,14 +222,33 @@ class UpdateDecoding:
         if setup.live.words or not self.final:
             tokens = (*self.text.committed, *(t for word in self.words for t in word.tokens))
             if tokens:
-                context = utterance.tokenizer.sot_sequence_including_notimestamps
-                alignment = yield Align(tuple(context), tokens)
+                before = tuple(utterance.tokenizer.sot_sequence_including_notimestamps)
+                alignment = yield Align((*before, *self._context.tokens), tokens)
                 assert isinstance(alignment, Alignment)
-                self.alignment = alignment
+                self.alignment = self._without_context(alignment)
+
+    def _add_context(self) -> bool:
+        """Decode after what was said before, if it fits: alone, short speech is often misheard."""
+        utterance, tokens = self.utterance, self._most - len(self.text.committed)
+        frames = utterance.setup.window_frames - self.frames
+        self._context = utterance.history.context(utterance.language, frames, tokens)
+        return bool(self._context.tokens)
+
+    def _mel(self) -> Tensor:
+        before, window = self._context.logs, self.utterance.setup.options.audio_window
+        mel = self._audio.mel.window(self.frames, before)
+        return without_silence(mel, before.shape[1] + self.frames, window)
+
+    def _without_context(self, alignment: Alignment) -> Alignment:
+        """The same of the buffer alone. The context's last token predicts the first one."""
+        scores = alignment.scores[:, :, self._context.logs.shape[1] // MEL_FRAMES_PER_POSITION :]
+        before = alignment.before - len(self._context.tokens)
+        parts = [scores[:, : before - 1], scores[:, alignment.before - 1 :]]
+        return replace(alignment, before=before, scores=torch.cat(parts, dim=1))
 
     def _window(self, mel: Tensor | None, attempt: Attempt, draft: tuple[int, ...]) -> Window:
         setup = self.utterance.setup
-        prompt, index = self.utterance.prompt(self.text.committed)
+        prompt, index = self.utterance.prompt(self._context, self.text.committed)
         rules = setup.later_rules if self._may_be_empty else setup.first_rules
         rules = replace(rules, sample_len=min(rules.sample_len, self._max_tokens))
         return Window(mel, prompt, index, rules, attempt, logprobs=True, draft=draft)
@@ -340,6 +381,7 @@ class SpeechBuffer:
         """Commit no more text; committed text becomes a segment."""
         if self.text.committed:
             self._close_segment(len(self.text.committed), self.audio.decoded_end)
+            self.utterance.history.clear()  # there is speech in the audio that is not in the text
 
     def _commit(self, result: Decoded, count: int, final: bool = False) -> TextUpdate:
         """Commit the first `count` tentative words. A full buffer is cut, and may commit more."""
@@ -395,5 +437,6 @@ class SpeechBuffer:
         tokens = text.committed[:count]
         rest = text.committed[count:]
         words = self._words([tokens, rest])[0] if self.setup.live.words else None
-        self.utterance.close_segment(tokens, times, words, text.result, self.audio.speech(end))
+        speech, logs = self.audio.speech(end), self.audio.logs(end)
+        self.utterance.close_segment(tokens, times, words, text.result, speech, logs)
         text.cut(count)

@@ -16,7 +16,7 @@ from slimwhisper.live.segmenter import Samples, SpeechSegmenter
 from slimwhisper.live.setup import UpdateSettings
 from slimwhisper.live.speech_buffer import SpeechBuffer
 from slimwhisper.live.types import LiveEvent, LiveOptions, SpeakersNamed
-from slimwhisper.live.utterance import Utterance
+from slimwhisper.live.utterance import History, Utterance
 from slimwhisper.model.model import Model
 from slimwhisper.option_group import ModelFacts
 from slimwhisper.types import SAMPLE_RATE
@@ -326,6 +326,6 @@ def window_of_silence(model: Model, options: LiveOptions) -> Window:
     """A second of silence, for which a device prepares itself before the first stream needs it."""
     options = replace(options, language=options.language or "en")  # skips language detection
     setup = UpdateSettings.of(model.facts, options)
-    buffer = SpeechBuffer(Utterance(0, 0.0, setup, []), 0, 0)
+    buffer = SpeechBuffer(Utterance(0, 0.0, setup, History(setup.dims.n_mels)), 0, 0)
     buffer.audio.mel.append(np.zeros(SAMPLE_RATE, np.float32))
     return buffer.request()

@@ -1,9 +1,13 @@
 """The text of an utterance, and that of its speech buffers."""
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from slimwhisper.engine.requests import Decoded
 from slimwhisper.live.policy import TextPiece, letters_of
@@ -50,6 +54,49 @@ class BufferText:
         del self.committed[:tokens], self.logprobs[:tokens]
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Some speech, and its text."""
+
+    logs: Tensor  # [n_mels, frames] float32: `LiveMel.logs`
+    tokens: tuple[int, ...] = ()
+
+
+class History:
+    """The last segments of a stream, as many as an update needs, and their text and more."""
+
+    def __init__(self, n_mels: int) -> None:
+        self.tokens: list[int] = []
+        self.nothing, self._segments = Heard(torch.empty(n_mels, 0)), deque[Heard]()
+        self._language: str | None = None  # of the segments
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.tokens.clear()
+        self._segments.clear()
+
+    def add(self, segment: Heard, language: str | None, setup: UpdateSettings) -> None:
+        """Append a segment; those before it stay as long as an update may have all."""
+        self.tokens += segment.tokens
+        del self.tokens[: -setup.dims.n_text_ctx // 2]
+        if language != self._language:
+            self._segments.clear()
+        self._language = language
+        self._segments.append(segment)
+        while sum(each.logs.shape[1] for each in self._segments) > setup.window_frames:
+            self._segments.popleft()
+
+    def context(self, language: str | None, frames: int, tokens: int) -> Heard:
+        """The last segments in this language that have no more mel frames and tokens."""
+        found = self.nothing
+        for each in reversed(self._segments if language == self._language else ()):
+            joined = Heard(torch.cat([each.logs, found.logs], dim=1), each.tokens + found.tokens)
+            if joined.logs.shape[1] > frames or len(joined.tokens) > tokens:
+                break
+            found = joined
+        return found
+
+
 class Utterance:
     """The text of one utterance; its audio is in speech buffers."""
 
@@ -58,18 +105,20 @@ class Utterance:
         number: int,
         start: float,
         setup: UpdateSettings,
-        history: list[int],
+        history: History,
         speakers: LiveSpeakers | None = None,
     ) -> None:
-        """start: seconds. history: the stream's committed tokens before the last cut; they grow.
-        speakers: of the stream; None: not requested.
+        """start: seconds. history: the stream's, which grows. speakers: of the stream; None: not
+        requested.
         """
         self.number, self.start, self.end, self.setup = number, start, start, setup
         self.text = ""  # all committed text
         kept = setup.live.condition_on_previous_text
-        self._history, self._segments = history if kept else [], list[Segment]()
+        self.history = history if kept else History(setup.dims.n_mels)
+        self._segments = list[Segment]()
         self.speakers = speakers
         self.language: str | None = None  # code; None: not known yet
+        self.continues = False  # in the language before it
         if setup.language is not None:
             self.set_language(setup.language)
 
@@ -77,28 +126,27 @@ class Utterance:
         self.language = code
         self.tokenizer = self.setup.vocabulary.tokenizer(code, self.setup.options.task)
 
-    def prompt(self, since: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    def prompt(self, context: Heard, since: Sequence[int]) -> tuple[tuple[int, ...], int]:
         """The prompt of an update with the committed tokens since the cut, and the index of
-        <|startoftranscript|>.
+        <|startoftranscript|>. context: the history's end, whose audio is in the update.
         """
         prompts = Prompts(self.tokenizer, self.setup.dims, self.setup.options)
-        prompts.add(self._history, keep=True)
+        earlier = len(self.history.tokens) - len(context.tokens)
+        prompts.add(self.history.tokens[:earlier], keep=True)
         prompt, index = prompts.of_window(self.tokenizer)
-        return (*prompt, *since), index
+        return (*prompt, *context.tokens, *since), index
 
-    def copies_prompt(self, since: Sequence[int], text: str) -> bool:
-        """Whether a text begins with two or more words that end the prompt, which the model copies
-        where it hears little. since: the committed tokens since the cut. After them, it may also be
-        three words from anywhere in the prompt; without them, there is no prompt any more.
+    def copies(self, since: Sequence[int], text: str) -> bool:
+        """Whether a text begins with two or more words that end what comes before it, which the
+        model copies where it hears little. since: the committed tokens since the cut. After them,
+        it may also be three words from anywhere.
         """
-        before = list(map(letters_of, self.tokenizer.decode([*self._history, *since]).split()))
+        before = [*self.history.tokens, *since]
+        said = list(map(letters_of, self.tokenizer.decode(before).split()))
         words = list(map(letters_of, text.split()))
-        copied = any(words[:n] == before[-n:] for n in range(2, min(len(before), len(words)) + 1))
-        if since:
-            return copied or any(before[i : i + 3] == words[:3] for i in range(len(before) - 2))
-        if copied:
-            self._history.clear()
-        return copied
+        copied = any(words[:n] == said[-n:] for n in range(2, min(len(said), len(words)) + 1))
+        loops = any(said[i : i + 3] == words[:3] for i in range(len(said) - 2))
+        return copied or (bool(since) and loops)
 
     def commit(self, text: str) -> str:
         """Add committed text. Returns it as emitted: the utterance does not begin with a space."""
@@ -113,10 +161,11 @@ class Utterance:
         words: Sequence[Word] | None,
         result: Decoded,
         speech: NDArray[np.float32] | None,
+        logs: Tensor,
     ) -> None:
         """Add a segment of committed tokens. times: seconds, where there are no words. words: None:
         not requested. result: of the update that committed the last of them. speech: its samples,
-        float32 [n]; None: speakers are not requested.
+        float32 [n]; None: speakers are not requested. logs: as in `Heard`.
         """
         if not tokens:
             return
@@ -140,10 +189,9 @@ class Utterance:
             )
         )
         if result.temperature > 0.5:  # as in `whisper`: such text is a bad prompt
-            self._history.clear()
+            self.history.clear()
         else:
-            self._history += tokens
-            del self._history[: -self.setup.dims.n_text_ctx // 2]
+            self.history.add(Heard(logs, tuple(tokens)), self.language, self.setup)
 
     def end_event(self) -> UtteranceEnded:
         """The event at its end."""

@@ -182,12 +182,12 @@ def test_a_text_that_is_longer_than_usual_is_decoded_to_its_end() -> None:
 
 
 def test_a_copy_of_the_prompt_is_decoded_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is heard, the model says again how the prompt ends."""
+    """Whatever is heard first, the model says again how the prompt ends."""
     stream, reader = begin()
     said = reader._decoded
 
     def copied(window: Window, temperature: float) -> Decoded:
-        words = window.prompt[window.sot_index - 2 : window.sot_index]
+        words = () if window.draft else tuple(t for t in window.prompt if t in reader.tokens)[-2:]
         answer = said(window, temperature)
         return replace(answer, tokens=words, logprobs=(-0.1,) * 3) if words else answer
 

@@ -121,7 +121,8 @@ class Reader:
                 words = [i for i, t in enumerate(tokens) if t in self.tokens]
                 scores = torch.zeros(1, len(before) + len(tokens) + 1, DIMS.n_audio_ctx)
                 middles = [middle // 2 for _, middle in self._digits]
-                for number, i in enumerate(words):  # up to the next word, also over a pause
+                heard = sum(t in self.tokens for t in before)
+                for number, i in enumerate(words, heard):  # up to the next word, also over a pause
                     at = middles[min(number, len(middles) - 1)]
                     after = next((m - 8 for m in middles if m > at), at + 8)
                     scores[0, len(before) - 1 + i, max(at - 8, 0) : after] = 9
