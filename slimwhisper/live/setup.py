@@ -30,7 +30,6 @@ class UpdateSettings:
         options: The options of a transcription that follow from them.
         first_rules: The sampling rules of a text from its first token on.
         later_rules: The sampling rules of text after committed text, which may be empty.
-        max_frames: The most mel frames of audio in an update. A longer buffer is cut first.
     """
 
     dims: Dims
@@ -39,7 +38,6 @@ class UpdateSettings:
     options: Options
     first_rules: Rules
     later_rules: Rules
-    max_frames: int
 
     @staticmethod
     def of(facts: ModelFacts, live: LiveOptions) -> "UpdateSettings":
@@ -67,17 +65,8 @@ class UpdateSettings:
             without_timestamps=True,
         )
         rules = make_rules(dims, options, vocabulary)
-        window = dims.window_frames
-        most = window - END_SILENCE_FRAMES
-        return UpdateSettings(
-            dims,
-            vocabulary,
-            live,
-            options,
-            rules,
-            replace(rules, suppress_first=torch.empty(0, dtype=torch.int64)),
-            min(most, window * 2 // 3) if live.turns else most,
-        )
+        later = replace(rules, suppress_first=torch.empty(0, dtype=torch.int64))
+        return UpdateSettings(dims, vocabulary, live, options, rules, later)
 
     @property
     def language(self) -> str | None:
@@ -99,9 +88,15 @@ class UpdateSettings:
         return max(self.max_frames - update_frames, self.max_frames // 2)
 
     @property
-    def window_frames(self) -> int:
-        """The most mel frames of an update, with those of speech before its buffer."""
+    def most_frames(self) -> int:
+        """The most mel frames of an update, with those of what was said before its buffer."""
         return self.dims.window_frames - END_SILENCE_FRAMES
+
+    @property
+    def max_frames(self) -> int:
+        """The most mel frames of a buffer in an update. A longer one is cut first."""
+        most = self.most_frames
+        return min(most, self.dims.window_frames * 2 // 3) if self.live.turns else most
 
     def usual_tokens(self, frames: int) -> int:
         """Return the most tokens to sample for some audio.

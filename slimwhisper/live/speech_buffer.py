@@ -230,7 +230,7 @@ class UpdateDecoding:
     def _add_context(self) -> bool:
         """Decode after what was said before, if it fits: alone, short speech is often misheard."""
         utterance, tokens = self.utterance, self._most - len(self.text.committed)
-        frames = utterance.setup.window_frames - self.frames
+        frames = utterance.setup.most_frames - self.frames
         self._context = utterance.history.context(utterance.language, frames, tokens)
         return bool(self._context.tokens)
 

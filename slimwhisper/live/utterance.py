@@ -63,10 +63,10 @@ class Heard:
 
 
 class History:
-    """The last segments of a stream, as many as an update needs, and their text and more."""
+    """The last segments of a stream, as many as an update may have before its buffer."""
 
     def __init__(self, n_mels: int) -> None:
-        self.tokens: list[int] = []
+        self.tokens: list[int] = []  # the stream's latest: the segments', and some before them
         self.nothing, self._segments = Heard(torch.empty(n_mels, 0)), deque[Heard]()
         self._language: str | None = None  # of the segments
 
@@ -83,7 +83,7 @@ class History:
             self._segments.clear()
         self._language = language
         self._segments.append(segment)
-        while sum(each.logs.shape[1] for each in self._segments) > setup.window_frames:
+        while sum(each.logs.shape[1] for each in self._segments) > setup.most_frames:
             self._segments.popleft()
 
     def context(self, language: str | None, frames: int, tokens: int) -> Heard:
