@@ -10,6 +10,7 @@ with the times of words if they are known ("enhanced LRC").
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -25,8 +26,10 @@ from slimwhisper.disk import atomic_write
 from slimwhisper.errors import OptionError, OutputError
 from slimwhisper.option_group import OptionGroup, option
 from slimwhisper.subtitles.cues import Cue, label, shown, to_cues
-from slimwhisper.text import error_line, format_timestamp
+from slimwhisper.text import error_line, format_timestamp, not_one_of
 from slimwhisper.types import Segment, Transcript, Word
+
+logger = logging.getLogger("slimwhisper")
 
 Layout = Mapping[str, Any]
 words = partial(option, section="words")
@@ -66,26 +69,26 @@ SENTENCES = "sentences"  # segments are sentences: at most two lines each
 RECORDING = "recording"  # the recording's name, without suffix
 
 
-def check_layout(layout: Layout, word_timestamps: bool) -> list[str]:
+def check_layout(layout: Layout, word_timestamps: bool, sign: str = "") -> list[str]:
     """Warnings about options without effect. Raises OptionError for one that needs word timestamps,
-    or that contradicts another.
+    or that contradicts another. sign: before the options' names, such as "--".
     """
     for name in LAYOUT:
         if layout.get(name) and not word_timestamps:
-            raise OptionError(f"--{name} requires --word_timestamps True")
+            raise OptionError(f"{sign}{name} requires {sign}word_timestamps True")
         value = layout.get(name)
         if value is None or name == HIGHLIGHT:
             continue
         if layout.get(SENTENCES):
-            rule = "--sentences breaks lines at 42 characters; leave out one of the two"
-            raise OptionError(f"--{name}: {rule}")
+            rule = f"{sign}sentences breaks lines at 42 characters; leave out one of the two"
+            raise OptionError(f"{sign}{name}: {rule}")
         if value < 1:
-            raise OptionError(f"--{name} {value} is not a positive number")
+            raise OptionError(f"{sign}{name} {value} is not a positive number")
     warnings = []
     if layout.get("max_line_count") and not layout.get("max_line_width"):
-        warnings.append("--max_line_count has no effect without --max_line_width")
+        warnings.append(f"{sign}max_line_count has no effect without {sign}max_line_width")
     if layout.get("max_words_per_line") and layout.get("max_line_width"):
-        warnings.append("--max_words_per_line has no effect with --max_line_width")
+        warnings.append(f"{sign}max_words_per_line has no effect with {sign}max_line_width")
     return warnings
 
 
@@ -458,8 +461,9 @@ def save_transcript(transcript: Transcript, path: str | PathLike[str], **layout:
         raise OptionError(f"{file}: its name has to end in one of .{', .'.join(FORMATS)}")
     unknown = [name for name in layout if name not in (*LAYOUT, SENTENCES)]
     if unknown:
-        raise OptionError(f"{unknown[0]}: not one of {', '.join((*LAYOUT, SENTENCES))}")
-    check_layout(layout, any(segment.words for segment in transcript.segments))
+        raise OptionError(not_one_of(unknown[0], (*LAYOUT, SENTENCES)))
+    for line in check_layout(layout, any(segment.words for segment in transcript.segments)):
+        logger.warning("%s", line)
     try:
         with atomic_write(file) as target:
             target.write(row.render(transcript, layout))

@@ -61,7 +61,7 @@ class JobPlan:
         options = options_of(flags)
         layout = layout_of(flags)
         with_words = flags.word_timestamps or flags.sentences or flags.diarize or flags.channels
-        warnings = check_layout(layout, bool(with_words))
+        warnings = check_layout(layout, bool(with_words), sign="--")
         if flags.skip_existing and flags.overwrite:
             raise OptionError("--skip_existing and --overwrite cannot be combined; choose one")
         report = None

@@ -236,18 +236,22 @@ def test_words_that_disagree_with_their_segment_stay_within_it() -> None:
     assert [(w.start, w.end) for w in cue.words] == [(1.0, 1.0), (3.0, 3.05), (3.05, 4.0)]
 
 
-def test_a_transcript_is_saved_in_the_format_of_the_suffix(tmp_path: Path) -> None:
+def test_a_transcript_is_saved_in_the_format_of_the_suffix(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("a.srt", "b.VTT", "c.txt"):
         slimwhisper.save_transcript(HELLO, tmp_path / name, sentences=True)
         format = name[2:].lower()
         assert (tmp_path / name).read_text() == written(HELLO, format, sentences=True)
     refused: tuple[tuple[str, dict[str, Any], type[Exception], str], ...] = (
         ("a.docx", {}, OptionError, "a.docx: its name has to end in one of .txt, .vtt"),
-        ("a.srt", {"max_lines": 2}, OptionError, "max_lines: not one of highlight_words"),
+        ("a.srt", {"max_lines": 2}, OptionError, "'max_lines' is not one of highlight_words"),
         ("gone/a.srt", {}, OutputError, "a.srt: cannot be written"),
     )
     for name, layout, error, message in refused:
         with pytest.raises(error, match=message):
             slimwhisper.save_transcript(HELLO, tmp_path / name, **layout)
-    with pytest.raises(OptionError, match="highlight_words"):
+    with pytest.raises(OptionError, match=r"^highlight_words requires word_timestamps True"):
         slimwhisper.save_transcript(one("no words"), tmp_path / "a.srt", highlight_words=True)
+    slimwhisper.save_transcript(HELLO, tmp_path / "a.srt", max_line_count=2)
+    assert caplog.messages == ["max_line_count has no effect without max_line_width"]
