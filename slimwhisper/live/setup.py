@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from slimwhisper.audio.mel import NEAR
 from slimwhisper.engine.requests import Rules
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import LiveOptions
@@ -88,15 +89,21 @@ class UpdateSettings:
         return max(self.max_frames - update_frames, self.max_frames // 2)
 
     @property
-    def most_frames(self) -> int:
-        """The most mel frames of an update, with those of what was said before its buffer."""
-        return self.dims.window_frames - END_SILENCE_FRAMES
-
-    @property
     def max_frames(self) -> int:
         """The most mel frames of a buffer in an update. A longer one is cut first."""
-        most = self.most_frames
+        most = self.dims.window_frames - END_SILENCE_FRAMES
         return min(most, self.dims.window_frames * 2 // 3) if self.live.turns else most
+
+    @property
+    def heard_frames(self) -> int:
+        """The most mel frames of an update with those of what was said before its buffer.
+
+        They fit into a "near" window, which is not made longer. More of what was said before did
+        not help. A model that is trained on windows as long as their audio hears none of it.
+        """
+        if self.options.audio_window == "auto":
+            return 0
+        return min(NEAR, self.dims.window_frames) - END_SILENCE_FRAMES
 
     def usual_tokens(self, frames: int) -> int:
         """Return the most tokens to sample for some audio.

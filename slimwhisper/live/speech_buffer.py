@@ -25,7 +25,7 @@ from slimwhisper.live.mel import LiveMel
 from slimwhisper.live.policy import TextPiece, choose_cut, committable
 from slimwhisper.live.setup import EXTRA_TOKENS
 from slimwhisper.live.types import TextUpdate
-from slimwhisper.live.utterance import BufferText, Utterance
+from slimwhisper.live.utterance import BufferText, Heard, Utterance
 from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.requests import Candidate, attempts_of, choose
 from slimwhisper.longform.words import attach_words, attention
@@ -180,11 +180,12 @@ class UpdateDecoding:
             languages = yield Window(self._mel(), (setup.vocabulary.sot,), 0, rules=None)
             assert isinstance(languages, Languages)
             utterance.set_language(languages.most_likely())
-            audio = None
-            if self._audio.tells_language and self._add_context():
-                utterance.continues, audio = True, self._mel()
+            tells = self._audio.tells_language
+            self._decode_after(self._heard_before() if tells else utterance.history.nothing)
+            utterance.continues = bool(self._context.tokens)
+            audio = self._mel() if utterance.continues else None
         else:
-            self._add_context()
+            self._decode_after(self._heard_before())
             audio = self._mel()
         attempts, failures = iter(attempts_of(setup.options, seed)), list[Candidate]()
         attempt = next(attempts)
@@ -198,7 +199,7 @@ class UpdateDecoding:
                 self._may_be_empty, audio = bool(since), None
                 if not since:  # without what it copies
                     utterance.history.clear()
-                    self._context = utterance.history.nothing
+                    self._decode_after(utterance.history.nothing)
                     audio = self._mel()
                 request = self._window(audio, attempt, ())
                 continue
@@ -227,12 +228,16 @@ class UpdateDecoding:
                 assert isinstance(alignment, Alignment)
                 self.alignment = self._without_context(alignment)
 
-    def _add_context(self) -> bool:
-        """Decode after what was said before, if it fits: alone, short speech is often misheard."""
+    def _heard_before(self) -> Heard:
+        """What was said before, as far as it fits: alone, short speech is often misheard."""
         utterance, tokens = self.utterance, self._most - len(self.text.committed)
-        frames = utterance.setup.most_frames - self.frames
-        self._context = utterance.history.context(utterance.language, frames, tokens)
-        return bool(self._context.tokens)
+        frames = utterance.setup.heard_frames - self.frames
+        return utterance.history.context(utterance.language, frames, tokens)
+
+    def _decode_after(self, context: Heard) -> None:
+        self._context = context
+        # once: other buffers of the stream may commit text while this update is decoded
+        self._prompt, self._sot_index = self.utterance.prompt(context)
 
     def _mel(self) -> Tensor:
         before, window = self._context.logs, self.utterance.setup.options.audio_window
@@ -247,11 +252,10 @@ class UpdateDecoding:
         return replace(alignment, before=before, scores=torch.cat(parts, dim=1))
 
     def _window(self, mel: Tensor | None, attempt: Attempt, draft: tuple[int, ...]) -> Window:
-        setup = self.utterance.setup
-        prompt, index = self.utterance.prompt(self._context, self.text.committed)
+        setup, prompt = self.utterance.setup, (*self._prompt, *self.text.committed)
         rules = setup.later_rules if self._may_be_empty else setup.first_rules
         rules = replace(rules, sample_len=min(rules.sample_len, self._max_tokens))
-        return Window(mel, prompt, index, rules, attempt, logprobs=True, draft=draft)
+        return Window(mel, prompt, self._sot_index, rules, attempt, logprobs=True, draft=draft)
 
     def _as_candidate(self, answer: Decoded, text: str) -> Candidate:
         """An answer with the mean log-probability of the whole text since the cut."""

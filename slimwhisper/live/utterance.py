@@ -83,7 +83,7 @@ class History:
             self._segments.clear()
         self._language = language
         self._segments.append(segment)
-        while sum(each.logs.shape[1] for each in self._segments) > setup.most_frames:
+        while sum(each.logs.shape[1] for each in self._segments) > setup.heard_frames:
             self._segments.popleft()
 
     def context(self, language: str | None, frames: int, tokens: int) -> Heard:
@@ -126,15 +126,15 @@ class Utterance:
         self.language = code
         self.tokenizer = self.setup.vocabulary.tokenizer(code, self.setup.options.task)
 
-    def prompt(self, context: Heard, since: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """The prompt of an update with the committed tokens since the cut, and the index of
-        <|startoftranscript|>. context: the history's end, whose audio is in the update.
+    def prompt(self, context: Heard) -> tuple[tuple[int, ...], int]:
+        """The prompt of an update up to its buffer's text, and the index of <|startoftranscript|>.
+        context: the history's end, whose audio is in the update.
         """
         prompts = Prompts(self.tokenizer, self.setup.dims, self.setup.options)
         earlier = len(self.history.tokens) - len(context.tokens)
         prompts.add(self.history.tokens[:earlier], keep=True)
         prompt, index = prompts.of_window(self.tokenizer)
-        return (*prompt, *context.tokens, *since), index
+        return (*prompt, *context.tokens), index
 
     def copies(self, since: Sequence[int], text: str) -> bool:
         """Whether a text begins with two or more words that end what comes before it, which the

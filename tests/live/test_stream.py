@@ -11,15 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.engine.requests import Answer, Decoded, Languages, Request, Window
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
+from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
+from tests.support.checkpoints import facts_of
 from tests.support.fuzz import examples
 from tests.support.tones import (
+    DIMS,
     MULTILINGUAL,
     ONE_SAMPLE,
     PLAIN,
     WORDS,
+    Reader,
     begin,
     play,
     read,
@@ -28,6 +33,7 @@ from tests.support.tones import (
     texts,
     tone,
     update,
+    vocabulary,
 )
 
 pytestmark = pytest.mark.usefixtures("loudness")
@@ -264,6 +270,19 @@ def test_an_utterance_is_decoded_after_those_before_it_in_its_language() -> None
     decoded = {" ".join(each) for each in reader.texts}
     assert {"one two three four", "seven eight", "seven eight nine seven"} <= decoded
     assert not any("four seven" in each for each in decoded)
+
+
+@pytest.mark.parametrize(
+    ("audio_window", "longest"), [("near", 2000), ("full", 3000), ("auto", 300)]
+)
+def test_what_was_said_before_makes_no_window_longer(audio_window: str, longest: int) -> None:
+    dims, settings = replace(DIMS, n_audio_ctx=1500), GenerationSettings(audio_window=audio_window)
+    stream, reader = Stream(facts_of(dims, settings=settings), PLAIN), Reader(vocabulary(dims))
+    phrases = talk(random.Random(6), 16, 4)
+    assert texts(play(stream, reader, [speech(phrases, 0.8)])) == list(map(text, phrases))
+    assert max(w.mel.shape[1] for w in reader.windows if w.mel is not None) == longest
+    words = max(map(len, reader.texts))
+    assert words == 4 if audio_window == "auto" else 12 < words < 30  # in 18 s
 
 
 def test_prompt_and_hot_words() -> None:

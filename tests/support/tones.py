@@ -37,6 +37,7 @@ from tests.support.checkpoints import facts_of
 
 DIMS = Dims(80, 500, 8, 1, 1, 51_864, 448, 8, 1, 1)  # windows of 10 s, English
 MULTILINGUAL = Dims(80, 500, 8, 1, 1, 51_865, 448, 8, 1, 1)
+POSITIONS = 1500  # of an encoder, at most
 LENGTH, GAP = 0.34, 0.06  # seconds of a word, and the quiet after it
 SOUND = int(LENGTH * 100) - 4  # mel frames of a word that are loud, at least
 
@@ -119,7 +120,7 @@ class Reader:
         match request:
             case Align(before=before, text=tokens):
                 words = [i for i, t in enumerate(tokens) if t in self.tokens]
-                scores = torch.zeros(1, len(before) + len(tokens) + 1, DIMS.n_audio_ctx)
+                scores = torch.zeros(1, len(before) + len(tokens) + 1, POSITIONS)
                 middles = [middle // 2 for _, middle in self._digits]
                 heard = sum(t in self.tokens for t in before)
                 for number, i in enumerate(words, heard):  # up to the next word, also over a pause
