@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from slimwhisper.devices import upload
 from slimwhisper.engine.requests import Rules
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.memory import upload
 from slimwhisper.types import SpecialTokens
 
 NEVER = float("-inf")

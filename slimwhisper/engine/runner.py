@@ -15,6 +15,7 @@ from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages
 from slimwhisper.cache.rows import DecodeStep
+from slimwhisper.devices import HeapTrimmer, bucket_of, padded, upload
 from slimwhisper.engine.filters import forbid
 from slimwhisper.engine.passes import AsyncEncoder, PromptReader, usable_draft, verify_hidden
 from slimwhisper.engine.requests import AcceptedPrefix, Alignment, Answer, Languages, Search
@@ -22,7 +23,6 @@ from slimwhisper.engine.rows import BeamSnapshot, RowState, Snapshot, StepBatch,
 from slimwhisper.engine.sampling import BeamSampler, GreedySampler, Sampler
 from slimwhisper.engine.scheduler import Move, Plan, Results, RowGroup, TextStart, Ticket
 from slimwhisper.kernels.linear import at_least_float32
-from slimwhisper.kernels.memory import HeapTrimmer, bucket_of, padded, upload
 from slimwhisper.model.decoder import ScoreRecorder
 from slimwhisper.model.model import Model
 

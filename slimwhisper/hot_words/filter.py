@@ -21,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from slimwhisper.devices import upload
 from slimwhisper.engine.filters import FILTERS, BonusFilter, State
 from slimwhisper.engine.requests import Rules
 from slimwhisper.errors import OptionError
 from slimwhisper.hot_words.options import Spelling, spellings
-from slimwhisper.kernels.memory import upload
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import SpecialTokens
 

@@ -14,9 +14,9 @@ from slimwhisper.cache.forms import Form, parse_form
 from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.settings import default_heads
+from slimwhisper.devices import keep_heaps
 from slimwhisper.errors import CacheError, OptionError
 from slimwhisper.kernels.dispatch import indexed
-from slimwhisper.kernels.memory import keep_heaps
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.option_group import ModelFacts
