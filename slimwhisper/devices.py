@@ -24,7 +24,6 @@ from torch import Tensor
 from slimwhisper.audio.threads import WORKERS
 from slimwhisper.cores import find_cores
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels.configurations import MIN_CAPABILITY
 from slimwhisper.kernels.cpu.library import library, processor_has
 from slimwhisper.kernels.dispatch import indexed
 from slimwhisper.kernels.linear import INT8_PRODUCTS
@@ -104,6 +103,8 @@ def is_slow(dtype: torch.dtype, device: torch.device) -> bool:
     NVIDIA's GPUs before 8.0 in bfloat16.
     """
     if device.type == "cuda":
+        from slimwhisper.kernels.configurations import MIN_CAPABILITY
+
         return dtype == torch.bfloat16 and torch.cuda.get_device_capability(device) < MIN_CAPABILITY
     if dtype == torch.bfloat16 and (processor_has("avx512_bf16") or processor_has("amx_bf16")):
         return False
