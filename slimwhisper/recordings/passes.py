@@ -21,6 +21,7 @@ from slimwhisper.trust.flags import (
     with_loops,
 )
 from slimwhisper.types import FRAMES_PER_SECOND, Segment, Transcript
+from slimwhisper.word_times.options import add_words
 
 T = TypeVar("T")
 ELSEWHERE = 0.2  # seconds of speech outside all segments
@@ -81,14 +82,6 @@ def in_seconds(of_frames: Callable[[int, int], T]) -> Callable[[float, float], T
     """A function of two mel frames, as one of two times."""
     rate = FRAMES_PER_SECOND
     return lambda start, end: of_frames(round(start * rate), round(end * rate))
-
-
-def add_fine_times(passes: Passes, samples: Samples, options: Options, name: str) -> None:
-    """Words begin and end where the sound does."""
-    if options.word_times == "fine":
-        from slimwhisper.recordings.fine_words import with_fine_times
-
-        passes.times.append(with_fine_times)
 
 
 def add_flags(passes: Passes, samples: Samples, options: Options, name: str) -> None:
@@ -171,7 +164,7 @@ def with_logprobs(segments: Sequence[Segment], before: Sequence[Segment]) -> lis
 
 # each adds its passes, if the options ask for them
 TABLE: list[Callable[[Passes, Samples, Options, str], None]] = [
-    add_fine_times,
+    add_words,
     add_flags,
     add_speakers,
     add_the_rest,
