@@ -169,9 +169,9 @@ def load_model(
     model.check_audio_window(audio_window)
     model.cache_memory = memory
     if draft is not None:
-        from slimwhisper.draft_model import drafter_of, load_draft
+        from slimwhisper.drafts.draft_model import load_draft, runner_of
 
-        model.draft = partial(drafter_of, load_draft(read_any(draft), checkpoint, model))
+        model.draft = partial(runner_of, load_draft(read_any(draft), checkpoint, model))
     loaded = SlimWhisper(model)
     loaded.origin = ModelOrigin(load, read)
     return loaded

@@ -45,17 +45,6 @@ class Texts(NamedTuple):
         return Texts(self.tokens, self.counts + 1, states)
 
 
-def side_by_side(moments: Sequence[Texts]) -> Texts:
-    """T moments of R texts as [R, T, ...] each."""
-    tokens, counts, states = zip(*moments, strict=True)
-    columns = {f: zip(*(state[f] for state in states), strict=True) for f in states[0]}
-    return Texts(
-        torch.stack(tokens, dim=1),
-        torch.stack(counts, dim=1),
-        {f: tuple(torch.stack(t, dim=1) for t in column) for f, column in columns.items()},
-    )
-
-
 class LogitFilter:
     """A rule for the next token. A new one is a class with these methods, in `FILTERS`.
 
@@ -65,7 +54,7 @@ class LogitFilter:
 
     Attributes:
         fixed: How many tensors, the first ones of the state, stay while a text lasts.
-        drafts: Whether texts that use the filter may be drafted by `Speculation`.
+        drafts: Whether texts that use the filter may be drafted by a `Drafter`.
         state: The state of all rows of the group, [rows, ...] each.
     """
 

@@ -63,7 +63,7 @@ class Model:
         kernels = self.plan.kernels
         self.encoder = encoder or Encoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
         self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
-        # of this model, an engine's search and slots -> what makes its drafter, if there is one
+        # of this model, an engine's search and slots -> what makes its runner, if texts are drafted
         self.draft: Callable[[Model, Any, int], Any] | None = None
         self.cache_memory: int | None = None  # bytes for the text's pages of an engine
 
