@@ -230,8 +230,8 @@ class Passes:
         windows: The passes over a window's segments, which have their numbers then.
         transcript: The passes over the finished transcript.
         dropped: The flags of segments that are left out.
-        speech: The regions with speech, samples [start, stop) in order. Nothing else is decoded.
-            None means all.
+        speech: The regions with speech, samples [start, stop) in order, of a `SpeechRecording`,
+            which decodes nothing else.
         voice: Where there may be speech, if that is known. Windows without speech are not decoded.
     """
 

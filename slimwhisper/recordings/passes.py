@@ -93,7 +93,7 @@ def add_flags(passes: Passes, samples: Samples, options: Options, name: str) -> 
 
         passes.speech = find_speech(samples, options)
     elif options.speech_only:
-        from slimwhisper.recordings.voice import SpeechFrames
+        from slimwhisper.voice_activity import SpeechFrames
 
         passes.voice = SpeechFrames(samples)
     passes.windows.append(partial(flag, voice=passes.voice))

@@ -13,10 +13,9 @@ from slimwhisper.longform.passes import Passes
 from slimwhisper.longform.session import Session
 from slimwhisper.options import Options
 from slimwhisper.recordings.passes import flag
-from slimwhisper.recordings.voice import SpeechFrames
 from slimwhisper.tokens.vocabulary import get_tokenizer
 from slimwhisper.types import SAMPLE_RATE, Dims
-from slimwhisper.voice_activity import FRAME
+from slimwhisper.voice_activity import FRAME, SpeechFrames
 from slimwhisper.word_times.options import add_words
 from tests.support.checkpoints import tiny_dims
 
